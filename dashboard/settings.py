@@ -88,11 +88,7 @@ class DashboardSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> DashboardSettings:
-        """Read what `to_environment` wrote; missing variables have their defaults.
-
-        Raises:
-            SettingsError: a variable has an invalid value.
-        """
+        """Read what `to_environment` wrote, else defaults. Raises SettingsError if a variable has an invalid value."""
         environ = os.environ if environ is None else environ
         return cls(
             log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),

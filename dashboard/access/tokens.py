@@ -23,11 +23,7 @@ def new_token() -> str:
 
 
 def checked_token(text: str, source: str) -> str:
-    """Return the token in `text`, without the newline of its file.
-
-    Raises:
-        TokenError: it is too short, too uniform, or more than one word.
-    """
+    """Return the token in `text`. Raises TokenError if it is too short, too uniform, or more than one word."""
     token = text.strip()
     if not token.isascii() or not token.isprintable() or any(character.isspace() for character in token):
         raise TokenError(f"{source} must contain one token of printable ASCII characters, without spaces")

@@ -44,11 +44,7 @@ def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> byt
 
 
 def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
-    """Return `columns` as a Parquet file; a row without a value is null, and NaN stays NaN.
-
-    Raises:
-        ValueError: the columns differ in length.
-    """
+    """Return `columns`, of one length, as a Parquet file; a row without a value is null, and NaN stays NaN."""
     sink = io.BytesIO()
     pa_parquet.write_table(_table(columns, present), sink, compression="zstd")
     return sink.getvalue()

@@ -45,11 +45,7 @@ pwrite = os.pwrite if hasattr(os, "pwrite") else _seek_and_write
 
 
 def allocate(descriptor: int, offset: int, length: int) -> None:
-    """Have room for `length` bytes at `offset`, which nothing was written to yet.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Have room for `length` bytes at `offset`, never written before. Raises OSError if the disk is full."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(descriptor, offset, length)

@@ -439,11 +439,7 @@ def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> in
 
 
 def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
-    """Call `drain_journal`, and wait while another process does: every run that starts recovers others.
-
-    Raises:
-        OSError: as `drain_journal`.
-    """
+    """Call `drain_journal`, and wait while another process does: every run that starts recovers others."""
     deadline = time.monotonic() + wait_s
     count = drain_journal(path, record_file, is_gone=is_gone)
     while count is None and time.monotonic() < deadline:
@@ -616,10 +612,7 @@ def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: 
 
 
 class _Records:
-    """The records of a file that have a row, each once, in the order of their `seq`; none after `upto_seq`.
-
-    Records without a number are another program's. They have a row where all are such.
-    """
+    """The records of a file that have a row, each once, by `seq`; those without one only where all are such."""
 
     def __init__(self, path: Path, *, has_row: Callable[[Record], bool], upto_seq: float = math.inf) -> None:
         self._has_row = has_row

@@ -20,11 +20,7 @@ _TIMEOUT_S = 60.0
 
 
 def settle(log: TelemetryLogger, timeout_s: float = _TIMEOUT_S) -> None:
-    """Wait until everything that was logged is in the files and in every sink.
-
-    Raises:
-        TimeoutError: that took longer than `timeout_s`.
-    """
+    """Wait until everything logged is in the files and sinks. Raises TimeoutError after `timeout_s`."""
     if log.is_live and not log.flush(timeout_s):
         raise TimeoutError(f"the records were not in the files and sinks after {timeout_s:g} s")
 

@@ -224,10 +224,7 @@ def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:
 
 
 def merged(segments: Sequence[Segment], target: int) -> list[Segment]:
-    """Return `segments` with neighbours merged, half as many or fewer; ends at checkpoints are kept if possible.
-
-    If more than `target` remain, segments are merged across checkpoints too.
-    """
+    """Return `segments` with neighbours merged, half as many or fewer; ends at checkpoints are kept up to `target`."""
     kept = _pairs_merged(segments, across_checkpoints=False)
     return kept if len(kept) <= target else _pairs_merged(segments, across_checkpoints=True)
 

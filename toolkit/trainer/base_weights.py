@@ -21,11 +21,7 @@ class BaseWeightsError(Exception):
 
 
 def load_base(name_or_path: str) -> TinyDiT:
-    """Return the model with its base weights, frozen and in evaluation mode.
-
-    Raises:
-        BaseWeightsError: the file does not exist, or has other content.
-    """
+    """Return the model with its base weights, frozen. Raises BaseWeightsError if the file is missing or another."""
     path = BASE_WEIGHTS if name_or_path == BASE_NAME else Path(name_or_path)
     try:
         with safe_open(path, "pt") as file:

@@ -123,11 +123,7 @@ class CheckpointFolder:
 
 
 def read_header(path: Path) -> FoundCheckpoint:
-    """Read what a checkpoint says about itself.
-
-    Raises:
-        CheckpointError: it is not there, not complete, or not one of ours.
-    """
+    """Read what a checkpoint says about itself. Raises CheckpointError if it is missing, incomplete or not ours."""
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}

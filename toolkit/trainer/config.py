@@ -214,11 +214,7 @@ class JobOptions:
 
 
 def process_type(mapping: Mapping[str, Any]) -> str:
-    """Return the type of the job's first process, which says whose trainer the configuration is for.
-
-    Raises:
-        OptionsError: `mapping` has no process type.
-    """
+    """Return the type of the job's first process, which names the trainer. Raises OptionsError if it has none."""
     if mapping.get("job") != "extension":
         raise wrong("job", mapping.get("job"), "extension")
     config = mapping.get("config")

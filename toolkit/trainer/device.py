@@ -10,11 +10,7 @@ import torch
 
 
 def choose_device(wanted: str) -> torch.device:
-    """Return the device called `wanted`; `auto` is a GPU if there is one.
-
-    Raises:
-        ValueError: this machine has no such device.
-    """
+    """Return the device `wanted`; `auto` is a GPU if there is one. Raises ValueError if this machine has no such."""
     if wanted == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda", 0)

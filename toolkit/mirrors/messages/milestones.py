@@ -38,11 +38,7 @@ class Milestone:
 
 
 def milestone_from(name: str, text: Any) -> Milestone:
-    """Return the milestone that `text`, an item of the option `name`, describes.
-
-    Raises:
-        OptionsError: `text` is not a milestone.
-    """
+    """Return the milestone in `text`, an item of the option `name`. Raises OptionsError if it is not one."""
     # Before matching: the text may have any length.
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise wrong(name, text, MILESTONES_ALLOWED)

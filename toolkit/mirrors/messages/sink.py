@@ -113,10 +113,7 @@ class MessageSink:
     def conclude(
         self, *, status: str, reason: str, failure: Record | None, elapsed_s: float, timeout_s: float
     ) -> None:
-        """Send the last message, and wait at most `timeout_s` for what is still to be sent. Nothing is sent later.
-
-        `failure` describes the exception that the run ended with, if any.
-        """
+        """Send the last message, and wait at most `timeout_s` for what is still to be sent; nothing is sent later."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._is_concluded = True

@@ -22,10 +22,7 @@ class SampleImage:
 
 
 def read_image(run_folder: Path, path: Any) -> SampleImage | None:
-    """Return the image at `path` inside `run_folder`, or None if there is no PNG or JPEG of a reasonable size.
-
-    `run_folder` is absolute; `path` may be relative to it.
-    """
+    """Return the image at `path` in the absolute `run_folder`, or None if it is no PNG or JPEG of a reasonable size."""
     if not isinstance(path, str) or not path:
         return None
     file = Path(os.path.abspath(run_folder / path))

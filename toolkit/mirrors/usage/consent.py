@@ -55,11 +55,7 @@ class KeyUnusable(OSError):  # noqa: N818 - it says what is wrong
 
 
 def project_key(key_env: str, environ: Mapping[str, str]) -> str:
-    """Return the project key that the environment variable `key_env` holds.
-
-    Raises:
-        KeyUnusable: it does not hold one.
-    """
+    """Return the project key in the environment variable `key_env`. Raises KeyUnusable if it holds none."""
     key = environ.get(key_env, "").strip()
     if not key:
         raise KeyUnusable(f"the environment variable {key_env} (telemetry.usage_reports.key_env) is not set")

@@ -56,11 +56,7 @@ class Client:
         self._send({"path": [entry for entry in sys.path if entry]})
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Send `message` and return the answer; waits for it as long as it takes.
-
-        Raises:
-            WandbError: the process ended instead.
-        """
+        """Send `message` and wait for the answer. Raises WandbError if the process ends instead."""
         self._send(message)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -91,10 +91,7 @@ class Sample(Media):
 
 
 class Image(Sample):
-    """An image: a path, a file's bytes, a PIL image, a matplotlib figure, or an array of numpy or torch.
-
-    It is encoded when it is created, because the array may be reused before it is logged.
-    """
+    """An image: a path, bytes, a PIL image, a figure or an array; encoded at once, as arrays are reused."""
 
     def __init__(
         self,

@@ -9,11 +9,7 @@ _MAX_DEPTH: Final = 4
 
 
 class BatchSizes:
-    """Adds up the batches of one step at a time, without waiting for a device.
-
-    Only steps of the same training are compared, so it does not matter whether a batch has its samples one by one or
-    packed into a single row.
-    """
+    """Adds up the batches of one step at a time, of samples or packed rows, without waiting for a device."""
 
     def __init__(self) -> None:
         self._size = 0

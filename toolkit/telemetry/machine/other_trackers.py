@@ -1,7 +1,4 @@
-"""Which other trackers log the same process.
-
-Only what the script has imported itself is looked at, and nothing is imported or begun by looking.
-"""
+"""Which other trackers log the same process; only what the script has imported is looked at."""
 
 from __future__ import annotations
 

@@ -41,11 +41,7 @@ def png_of(array: Any) -> bytes:
 
 
 def animation_of(frames: Any, fps: float) -> bytes:
-    """Return an array like numpy's, of frames, height, width and 1, 3 or 4 channels, as an animated PNG.
-
-    Raises:
-        ValueError: the shape is another.
-    """
+    """Return frames of height, width and 1, 3 or 4 channels as an animated PNG. Raises ValueError for other shapes."""
     if frames.ndim != 4 or frames.shape[3] not in _COLOUR_TYPES or 0 in frames.shape:
         raise ValueError(f"an array of shape {tuple(frames.shape)} is not a video")
     count, height, width, channels = frames.shape

@@ -191,10 +191,7 @@ class Mirror:
             self._cursor = chunk.cursor
 
     def _read(self, cursor: Cursor) -> Chunk:
-        """Read on; where a line is no record, look again for a while.
-
-        After a sync that failed the kernel may show nothing where records stood, until they are written again.
-        """
+        """Read on, and again for a while where a line is no record: after a failed sync it may come back."""
         chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
         while chunk.bad_count and self._patience_s > 0.0:
             time.sleep(_LOOK_AGAIN_S)

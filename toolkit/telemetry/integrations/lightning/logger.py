@@ -35,11 +35,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
         save_dir: str | os.PathLike[str] = "lightning_logs",
         **options: Any,
     ) -> None:
-        """Make a logger; no folder is created yet. Lightning puts checkpoints into `save_dir`, not into the run folder.
-
-        Raises:
-            OptionsError: an option is unknown or invalid.
-        """
+        """Make a logger; checkpoints go into `save_dir`. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
         self.run = SharedRun(log, run_name, options)
         """What it shares with the callback."""

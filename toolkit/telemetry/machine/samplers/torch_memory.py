@@ -28,10 +28,7 @@ class TorchMemorySampler:
         self._unreadable: set[str] = set()
 
     def sample(self) -> Sample:
-        """Return `gpu_mem_allocated`, `gpu_mem_reserved` and `gpu_mem_peak` of the first device in use.
-
-        Where several are in use, each also has `gpu/<index>/mem_allocated_gb` and `gpu/<index>/mem_reserved_gb`.
-        """
+        """Return the first device's memory; of several devices also `gpu/<index>/mem_allocated_gb` and the like."""
         for kind, backend in backends_in_use():
             devices = self._read_devices(kind, backend)
             if devices:
