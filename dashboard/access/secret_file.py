@@ -16,11 +16,7 @@ class SecretFileError(ValueError):
 
 
 def read_secret_file(path: Path, option: str) -> str:
-    """Return the text of `path`, given by `option`.
-
-    Raises:
-        SecretFileError: it is missing, not text, or others can read or write it.
-    """
+    """Return the text of `path`, given by `option`. Raises SecretFileError if it is no text or not private."""
     try:
         with open(path, "rb") as file:
             # Check the open file, not the path: that may point elsewhere a moment later.

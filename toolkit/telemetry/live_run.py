@@ -117,7 +117,7 @@ class LiveRun:
                 session_started=session_folder.session.started,
                 log_every=options.log_every,
                 # Every rank takes a request, and rank 0 answers it.
-                answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else _say_nothing,
+                answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else lambda _: None,
                 notify=events.request_ready.publish,
                 # What this session answers the poller knows by itself.
                 was_answered=partial(
@@ -591,7 +591,3 @@ class LiveRun:
         if self._gate.last_step >= 0:
             totals["global_step"] = self._gate.last_step
         return totals
-
-
-def _say_nothing(answer: Mapping[str, Any]) -> None:
-    """Rank 0 says it for all."""

@@ -249,10 +249,7 @@ class _Lane:
         self._free_from = -(2**62)
 
     def place(self, begin: int, end: int) -> tuple[int, int] | None:
-        """Return the times of a span here, moved by no more than rounding is worth; None if it would cross another.
-
-        The spans come in the order of their beginnings, the longer of two first.
-        """
+        """Return the times of a span, moved by at most rounding; None if it crosses another. Longer ones come first."""
         while self._ends and self._ends[-1] <= begin + _ROUNDING_NS:
             self._free_from = max(self._free_from, self._ends.pop())
         begin = max(begin, self._free_from)

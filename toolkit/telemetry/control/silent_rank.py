@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
@@ -26,8 +25,9 @@ class SilentRank:
             clock=clock,
             session_started=clock.wall(),
             log_every=log_every,
-            answer=_say_nothing,
-            notify=_look_up_later,
+            # Rank 0 answers for all, and every step is looked at anyway.
+            answer=lambda _: None,
+            notify=lambda: None,
             was_answered=lambda _: False,
             guard=guard,
             hold=True,
@@ -44,11 +44,3 @@ class SilentRank:
         """Stop."""
         self._periodic.close(timeout_s=1.0)
         self.rank_control.close()
-
-
-def _say_nothing(answer: Mapping[str, Any]) -> None:
-    """Rank 0 answers for all."""
-
-
-def _look_up_later() -> None:
-    """Every step is looked at anyway."""

@@ -237,10 +237,7 @@ class Job:
             self.count_iteration(span, stop_time)
 
     def count_iteration(self, span: AnySpan, stop_time: float | None = None) -> None:
-        """Count a completed iteration; its attributes `batch_size` and `tokens` override the configured batch.
-
-        This runs in every training iteration, so it defers all it can.
-        """
+        """Count a completed iteration; its `batch_size` and `tokens` override the configured batch."""
         seconds = span.duration
         if seconds is None:
             return

@@ -67,11 +67,7 @@ class TelemetryCallback(TrainerCallback):
     """
 
     def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
-        """Make a callback; no folder is created yet.
-
-        Raises:
-            OptionsError: an option is unknown or invalid, or given together with a logger.
-        """
+        """Make a callback; no folder is created yet. Raises OptionsError for invalid options or any beside a logger."""
         named = {} if run_name is None else {"run_name": run_name}
         self._given = given = given_logger(log, {**options, **named})
         self._options = options_of(log if not isinstance(log, TelemetryLogger) else None, **options)
