@@ -871,11 +871,14 @@ class TelemetryLogger:
             do_not_close_at_exit(self)
             with self.guard.catch("closing"):
                 silent_rank.close()
+        if self._run is not None:
+            self._run.errors.watch.act_on_signals()
         self._close(reason, error)
         if self._run is not None:
             # Another thread may be ending it: a script that is over must not take that one's last records along.
             with self.guard.catch("closing"):
                 self._ends.wait(self._options.close_timeout)
+            self._run.errors.watch.act_on_signals()
 
     @guarded
     def _close(self, reason: str | None, error: BaseException | None) -> None:

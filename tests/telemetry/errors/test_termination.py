@@ -1,21 +1,23 @@
-"""A signal that ends the process is listened for behind Python's back, and given back exactly."""
+"""A signal that ends the process is noticed without Python knowing, always ends it, and is restored exactly."""
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.telemetry.logged import make_logger, records_of
-from toolkit.telemetry.errors import termination
-from toolkit.telemetry.errors.termination import TERMINATION
+from tests.fork_server import run_python
+from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.waiting import wait_until
+from toolkit.telemetry.errors.termination import TERMINATION, handler_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is listened for")
 
@@ -25,10 +27,6 @@ NUMBERS = [signal.SIGTERM, signal.SIGHUP]
 def in_c():
     """Return what C calls at each signal."""
     return {number: handler_of(number) for number in signal.valid_signals()}
-
-
-def handler_of(number):
-    return termination._handler_of(termination._action(number))
 
 
 def is_hooked(number=signal.SIGTERM):
@@ -139,28 +137,167 @@ def test_a_handler_that_is_set_later_takes_its_place_and_stays(tmp_path):
     assert records_of(log, "error") == []
 
 
-def test_a_forked_child_has_the_default_and_none_of_the_sockets(tmp_path):
+def test_a_forked_child_has_the_default(tmp_path):
     with make_logger(tmp_path):
-        held = [each.reader.fileno() for each in TERMINATION._hooked]
         child = os.fork()
         if child == 0:
-            are_open = [os.path.exists(f"/proc/self/fd/{number}") for number in held]
-            os._exit(1 if is_hooked() or any(are_open) else 0)
+            os._exit(1 if is_hooked() else 0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert is_hooked()
 
 
-def test_what_a_child_writes_before_its_exec_does_not_end_its_parent(tmp_path):
+def test_a_forked_child_that_is_terminated_immediately_dies(tmp_path):
     with make_logger(tmp_path) as log:
-        hooked = TERMINATION._hooked[0]
-        written_by = hooked.writer.fileno()
-        # Between fork and exec a child has the handler and the socket, and no hook of Python's has run in it.
-        writes = [sys.executable, "-S", "-c", f"import os; os.write({written_by}, b'a')"]
-        subprocess.run(writes, pass_fds=[written_by], check=True)
-        deadline = time.monotonic() + 60
-        while select.select([hooked.reader], [], [], 0)[0]:
-            assert time.monotonic() < deadline, "it is not read"
-            time.sleep(0.01)
-
-        assert is_hooked(hooked.number)
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+            os.kill(child, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
         assert log.is_live
+
+
+def test_a_signal_to_a_child_before_its_exec_does_not_end_its_parent(tmp_path):
+    with make_logger(tmp_path) as log:
+        # As between fork and exec: the child has the handler, and runs nothing of Python's.
+        library, stack = ctypes.CDLL(None), ctypes.create_string_buffer(1 << 16)
+        top = ctypes.c_void_p((ctypes.addressof(stack) + len(stack)) & ~63)
+        child = library.clone(ctypes.cast(library.pause, ctypes.c_void_p), top, int(signal.SIGCHLD), None)
+        assert child > 0
+
+        def has_ended():
+            # Again, if it came before the pause.
+            os.kill(child, signal.SIGTERM)
+            return os.waitpid(child, os.WNOHANG)[0]
+
+        wait_until(has_ended)
+        TERMINATION.act()
+
+        assert is_hooked()
+        assert log.is_live
+
+
+def test_no_thread_and_no_child_has_a_signal_blocked(tmp_path):
+    def masks_of(status):
+        return [line for line in status.splitlines() if line.startswith(("SigBlk", "SigIgn"))]
+
+    def masks_of_a_child():
+        return masks_of(subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True).stdout)
+
+    def masks_of_threads():
+        # All signals are blocked while a thread is being started.
+        found = {}
+        for path in Path("/proc/self/task").glob("*/status"):
+            try:
+                found[path.parent.name] = masks_of(path.read_text())
+            except OSError:
+                continue
+        return found
+
+    child, threads = masks_of_a_child(), masks_of_threads()
+    mine = masks_of(Path("/proc/thread-self/status").read_text())
+    with make_logger(tmp_path, system=True, csv=True):
+        assert masks_of_a_child() == child
+        wait_until(
+            lambda: all(
+                masks == mine for thread, masks in masks_of_threads().items() if thread not in threads
+            )
+        )
+        assert len(masks_of_threads()) > len(threads)
+
+
+# ---------------------------------------------------------------- it always ends the process
+
+RUN = """
+import ctypes, faulthandler, os, resource, signal, sys, threading, time
+sys.path.insert(0, {root!r})
+from tests.telemetry.logged import make_logger
+number = signal.Signals[sys.argv[2]]
+{first}
+log = make_logger(sys.argv[1])
+log.log_step(0, train_loss=1.0)
+{last}
+"""
+
+
+def how_it_ended(folder, last, *, first="", name="SIGTERM"):
+    """Return the exit code of a script that `last` ends, and the signals of its error and end records."""
+    script = folder / "train.py"
+    root = str(Path(__file__).parents[3])
+    script.write_text(RUN.format(root=root, first=first, last=last))
+    ended = run_python([script, folder, name], capture_output=True, text=True)
+    file = folder / "r" / "metrics.jsonl"
+    records = read_records(file) if file.exists() else []
+    signals = [record.get("type", record.get("signal")) for record in records[-2:]]
+    return ended.returncode, signals
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_a_thread_without_python_receives(tmp_path, name):
+    # Such are the threads of numerical libraries, and each new thread of Python's for a moment.
+    last = """
+library, thread = ctypes.CDLL(None), ctypes.c_ulong()
+library.pthread_create(ctypes.byref(thread), None, ctypes.cast(library.pause, ctypes.c_void_p), None)
+library.pthread_kill(thread, int(number))
+time.sleep(600)
+"""
+    number = signal.Signals[name]
+    assert how_it_ended(tmp_path, last, name=name) == (-number, [name, name])
+
+
+@pytest.mark.parametrize("close", ["", "log.close()", "sys.exit(3)"])
+def test_a_script_that_ends_right_after_the_signal(tmp_path, close):
+    last = f"os.kill(os.getpid(), number)\n{close}"
+    assert how_it_ended(tmp_path, last) == (-signal.SIGTERM, ["SIGTERM"] * 2)
+
+
+NO_THREADS = """
+# A thread's stack does not fit into what is left of the address space.
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), resource.RLIM_INFINITY))
+threading.stack_size(1 << 30)
+"""
+
+
+def test_where_no_thread_can_be_started(tmp_path):
+    last = "log.flush()\nos.kill(os.getpid(), number)\ntime.sleep(600)"
+    assert how_it_ended(tmp_path, last, first=NO_THREADS)[0] == -signal.SIGTERM
+
+
+def test_where_no_more_threads_can_be_started(tmp_path):
+    last = NO_THREADS + "os.kill(os.getpid(), number)\ntime.sleep(600)"
+    assert how_it_ended(tmp_path, last) == (-signal.SIGTERM, ["SIGTERM"] * 2)
+
+
+LATER = """
+faulthandler.register(number, file=open(sys.argv[1] + "/stacks", "w"), chain=True)
+"""
+
+
+def test_a_handler_in_c_that_is_set_later_and_calls_the_one_before(tmp_path):
+    last = LATER + "os.kill(os.getpid(), number)\ntime.sleep(600)"
+    assert how_it_ended(tmp_path, last) == (-signal.SIGTERM, ["SIGTERM"] * 2)
+    assert (tmp_path / "stacks").read_text()
+
+
+def test_such_a_handler_after_the_run(tmp_path):
+    last = LATER + "log.close()\nos.kill(os.getpid(), number)\ntime.sleep(600)"
+    assert how_it_ended(tmp_path, last)[0] == -signal.SIGTERM
+
+
+def test_such_a_handler_in_a_forked_child(tmp_path):
+    last = (
+        LATER
+        + """
+child = os.fork()
+if child == 0:
+    os.kill(os.getpid(), number)
+    time.sleep(600)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert log.is_live
+log.close()
+sys.exit(-code)
+"""
+    )
+    assert how_it_ended(tmp_path, last)[0] == signal.SIGTERM

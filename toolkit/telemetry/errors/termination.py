@@ -1,23 +1,22 @@
 """Records a signal that ends the process and has no handler, and then lets it end the process.
 
 Python does not notice: `signal.getsignal` still returns `SIG_DFL`, and a handler that the script sets later replaces
-it. The handler is that of the standard library's `faulthandler`, which is written in C and only writes to a socket. So
-it runs immediately, even while the main thread is in a call that does not return, and interrupts nothing. A thread
-that reads the socket ends the runs, and then lets the signal take its default action.
+it. The handler is a function of the C library that only stores the signal's number in memory. So it runs immediately,
+on any thread, and interrupts nothing. A thread that reads this memory ends the runs, and then lets the signal take its
+default action.
+
+`faulthandler` would not do: on a thread that Python does not know, or does not know yet, its handler has no effect.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 import struct
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
@@ -30,20 +29,9 @@ NAMES: Final = ("SIGTERM", "SIGHUP")
 OnSignal = Callable[[str, "FrameType | None", bool], object]
 """Called with the signal's name, the frame of the main thread, and True: the signal ends the process."""
 
-_CREDENTIALS: Final = struct.Struct("iII")
+_READ_EVERY_S: Final = 0.2
 _SIZE_OF_ACTION: Final = 512
 """More than the size of C's `struct sigaction` on any system. It begins with the address of the handler."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Hooked:
-    """One hooked signal."""
-
-    number: int
-    reader: socket.socket
-    writer: socket.socket
-    handler: int
-    """The address of faulthandler's handler."""
 
 
 class Termination:
@@ -51,7 +39,13 @@ class Termination:
 
     def __init__(self) -> None:
         self._listeners: dict[int, tuple[OnSignal, float]] = {}
-        self._hooked: list[_Hooked] = []
+        self._handler: CHandler | None = None
+        self._hooked: set[int] = set()
+        """Signals whose handler is ours, or one in C that was set later and may call ours."""
+        self._reading = threading.Lock()
+        """Held as long as the thread reads."""
+        self._end: _End | None = None
+        self._came_before_fork: int | None = None
         self._guard = Guard()
         self._lock = threading.RLock()
 
@@ -65,164 +59,222 @@ class Termination:
             self._guard = guard
             if not self._hooked:
                 self._hook()
-            hooked = {hooked.number for hooked in self._hooked}
-        return [name for name in NAMES if getattr(signal, name, None) not in hooked]
+            return [name for name in NAMES if getattr(signal, name, None) not in self._hooked]
 
     def leave(self, owner: object) -> None:
         """Remove the callback of `owner`; with the last one, everything is restored."""
+        # A signal that has already come waits until the run of `owner` is closed.
+        self._notice()
         with self._lock:
             if self._listeners.pop(id(owner), None) is None or self._listeners:
                 return
             self._restore()
 
-    def after_fork_in_child(self) -> None:
+    def act(self) -> None:
+        """If a signal has come, end the process by it once the runs are ended, which another thread does."""
+        end = self._notice()
+        if end is None or end.thread == threading.get_ident():
+            return
+        end.wait()
+        # The first process of a container survives this, as without us: its default action is to do nothing.
+        os.kill(os.getpid(), end.number)
+        self._end = None
+
+    def _hook(self) -> None:
+        if self._handler is None:
+            self._handler = CHandler.find()
+            if self._handler is not None:
+                os.register_at_fork(before=self._before_fork, after_in_child=self._after_fork_in_child)
+        handler = self._handler
+        if handler is None:
+            return
+        numbers = {getattr(signal, name) for name in NAMES}
+        numbers = {number for number in numbers if handler.is_default(number)}
+        if not numbers:
+            return
+        reading = threading.Lock()
+        reading.acquire()
+        try:
+            threading.Thread(
+                target=self._read, args=(reading, handler), name="telemetry-termination", daemon=True
+            ).start()
+        except RuntimeError:
+            # No more threads can be started: a signal must keep its effect.
+            return
+        self._reading, self._hooked = reading, numbers
+        for number in numbers:
+            handler.install(number)
+
+    def _restore(self) -> None:
+        handler = self._handler
+        if handler is None:
+            return
+        for number in list(self._hooked):
+            if handler.is_installed(number):
+                handler.set_default(number)
+            elif signal.getsignal(number) == signal.SIG_DFL and not handler.is_default(number):
+                # A handler in C was set later. It may call ours as the one before it.
+                continue
+            self._hooked.discard(number)
+        if not self._hooked and self._reading.locked():
+            self._reading.release()
+
+    def _notice(self) -> _End | None:
+        """If a signal has come, begin to end the runs."""
+        with self._lock:
+            number = None if self._handler is None else self._handler.take()
+            if number is None or self._end is not None:
+                return self._end
+            # First, so that a second signal takes effect immediately.
+            self._restore()
+            if number in self._hooked and self._handler is not None:
+                # A handler in C has called ours: what it wants to come next is the default action.
+                self._handler.set_default(number)
+            end = self._end = _End(number, frame_of_main_thread(), list(self._listeners.values()))
+        end.begin(self._guard)
+        return end
+
+    def _before_fork(self) -> None:
+        self._came_before_fork = None if self._handler is None else self._handler.came()
+
+    def _after_fork_in_child(self) -> None:
         """Restore everything: the thread belongs to the parent."""
         # Another thread of the parent may have held it at the fork.
         self._lock = threading.RLock()
         self._listeners.clear()
-        hooked = self._hooked
+        self._end = None
         self._restore()
-        for each in hooked:
-            each.reader.close()
+        for number in list(self._hooked):
+            # If it is faulthandler that calls our handler: no thread reads what that stores in this process.
+            if "faulthandler" in sys.modules and sys.modules["faulthandler"].unregister(number):
+                self._restore()
+        self._hooked.clear()
+        came = None if self._handler is None else self._handler.take()
+        if came is not None and came != self._came_before_fork:
+            # It came to the child meanwhile, as from `Process.terminate` right after `start`.
+            os.kill(os.getpid(), came)
 
-    def _hook(self) -> None:
-        if not _is_possible():
-            return
-        numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
-        hooked = self._hooked = [_hook(number) for number in numbers if _is_default(number)]
-        if hooked:
-            threading.Thread(
-                target=self._wait, args=(hooked,), name="telemetry-termination", daemon=True
-            ).start()
-
-    def _restore(self) -> None:
-        hooked, self._hooked = self._hooked, []
-        for each in hooked:
-            _unhook(each)
-
-    # On its own thread.
-
-    def _wait(self, hooked: list[_Hooked]) -> None:
-        me = os.getpid()
-        poll = select.poll()
-        by_descriptor = {each.reader.fileno(): each for each in hooked}
-        for descriptor in by_descriptor:
-            poll.register(descriptor, select.POLLIN)
-        try:
-            while by_descriptor:
-                for descriptor, _ in poll.poll():
-                    each = by_descriptor[descriptor]
-                    sender = _sender(each.reader)
-                    if sender is None:
-                        # It was restored. A signal that came just before is still in its socket, or in the other one.
-                        poll.unregister(descriptor)
-                        del by_descriptor[descriptor]
-                    elif sender == me:
-                        self._end_by(each.number)
-                        return
-                    # Else it was a child between fork and exec, which has the same socket: not our signal.
-        finally:
-            for each in hooked:
-                each.reader.close()
-
-    def _end_by(self, number: int) -> None:
-        with self._lock:
-            listeners = list(self._listeners.values())
-            # First, so that a second signal takes effect immediately.
-            self._restore()
-        frame = frame_of_main_thread()
-
-        def record() -> None:
-            for on_signal, _ in listeners:
-                with self._guard.catch("recording a signal"):
-                    on_signal(signal.Signals(number).name, frame, True)
-
-        recording = threading.Thread(target=record, name="telemetry-end", daemon=True)
-        try:
-            recording.start()
-        except RuntimeError:
-            # No more threads can be started: use this one.
-            record()
-        else:
-            recording.join(sum(timeout_s for _, timeout_s in listeners))
-        # The first process of a container survives this, as without us: its default action is to do nothing.
-        os.kill(os.getpid(), number)
+    def _read(self, reading: threading.Lock, handler: CHandler) -> None:
+        """Act on signals, on a thread of its own."""
+        while not reading.acquire(timeout=_READ_EVERY_S):
+            if handler.came() is not None:
+                self.act()
+        # One may have come just before.
+        self.act()
 
 
 TERMINATION: Final = Termination()
 
 
-def _is_possible() -> bool:
-    """Return whether this system can identify the sender, and this Python has the modules needed."""
-    if sys.platform != "linux" or not hasattr(socket, "SO_PASSCRED"):
-        return False
-    try:
+@dataclass(slots=True)
+class _End:
+    """The end of the process by a signal."""
+
+    number: int
+    frame: FrameType | None
+    listeners: list[tuple[OnSignal, float]]
+    thread: int | None = None
+    """The thread that ends the runs, while it does."""
+    # Held until they are ended. Not an event: a script's signal handler may interrupt the wait for it, and wait too.
+    _ending: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._ending.acquire()
+
+    def begin(self, guard: Guard) -> None:
+        """End the runs, on another thread if possible."""
+
+        def record() -> None:
+            self.thread = threading.get_ident()
+            try:
+                for on_signal, _ in self.listeners:
+                    with guard.catch("recording a signal"):
+                        on_signal(signal.Signals(self.number).name, self.frame, True)
+            finally:
+                self.thread = None
+                self._ending.release()
+
+        try:
+            threading.Thread(target=record, name="telemetry-end", daemon=True).start()
+        except RuntimeError:
+            # No more threads can be started: use this one.
+            record()
+
+    def wait(self) -> None:
+        """Wait until the runs are ended, no longer than they may take."""
+        if self._ending.acquire(timeout=sum(timeout_s for _, timeout_s in self.listeners)):
+            self._ending.release()
+
+
+class CHandler:
+    """A signal handler in C that only stores the signal's number in memory.
+
+    It is `l64a`, which writes the digits of its argument to a buffer of its own and is hardly ever used otherwise. It
+    needs no lock, no memory and no Python thread state.
+    """
+
+    def __init__(self, library: Any) -> None:
         import ctypes
-        import faulthandler
-    except ImportError:
-        return False
-    return hasattr(faulthandler, "register") and hasattr(ctypes.CDLL(None), "sigaction")
+
+        self._signal = library.signal
+        self._signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        self._signal.restype = ctypes.c_void_p
+        store = library.l64a
+        store.argtypes = (ctypes.c_long,)
+        store.restype = ctypes.c_void_p
+        self._address = ctypes.cast(store, ctypes.c_void_p).value
+        self._number_of = {
+            ctypes.string_at(store(number)): number for number in (getattr(signal, name) for name in NAMES)
+        }
+        self._stored = (ctypes.c_char * 2).from_address(store(signal.SIGTERM))
+        self._stored.value = b""
+
+    @classmethod
+    def find(cls) -> CHandler | None:
+        """Return it; None if this system or this Python does not have what it needs."""
+        if sys.platform != "linux":
+            return None
+        try:
+            import ctypes
+
+            library = ctypes.CDLL(None)
+        except (ImportError, OSError):
+            return None
+        has_all = all(hasattr(library, name) for name in ("l64a", "sigaction", "signal"))
+        return cls(library) if has_all else None
+
+    def came(self) -> int | None:
+        """Return the signal that came last; None if none has come."""
+        return self._number_of.get(self._stored.value)
+
+    def take(self) -> int | None:
+        """Return the signal that came last, only once."""
+        number = self.came()
+        if number is not None:
+            self._stored.value = b""
+        return number
+
+    def install(self, number: int) -> None:
+        """Make it the handler of a signal; interrupted system calls continue."""
+        self._signal(number, self._address)
+
+    def is_installed(self, number: int) -> bool:
+        """Return whether it is the handler of a signal."""
+        return handler_of(number) == self._address
+
+    def is_default(self, number: int) -> bool:
+        """Return whether a signal is neither handled, in Python or in C, nor ignored."""
+        return signal.getsignal(number) == signal.SIG_DFL and handler_of(number) == 0
+
+    def set_default(self, number: int) -> None:
+        """Give a signal its default action."""
+        self._signal(number, None)
 
 
-def _is_default(number: int) -> bool:
-    """Return whether a signal is neither handled, in Python or in C, nor ignored."""
-    return signal.getsignal(number) == signal.SIG_DFL and _handler_of(_action(number)) == 0
-
-
-def _hook(number: int) -> _Hooked:
-    import faulthandler
-
-    reader, writer = socket.socketpair()
-    try:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        # A handler must never wait.
-        writer.setblocking(False)
-        # Twice: a later registration with `chain` needs what is set up the first time only.
-        faulthandler.register(number, file=writer.fileno(), all_threads=False, chain=True)
-        faulthandler.register(number, file=writer.fileno(), all_threads=False, chain=False)
-    except BaseException:
-        reader.close()
-        writer.close()
-        raise
-    return _Hooked(number, reader, writer, _handler_of(_action(number)))
-
-
-def _unhook(hooked: _Hooked) -> None:
-    import faulthandler
-
-    # A handler that replaced ours must stay: faulthandler restores the old one, whatever is there now.
-    action = _action(hooked.number)
-    faulthandler.unregister(hooked.number)
-    if _handler_of(action) != hooked.handler:
-        _set_action(hooked.number, action)
-    # The thread that reads it finds the end of the stream.
-    hooked.writer.close()
-
-
-def _action(number: int) -> Any:
-    """Return the `struct sigaction` of a signal."""
+def handler_of(number: int) -> int:
+    """Return the address of a signal's handler in C; 0 for the default action, 1 if it is ignored."""
     import ctypes
 
     action = ctypes.create_string_buffer(_SIZE_OF_ACTION)
     ctypes.CDLL(None).sigaction(number, None, action)
-    return action
-
-
-def _set_action(number: int, action: Any) -> None:
-    import ctypes
-
-    ctypes.CDLL(None).sigaction(number, action, None)
-
-
-def _handler_of(action: Any) -> int:
     return int.from_bytes(action.raw[: struct.calcsize("P")], sys.byteorder)
-
-
-def _sender(reader: socket.socket) -> int | None:
-    """Return the process that wrote to a socket; None if it is closed."""
-    with suppress(OSError):
-        data, about, _, _ = reader.recvmsg(65_536, socket.CMSG_SPACE(_CREDENTIALS.size))
-        for level, kind, credentials in about if data else ():
-            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-                return int(_CREDENTIALS.unpack(credentials[: _CREDENTIALS.size])[0])
-    return None

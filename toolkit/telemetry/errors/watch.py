@@ -127,6 +127,14 @@ class ErrorWatch:
                 "or call log.close('signal') in the handler"
             )
 
+    def act_on_signals(self) -> None:
+        """End the process if a signal has come that ends it: a run that closes now would hide it."""
+        if self._end_by_signal is not None and self._options.enabled and self._options.signals == "auto":
+            from toolkit.telemetry.errors.termination import TERMINATION
+
+            with self._guard.catch("ending by a signal"):
+                TERMINATION.act()
+
     def listen(self) -> None:
         """Capture the last lines of output from now on."""
         if self._options.enabled:
@@ -167,10 +175,6 @@ class ErrorWatch:
             from toolkit.telemetry.errors.signals import SIGNALS
 
             SIGNALS.after_fork_in_child()
-        elif self._options.signals:
-            from toolkit.telemetry.errors.termination import TERMINATION
-
-            TERMINATION.after_fork_in_child()
 
     def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
         with self._guard.catch("recording an error"):
