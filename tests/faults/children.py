@@ -132,14 +132,6 @@ class Child:
             self.process = subprocess.Popen([*map(str, command)], **how)
         else:
             self.process = start_python([script, *arguments], imported, **how)
-        send = self.process.send_signal
-
-        def send_once_settled(number: int) -> None:
-            if number in (signal.SIGTERM, signal.SIGHUP):
-                _wait_for_threads(self.process.pid)
-            send(number)
-
-        self.process.send_signal = send_once_settled  # type: ignore[method-assign]
 
     @property
     def acknowledged(self) -> int:
@@ -221,19 +213,3 @@ def repair(*runs: Path) -> str:
             break
     assert code == 0, said.getvalue()
     return said.getvalue()
-
-
-def _wait_for_threads(pid: int) -> None:
-    """Wait until a process starts no more threads, a few seconds at most.
-
-    The kernel may give a signal to a thread that is just being made, which is no thread of Python's yet: there
-    faulthandler's handler writes nothing, and the signal has no effect.
-    """
-    seen: list[int] = []
-    deadline = time.monotonic() + 10.0
-    while time.monotonic() < deadline and not (len(seen) >= 10 and len(set(seen[-10:])) == 1):
-        try:
-            seen.append(len(os.listdir(f"/proc/{pid}/task")))
-        except OSError:
-            return
-        time.sleep(0.05)
