@@ -70,7 +70,8 @@ def main(arguments):
             f"failures from {first}",
             log_dir=log_dir,
             system=False,
-            errors={"source": True, "locals": True},
+            # The frames around each failure are the same, and so are their locals.
+            errors={"source": True, "locals": first == 0},
             close_timeout=PATIENCE_S,
         ) as log:
             fail(log, failing[first : first + ERRORS_A_RUN])

@@ -28,6 +28,11 @@ def describe(guard=None):
         return describe_environment(guard, timeout_s=PATIENCE_S)
 
 
+@pytest.fixture(autouse=True)
+def git_is_asked_once():
+    """Ask git each time: these tests change what it answers."""
+
+
 def git(folder, *arguments):
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
