@@ -49,14 +49,15 @@ A_DASHBOARD = ("dashboard.server", "dashboard.data.*", "dashboard.charts.*", "da
 
 
 def start_python(
-    arguments: list[object], imported: tuple[str, ...] = A_RUN, **how: Any
+    arguments: list[object], imported: tuple[str, ...] = A_RUN, *, always_fork: bool = False, **how: Any
 ) -> subprocess.Popen[Any]:
     """Do what `subprocess.Popen([sys.executable, *arguments], **how)` does; the only flags are `-c` and `-m`.
 
     It is forked from a process that has `imported` all that; `package.*` stands for every module of a package.
-    It is started under `make faults`, and where its environment has something that only a new interpreter sees.
+    It is started under `make faults`, unless `always_fork`, and where its environment has something that only a new
+    interpreter sees.
     """
-    if is_long() or _seen_at_the_start(how.get("env") or {}):
+    if (is_long() and not always_fork) or _seen_at_the_start(how.get("env") or {}):
         return subprocess.Popen([sys.executable, *map(str, arguments)], **how)
     return _server(imported).fork([str(argument) for argument in arguments], **how)
 

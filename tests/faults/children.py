@@ -176,6 +176,53 @@ class Child:
         return Ended(self.process.returncode, out, err)
 
 
+class Background:
+    """A process that runs `source` behind `PREAMBLE`, always forked; what it prints can be read while it runs."""
+
+    def __init__(self, source: str, *arguments: object, folder: Path) -> None:
+        name = os.urandom(4).hex()
+        script, self._out, self._err = (folder / f"{name}.{kind}" for kind in ("py", "out", "err"))
+        script.write_text(PREAMBLE + source)
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self._process = start_python(
+                [script, *arguments],
+                always_fork=True,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        self.pid = self._process.pid
+
+    @property
+    def out(self) -> str:
+        """What it has printed so far."""
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        """What it has printed on standard error so far."""
+        return self._err.read_text()
+
+    def communicate(self) -> tuple[str, str]:
+        """Return both."""
+        return self.out, self.err
+
+    def poll(self) -> int | None:
+        """Return its exit code once it has ended."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float = 150.0) -> None:
+        """Wait until it has ended."""
+        self._process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+
 class Ended:
     """How a child ended."""
 

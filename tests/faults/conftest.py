@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.children import Child
+from tests.faults.children import Background, Child
 from tests.faults.faulty_disk import FaultyDisk
-from tests.faults.nursery import Nursery
 from tests.git_once import git_is_asked_once
 from tests.leftovers import remove_journals_of_runs_below
 from toolkit.runfolder.process import is_in_container
@@ -44,12 +43,19 @@ def start(tmp_path):
         child.process.communicate()
 
 
-@pytest.fixture(scope="session")
-def nursery(tmp_path_factory):
-    """Fork processes that need not be started from nothing."""
-    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
-    yield nursery
-    nursery.close()
+@pytest.fixture
+def start_in_background(tmp_path_factory):
+    """Fork a process that prints to files; whatever is left of it goes when the test ends."""
+    folder = tmp_path_factory.mktemp("background")
+    started: list[Background] = []
+
+    def start_one(source: str, *arguments: object) -> Background:
+        started.append(Background(source, *arguments, folder=folder))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        process.kill()
 
 
 @pytest.fixture

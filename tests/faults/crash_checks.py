@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
+from tests.records import Record, read_records
 from toolkit.runfolder.csv_table import columns_for
 from toolkit.runfolder.repair import table_form
-
-Record = dict[str, Any]
-
-
-def records_of(path: Path, *, torn_lines: int = 0) -> list[Record]:
-    """Return the records of a file, every line of which must be whole and strict JSON, but for `torn_lines` of them."""
-    data = path.read_bytes()
-    assert data.endswith(b"\n"), f"{path.name} ends in half a line: {data[-80:]!r}"
-    records, bad = [], []
-    for line in data[:-1].split(b"\n"):
-        try:
-            records.append(json.loads(line.decode("utf-8"), parse_constant=_no_such_number))
-        except ValueError:
-            bad.append(line)
-    bad = [line for line in bad if line]
-    assert len(bad) == torn_lines, f"lines that are no record: {bad[:3]}"
-    return records
 
 
 def assert_nothing_is_missing(records: list[Record]) -> None:
@@ -71,7 +53,8 @@ def whole_rows(table: Path) -> pd.DataFrame:
 
 def whole_run(run: Path, *, steps: range | None = None, torn_lines: int = 0) -> list[Record]:
     """Return the records of a run in which nothing is missing and whose table matches; `steps` are all there, once."""
-    records = records_of(run / "metrics.jsonl", torn_lines=torn_lines)
+    # What a caller logs under a name of ours is of any type.
+    records = read_records(run, bad_lines=torn_lines, of_any_type=True)
     assert_nothing_is_missing(records)
     assert_table_matches(run, records)
     if steps is not None:
@@ -89,11 +72,6 @@ def assert_steps(records: list[Record], steps: range) -> None:
     assert len(counted) <= len(steps) + 1
 
 
-def events(records: list[Record], event: str) -> list[Record]:
-    """Return the records of one kind."""
-    return [record for record in records if record["event"] == event]
-
-
 def _first_disorder(seqs: list[int]) -> list[int]:
     for at, (one, other) in enumerate(itertools.pairwise(seqs)):
         if other <= one:
@@ -104,7 +82,3 @@ def _first_disorder(seqs: list[int]) -> list[int]:
 def _ranges(numbers: set[int]) -> str:
     ordered = sorted(numbers)
     return f"{ordered[:5]} … {ordered[-5:]}" if len(ordered) > 10 else str(ordered)
-
-
-def _no_such_number(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")

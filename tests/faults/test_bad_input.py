@@ -17,8 +17,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, with_rows
+from tests.faults.crash_checks import assert_nothing_is_missing, with_rows
 from tests.lengths import is_long, longer
+from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger import internals
 
@@ -341,15 +342,15 @@ def test_the_run_is_whole_after_all_that_and_says_what_it_could_not_take(log, re
     record_property(
         "measured", f"{calls:,} calls of {len(tried)} methods, {len(EVIL)} evil kinds of values, 0 raised"
     )
-    records = records_of(log.run_folder / "metrics.jsonl")
+    records = read_records(log.run_folder, of_any_type=True)
     assert_nothing_is_missing(records)
     # An event may be called `=1`, which stands in the table as text.
     assert pd.read_csv(log.run_folder / "metrics.csv", low_memory=False)["seq"].tolist() == [
         record["seq"] for record in with_rows(log.run_folder, records)
     ]
     assert calls > 1000
-    assert events(records, "behind it all")
-    assert events(records, "end")[0]["telemetry_errors"] == log.guard.total > 0
+    assert with_event(records, "behind it all")
+    assert with_event(records, "end")[0]["telemetry_errors"] == log.guard.total > 0
 
 
 # ---------------------------------------------------------------- what was found this way
@@ -379,14 +380,14 @@ def test_a_tensor_in_the_place_of_a_name_is_not_asked_for_its_text(tmp_path):
             pass
 
     assert Untold.asked == 0
-    assert events(records_of(tmp_path / "run" / "metrics.jsonl"), "<Untold>")[0]["n"] == 1
+    assert with_event(read_records(tmp_path / "run"), "<Untold>")[0]["n"] == 1
 
 
 def test_a_field_of_the_start_record_that_has_no_end_is_cut_off(tmp_path):
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_start(endless=EndlessList([1]), batch_size=3)
 
-    assert events(records_of(tmp_path / "run" / "metrics.jsonl"), "start")[0]["batch_size"] == 3
+    assert with_event(read_records(tmp_path / "run"), "start")[0]["batch_size"] == 3
 
 
 def test_a_name_whose_own_code_fails_makes_a_span_that_does_nothing(tmp_path):
@@ -429,7 +430,7 @@ def test_a_part_that_cannot_be_set_up_does_not_cost_the_others(tmp_path, monkeyp
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, tags=["a"]) as log:
         log.log_step(1, train_loss=0.5)
 
-    assert len(events(records_of(tmp_path / "run" / "metrics.jsonl"), "step")) == 1
+    assert len(with_event(read_records(tmp_path / "run"), "step")) == 1
 
 
 def test_labels_that_could_not_be_looked_through_for_secrets_are_left_out(monkeypatch):

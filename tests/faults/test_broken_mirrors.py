@@ -9,9 +9,11 @@ import time
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S
-from tests.faults.crash_checks import events, records_of, whole_run, with_rows
+from tests.faults.crash_checks import whole_run, with_rows
 from tests.faults.faulty_disk import FaultyDisk
 from tests.lengths import longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.core.sink import MemorySink
 from toolkit.telemetry import TelemetryLogger
 
@@ -82,7 +84,7 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
             log.flush(0.1)
             return b"raising is off" in (tmp_path / "run" / "metrics.jsonl").read_bytes()
 
-        _wait_for(is_told)
+        wait_until(is_told)
 
     assert slowest < LONGEST_PAUSE_S
     assert raising.calls == 5
@@ -90,10 +92,10 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
     assert caplog.text.count("writing to raising failed (RuntimeError: the service is down)") == 1
     records = whole_run(tmp_path / "run", steps=range(500))
     assert [record["seq"] for record in other.records] == [record["seq"] for record in records]
-    messages = [record["message"] for record in events(records, "error") if "raising" in record["doing"]]
+    messages = [record["message"] for record in with_event(records, "error") if "raising" in record["doing"]]
     assert any("the service is down" in message for message in messages)
     assert any("raising is off" in message for message in messages)
-    assert events(records, "end")[0]["telemetry_errors"] >= 5
+    assert with_event(records, "end")[0]["telemetry_errors"] >= 5
 
 
 @pytest.mark.parametrize("blocks_in", ["write", "close"])
@@ -122,9 +124,9 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
     assert "blocking did not take everything in time" in caplog.text
     # The blocked one may have used up the time of those behind it, which go on by themselves.
     in_all = (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n")
-    _wait_for(lambda: len(other.records) == in_all)
-    in_table = len(with_rows(tmp_path / "run", records_of(tmp_path / "run" / "metrics.jsonl")))
-    _wait_for(lambda: (tmp_path / "run" / "metrics.csv").read_bytes().count(b"\n") == 1 + in_table)
+    wait_until(lambda: len(other.records) == in_all)
+    in_table = len(with_rows(tmp_path / "run", read_records(tmp_path / "run")))
+    wait_until(lambda: (tmp_path / "run" / "metrics.csv").read_bytes().count(b"\n") == 1 + in_table)
     records = whole_run(tmp_path / "run", steps=range(1_000))
     assert [record["seq"] for record in other.records] == [record["seq"] for record in records]
 
@@ -143,7 +145,7 @@ def test_a_mirror_that_fails_now_and_then_gets_everything_in_the_end(tmp_path):
     got = {record["seq"] for record in flaky.records}
     assert set(range(300)) <= got
     assert len(got) == len(flaky.records), "and nothing twice"
-    assert not [record for record in events(records, "error") if "is off" in record["message"]]
+    assert not [record for record in with_event(records, "error") if "is off" in record["message"]]
 
 
 def test_a_mirror_that_ends_its_thread_does_not_make_a_flush_wait(tmp_path, start):
@@ -178,7 +180,7 @@ def test_a_mirror_that_ends_its_thread_does_not_make_a_flush_wait(tmp_path, star
     assert ended.code == 7, ended.err
     assert ended.number("flushing") < 30.0, "it did not wait its whole minute"
     records = whole_run(tmp_path / "run", steps=range(100))
-    assert [record["message"] for record in events(records, "error")] == [
+    assert [record["message"] for record in with_event(records, "error")] == [
         "exiting is off: it ended its own thread"
     ]
 
@@ -305,10 +307,10 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.number("closing") < 2.0 + 25.0
     records = whole_run(tmp_path / "run", steps=range(500))
-    assert events(records, "end")[0]["status"] == "finished"
+    assert with_event(records, "end")[0]["status"] == "finished"
     assert ended.number("good") >= 500
     assert ended.number("in_order") == 1
-    told = {record["message"].partition(" is off")[0] for record in events(records, "error")}
+    told = {record["message"].partition(" is off")[0] for record in with_event(records, "error")}
     for what in ("an exit", "an interrupt", "an exception of its own kind"):
         assert f"{what} in write" in told, "a mirror that ended its thread is named"
 
@@ -357,7 +359,7 @@ def test_the_real_tensorboard_on_a_full_disk_is_told_of_and_the_run_is_whole(
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.number("closing") < 5.0 + LONGEST_PAUSE_S
     records = whole_run(tmp_path / "logs" / "run", steps=range(500))
-    messages = [record["message"] for record in events(records, "error")]
+    messages = [record["message"] for record in with_event(records, "error")]
     assert any("No space left on device" in message for message in messages)
     assert not any("tensorboard is off" in message for message in messages)
 
@@ -386,10 +388,3 @@ def test_the_real_tensorboard_on_a_disk_that_hangs_holds_up_neither_the_loop_nor
     assert slowest < LONGEST_PAUSE_S
     assert closing < 2.0 + LONGEST_PAUSE_S
     whole_run(tmp_path / "logs" / "run", steps=range(500))
-
-
-def _wait_for(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

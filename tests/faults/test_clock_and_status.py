@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import time
 
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
+from tests.records import with_event
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import GIVEN_UP_S, HEARTBEAT_S, work_out_status
@@ -27,7 +28,7 @@ def test_a_clock_that_is_set_forth_and_back_moves_no_record_and_no_duration(tmp_
             log.log_step(step, train_loss=1.0)
 
     records = whole_run(tmp_path / "run", steps=range(500))
-    steps = events(records, "step")
+    steps = with_event(records, "step")
     assert [step["global_step"] for step in steps] == list(range(500)), "the order is that of the calls"
     # What another thread says, such as a finding, is stamped before its turn comes.
     elapsed = [record["elapsed"] for record in records if record["event"] in ("start", "step", "end")]
@@ -48,7 +49,10 @@ def test_a_run_that_was_started_in_the_future_can_be_resumed_and_goes_on_countin
             log.log_step(0, train_loss=1.0)
 
     records = whole_run(tmp_path / "run")
-    assert [(step["session"], step["global_step"]) for step in events(records, "step")] == [(1, 0), (2, 0)]
+    assert [(step["session"], step["global_step"]) for step in with_event(records, "step")] == [
+        (1, 0),
+        (2, 0),
+    ]
 
 
 LOGS_UNTIL_TOLD = """
@@ -93,7 +97,7 @@ def test_the_status_follows_a_run_through_a_stop_and_its_end(tmp_path, start):
     assert at_the_end == long_after == "finished"
     assert child.acknowledged > stopped_at + 50
     records = whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
 
 
 def test_a_killed_run_is_lost_at_once_and_not_only_when_its_last_sign_of_life_is_old(tmp_path, start):

@@ -12,8 +12,10 @@ import pytest
 
 from tests.faults.children import repair
 from tests.faults.containers import container
-from tests.faults.crash_checks import events, records_of, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.journal import journals_in, shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.process import is_in_container, pid_namespace
@@ -41,14 +43,6 @@ while True:
 """
 
 
-def wait_until(holds, child=None):
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert child is None or child.process.poll() is None, child.process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_container_that_is_killed_as_a_whole_loses_no_acknowledged_record(tmp_path, start, record_property):
     """Its shared memory ends with it, so the journal is in the run folder."""
     logged, times = 0, longer(1, 20)
@@ -63,7 +57,7 @@ def test_a_container_that_is_killed_as_a_whole_loses_no_acknowledged_record(tmp_
 
         assert len(in_folder) == 1
         records = whole_run(log_dir / "run", steps=range(child.acknowledged + 1))
-        assert not events(records, "lost")
+        assert not with_event(records, "lost")
         logged += child.acknowledged + 1
     record_property(
         "measured", f"{times} containers killed as a whole, {logged:,} records acknowledged, 0 lost"
@@ -85,7 +79,7 @@ def test_a_run_in_a_container_is_neither_called_lost_nor_resumed_from_outside_wh
     run = tmp_path / "run"
     child = start(LOGS_FOR_EVER, tmp_path, "shm", "the first", container=container())
     child.wait_for_step(200)
-    wait_until(lambda: read_manifest(run).latest.lock, child)
+    wait_until(lambda: read_manifest(run).latest.lock, child.process)
     session = read_manifest(run).latest
     found = work_out_status(read_manifest(run), time.time())
     # As after five minutes in which its machine was too busy for a sign of life.
@@ -125,7 +119,7 @@ def test_a_run_in_a_container_is_neither_called_lost_nor_resumed_from_outside_wh
 
     records = whole_run(run, steps=range(child.acknowledged + 1))
     assert max(Counter(record["seq"] for record in records).values()) == 1
-    assert {step["by"] for step in events(records, "step")} == {"the first"}
+    assert {step["by"] for step in with_event(records, "step")} == {"the first"}
     record_property(
         "measured", f"{len(records):,} records of one writer, 4 tries to resume it, 0 numbers used twice"
     )
@@ -141,13 +135,13 @@ def test_a_container_that_is_killed_and_started_again_resumes_at_once(tmp_path, 
             container=container(own_shared_memory=True),
         )
         child.wait_for_step(200)
-        wait_until(lambda: read_manifest(run).latest.lock, child)
+        wait_until(lambda: read_manifest(run).latest.lock, child.process)
         child.kill()
         wait_until(lambda: not is_being_written(run / "metrics.jsonl"))
     repair(run)
 
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"]
-    records = records_of(run / "metrics.jsonl")
+    records = read_records(run)
     assert [record["seq"] for record in records] == list(range(len(records)))
     assert {record["session"] for record in records} == {1, 2}
 
@@ -178,4 +172,4 @@ def test_two_containers_with_one_path_and_one_shared_memory_keep_their_records_a
 
     for disk, child, name in zip(disks, (first, second), ("the first", "the second"), strict=True):
         records = whole_run(disk / "run", steps=range(child.acknowledged + 1))
-        assert {step["by"] for step in events(records, "step")} == {name}
+        assert {step["by"] for step in with_event(records, "step")} == {name}

@@ -9,9 +9,10 @@ import time
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crash_checks import events, records_of
 from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, script_stack, wait_for_line
 from tests.lengths import longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status
 
@@ -24,9 +25,9 @@ say("the last words")
 
 def told(twice):
     """Return the error records, and the end record where there is one."""
-    records = records_of(twice.run_folder / "metrics.jsonl")
-    errors = [record for record in events(records, "error") if record.get("source") != "telemetry"]
-    ends = events(records, "end")
+    records = read_records(twice.run_folder)
+    errors = [record for record in with_event(records, "error") if record.get("source") != "telemetry"]
+    ends = with_event(records, "end")
     return errors, ends[0] if ends else None
 
 
@@ -257,10 +258,8 @@ def test_a_second_signal_does_not_wait(tmp_path, errors):
 
     def kill_twice(process):
         kill_when_it_says("waiting", signal.SIGTERM, after_s=0.2)(process)
-        deadline = time.monotonic() + 60
-        while not any(b'"type":"SIGTERM"' in path.read_bytes() for path in twice.run_folder.glob("*.jsonl*")):
-            assert time.monotonic() < deadline, "nothing was said of the signal"
-            time.sleep(0.1)
+        files = twice.run_folder.glob
+        wait_until(lambda: any(b'"type":"SIGTERM"' in path.read_bytes() for path in files("*.jsonl*")))
         process.send_signal(signal.SIGTERM)
 
     ended = twice.run_logged(kill_twice)
@@ -491,10 +490,8 @@ def test_a_hang(tmp_path):
     )
 
     def wait_for_word_of_it(times):
-        deadline, word = time.monotonic() + 60, b'"id":"1-hang-global_step-149"'
-        while (twice.run_folder / "metrics.jsonl").read_bytes().count(word) < times:
-            assert time.monotonic() < deadline, "nothing was said of the hang, or of its end"
-            time.sleep(0.1)
+        word = b'"id":"1-hang-global_step-149"'
+        wait_until(lambda: (twice.run_folder / "metrics.jsonl").read_bytes().count(word) >= times)
 
     def release(process, is_logged=False):
         wait_for_line(process, "hanging")
@@ -530,7 +527,7 @@ def test_a_hang(tmp_path):
 
 
 def findings(twice):
-    return events(records_of(twice.run_folder / "metrics.jsonl"), "finding")
+    return with_event(read_records(twice.run_folder), "finding")
 
 
 def hangs(twice):

@@ -8,8 +8,10 @@ import time
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, repair
-from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
+from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.lengths import longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.repair import journals_of
 
@@ -73,8 +75,8 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_w
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("No space left on device") <= 3, "said once for each of the three files"
     records = whole_run(disk / "run", steps=range(steps + 1000))
-    assert not events(records, "lost")
-    assert events(records, "end")
+    assert not with_event(records, "lost")
+    assert with_event(records, "end")
 
 
 @pytest.mark.root
@@ -107,7 +109,7 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
         child.tell("steps 1200")
         child.wait_for_line("done")
         steps += 1200
-        _wait_until(lambda limit=limit: (run / "metrics.jsonl").stat().st_size == limit)
+        wait_until(lambda limit=limit: (run / "metrics.jsonl").stat().st_size == limit)
         child.limit_files(None)
         resumed_after.append(_seconds_until_it_grows(run / "metrics.jsonl", limit))
     child.tell("steps 100")
@@ -118,8 +120,8 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
     assert min(resumed_after) < AT_ONCE_S
     assert ended.number("slowest") < LONGEST_PAUSE_S
     records = whole_run(run, steps=range(steps + 100))
-    assert not events(records, "lost")
-    errors = [record for record in events(records, "error") if record["source"] == "telemetry"]
+    assert not with_event(records, "lost")
+    errors = [record for record in with_event(records, "error") if record["source"] == "telemetry"]
     assert "writing records" in [record["doing"] for record in errors], (
         "the run folder itself says what went wrong"
     )
@@ -140,7 +142,7 @@ def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     child.wait_for_line("done")
     while_full = _memory_of(journal)
     child.limit_files(None)
-    _wait_until(lambda: _memory_of(journal) == usual)
+    wait_until(lambda: _memory_of(journal) == usual)
     child.tell("end")
     ended = child.end()
 
@@ -161,7 +163,7 @@ def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
     child.wait_for_line("done")
     child.limit_files(None)
     # It is the last that was held: behind it there is room again.
-    _wait_until(lambda: b'"text":"z"' in (tmp_path / "run" / "metrics.jsonl").read_bytes())
+    wait_until(lambda: b'"text":"z"' in (tmp_path / "run" / "metrics.jsonl").read_bytes())
     child.tell("steps 100")
     child.tell("end")
     ended = child.end()
@@ -169,13 +171,13 @@ def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
     assert ended.code == 7, ended.err
     assert ended.number("slowest") < LONGEST_PAUSE_S
     records = whole_run(tmp_path / "run")
-    steps = events(records, "step")
-    lost = sum(record["records"] for record in events(records, "lost"))
+    steps = with_event(records, "step")
+    lost = sum(record["records"] for record in with_event(records, "lost"))
     assert lost > 1000
     assert len(steps) + lost == 6_200
     assert len(steps) > 1500, "two segments of the journal and one MiB besides were kept"
-    assert events(records, "finding"), "what explains a run is kept when metrics no longer are"
-    assert events(records, "end")[0]["records_lost"] == lost
+    assert with_event(records, "finding"), "what explains a run is kept when metrics no longer are"
+    assert with_event(records, "end")[0]["records_lost"] == lost
     assert steps[-1]["global_step"] == 6_199
 
 
@@ -197,8 +199,8 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     assert took < 1 + LONGEST_PAUSE_S, "the disk stays full for ever"
     assert "telemetry repair" in ended.err, "it says how to get the rest"
     records = whole_run(run, steps=range(3_100))
-    assert not events(records, "lost")
-    assert events(records, "end")
+    assert not with_event(records, "lost")
+    assert with_event(records, "end")
 
 
 def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_of(tmp_path, start):
@@ -215,10 +217,10 @@ def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_
 
     assert ended.code == 7, ended.err
     records = whole_run(run)
-    lost = sum(record["records"] for record in events(records, "lost"))
+    lost = sum(record["records"] for record in with_event(records, "lost"))
     assert lost > 1000
-    assert len(events(records, "step")) + lost == 6_100
-    assert events(records, "end")
+    assert len(with_event(records, "step")) + lost == 6_100
+    assert with_event(records, "end")
 
 
 def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path, start):
@@ -234,7 +236,7 @@ def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path, start):
     ended = child.end()
 
     assert ended.code == 7, ended.err
-    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    records = read_records(tmp_path / "run")
     assert_nothing_is_missing(records)
 
 
@@ -258,10 +260,3 @@ def _seconds_until_it_grows(path, size):
         assert time.monotonic() - began < 60, "it is not written to again"
         time.sleep(0.01)
     return time.monotonic() - began
-
-
-def _wait_until(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

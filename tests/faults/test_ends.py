@@ -12,8 +12,10 @@ import psutil
 import pytest
 
 from tests.faults.children import PREAMBLE, ROOT, repair
-from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
+from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, whole_run
 from tests.lengths import longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
@@ -73,12 +75,12 @@ def test_an_end_of_its_own_is_told_and_the_exit_code_stays(tmp_path, start, sour
 
     assert ended.code == code, ended.err
     records = whole_run(tmp_path / "run", steps=range(500))
-    (end,) = events(records, "end")
+    (end,) = with_event(records, "end")
     assert records[-1] == end
     assert (end["status"], end["reason"]) == (status, reason)
     assert end["global_step"] == 499
     assert end["records"] == len(records)
-    errors = events(records, "error")
+    errors = with_event(records, "error")
     assert len(errors) == (status == "failed" or reason == "signal")
     if code == 1:
         assert errors[0]["type"] == "ZeroDivisionError"
@@ -117,7 +119,7 @@ def test_an_end_without_warning_loses_nothing_after_repair_and_counts_as_lost(
 
     assert ended.code == code, ended.err
     records = whole_run(tmp_path / "run", steps=range(500))
-    assert not events(records, "end")
+    assert not with_event(records, "end")
     assert (status.name, status.sure) == ("lost", True)
 
 
@@ -140,10 +142,7 @@ def test_the_first_process_of_a_container_writes_its_end_before_it_is_killed(tmp
         assert line == "waiting 1\n"
         (container,) = psutil.Process(unshare.pid).children()
         container.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 60
-        while read_manifest(tmp_path / "run").latest.status == "running":
-            assert time.monotonic() < deadline, "nothing was written"
-            time.sleep(0.05)
+        wait_until(lambda: read_manifest(tmp_path / "run").latest.status != "running")
         assert container.is_running(), "as without us"
         container.kill()
         unshare.wait(60)
@@ -151,10 +150,10 @@ def test_the_first_process_of_a_container_writes_its_end_before_it_is_killed(tmp
         unshare.kill()
         unshare.communicate()
 
-    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    records = read_records(tmp_path / "run")
     assert_nothing_is_missing(records)
     assert_steps(records, range(500))
-    (end,) = events(records, "end")
+    (end,) = with_event(records, "end")
     assert (end["status"], end["signal"]) == ("stopped", "SIGTERM")
 
 
@@ -198,7 +197,7 @@ def test_calls_after_the_end_do_nothing(tmp_path, start):
     assert ended.code == 7, ended.err
     assert not ended.trouble
     records = whole_run(tmp_path / "run", steps=range(1))
-    assert [record["reason"] for record in events(records, "end")] == ["finished"]
+    assert [record["reason"] for record in with_event(records, "end")] == ["finished"]
 
 
 def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tmp_path, start):
@@ -229,8 +228,8 @@ def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tm
     assert ended.code == 0, ended.err
     assert not ended.trouble
     records = whole_run(tmp_path / "run", steps=range(500))
-    assert len(events(records, "in_time")) == 1
-    assert not events(records, "too_late")
+    assert len(with_event(records, "in_time")) == 1
+    assert not with_event(records, "too_late")
 
 
 @pytest.mark.timeout(longer(240, 3_000))
@@ -275,10 +274,10 @@ def test_a_run_that_is_ended_from_everywhere_at_once_ends_once(tmp_path, start, 
     assert not ended.trouble
     assert not ended.number("came_back_early")
     for run in (tmp_path / "logs").iterdir():
-        records = records_of(run / "metrics.jsonl")
+        records = read_records(run)
         assert_nothing_is_missing(records)
         assert_steps(records, range(20))
-        assert len(events(records, "end")) == 1
+        assert len(with_event(records, "end")) == 1
         assert records[-1]["event"] == "end"
     record_property(
         "measured", f"{longer(24, 200)} runs, each ended by 3 threads, a signal handler and the loop at once"
@@ -311,7 +310,7 @@ def test_a_script_that_is_over_waits_for_a_thread_that_is_ending_its_run(tmp_pat
 
     assert ended.code == 0, ended.err
     records = whole_run(tmp_path / "run", steps=range(500))
-    assert [record["reason"] for record in events(records, "end")] == ["finished"]
+    assert [record["reason"] for record in with_event(records, "end")] == ["finished"]
     assert read_manifest(tmp_path / "run").latest.status == "finished"
 
 
@@ -357,7 +356,7 @@ def test_who_interrupts_the_end_of_a_run_waits_no_longer_and_finds_it_ended(
     child.end(60)
 
     records = whole_run(tmp_path / "run", steps=range(500))
-    (end,) = events(records, "end")
+    (end,) = with_event(records, "end")
     assert end["status"] == status
     assert read_manifest(tmp_path / "run").latest.status == status
 
@@ -403,8 +402,8 @@ def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, star
     assert len(runs) == 4
     for run in runs:
         records = whole_run(run)
-        (end,) = events(records, "end")
-        assert [record["global_step"] for record in events(records, "step")] == [0, 5, 8], (
+        (end,) = with_event(records, "end")
+        assert [record["global_step"] for record in with_event(records, "step")] == [0, 5, 8], (
             "the last ones, too"
         )
         assert (end["status"], read_manifest(run).latest.status) == ("finished", "finished")

@@ -12,7 +12,8 @@ from collections import Counter
 import pytest
 
 from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
-from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
+from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
+from tests.records import read_records, with_event
 from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest
@@ -66,7 +67,7 @@ def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start
     assert max(said.values()) <= 2, "once for each thing that failed, and each of two runs"
     before = whole_run(tmp_path / "before", steps=range(1400))
     during = whole_run(tmp_path / "during", steps=range(1200))
-    assert not events(before + during, "lost")
+    assert not with_event(before + during, "lost")
     record_property("measured", f"{len(before) + len(during):,} records with no descriptor left, 0 lost")
 
 
@@ -90,7 +91,7 @@ def test_a_file_system_without_inodes_loses_nothing(mount_in_memory, start, reco
     assert ended.code == 7, ended.err
     assert ended.number("slowest") < LONGEST_PAUSE_S
     records = whole_run(disk / "run", steps=range(child.acknowledged + 1))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     record_property("measured", f"{len(records):,} records, 0 lost")
 
 
@@ -129,12 +130,12 @@ def test_a_machine_that_starts_no_threads_writes_everything_at_the_end(tmp_path,
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.number("closing") < 5 + LONGEST_PAUSE_S, "no thread ever comes"
     assert "starting a thread failed" in ended.err
-    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    records = read_records(tmp_path / "run")
     assert_nothing_is_missing(records)
-    assert len(events(records, "step")) == 2000
-    assert events(records, "start")
-    assert events(records, "checkpoint")
-    assert events(records, "end")
+    assert len(with_event(records, "step")) == 2000
+    assert with_event(records, "start")
+    assert with_event(records, "checkpoint")
+    assert with_event(records, "end")
     assert read_manifest(tmp_path / "run").latest.status == "finished"
     repair(tmp_path / "run")
     whole_run(tmp_path / "run", steps=range(2000))
@@ -199,9 +200,9 @@ def test_records_that_there_was_no_memory_to_keep_are_written_once_and_so_is_wha
     log.close()
 
     assert refused
-    records = records_of(tmp_path / "run" / "metrics.jsonl")
+    records = read_records(tmp_path / "run")
     assert_nothing_is_missing(records)
-    assert [record["global_step"] for record in events(records, "step")] == [*range(200)]
+    assert [record["global_step"] for record in with_event(records, "step")] == [*range(200)]
 
 
 def test_a_record_file_that_cannot_be_read_is_tried_again_without_using_up_descriptors(tmp_path, monkeypatch):
@@ -269,7 +270,7 @@ def test_shared_memory_that_takes_no_journal_costs_nothing_at_a_kill(tmp_path, s
 
     assert journals, "the journal is in the run folder"
     records = whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     record_property("measured", f"{child.acknowledged + 1:,} records acknowledged, 0 lost")
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S
-from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, events, records_of, whole_run
+from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, whole_run
 from tests.provision import NoTool, tool
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 
 PATIENT_TABLE = """
 # The table follows the records, which a machine that is busy elsewhere may take long to write again.
@@ -77,7 +78,7 @@ def test_a_sync_that_fails_once_is_told_and_its_bytes_are_written_again(tmp_path
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("syncing the records failed (OSError: [Errno 5] Input/output error)") == 1
     records = whole_run(tmp_path / "run", steps=range(4000))
-    (error,) = [record for record in events(records, "error") if record["doing"] == "syncing the records"]
+    (error,) = [record for record in with_event(records, "error") if record["doing"] == "syncing the records"]
     assert "Input/output error" in error["message"]
 
 
@@ -217,10 +218,8 @@ def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
     with (behind / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while ballast.write(bytes(65536)):
             pass
-    deadline = time.monotonic() + 60
-    while b"syncing the records" not in (run / "metrics.jsonl").read_bytes():
-        assert time.monotonic() < deadline, "no sync failed"
-        time.sleep(0.05)
+    # Until a sync has failed.
+    wait_until(lambda: b"syncing the records" in (run / "metrics.jsonl").read_bytes(), child.process)
     child.wait_for_step(child.acknowledged + 100)
     (behind / "ballast").unlink()
     child.wait_for_step(child.acknowledged + 100)
@@ -233,7 +232,7 @@ def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
     assert ended.code == 7, ended.err
     assert ended.number("slowest") < LONGEST_PAUSE_S
     assert ended.err.count("syncing the records failed (OSError: ") == 1
-    records = records_of(run / "metrics.jsonl")
+    records = read_records(run)
     assert_nothing_is_missing(records)
     assert_steps(records, range(child.acknowledged + 1))
     record_property("measured", f"{len(records):,} records over a disk that failed to sync, 0 lost")

@@ -10,9 +10,11 @@ import time
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, repair
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.faults.fault_rules import Rules, set_rules
 from tests.lengths import in_make_faults, longer
+from tests.records import with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.manifest import read_manifest
 
 FAULTS = {
@@ -118,8 +120,8 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     child = start(source, logs, switch, *FAULTS)
     child.wait_for_step(50)
     for name in FAULTS:
-        _wait_for((logs / name / "metrics.csv").exists)
-    _wait_for(lambda: b'"event":"step"' in (logs / "opens-nothing" / "metrics.jsonl").read_bytes())
+        wait_until((logs / name / "metrics.csv").exists)
+    wait_until(lambda: b'"event":"step"' in (logs / "opens-nothing" / "metrics.jsonl").read_bytes())
     set_rules(switch, *(_rule(name) for name in FAULTS))
     # What is opened anew while nothing can be: the file was there, so what was in it is gone and has to be told.
     os.unlink(logs / "opens-nothing" / "metrics.jsonl")
@@ -127,7 +129,7 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     began = time.monotonic()
     child.wait_for_step(child.acknowledged + 300)
     # The sign of life of every run comes every five seconds, and each file is looked after every second.
-    _wait_for(lambda: time.monotonic() - began > longer(1.5, 3.0))
+    wait_until(lambda: time.monotonic() - began > longer(1.5, 3.0))
     # Files that are opened anew are well: that is to be found out while the old ones still fail.
     _wait_for_growth(logs / "forgot-its-open-files" / "metrics.jsonl")
     switch.unlink()
@@ -144,8 +146,8 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     logged = 0
     for name in FAULTS:
         records = whole_run(logs / name)
-        steps = [record["global_step"] for record in events(records, "step")]
-        lost = sum(record["records"] for record in events(records, "lost"))
+        steps = [record["global_step"] for record in with_event(records, "step")]
+        lost = sum(record["records"] for record in with_event(records, "lost"))
         assert steps == list(range(steps[0], child.acknowledged + 1)), (
             f"{name}: not all acknowledged are there"
         )
@@ -174,7 +176,7 @@ def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, fault
     in_the_mount_point = list(faulty_disk.mounted.iterdir())
     faulty_disk.mount()
     began = time.monotonic()
-    _wait_for(lambda: (run / "metrics.jsonl").stat().st_size > before)
+    wait_until(lambda: (run / "metrics.jsonl").stat().st_size > before)
     took = time.monotonic() - began
     child.tell("end")
     ended = child.end()
@@ -187,7 +189,7 @@ def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, fault
         # The table, a copy, had not caught up when the process was over, and that was said.
         repair(run)
     records = whole_run(run, steps=range(child.acknowledged + 1), torn_lines=half_lines)
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     assert took < 30
     record_property(
         "measured", f"{len(records):,} records, 0 lost, written again {took:.1f} s after it came back"
@@ -246,7 +248,7 @@ def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobo
     assert ended.code == 7, ended.err
     assert ended.number("closed") >= 4, "the records', their lock's, the table's and the journal's"
     records = whole_run(tmp_path / "run", steps=range(600))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
 
 
 def test_the_rules_of_these_tests_do_what_they_say(tmp_path):
@@ -294,14 +296,7 @@ def _words(what):
     return os.strerror(getattr(errno, what)) if what.isupper() else ""
 
 
-def _wait_for(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def _wait_for_growth(path):
-    _wait_for(path.exists)
+    wait_until(path.exists)
     size = path.stat().st_size
-    _wait_for(lambda: path.stat().st_size > size)
+    wait_until(lambda: path.stat().st_size > size)

@@ -17,12 +17,11 @@ from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
 from tests.faults.crash_checks import (
     assert_nothing_is_missing,
     assert_table_matches,
-    events,
-    records_of,
     whole_rows,
     whole_run,
     with_rows,
 )
+from tests.records import read_records, with_event
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import SHORT
@@ -47,10 +46,10 @@ def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tm
     assert noticed_after < 4.0 + LONGEST_PAUSE_S
     _assert_unharmed(ended)
     records = whole_run(run)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert lost["from_seq"] == 0
     assert lost["records"] > 100
-    steps = {record["global_step"] for record in events(records, "step")}
+    steps = {record["global_step"] for record in with_event(records, "step")}
     after = max(steps) + 1 - min(steps)
     assert len(steps) == after, "from the first record in the new file on, none is missing"
     assert min(steps) > 100
@@ -69,11 +68,11 @@ def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, 
     ended = _end(child)
 
     _assert_unharmed(ended)
-    taken = records_of(tmp_path / "taken.jsonl")
-    records = records_of(run / "metrics.jsonl")
+    taken = read_records(tmp_path / "taken.jsonl")
+    records = read_records(run)
     assert_nothing_is_missing(records)
     _assert_table_has_them_all(run, records)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert (lost["from_seq"], lost["to_seq"]) == (0, taken[-1]["seq"]), (
         "all that is in the other file, and no more"
     )
@@ -94,9 +93,9 @@ def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(t
     ended = _end(child)
 
     _assert_unharmed(ended)
-    records = records_of(run / "metrics.jsonl", torn_lines=1)
+    records = read_records(run, bad_lines=1)
     assert_nothing_is_missing(records)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert lost["from_seq"] > 100
     assert len(pd.read_csv(run / "metrics.csv")) >= len(with_rows(run, records))
     repair(run)
@@ -116,10 +115,10 @@ def test_a_record_file_that_is_cut_short_goes_on_and_the_gap_is_told(tmp_path, s
     ended = _end(child)
 
     _assert_unharmed(ended)
-    records = records_of(run / "metrics.jsonl")
+    records = read_records(run)
     assert_nothing_is_missing(records)
     _assert_table_has_them_all(run, records)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert lost["from_seq"] == json.loads(data[:cut].splitlines()[-1])["seq"] + 1
 
 
@@ -147,12 +146,12 @@ def test_a_folder_that_goes_elsewhere_keeps_what_it_has_and_the_rest_is_at_the_o
     ended = _end(child)
 
     _assert_unharmed(ended)
-    before, records = (records_of(place / "run" / "metrics.jsonl") for place in (taken, logs))
+    before, records = (read_records(place / "run") for place in (taken, logs))
     assert_nothing_is_missing(records)
     _assert_table_has_them_all(logs / "run", records)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert (lost["from_seq"], lost["to_seq"]) == (0, before[-1]["seq"]), "all that is elsewhere, and no more"
-    steps = [record["global_step"] for record in events(before + records, "step")]
+    steps = [record["global_step"] for record in with_event(before + records, "step")]
     assert steps == list(range(child.acknowledged + 1)), "both together have everything, once"
 
 
@@ -167,7 +166,7 @@ def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path
             b"writing records" in line for path, _ in journals_of(run) for _, line in pending_lines(path)
         )
     )
-    written = len(records_of(run / "metrics.jsonl"))
+    written = len(read_records(run))
     _remove(run)
     child.limit_files(None)
     _seconds_until(lambda: (run / "metrics.jsonl").exists())
@@ -176,7 +175,7 @@ def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path
 
     _assert_unharmed(ended)
     records = whole_run(run)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert (lost["from_seq"], lost["records"]) == (0, written)
 
 
@@ -199,7 +198,7 @@ def test_a_script_that_changes_its_working_directory_takes_nothing_away(tmp_path
     assert not ended.trouble
     assert not list((tmp_path / "elsewhere").iterdir())
     records = whole_run(tmp_path / "logs" / "run", steps=range(1000))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
 
 
 @pytest.mark.root
@@ -221,7 +220,7 @@ def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
     assert resumed_after < 3.0 + LONGEST_PAUSE_S
     _assert_unharmed(ended)
     records = whole_run(run, steps=range(child.acknowledged + 1))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     assert "made_later" in pd.read_csv(run / "metrics.csv").columns
 
 
@@ -288,7 +287,7 @@ def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
     ended = _end(child)
 
     _assert_unharmed(ended)
-    first = records_of(tmp_path / "run" / "metrics.jsonl")
+    first = read_records(tmp_path / "run")
     expected = [record["seq"] for record in with_rows(tmp_path / "run", first)]
     assert built_again["seq"].tolist() == expected[: len(built_again)]
     assert len(built_again) > 200
@@ -326,7 +325,7 @@ def _assert_table_has_them_all(run, records):
     assert table["seq"].is_monotonic_increasing
     assert {record["seq"] for record in with_rows(run, records)} <= set(table["seq"])
     repair(run)
-    assert_table_matches(run, records_of(run / "metrics.jsonl"))
+    assert_table_matches(run, read_records(run))
 
 
 def _end(child):

@@ -8,9 +8,10 @@ import signal
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, repair
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.fork_server import A_TRAINING
 from tests.lengths import is_long, longer
+from tests.records import with_event
 from toolkit.runfolder.manifest import read_manifest
 
 FORKS_WHILE_A_THREAD_LOGS = """
@@ -116,7 +117,7 @@ def test_a_child_forked_in_the_middle_of_a_call_does_not_hang_and_writes_nothing
 
     assert ended.code == 7, ended.err
     records = whole_run(tmp_path / "run", steps=range(2))
-    assert len(events(records, "start")) == len(events(records, "end")) == 1
+    assert len(with_event(records, "start")) == len(with_event(records, "end")) == 1
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"]
 
 
@@ -138,7 +139,7 @@ def test_forks_beside_a_thread_that_logs_disturb_nothing(tmp_path, start, record
     records = whole_run(tmp_path / "run", steps=range(FORKS))
     ours = {"start", "environment", "system", "step", "from_the_thread", "finding", "end"}
     assert {record["event"] for record in records} <= ours
-    assert len(events(records, "start")) == len(events(records, "end")) == 1
+    assert len(with_event(records, "start")) == len(with_event(records, "end")) == 1
 
 
 LOADS_DATA_IN_WORKERS = """
@@ -183,7 +184,7 @@ def test_data_loader_workers_that_hold_the_logger_do_not_disturb_it(tmp_path, st
     assert ended.code == 7, ended.err
     assert ended.number("total") == 780 * epochs
     records = whole_run(tmp_path / "run", steps=range(10 * epochs))
-    assert not events(records, "from_a_worker")
+    assert not with_event(records, "from_a_worker")
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["run"], (
         "a worker made no run of its own"
     )
@@ -263,7 +264,7 @@ def test_training_in_a_process_of_multiprocessing_ends_properly(tmp_path, start,
 
     assert ended.code == code, ended.err
     records = whole_run(tmp_path / "run", steps=range(500))
-    (end,) = events(records, "end")
+    (end,) = with_event(records, "end")
     assert end["status"] == read_manifest(tmp_path / "run").latest.status == status
 
 
@@ -421,5 +422,5 @@ def test_a_child_forked_while_any_lock_of_ours_is_held_does_not_hang(tmp_path, s
     assert ended.number("live_in_pools") == 0, "a logger in another process does nothing"
     assert ended.number("spawned") == 5
     records = whole_run(tmp_path / "run")
-    assert not [record for record in events(records, "step") if record["global_step"] >= 1_000_000]
-    assert sorted(record["number"] for record in events(records, "from_a_task")) == list(range(50))
+    assert not [record for record in with_event(records, "step") if record["global_step"] >= 1_000_000]
+    assert sorted(record["number"] for record in with_event(records, "from_a_task")) == list(range(50))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, ROOT, repair
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.fork_server import run_python
 from tests.lengths import longer
+from tests.records import with_event
 from toolkit.runfolder.manifest import read_manifest
 
 HANGS = """
@@ -66,8 +67,8 @@ def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_ever
         assert "telemetry repair" in ended.err
         assert ended.number("on_disk") < STEPS, "the disk was not hung after all"
         records = whole_run(log_dir / "run", steps=range(STEPS))
-        assert not events(records, "lost")
-        assert events(records, "end")
+        assert not with_event(records, "lost")
+        assert with_event(records, "end")
         closing.append(ended.number("closing"))
     assert min(closing) < AT_MOST_S
 
@@ -79,7 +80,7 @@ def test_a_hang_that_passes_leaves_nothing_to_repair(tmp_path, start):
     assert ended.code == 7, ended.err
     assert "telemetry repair" not in ended.err
     records = whole_run(tmp_path / "run", steps=range(STEPS))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     assert read_manifest(tmp_path / "run").latest.reason == "finished"
 
 
@@ -146,7 +147,7 @@ def test_a_checkpoint_whose_disk_hangs_is_told_of_without_waiting(tmp_path, star
 
     assert ended.code == 7, ended.err
     assert not ended.number("waits")
-    (checkpoint,) = events(whole_run(tmp_path / "run"), "checkpoint")
+    (checkpoint,) = with_event(whole_run(tmp_path / "run"), "checkpoint")
     assert checkpoint["checkpoint_path"] == "/far/away/model.safetensors"
 
 
@@ -200,7 +201,7 @@ def _logs_to_a_file_system_that_hangs(start, faulty_disk, log_dir, operation):
 
     assert ended.code == 7, ended.err
     records = whole_run(log_dir / "run", steps=range(STEPS))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     return slowest, closing
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
+from tests.records import with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.journal import pending_lines, shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of
@@ -38,12 +38,12 @@ def test_a_journal_that_is_removed_while_the_run_lives_is_noticed_and_made_again
         ((path, _),) = journals_of(run)
         assert (path.parent == run) == (journal == "folder")
         path.unlink()
-        _wait_until(lambda: journals_of(run))
+        wait_until(lambda: journals_of(run))
         child.wait_for_step(child.acknowledged + 100)
     ((path, _),) = journals_of(run)
     held = pending_lines(path)
     in_file = (run / "metrics.jsonl").read_bytes().count(b"\n")
-    _wait_until(lambda: read_manifest(run).latest.journal == str(path))
+    wait_until(lambda: read_manifest(run).latest.journal == str(path))
     child.kill()
     said = child.process.communicate()[1]
     repair(run)
@@ -52,15 +52,8 @@ def test_a_journal_that_is_removed_while_the_run_lives_is_noticed_and_made_again
     assert said.count("keeping the journal failed") == 1, "said once"
     assert "was removed; the run continues in" in said
     records = whole_run(run, steps=range(child.acknowledged + 1))
-    assert not events(records, "lost")
-    assert any(error["doing"] == "keeping the journal" for error in events(records, "error"))
+    assert not with_event(records, "lost")
+    assert any(error["doing"] == "keeping the journal" for error in with_event(records, "error"))
     record_property(
         "measured", f"removed twice, then killed: {child.acknowledged + 1:,} records acknowledged, 0 lost"
     )
-
-
-def _wait_until(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

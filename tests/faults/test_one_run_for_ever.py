@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import struct
-import time
 
 import pytest
 
 from dashboard.data.trash import empty_trash, move_to_trash
 from tests.faults.children import repair
-from tests.faults.crash_checks import assert_steps, events, records_of, whole_run
+from tests.faults.crash_checks import assert_steps, whole_run
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.journal import head_of, pending_lines, shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of
@@ -43,11 +44,11 @@ log.close()
 
 
 @pytest.fixture
-def killed(tmp_path, nursery):
+def killed(tmp_path, start_in_background):
     """Start a run, kill it while most of its records are in its journal alone, and return its folder and journal."""
 
     def kill_one(*run_id):
-        writer = nursery.start(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged", *run_id)
+        writer = start_in_background(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged", *run_id)
         wait_until((tmp_path / "logged").exists, writer)
         run = tmp_path / "logs" / "run"
         # Before the kill: any run that starts on this machine recovers the killed ones whose folders it finds.
@@ -59,25 +60,17 @@ def killed(tmp_path, nursery):
 
 
 @pytest.fixture
-def begin_again(tmp_path, nursery):
+def begin_again(tmp_path, start_in_background):
     """Start a run under the same name, have it look for what killed ones left, and return what it said."""
 
     def begin(*run_id, until):
-        again = nursery.start(AGAIN, tmp_path / "logs", tmp_path / "enough", *run_id)
+        again = start_in_background(AGAIN, tmp_path / "logs", tmp_path / "enough", *run_id)
         wait_until(lambda: until(again), again)
         (tmp_path / "enough").touch()
         again.wait()
         return again.err
 
     return begin
-
-
-def wait_until(holds, process):
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert process.is_there, process.err
-        assert time.monotonic() < deadline, process.err
-        time.sleep(0.01)
 
 
 def says_what_it_keeps(process):
@@ -99,7 +92,7 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
     said = begin_again(*run_id, until=says_what_it_keeps)
 
     records = whole_run(run, steps=range(200))
-    assert {step["of"] for step in events(records, "step")} == {"the second"}
+    assert {step["of"] for step in with_event(records, "step")} == {"the second"}
     assert said.count(str(journal)) == 1, "once"
     assert f"{left} records of run {first_id}" in said
     assert head_of(journal) is not None, "it is kept"
@@ -111,7 +104,7 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
     if what == "moved away":
         assert f"elsewhere: {left} records recovered" in repair(tmp_path / "elsewhere")
         recovered = whole_run(tmp_path / "elsewhere", steps=range(300))
-        assert {step["of"] for step in events(recovered, "step")} == {"the first"}
+        assert {step["of"] for step in with_event(recovered, "step")} == {"the first"}
         assert not journal.exists()
         assert " holds " not in repair(run)
     record_property("measured", f"{left} records of a killed run, 0 in the next one of its name, 0 lost")
@@ -122,14 +115,16 @@ def test_a_killed_run_that_was_renamed_beside_is_found_by_the_next_one(tmp_path,
     run.rename(tmp_path / "logs" / "kept-for-later")
     said = begin_again(until=lambda _: not journal.exists())
 
-    recovered = records_of(tmp_path / "logs" / "kept-for-later" / "metrics.jsonl")
+    recovered = read_records(tmp_path / "logs" / "kept-for-later")
     assert_steps(recovered, range(300))
     assert str(journal) not in said
-    assert {step["of"] for step in events(whole_run(run, steps=range(200)), "step")} == {"the second"}
+    assert {step["of"] for step in with_event(whole_run(run, steps=range(200)), "step")} == {"the second"}
 
 
-def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_is_gone(tmp_path, nursery):
-    writer = nursery.start(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged")
+def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_is_gone(
+    tmp_path, start_in_background
+):
+    writer = start_in_background(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged")
     wait_until((tmp_path / "logged").exists, writer)
     run = tmp_path / "logs" / "run"
     shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns(".*"))
@@ -193,9 +188,9 @@ def test_a_run_without_run_json_is_known_by_its_start_record(killed):
 
 
 def test_what_was_logged_before_anything_could_be_written_is_recovered_where_it_was_meant_for(
-    tmp_path, nursery
+    tmp_path, start_in_background
 ):
-    writer = nursery.start(
+    writer = start_in_background(
         """
 import toolkit.telemetry.writing.record_file as r
 

@@ -20,10 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crash_checks import assert_nothing_is_missing, assert_table_matches, events
+from tests.faults.crash_checks import assert_nothing_is_missing, assert_table_matches
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import longer
 from tests.provision import NoTool, tool
+from tests.records import with_event
+from tests.waiting import wait_until
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.csv_table import ALL
@@ -118,7 +120,9 @@ class CutOff:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cuts"), [("xfs", longer(3, 30)), ("ext4", longer(2, 20))])
-def test_a_power_cut_takes_nothing_that_was_synced(tmp_path, nursery, kind, cuts, record_property):
+def test_a_power_cut_takes_nothing_that_was_synced(
+    tmp_path, start_in_background, kind, cuts, record_property
+):
     disk = CutOff(tmp_path, kind)
     chosen = random.Random(kind)
     notes, cut_at, process = {}, {}, None
@@ -126,12 +130,12 @@ def test_a_power_cut_takes_nothing_that_was_synced(tmp_path, nursery, kind, cuts
         for number in range(cuts):
             noted_at = tmp_path / f"noted{number}"
             noted_at.write_bytes(bytes(32))
-            process = nursery.start(
+            process = start_in_background(
                 LOGS_AND_NOTES_WHAT_IS_SYNCED, disk.mounted / "logs", f"run{number}", noted_at
             )
             # One is cut in its first moments, the others once they have synced.
             if number != 1:
-                _wait_until(lambda at=noted_at: struct.unpack("4q", at.read_bytes())[1], process)
+                wait_until(lambda at=noted_at: struct.unpack("4q", at.read_bytes())[1], process)
             time.sleep(chosen.uniform(0.0, 0.1 if number == 1 else 1.5))
             disk.cut()
             cut_at[number] = time.time()
@@ -221,11 +225,11 @@ _PAGE = 4096
 @pytest.mark.timeout(longer(240, 3_000))
 @pytest.mark.slow
 def test_whatever_chance_leaves_of_what_was_not_synced_is_read_and_gone_on_with(
-    tmp_path, nursery, record_property
+    tmp_path, start_in_background, record_property
 ):
     cuts = longer(6, 400)
     state_file = tmp_path / "state.json"
-    process = nursery.start(MODELLED, tmp_path / "logs", state_file)
+    process = start_in_background(MODELLED, tmp_path / "logs", state_file)
     process.wait()
     assert state_file.exists(), process.err
     state = json.loads(state_file.read_text())
@@ -288,8 +292,8 @@ def _found_after(run, note):
         cursor = chunk.cursor
     seqs = [record["seq"] for record in records]
     assert seqs == sorted(set(seqs)), "each record once, in its order"
-    steps = {record["global_step"] for record in events(records, "step")}
-    assert all(record["twice"] == 2 * record["global_step"] for record in events(records, "step"))
+    steps = {record["global_step"] for record in with_event(records, "step")}
+    assert all(record["twice"] == 2 * record["global_step"] for record in with_event(records, "step"))
     return Found(records, bad, len(set(range(acknowledged)) - steps), synced_bytes > 0)
 
 
@@ -341,14 +345,6 @@ def _left_by_chance(name, state, chosen):
 
 def _bytes(text):
     return b"" if text is None else base64.b64decode(text)
-
-
-def _wait_until(holds, process):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert process.is_there, process.err
-        assert time.monotonic() < deadline, process.err
-        time.sleep(0.005)
 
 
 def test_a_manifest_that_a_power_cut_emptied_is_told_of(tmp_path):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of, whole_run
+from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.fork_server import A_TRAINING
 from tests.lengths import is_long
+from tests.records import read_records, with_event
 
 pytest.importorskip("torch.distributed", reason="torch is not installed")
 
@@ -64,15 +65,15 @@ def test_of_two_ranks_only_the_first_writes_and_every_rank_that_is_asked_to_has_
         assert [path.name for path in (tmp_path / "logs" / log_dir).iterdir() if path.is_dir()] == ["run"]
     alone = tmp_path / "logs" / "zero" / "run"
     assert not (alone / "ranks").exists()
-    assert {record["mine"] for record in events(whole_run(alone, steps=range(20)), "step")} == {0}
+    assert {record["mine"] for record in with_event(whole_run(alone, steps=range(20)), "step")} == {0}
     run = tmp_path / "logs" / "all" / "run"
     assert [path.name for path in (run / "ranks").iterdir()] == ["00001.jsonl"]
     first = whole_run(run, steps=range(20))
-    other = records_of(run / "ranks" / "00001.jsonl")
+    other = read_records(run / "ranks" / "00001.jsonl")
     assert_nothing_is_missing(other)
     assert all("rank" not in record for record in first)
     assert all(record["rank"] == 1 for record in other)
-    assert [(step["global_step"], step["mine"]) for step in events(other, "step")] == [
+    assert [(step["global_step"], step["mine"]) for step in with_event(other, "step")] == [
         (n, 1) for n in range(20)
     ]
 
@@ -97,10 +98,10 @@ def test_the_files_of_all_ranks_go_on_when_a_run_is_resumed(tmp_path, start):
             rank.tell("end")
         assert [rank.end().code for rank in ranks] == [0, 0]
 
-    other = records_of(tmp_path / "run" / "ranks" / "00001.jsonl")
+    other = read_records(tmp_path / "run" / "ranks" / "00001.jsonl")
     assert_nothing_is_missing(other)
     for records in (whole_run(tmp_path / "run"), other):
-        steps = [(record["session"], record["global_step"]) for record in events(records, "step")]
+        steps = [(record["session"], record["global_step"]) for record in with_event(records, "step")]
         assert steps == [(session, step) for session in (1, 2) for step in range(50)]
 
 
@@ -126,9 +127,9 @@ def test_ranks_that_are_killed_lose_nothing(tmp_path, start):
     repair(tmp_path / "run")
 
     whole_run(tmp_path / "run", steps=range(ranks[0].acknowledged + 1))
-    other = records_of(tmp_path / "run" / "ranks" / "00001.jsonl")
+    other = read_records(tmp_path / "run" / "ranks" / "00001.jsonl")
     assert_nothing_is_missing(other)
-    steps = [record["global_step"] for record in events(other, "step")]
+    steps = [record["global_step"] for record in with_event(other, "step")]
     assert steps[: ranks[1].acknowledged + 1] == list(range(ranks[1].acknowledged + 1))
 
 

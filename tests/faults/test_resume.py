@@ -13,8 +13,10 @@ from collections import Counter
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crash_checks import events, records_of, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of
@@ -47,8 +49,8 @@ def test_three_sessions_stand_one_behind_the_other_and_nothing_is_rewritten(tmp_
     sessions = [record["session"] for record in records]
     assert sessions == sorted(sessions)
     assert set(sessions) == {1, 2, 3}
-    assert len(events(records, "start")) == len(events(records, "end")) == 3
-    steps = [record["global_step"] for record in events(records, "step")]
+    assert len(with_event(records, "start")) == len(with_event(records, "end")) == 3
+    steps = [record["global_step"] for record in with_event(records, "step")]
     assert steps == [*range(50), *range(50, 100), *range(20, 70)], (
         "a rewound step is kept beside the first one"
     )
@@ -71,9 +73,11 @@ def test_a_killed_run_that_is_resumed_keeps_what_was_only_in_its_journal(tmp_pat
 
     assert (run / "metrics.jsonl").read_bytes().startswith(on_disk)
     records = whole_run(run)
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     for session, child in ((1, first), (2, second)):
-        steps = [record["global_step"] for record in events(records, "step") if record["session"] == session]
+        steps = [
+            record["global_step"] for record in with_event(records, "step") if record["session"] == session
+        ]
         assert steps[: child.acknowledged + 1] == list(range(child.acknowledged + 1))
     assert [one.status for one in read_manifest(run).sessions] == ["lost", "lost", "finished"]
 
@@ -93,15 +97,17 @@ for step in range(1_000_000):
 
 
 @pytest.mark.parametrize("first", ["lives", "is stopped", "hangs on its disk"])
-def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, first, capsys, caplog):
+def test_a_run_whose_process_is_there_is_not_gone_on_with(
+    tmp_path, start_in_background, first, capsys, caplog
+):
     noted_at = tmp_path / "acknowledged"
     noted_at.write_bytes(struct.pack("<q", -1))
-    writer = nursery.start(IS_THERE, tmp_path, noted_at, first)
+    writer = start_in_background(IS_THERE, tmp_path, noted_at, first)
 
     def acknowledged():
         return struct.unpack("<q", noted_at.read_bytes())[0]
 
-    _wait_until(lambda: acknowledged() > 100, noted_at)
+    wait_until(lambda: acknowledged() > 100, writer)
     if first == "is stopped":
         os.kill(writer.pid, signal.SIGSTOP)
     try:
@@ -115,7 +121,7 @@ def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, fir
         if first == "is stopped":
             os.kill(writer.pid, signal.SIGCONT)
     before = acknowledged()
-    _wait_until(lambda: acknowledged() > before + 100, noted_at)
+    wait_until(lambda: acknowledged() > before + 100, writer)
     writer.kill()
     with TelemetryLogger(
         "run", log_dir=tmp_path, run_id=read_manifest(tmp_path / "run").run_id, system=False
@@ -125,7 +131,7 @@ def test_a_run_whose_process_is_there_is_not_gone_on_with(tmp_path, nursery, fir
     assert f"still being written by process {writer.pid}" in said
     assert "a folder of its own" in said
     records = whole_run(tmp_path / "run", steps=range(acknowledged() + 1))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
 
 
 ELSEWHERE = {"host": "elsewhere", "boot_id": "theirs"}
@@ -135,12 +141,12 @@ HAS_NO_SHARED_MEMORY = (
 )
 
 
-def _run_in_its_journal(tmp_path, nursery, before="", silent_s=0):
+def _run_in_its_journal(tmp_path, start_in_background, before="", silent_s=0):
     """Return the folder of a run and its living process; most of its records are only in its journal.
 
     By its own clock it began, and gave its last sign of life, `silent_s` ago.
     """
-    writer = nursery.start(
+    writer = start_in_background(
         before
         + """
 class Slow:
@@ -159,7 +165,7 @@ signal.pause()
         tmp_path / "logged",
         silent_s,
     )
-    _wait_until(lambda: True, tmp_path / "logged")
+    wait_until((tmp_path / "logged").exists, writer)
     return tmp_path / "logs" / "run", writer
 
 
@@ -190,11 +196,11 @@ signal.pause()
     ],
 )
 def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
-    tmp_path, nursery, changes, silent_s, goes_on
+    tmp_path, start_in_background, changes, silent_s, goes_on
 ):
     # The journal is in the run folder: any run that starts on this machine recovers what is in shared memory.
-    run, writer = _run_in_its_journal(tmp_path, nursery, HAS_NO_SHARED_MEMORY, silent_s)
-    _wait_until(lambda: read_manifest(run).latest.lock, run / "run.json")
+    run, writer = _run_in_its_journal(tmp_path, start_in_background, HAS_NO_SHARED_MEMORY, silent_s)
+    wait_until(lambda: (run / "run.json").exists() and read_manifest(run).latest.lock, writer)
     writer.kill()
     mapping = json.loads((run / "run.json").read_text())
     mapping["sessions"][-1].update(changes)
@@ -208,11 +214,13 @@ def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
         whole_run(run, steps=range(301))
     else:
         whole_run(log.run_folder)
-        assert len(records_of(run / "metrics.jsonl")) < 300, "what another may be writing was not touched"
+        assert len(read_records(run)) < 300, "what another may be writing was not touched"
 
 
-def test_a_copy_of_a_killed_run_is_gone_on_with_and_the_original_keeps_what_is_its(tmp_path, nursery):
-    run, writer = _run_in_its_journal(tmp_path, nursery)
+def test_a_copy_of_a_killed_run_is_gone_on_with_and_the_original_keeps_what_is_its(
+    tmp_path, start_in_background
+):
+    run, writer = _run_in_its_journal(tmp_path, start_in_background)
     # Before the kill: afterwards any run that starts on this machine may write them out.
     # Hidden files come and go.
     shutil.copytree(run, tmp_path / "copies" / "run", ignore=shutil.ignore_patterns(".*"))
@@ -223,7 +231,7 @@ def test_a_copy_of_a_killed_run_is_gone_on_with_and_the_original_keeps_what_is_i
 
     assert log.run_folder == tmp_path / "copies" / "run"
     copied = whole_run(tmp_path / "copies" / "run")
-    assert [record["global_step"] for record in events(copied, "step")] == [300]
+    assert [record["global_step"] for record in with_event(copied, "step")] == [300]
     whole_run(run, steps=range(300))
 
 
@@ -237,9 +245,9 @@ print(f"folder={log.run_folder.name}")
 """
 
 
-def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, nursery):
+def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, start_in_background):
     moment = time.time() + 0.2
-    writers = [nursery.start(GOES_ON_AT, tmp_path, "new", moment) for _ in range(8)]
+    writers = [start_in_background(GOES_ON_AT, tmp_path, "new", moment) for _ in range(8)]
     for writer in writers:
         writer.wait()
 
@@ -253,12 +261,12 @@ def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, nurser
 
 @pytest.mark.timeout(longer(240, 3_000))
 def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
-    tmp_path, nursery, record_property
+    tmp_path, start_in_background, record_property
 ):
     rounds, together = longer(6, 100), 2
     for _ in range(rounds):
         moment = time.time() + 0.05
-        writers = [nursery.start(GOES_ON_AT, tmp_path, "resume", moment) for _ in range(together)]
+        writers = [start_in_background(GOES_ON_AT, tmp_path, "resume", moment) for _ in range(together)]
         for writer in writers:
             writer.wait()
         folders = [writer.out.partition("folder=")[2].strip() for writer in writers]
@@ -267,13 +275,13 @@ def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
     by, went_on = Counter(), 0
     for folder in tmp_path.iterdir():
         records = whole_run(folder)
-        assert not events(records, "lost")
-        by.update(record["by"] for record in events(records, "step"))
+        assert not with_event(records, "lost")
+        by.update(record["by"] for record in with_event(records, "step"))
         sessions = [record["session"] for record in records]
         assert sessions == sorted(sessions), "no session writes between the records of another"
         went_on += len(set(sessions)) - 1
         for session in set(sessions):
-            mine = {record["by"] for record in events(records, "step") if record["session"] == session}
+            mine = {record["by"] for record in with_event(records, "step") if record["session"] == session}
             assert len(mine) == 1, "one process a session"
     assert list(by.values()) == [5] * (rounds * together), "nobody's records are missing"
     assert went_on >= rounds - 1, "of each round one got the run"
@@ -287,8 +295,9 @@ def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
 def test_what_a_power_cut_took_is_named_by_the_next_session(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_FOR_EVER, tmp_path)
-    _wait_until(lambda: (read_manifest(run).heartbeat or _Nothing).seq > 300, run / "run.json")
-    _wait_until(lambda: (run / "metrics.jsonl").read_bytes().count(b"\n") > 100, run / "metrics.jsonl")
+    wait_until((run / "run.json").exists, child.process)
+    wait_until(lambda: (read_manifest(run).heartbeat or _Nothing).seq > 300, child.process)
+    wait_until(lambda: len(read_records(run, live=True)) > 100, child.process)
     child.kill()
     known = read_manifest(run).heartbeat.seq
     # A power cut takes what is in memory, and of the files what was not synced; a table may keep more than that.
@@ -301,10 +310,10 @@ def test_what_a_power_cut_took_is_named_by_the_next_session(tmp_path, start):
         log.log_step(100, train_loss=1.0)
 
     records = whole_run(run, torn_lines=1)
-    (lost,) = events(records, "lost")
+    (lost,) = with_event(records, "lost")
     assert (lost["from_seq"], lost["to_seq"]) == (100, known)
     assert "power" in lost["reason"]
-    assert events(records, "step")[-1]["seq"] > known, "a number that was given once is not given again"
+    assert with_event(records, "step")[-1]["seq"] > known, "a number that was given once is not given again"
 
 
 def test_half_a_line_that_nobody_can_complete_is_ended_and_not_glued_to(tmp_path):
@@ -317,7 +326,7 @@ def test_half_a_line_that_nobody_can_complete_is_ended_and_not_glued_to(tmp_path
         log.log_step(1, train_loss=1.0)
 
     records = whole_run(run, steps=range(2), torn_lines=1)
-    assert [record["session"] for record in events(records, "step")] == [1, 2]
+    assert [record["session"] for record in with_event(records, "step")] == [1, 2]
 
 
 def test_the_newest_run_of_a_name_is_found_although_an_older_one_was_deleted(tmp_path):
@@ -377,7 +386,7 @@ def test_a_resume_on_a_full_disk_does_not_raise_and_writes_what_was_left_behind_
     torn_lines = sum(not (line.startswith(b"{") and line.endswith(b"}")) for line in lines)
     assert torn_lines <= int("recovering a killed session failed" in ended.err)
     records = whole_run(tmp_path / "run", steps=range(501), torn_lines=torn_lines)
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     assert ": 0 records recovered" in repair(tmp_path / "run"), "and nothing comes a second time"
     assert not journals_of(tmp_path / "run")
     whole_run(tmp_path / "run", steps=range(501), torn_lines=torn_lines)
@@ -385,10 +394,3 @@ def test_a_resume_on_a_full_disk_does_not_raise_and_writes_what_was_left_behind_
 
 class _Nothing:
     seq = -1
-
-
-def _wait_until(holds, path):
-    deadline = time.monotonic() + 60
-    while not (os.path.exists(path) and holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.lengths import is_long, longer
+from tests.records import with_event
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.host import HostSampler
@@ -207,11 +208,13 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
         assert ended.code == 7, (way, ended.err)
         slowest, closing = max(slowest, ended.number("slowest")), max(closing, ended.number("closing"))
         records = whole_run(folder / "run", steps=range(int(ended.number("steps"))))
-        named = [record for record in events(records, "system") if "nvml" in record.get("not_answering", [])]
+        named = [
+            record for record in with_event(records, "system") if "nvml" in record.get("not_answering", [])
+        ]
         if "hangs" in way and "end" not in way:
             assert named, f"a driver that {way} is named"
         elif "hangs" not in way:
-            messages = [record for record in events(records, "error") if "GPU 0" in record["doing"]]
+            messages = [record for record in with_event(records, "error") if "GPU 0" in record["doing"]]
             assert len(messages) == 1, f"a driver that {way} is one kind of trouble, told of once"
     record_property(
         "measured",
@@ -348,8 +351,8 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
         assert ended.number("slowest") < LONGEST_PAUSE_S
         records = whole_run(tmp_path / how / "run", steps=range(int(ended.number("steps"))))
         if how == "hangs":
-            assert any("host" in record.get("not_answering", []) for record in events(records, "system"))
+            assert any("host" in record.get("not_answering", []) for record in with_event(records, "system"))
         else:
-            told = [record["message"] for record in events(records, "error")]
+            told = [record["message"] for record in with_event(records, "error")]
             assert told == ["RuntimeError: it ended its own thread, and is not asked again"]
     record_property("measured", "hang and exit of psutil, each named in the records, exit code unchanged")

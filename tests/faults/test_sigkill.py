@@ -17,14 +17,14 @@ from tests.faults.children import ROOT, repair
 from tests.faults.crash_checks import (
     assert_nothing_is_missing,
     assert_steps,
-    events,
-    records_of,
     whole_rows,
     whole_run,
     with_rows,
 )
 from tests.fork_server import run_python
 from tests.lengths import is_long, longer
+from tests.records import read_records, with_event
+from tests.waiting import wait_until
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal import pending_lines
 from toolkit.runfolder.manifest import read_manifest
@@ -90,7 +90,7 @@ RATES = ("fast", "paced", "spans", "wide", "large", "threads")
 
 @pytest.mark.timeout(longer(600, 3_000))
 @pytest.mark.slow
-def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, nursery, record_property):
+def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, start_in_background, record_property):
     """Of three killed runs one is repaired, one is gone on with, and one is only read."""
     runs = tmp_path / "runs"
     chosen = random.Random(8)
@@ -105,10 +105,10 @@ def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, nursery, 
         way, kind, after_s = plan[name]
         acknowledged_at = tmp_path / f"acknowledged-{name}"
         acknowledged_at.write_bytes(bytes(64))
-        process = nursery.start(WAYS_TO_LOG, runs, name, way, acknowledged_at)
+        process = start_in_background(WAYS_TO_LOG, runs, name, way, acknowledged_at)
         if kind != 9:
             slot = 7 if kind == 8 else 0
-            _wait_until(lambda: _counts(acknowledged_at)[slot], process)
+            wait_until(lambda: _counts(acknowledged_at)[slot], process)
         time.sleep(after_s)
         process.kill()
         return _counts(acknowledged_at)
@@ -119,13 +119,13 @@ def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, nursery, 
     repaired, resumed, only_read = names[::3], names[1::3], names[2::3]
     found = {name: _as_a_reader_finds_it(runs / name) for name in only_read}
     repair(*[runs / name for name in repaired])
-    nursery.start(RESUMES_AND_ENDS, runs, *resumed).wait(300)
+    start_in_background(RESUMES_AND_ENDS, runs, *resumed).wait(300)
     for name in [*repaired, *resumed]:
         # One that was killed before its first record may have a file with nothing in it.
         is_empty = not _size_of(runs / name / "metrics.jsonl")
         found[name] = records = [] if is_empty else whole_run(runs / name)
         assert name in resumed or {record["session"] for record in records} <= {1}
-        assert not events(records, "lost")
+        assert not with_event(records, "lost")
 
     # A run that was killed before it had a folder had nothing to lose.
     assert all(not any(acknowledged[name]) for name in set(plan) - set(found))
@@ -157,14 +157,6 @@ def _counts(path):
     return struct.unpack("<8q", path.read_bytes())
 
 
-def _wait_until(holds, process):
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert process.is_there, process.err
-        assert time.monotonic() < deadline, process.err
-        time.sleep(0.002)
-
-
 def _as_a_reader_finds_it(run):
     """Return what stands in the file and in the journal behind it, each record once and whole, none missing."""
     # The journal first: any run that starts on this machine may take its lines to the file, and remove it.
@@ -188,13 +180,13 @@ def _as_a_reader_finds_it(run):
 
 def _lost(records, acknowledged):
     """Return how many acknowledged records are missing; none may be there twice or changed."""
-    steps = [record["global_step"] for record in events(records, "step")]
+    steps = [record["global_step"] for record in with_event(records, "step")]
     assert steps == list(range(len(steps)))
-    for record in events(records, "step"):
+    for record in with_event(records, "step"):
         assert record["twice"] == 2 * record["global_step"]
-    counts = Counter(record["series"] for record in events(records, "mine"))
+    counts = Counter(record["series"] for record in with_event(records, "mine"))
     for series in counts:
-        mine = [record for record in events(records, "mine") if record["series"] == series]
+        mine = [record for record in with_event(records, "mine") if record["series"] == series]
         assert [record["number"] for record in mine] == list(range(len(mine)))
         assert {len(record["text"]) for record in mine} <= {5, 30_000}
     there = [counts[series] if counts else (0 if series else len(steps)) for series in range(7)]
@@ -233,7 +225,7 @@ signal.pause()
 def test_a_line_that_the_kill_cut_is_completed(tmp_path, start, written, steps, by):
     child = start(STALLS_IN_THE_MIDDLE_OF_A_WRITE, tmp_path, written, steps)
     child.wait_for_line("logged")
-    _wait_for_torn_tail(tmp_path / "run" / "metrics.jsonl")
+    wait_until(lambda: not (tmp_path / "run" / "metrics.jsonl").read_bytes().endswith(b"\n"), child.process)
     child.kill()
 
     if by == "repair":
@@ -399,7 +391,7 @@ def test_a_run_that_starts_recovers_a_killed_one_beside_it(tmp_path, start):
     assert start(RUNS_UNTIL_A_JOURNAL_IS_GONE, tmp_path, journal).end().code == 0
 
     assert on_disk < 300
-    records = records_of(tmp_path / "killed" / "metrics.jsonl")
+    records = read_records(tmp_path / "killed")
     assert_nothing_is_missing(records)
     assert_steps(records, range(300))
 
@@ -421,10 +413,7 @@ def test_a_run_that_was_moved_after_the_kill_is_made_whole_where_it_is_now(tmp_p
     child = start(LOGS_FOR_EVER, tmp_path / "here", "run")
     child.wait_for_step(500)
     # What leads from the new place to the journal is written by a thread of its own.
-    deadline = time.monotonic() + 60
-    while not read_manifest(tmp_path / "here" / "run").latest.journal:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: read_manifest(tmp_path / "here" / "run").latest.journal, child.process)
     child.kill()
     (tmp_path / "here").rename(tmp_path / "there")
 
@@ -450,7 +439,7 @@ def test_a_killed_run_is_known_to_be_lost_even_before_its_parent_has_reaped_it(t
     child = start(LOGS_FOR_EVER, tmp_path, "run", fresh=True)
     child.wait_for_step(10)
     child.process.send_signal(signal.SIGKILL)
-    _wait_until_it_is_a_zombie(child.process.pid)
+    wait_until(lambda: ") Z " in Path(f"/proc/{child.process.pid}/stat").read_text())
 
     status = work_out_status(read_manifest(tmp_path / "run"), time.time())
 
@@ -459,17 +448,3 @@ def test_a_killed_run_is_known_to_be_lost_even_before_its_parent_has_reaped_it(t
 
 def _lines_in(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _wait_for_torn_tail(path):
-    deadline = time.monotonic() + 60
-    while path.read_bytes().endswith(b"\n"):
-        assert time.monotonic() < deadline, "no half line was written"
-        time.sleep(0.01)
-
-
-def _wait_until_it_is_a_zombie(pid):
-    deadline = time.monotonic() + 60
-    while ") Z " not in Path(f"/proc/{pid}/stat").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

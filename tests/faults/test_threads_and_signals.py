@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.faults.children import LONGEST_PAUSE_S
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
+from tests.records import with_event
 
 STEPS = longer(8_000, 30_000)
 
@@ -43,10 +44,10 @@ def test_eight_threads_log_at_once(tmp_path, start):
     assert ended.number("slowest") < LONGEST_PAUSE_S, "the others' turns at the interpreter included"
     records = whole_run(tmp_path / "run")
     by_thread = {number: [] for number in range(8)}
-    for record in events(records, "mine"):
+    for record in with_event(records, "mine"):
         by_thread[record["thread"]].append(record["count"])
     assert all(counts == list(range(400)) for counts in by_thread.values()), "each thread's own order is kept"
-    steps = events(records, "step")
+    steps = with_event(records, "step")
     assert len(steps) + sum(step.get("steps_folded", 0) for step in steps) == 3200, "no step is unseen"
 
 
@@ -108,8 +109,8 @@ for step in range(STEPS):
     interrupts = range(1, int(ended.number("interrupts")) + 1)
     assert len(interrupts) > longer(20, 100)
     records = whole_run(tmp_path / "run")
-    assert Counter(record["number"] for record in events(records, "interrupt")) == Counter(interrupts)
-    steps = Counter(record["global_step"] for record in events(records, "step"))
+    assert Counter(record["number"] for record in with_event(records, "interrupt")) == Counter(interrupts)
+    steps = Counter(record["global_step"] for record in with_event(records, "step"))
     assert steps == Counter([*range(STEPS), *(10_000_000 + number for number in interrupts)])
 
 
@@ -154,9 +155,9 @@ print(f"returned={returned}")
     assert ended.number("interrupts") > longer(20, 100)
     assert ended.number("flushing") < 30.0, "a lock was left held"
     records = whole_run(tmp_path / "run")
-    assert events(records, "behind")
+    assert with_event(records, "behind")
     steps = {
-        record["global_step"] for record in events(records, "step") if record["global_step"] < 10_000_000
+        record["global_step"] for record in with_event(records, "step") if record["global_step"] < 10_000_000
     }
     assert len(steps) >= ended.number("returned"), "each call that returned has its record"
 
@@ -210,8 +211,10 @@ def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path,
     assert ended.number("arrived") == ended.number("raised")
     assert not ended.number("swallowed"), ended.err
     records = whole_run(tmp_path / "run")
-    assert events(records, "behind")
-    assert len(events(records, "mine")) >= ended.number("returned"), "each call that returned has its record"
+    assert with_event(records, "behind")
+    assert len(with_event(records, "mine")) >= ended.number("returned"), (
+        "each call that returned has its record"
+    )
     record_property("measured", f"{ended.number('raised'):.0f} raised in calls of ours, all of them arrived")
 
 
@@ -248,4 +251,4 @@ def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start
 
     assert ended.code == 7, ended.err
     records = whole_run(tmp_path / "run", steps=range(1000))
-    assert len(events(records, "destroyed")) == 1000
+    assert len(with_event(records, "destroyed")) == 1000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks import load_records
 from tests.lengths import in_make_faults, longer
+from tests.waiting import wait_until
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.csv_table import CsvTable
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
@@ -68,16 +68,15 @@ def test_the_end_of_a_run_does_not_rewrite_its_whole_table(tmp_path, form):
         log.log_step(step, train_loss=1.0 / (1 + step))
     log.log_checkpoint(499, tmp_path)
     table = log.run_folder / "metrics.csv"
-    deadline = time.monotonic() + 60.0
     # What is found out about the machine comes a second later, with columns of its own.
     records = log.run_folder / "metrics.jsonl"
-    while not (
-        log.flush(60.0)
-        and b'"environment"' in records.read_bytes()
-        and (form != "all" or b"\nenvironment," in table.read_bytes())
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(
+        lambda: (
+            log.flush(60.0)
+            and b'"environment"' in records.read_bytes()
+            and (form != "all" or b"\nenvironment," in table.read_bytes())
+        )
+    )
     log.flush(60.0)
     before = os.stat(table)
 

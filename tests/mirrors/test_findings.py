@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import finding_from
 from toolkit.runfolder.manifest import read_manifest

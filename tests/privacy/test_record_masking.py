@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from tests.privacy.planted import HARMLESS
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
 from toolkit.privacy.record_masking import RecordMasker
 from toolkit.runfolder.records import MAX_RECORD_BYTES
 from toolkit.telemetry.logger import internals

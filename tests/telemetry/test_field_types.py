@@ -10,7 +10,8 @@ import yaml
 
 from tests.field_types import TYPE_OF, kind_of, wrong_types
 from tests.golden import test_golden
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
 from toolkit.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import make_logger
 from toolkit.privacy import masking
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import MANY_FIELDS, bounded, decode, encode

@@ -20,7 +20,8 @@ import pytest
 import torch
 
 from tests.fork_server import run_python
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.control import write_request

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import pytest
 
-from tests.faults.crash_checks import events, records_of
 from tests.lengths import in_make_faults
+from tests.records import read_records, with_event
 from toolkit.core.guard import Guard
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine.other_trackers import TrackerWatch, active_trackers
@@ -60,9 +60,9 @@ def test_offline_sends_nothing_and_says_once_what_it_does_not(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "[telemetry] mode is offline: telemetry.messages, telemetry.usage_reports, telemetry.otlp will not be sent"
     ]
-    records = records_of(tmp_path / "run" / "metrics.jsonl")
-    assert not events(records, "message")
-    assert not events(records, "error")
+    records = read_records(tmp_path / "run")
+    assert not with_event(records, "message")
+    assert not with_event(records, "error")
     assert not [name for name in log.guard.counts if "otlp" in name]
 
 
@@ -116,8 +116,8 @@ log.close()
     assert answers == ["[]", "['W&B']", "[]", "[]"]
     said = [line for line in ended.stderr.splitlines() if line.startswith("[telemetry]")]
     assert said == ["[telemetry] W&B logs this process too: each tracker keeps its own copy of the metrics"]
-    records = records_of(tmp_path / "logs" / "run" / "metrics.jsonl")
-    (told,) = events(records, "other_trackers")
+    records = read_records(tmp_path / "logs" / "run")
+    (told,) = with_event(records, "other_trackers")
     assert told["trackers"] == ["W&B"]
 
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.core.guard import Guard
 from toolkit.telemetry import live_run
 from toolkit.telemetry.machine.peak_memory import peak_memory

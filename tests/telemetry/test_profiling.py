@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.faults.crash_checks import events, records_of
+from tests.records import read_records, with_event
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 
@@ -48,11 +48,11 @@ def begin(tmp_path, clock):
 
 def read(log):
     log.close()
-    return records_of(log.run_folder / "metrics.jsonl")
+    return read_records(log.run_folder)
 
 
 def steps(log):
-    return events(read(log), "step")
+    return with_event(read(log), "step")
 
 
 def profiled(record):
@@ -212,7 +212,7 @@ def test_the_summary_of_spans_has_their_spread(begin, clock):
         with log.profile_block("a"):
             clock.now += seconds
 
-    summary = events(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
+    summary = with_event(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
 
     assert (summary["count"], summary["total"], summary["max"]) == (3, 6.0, 3.0)
 
@@ -230,7 +230,7 @@ def test_off_means_off_everywhere(begin, clock):
     records = read(log)
 
     assert not any(profiled(record) for record in records)
-    assert not events(records, "span_summary")
+    assert not with_event(records, "span_summary")
 
 
 def test_a_logger_that_does_nothing_profiles_nothing(tmp_path):
@@ -284,7 +284,7 @@ def test_threads_profile_at_once_and_no_call_goes_missing(begin):
     for thread in threads:
         thread.join()
 
-    summary = events(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
+    summary = with_event(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
 
     assert summary["count"] == 2000
 

@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.lengths import in_make_faults, is_long
+from tests.records import read_records
+from tests.waiting import wait_until
 
 pytest.importorskip("torch")
 
@@ -64,7 +65,7 @@ def test_all_ranks_stop_at_the_same_step(tmp_path, ranks):
         text=True,
     )
     run = tmp_path / "together"
-    wait_for(lambda: len(records(run)) > 3, process)
+    wait_until(lambda: len(read_records(run, live=True)) > 3, process, timeout_s=150.0)
     (run / ".asked").write_text(json.dumps({"actions": ["stop"], "timestamp": time.time()}))
     os.chmod(run / ".asked", 0o600)
     os.replace(run / ".asked", run / "control.json")
@@ -73,24 +74,7 @@ def test_all_ranks_stop_at_the_same_step(tmp_path, ranks):
     assert process.returncode == 0, output
     stopped = [(tmp_path / f"stopped-{rank}").read_text() for rank in range(2)]
     assert stopped[0] == stopped[1] != "None"
-    answers = [record for record in records(run) if record["event"] == "control_change"]
+    answers = [record for record in read_records(run) if record["event"] == "control_change"]
     assert [(answer["status"], answer["actions"]) for answer in answers] == [("applied", ["stop"])]
     assert answers[0]["global_step"] == int(stopped[0])
     assert (run / "ranks" / "00001.jsonl").exists() == (ranks == "all")
-
-
-def records(run: Path) -> list[dict]:
-    try:
-        data = (run / "metrics.jsonl").read_bytes()
-    except FileNotFoundError:
-        return []
-    # The last line may be half there while it is being written.
-    return [json.loads(line) for line in data.rpartition(b"\n")[0].splitlines()]
-
-
-def wait_for(condition, process, seconds=150.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

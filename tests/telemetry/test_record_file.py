@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tests.faults.crash_checks import assert_nothing_is_missing, events, records_of
+from tests.faults.crash_checks import assert_nothing_is_missing
+from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.writing.record_file import RecordFile
 
@@ -120,9 +121,9 @@ def test_a_run_that_another_process_writes_into_says_so_and_what_it_cost(tmp_pat
             assert log.flush(60)
         log.log_step(3, train_loss=1.0)
 
-    found = records_of(records, torn_lines=2)
+    found = read_records(records, bad_lines=2)
     assert_nothing_is_missing(found)
-    assert [step["global_step"] for step in events(found, "step")] == [0, 1, 3]
-    (lost,) = events(found, "lost")
+    assert [step["global_step"] for step in with_event(found, "step")] == [0, 1, 3]
+    (lost,) = with_event(found, "lost")
     assert (lost["records"], lost["reason"]) == (1, "another process appended half a line to the record file")
     assert caplog.text.count("another process appended to metrics.jsonl") == 1

@@ -13,7 +13,8 @@ import pytest
 from dashboard.data.alerts import alerts_of
 from dashboard.data.local_store import LocalStore
 from tests.lengths import in_make_faults, is_long
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.cli.main import main
 from toolkit.runfolder.layout import rank_file
 

@@ -10,7 +10,8 @@ import weakref
 
 import pytest
 
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import MisuseError
 from toolkit.telemetry import OptionsError, TelemetryOptions

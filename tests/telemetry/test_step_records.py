@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from tests.telemetry.logged import Arriving, make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import Arriving, make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
 from tests.faults.crash_checks import whole_run
+from tests.waiting import wait_until
 from toolkit.runfolder import portable
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import is_being_written, repair_run
@@ -43,13 +43,6 @@ def keep(lock):
     lock.keep()
     if lock._asking is not None:
         lock._asking.join(60)
-
-
-def wait_until(holds):
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_file_is_locked_until_the_lock_is_closed(lock, path):

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import make_logger
 from toolkit.core.clock import ManualClock
 from toolkit.core.wall_times import WallTimes
 from toolkit.telemetry.machine import environment

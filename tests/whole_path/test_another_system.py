@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.faults.crash_checks import events, whole_run
+from tests.faults.crash_checks import whole_run
+from tests.records import with_event
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,9 +121,9 @@ def test_a_run_is_logged_killed_resumed_repaired_shared_and_shown_without_what_o
     assert failures == {}, said
     assert "151 records recovered" not in said
     records = whole_run(run, steps=range(151))
-    assert not events(records, "lost")
+    assert not with_event(records, "lost")
     assert {record["session"] for record in records} == {1, 2}
-    assert any(finding["kind"] == "nan" for finding in events(records, "finding"))
+    assert any(finding["kind"] == "nan" for finding in with_event(records, "finding"))
     assert not list(run.glob("*.journal"))
     assert not list(run.glob(".*")), "what could not be renamed would be left"
     assert codes.pop("doctor") == 1, "it found something"

@@ -8,7 +8,6 @@ import json
 import socket
 import sys
 import threading
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.telemetry.logged import read_records
+from tests.records import read_records
+from tests.waiting import wait_until
 from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
 from toolkit.mirrors.otlp.transport import protocol_of
 from toolkit.mirrors.shared.span_filter import SpanFilter
@@ -140,13 +140,6 @@ def spans_in(requests):
         for scope in resource.scope_spans
         for span in scope.spans
     ]
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def a_free_port():
@@ -452,7 +445,7 @@ def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypat
     for name in names[:100]:
         with log.span(name):
             pass
-    wait_for(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
+    wait_until(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
     # A script that flushes does not wait for what is away.
     assert log.flush(10 * PATIENCE_S)
     with receiving(port=port) as receiver:
@@ -477,7 +470,7 @@ def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
             with log.span("application"), log.span("training_loop") as loop:
                 for step in range(3):
                     loop.event("training_metrics_update", current_iteration=step)
-                wait_for(lambda: len(receiver.points) == 3)
+                wait_until(lambda: len(receiver.points) == 3)
                 assert receiver.spans == []
 
     assert [attributes(point)["current_iteration"] for point in receiver.points] == [0, 1, 2]
@@ -505,7 +498,7 @@ def test_what_no_collector_has_taken_by_the_end_is_counted_and_said(tmp_path, ca
         for _ in range(7):
             with log.span("validation_loop") as loop:
                 loop.event("tick")
-        wait_for(lambda: sum(record["event"] == "span" for record in records_of(log)) == 7)
+        wait_until(lambda: sum(record["event"] == "span" for record in records_of(log)) == 7)
 
     records = records_of(log)
     assert records[-1]["undelivered"] == 7
@@ -584,7 +577,7 @@ def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog,
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
     with log.span("early"):
         pass
-    wait_for(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
+    wait_until(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
     with GrpcReceiver(port) as receiver:
         with log.span("late"):
             pass

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.mirrors.wandb import client as client_module
 from toolkit.mirrors.wandb.client import WandbError
@@ -261,11 +262,8 @@ def test_a_killed_training_loses_nothing_that_wandb_was_given(tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=PATIENCE_S)
-    deadline = time.monotonic() + 60
+    wait_until(lambda: any(record.HasField("exit") for record in kept_by_wandb(tmp_path)))
     records = kept_by_wandb(tmp_path)
-    while time.monotonic() < deadline and not any(record.HasField("exit") for record in records):
-        time.sleep(0.05)
-        records = kept_by_wandb(tmp_path)
 
     assert done.returncode == -signal.SIGKILL
     assert len(rows(records)) == 2

@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -162,13 +161,6 @@ def to(url, service="webhook", *, secret=None, when=("start",), milestones=(), p
         link=link,
         per_minute=per_minute,
     )
-
-
-def wait_until(is_so, timeout_s=100.0):
-    """Wait until something is so, at most for a generous while; whether it is then is for the caller to say."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def certificate(folder, name="localhost", days=30):

@@ -15,8 +15,10 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.faults.children import Child
-from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, wait_until
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
+from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.sink import MessageSink

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mirrors.messages.local_receivers import receiving, wait_until
+from tests.mirrors.messages.local_receivers import receiving
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
+from tests.waiting import wait_until
 from toolkit.mirrors.messages.run_events import RunEventReader
 from toolkit.mirrors.messages.services import SERVICES
 from toolkit.mirrors.messages.sink import link_to

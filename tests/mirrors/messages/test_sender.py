@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, to, wait_until
+from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, to
+from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.digest import combine
 from toolkit.mirrors.messages.message import Message, RunState

@@ -11,7 +11,8 @@ import pytest
 from tests.mirrors.messages.local_receivers import receiving
 from tests.mirrors.usage.posthog_server import all_bytes, arrived, reporting_to
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
-from tests.telemetry.logged import make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import make_logger
 from toolkit.mirrors.usage.allow_list import EVENTS, allowed
 from toolkit.mirrors.usage.usage_events import UsageEventReader, events_of
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.mirrors.messages.local_receivers import wait_until
+from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.usage import sender as sender_module
 from toolkit.mirrors.usage.event import UsageEvent

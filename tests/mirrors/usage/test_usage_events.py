@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import itertools
 
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.mirrors.usage.allow_list import EVENTS
 from toolkit.mirrors.usage.event import OF_THE_SERVICE
 from toolkit.mirrors.usage.usage_events import UsageEventReader, events_of

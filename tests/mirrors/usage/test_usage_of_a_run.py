@@ -13,10 +13,12 @@ from contextlib import suppress
 import pytest
 
 from tests.fork_server import start_python
-from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, wait_until
+from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
 from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, all_bytes, arrived, bodies, names, reporting_to
 from tests.project.markdown import ROOT
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
+from tests.waiting import wait_until
 from toolkit.mirrors.usage.usage_events import events_of
 
 pytest.importorskip("posthog")

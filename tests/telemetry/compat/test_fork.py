@@ -14,7 +14,8 @@ import time
 import pytest
 
 import toolkit.telemetry
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import OptionsError
 from toolkit.telemetry import TelemetryLogger as Logger
 from toolkit.telemetry import logger as logger_module

@@ -24,7 +24,8 @@ import toolkit.telemetry.compat.wandb as wandb
 from tests.lengths import in_make_faults
 from tests.mirrors.exporters.test_wandb import config as config_kept_by_wandb
 from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
-from tests.telemetry.logged import PATIENCE_S, Arriving, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, Arriving
 from toolkit.telemetry.compat import null_object
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 from toolkit.telemetry.options import OptionsError

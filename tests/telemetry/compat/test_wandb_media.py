@@ -18,7 +18,8 @@ import toolkit.telemetry.compat.wandb as wandb
 from benchmarks import wandb_calls
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.compat import null_object, tensorboard_sync
 
 ROOT = Path(__file__).resolve().parents[3]

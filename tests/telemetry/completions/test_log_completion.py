@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.faults.children import Child, repair
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger import internals

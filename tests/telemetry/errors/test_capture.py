@@ -10,7 +10,8 @@ import traceback
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
 
 
 @pytest.fixture

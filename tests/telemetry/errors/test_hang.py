@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.errors.hang import HangWatch, TrainingProgress, thread_stacks

@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import make_logger, records_of
 
 ALL = {"excepthook": True, "threads": True, "signals": True}
 

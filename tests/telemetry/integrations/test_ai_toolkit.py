@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.control_requests import PendingRequests

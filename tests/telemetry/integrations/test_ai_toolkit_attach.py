@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, attach, detach, status
 from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_text
 from toolkit.trainer.command import main

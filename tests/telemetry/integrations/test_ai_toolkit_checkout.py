@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.telemetry.logged import read_records
+from tests.records import read_records
 from toolkit.telemetry.integrations.ai_toolkit.attach import attach, detach, status
 from toolkit.timing.history import read_run_time
 

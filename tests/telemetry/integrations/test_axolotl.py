@@ -22,9 +22,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.project.markdown import INTEGRATIONS, blocks
+from tests.records import read_records
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 
 MODULE = "toolkit.telemetry.integrations.axolotl"

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
+from tests.records import read_records
 from tests.telemetry.integrations import control_requests
-from tests.telemetry.logged import PATIENCE_S, make_logger, read_records
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError

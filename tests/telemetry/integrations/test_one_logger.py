@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import A_RUN, run_python, start_python
-from tests.telemetry.logged import read_records
+from tests.records import read_records
 
 pytest.importorskip("nv_one_logger.training_telemetry.api.callbacks")
 

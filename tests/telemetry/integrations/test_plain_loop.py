@@ -13,7 +13,8 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT, blocks
-from tests.telemetry.logged import read_records
+from tests.records import read_records
+from tests.waiting import wait_until
 from toolkit.timing.ledger import LedgerBuilder
 
 pytest.importorskip("torch.distributed")
@@ -159,8 +160,4 @@ def test_a_stop_request_ends_both_ranks_at_one_step(tmp_path):
 
 
 def wait_for_steps(process, files):
-    deadline = time.monotonic() + 60
-    while not all(file.exists() and b'"step"' in file.read_bytes() for file in files):
-        assert process.poll() is None, process.stdout.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: all(file.exists() and b'"step"' in file.read_bytes() for file in files), process)

@@ -17,9 +17,10 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.lengths import in_make_faults
+from tests.records import read_records
 from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
-from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger, read_records
+from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch

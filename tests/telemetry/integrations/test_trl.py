@@ -9,8 +9,9 @@ from datasets import Dataset
 from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
+from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_model, make_tokenizer
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 
 QUESTION = [{"role": "user", "content": "what colour is the sky"}]

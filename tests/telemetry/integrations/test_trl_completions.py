@@ -22,8 +22,9 @@ from trl import (
     SFTTrainer,
 )
 
+from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
-from tests.telemetry.logged import PATIENCE_S, read_records
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.trl_completions import kind_of
 

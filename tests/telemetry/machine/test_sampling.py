@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.waiting import wait_until
 from toolkit.core.clock import ManualClock, SystemClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers import sampling as sampling_module
@@ -66,13 +67,6 @@ class Absent(Steady):
         raise NothingToSample("no such hardware")
 
 
-def until(condition, timeout_s=PATIENCE_S):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.002)
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Sample as often as asked, so that the tests need not wait for seconds."""
@@ -90,7 +84,7 @@ def start(*samplers, interval_s=0.01, clock=None, guard=None):
 def test_samples_of_all_sources_are_merged(quick):
     system = start(Steady("one", "a"), Steady("two", "b"))
 
-    until(lambda: set(system.latest()) == {"a", "b"})
+    wait_until(lambda: set(system.latest()) == {"a", "b"})
     system.stop(PATIENCE_S)
 
 
@@ -98,7 +92,7 @@ def test_sampling_never_goes_faster_than_once_a_second():
     steady = Steady()
     system = start(steady, interval_s=0.001)
 
-    until(lambda: len(steady.asked_at) >= 2)
+    wait_until(lambda: len(steady.asked_at) >= 2)
     system.stop(PATIENCE_S)
 
     assert steady.asked_at[1] - steady.asked_at[0] > 0.99
@@ -107,7 +101,7 @@ def test_sampling_never_goes_faster_than_once_a_second():
 def test_each_source_has_a_daemon_thread_of_its_own_and_is_closed_on_it(quick):
     one, two = Steady("one"), Steady("two")
     system = start(one, two)
-    until(lambda: one.asked_on and two.asked_on)
+    wait_until(lambda: one.asked_on and two.asked_on)
     threads = [thread for thread in threading.enumerate() if thread.name in (one.asked_on, two.asked_on)]
     all_daemons = all(thread.daemon for thread in threads)
 
@@ -126,7 +120,7 @@ def test_a_hung_source_holds_up_nobody_and_is_named(quick):
     assert hanging.hangs.wait(PATIENCE_S)
     answered_once = "hanging_asked" in system.latest()
     clock.advance(60)
-    until(lambda: "asked" in system.latest() and system.stale() == ["hanging"])
+    wait_until(lambda: "asked" in system.latest() and system.stale() == ["hanging"])
 
     stale, latest = system.stale(), system.latest()
     began = time.monotonic()
@@ -145,7 +139,7 @@ def test_a_driver_that_hangs_at_its_first_call_is_named_too(quick, make_gpu, mak
     nvml = make_nvml(make_gpu("GPU-1"))
     nvml.init_hangs_on = threading.Event()
     system = start(NvmlSampler(nvml=nvml, environ={}), clock=clock)
-    until(lambda: nvml.init_threads)
+    wait_until(lambda: nvml.init_threads)
     clock.advance(60)
 
     stale = system.stale()
@@ -158,7 +152,7 @@ def test_a_driver_that_hangs_at_its_first_call_is_named_too(quick, make_gpu, mak
 def test_nvml_is_initialised_on_its_own_thread_and_let_go_there(quick, make_gpu, make_nvml):
     nvml = make_nvml(make_gpu("GPU-1"))
     system = start(NvmlSampler(nvml=nvml, environ={}))
-    until(lambda: system.latest().get("gpu_util") == 87)
+    wait_until(lambda: system.latest().get("gpu_util") == 87)
 
     system.stop(PATIENCE_S)
 
@@ -171,7 +165,7 @@ def test_old_values_run_out(quick):
     steady = Steady()
     # So long that it is not asked again, however long the test takes.
     system = start(steady, interval_s=1000.0, clock=clock)
-    until(lambda: system.latest())
+    wait_until(lambda: system.latest())
     clock.advance(3000.9)
     still_fresh = system.latest()
     clock.advance(0.2)
@@ -187,7 +181,7 @@ def test_a_source_that_fails_five_times_in_a_row_rests(quick):
     guard = Guard()
     failing = Failing()
     system = start(failing, guard=guard)
-    until(lambda: failing.asked == 5)
+    wait_until(lambda: failing.asked == 5)
     time.sleep(0.1)
 
     state = system.sources()
@@ -206,7 +200,7 @@ def test_a_source_with_nothing_to_sample_ends_quietly(quick):
     absent = Absent("absent")
     system = start(absent, guard=guard)
 
-    until(lambda: absent.closed_on)
+    wait_until(lambda: absent.closed_on)
 
     assert absent.asked == 1
     assert system.sources() == {"absent": "ended"}
@@ -222,7 +216,7 @@ def test_a_source_that_raises_while_it_is_closed_is_counted(quick):
 
     guard = Guard()
     system = start(Clinging("clinging"), guard=guard)
-    until(lambda: system.latest())
+    wait_until(lambda: system.latest())
 
     system.stop(PATIENCE_S)
 
@@ -239,7 +233,7 @@ def test_stopping_twice_or_before_the_start_is_harmless():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_neither_hangs_nor_samples(quick):
     system = start(Steady(), Hanging())
-    until(lambda: system.latest())
+    wait_until(lambda: system.latest())
 
     child = os.fork()
     if child == 0:
@@ -257,7 +251,7 @@ def test_the_default_sources_say_something_about_this_machine(tmp_path):
     guard = Guard()
     system = start(*default_samplers(tmp_path, guard), guard=guard, interval_s=1)
 
-    until(lambda: {"cpu_mem_rss_mb", "disk_free_gb"} <= set(system.latest()))
+    wait_until(lambda: {"cpu_mem_rss_mb", "disk_free_gb"} <= set(system.latest()))
     system.stop(PATIENCE_S)
 
     assert set(system.sources()) == {"host", "disk", "nvml", "torch"}
@@ -266,7 +260,7 @@ def test_the_default_sources_say_something_about_this_machine(tmp_path):
 
 def test_reading_the_latest_costs_the_training_thread_next_to_nothing(tmp_path):
     system = start(*default_samplers(tmp_path), interval_s=1)
-    until(lambda: "cpu_mem_rss_mb" in system.latest())
+    wait_until(lambda: "cpu_mem_rss_mb" in system.latest())
 
     each_s = []
     for _ in range(10):

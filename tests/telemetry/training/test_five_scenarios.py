@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.telemetry.logged import make_logger, read_records
+from tests.records import read_records
+from tests.telemetry.logged import make_logger
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.timing.tags import by_perf_tag, by_session_tag, jobs_of
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.telemetry.logged import read_records, records_of
+from tests.records import read_records
+from tests.telemetry.logged import records_of
 from tests.telemetry.training.event_reader import events, spans, train
 
 CONFIG = {
