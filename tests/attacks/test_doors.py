@@ -18,10 +18,11 @@ pytest.importorskip("streamlit")
 
 from tests.attacks.http_client import Visitor
 from tests.attacks.two_runs import two_runs
-from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, get, handshake
+from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, fork_dashboard, get, handshake
 from tests.lengths import is_long, longer
 from tests.project.markdown import ROOT
 from tests.provision import NoTool, tool
+from tests.waiting import wait_until
 
 CANARY = "canary-5d1f0c7e"
 
@@ -453,3 +454,23 @@ def test_the_oldest_streamlit_we_take_knows_which_hosts_are_ours():
     )
 
     assert oldest >= (1, 61)
+
+
+def test_a_failing_page_reveals_no_path_and_no_code(tmp_path):
+    programs = Path(__file__).parent / "programs"
+    command = [str(programs / "serve_page.py"), str(programs / "failing_page.py")]
+    environ = {"PYTHONPATH": str(ROOT)}
+    with Started(command, tmp_path, environ=environ, start=fork_dashboard) as process:
+        process.wait_until_ready()
+        with Visitor(process.port).tab() as tab:
+            tab.open()
+        # Whoever started it reads it in the terminal.
+        wait_until(lambda: "/home/somebody/secret" in process.err + process.out, process.process)
+
+    assert "it began" in tab.text
+    assert any(element.HasField("exception") for element in tab.elements)
+    assert not [
+        word
+        for word in ("/home", "secret", "RuntimeError", "Traceback", str(tmp_path), str(ROOT), ".py")
+        if any(word in str(element) for element in tab.elements)
+    ]

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-import sys
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -18,18 +14,26 @@ pytest.importorskip("playwright")
 from playwright.sync_api import expect, sync_playwright
 
 from tests.attacks.hostile_runs import INIT_SCRIPT, RAN, WORDS_OF_MARKUP, Poison, payloads, poisoned_run
-from tests.browser.browser_helpers import PATIENCE_MS, Dashboard, chart, figure, settle, wait_for_query
+from tests.attacks.page_checks import DRAWN, MADE_OF_DATA, WIDTH, Beacon, Looked
+from tests.browser.browser_helpers import (
+    PATIENCE_MS,
+    Dashboard,
+    chart,
+    figure,
+    settle,
+    wait_for_query,
+    wait_in,
+)
 from tests.browser.provision import NoBrowser, chromium_file, launch
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.serving import Started, dashboard
-from tests.lengths import in_make_faults, is_long, longer
-from tests.project.markdown import ROOT
+from tests.dashboard.serving import dashboard
+from tests.lengths import in_make_faults
 
-pytestmark = pytest.mark.timeout(longer(1_000, 1_800))
+# tests/browser/test_main_paths.py opens one such page in `make test`.
+pytestmark = [pytest.mark.timeout(1_800), in_make_faults]
 
-# In a long run so high that a page draws all that would otherwise wait until somebody scrolls there.
-_DESK, _PHONE = {"width": 1440, "height": longer(1_000, 2_600)}, {"width": 390, "height": 844}
-_ON_A_PHONE = ("Overview", "Alerts", "Completions")
+# So high that a page draws all that would otherwise wait until one scrolls there.
+_DESK, _PHONE = {"width": 1440, "height": 2_600}, {"width": 390, "height": 844}
 _OF_A_RUN = (
     *("Overview", "Metrics", "System", "Alerts", "Timeline", "Samples", "Completions"),
     "Config & notes",
@@ -52,62 +56,6 @@ _EDGES = (
     {},
 )
 
-# What a page is made of besides what we and Streamlit put there.
-_MADE_OF_DATA = """words => {
-    const found = [], own = location.origin;
-    const say = (what, element) => found.push(what + ": " + element.outerHTML.slice(0, 300));
-    const elsewhere = (address) => {
-        try {
-            const url = new URL(address, location.href);
-            return url.origin !== own && !["data:", "blob:"].includes(url.protocol);
-        } catch { return true; }
-    };
-    for (const element of document.querySelectorAll("*")) {
-        const name = element.localName;
-        if (["iframe", "object", "embed", "base", "marquee"].includes(name)) say("a stranger's element", element);
-        if (name === "meta" && element.httpEquiv === "refresh") say("leads away", element);
-        if (element.hasAttribute("data-pwn")) say("made of data", element);
-        for (const { name: attribute, value } of element.attributes) {
-            if (/^on/i.test(attribute)) say("a handler", element);
-            if (/^(href|src|srcset|action|poster|xlink:href)$/i.test(attribute) && value && elsewhere(value)) {
-                say("an address of somebody else", element);
-            }
-            if (attribute === "style" && /url\\(|pwn/i.test(value) && !/url\\("?(data:|blob:|#)/.test(value)) {
-                say("a style", element);
-            }
-        }
-        if (name === "script" && /pwn\\(/.test(element.textContent)) say("a script", element);
-        if (element.matches(".katex, [data-testid='stMarkdownContainer'] :is(table, blockquote, img, pre)")) {
-            say("formatted", element);
-        }
-        if (element.matches('[data-testid="stIconMaterial"]') && element.textContent === "skull") say("icon", element);
-        // Code is coloured word by word, and a comparison marks single words.
-        if (!element.childElementCount && words.includes(element.textContent.trim())
-            && !element.closest("pre, .telemetry-side-text, option")) say("formatted", element);
-    }
-    const text = document.body.innerText;
-    if (text.includes("\\u{1F604}")) found.push("an emoji of a shortcode");
-    if (/[\\u202a-\\u202e\\u2066-\\u2069]/.test(text)) found.push("text that runs backwards");
-    if (text.includes("5332114")) found.push("a template was worked out");
-    return found;
-}"""
-_BROKEN = """() => [...document.querySelectorAll(
-        '[data-testid="stException"], [data-testid="stAlert"], .telemetry-chart')]
-    .map(element => element.innerText)
-    .filter(text => /could not be drawn|Traceback|Error:|exception/i.test(text))"""
-_WIDTH = """() => Math.max(document.scrollingElement.scrollWidth,
-    ...[...document.querySelectorAll('[data-testid="stMain"], [data-testid="stSidebarContent"]')]
-        .filter(part => part.getBoundingClientRect().right > 0)
-        .map(part => part.scrollWidth - part.clientWidth + innerWidth))"""
-_LONGEST = """() => {
-    const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    let longest = 0, where = "";
-    for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-        if (node.parentElement.closest("pre, textarea, script, style, canvas, .telemetry-side-text")) continue;
-        if (node.data.length > longest) { longest = node.data.length; where = node.data.slice(0, 80); }
-    }
-    return [longest, where];
-}"""
 _UNFOLD = """() => document.querySelectorAll('[data-testid="stMain"] details:not([open]) > summary')
     .forEach(summary => summary.click())"""
 # What a mouse would show at the first point of each curve.
@@ -119,86 +67,6 @@ _POINT_AT_ALL = """() => {
     }
     return document.querySelectorAll(".hoverlayer text").length;
 }"""
-_DRAWN = """() => [...document.querySelectorAll(".telemetry-chart")].every(div => {
-    const box = div.getBoundingClientRect();
-    const inSight = box.width > 0 && box.top < innerHeight && box.bottom > 0;
-    return !inSight || div.dataset.drawn || div.textContent.includes("could not");
-})"""
-
-
-class Beacon:
-    """Somebody else's web server, which notes what it is asked for."""
-
-    def __init__(self):
-        asked = self.asked = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                asked.append(self.path)
-                self.send_response(200)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(b"<!doctype html><title>a stranger</title><body></body>")
-
-            do_POST = do_HEAD = do_OPTIONS = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-        self.place = f"127.0.0.1:{self._server.server_port}"
-
-    def close(self):
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class Looked:
-    """What a browser did while pages were open in it, and how many there were."""
-
-    def __init__(self, page, shown, beacon):
-        self.page, self.shown, self.beacon = page, shown, beacon
-        self.pages = 0
-        self.asked, self.trouble = [], []
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.on("websocket", lambda socket: self.asked.append(socket.url))
-        page.on("pageerror", lambda error: self.trouble.append(f"script error: {error}"))
-        page.on("dialog", lambda dialog: (self.trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("popup", lambda popup: self.trouble.append(f"a window: {popup.url}"))
-        page.on("console", self._hear)
-
-    def _hear(self, message):
-        if "Content Security Policy" in message.text:
-            self.trouble.append(message.text)
-
-    def check(self, where):
-        """Assert that the page that stands there is whole, and that nothing of a run has become more than text."""
-        page = self.page
-        page.wait_for_function(_DRAWN)
-        self.pages += 1
-        assert page.evaluate(RAN) == [], where
-        assert page.evaluate(_MADE_OF_DATA, WORDS_OF_MARKUP) == [], where
-        assert page.evaluate(_BROKEN) == [], where
-        longest, text = page.evaluate(_LONGEST)
-        assert longest < 6_000, (where, text)
-        # What a chart or a table draws follows the window by a moment.
-        page.wait_for_function(f"most => ({_WIDTH})() <= most", arg=page.viewport_size["width"] + 1)
-        self.check_traffic(where)
-
-    def check_traffic(self, where=""):
-        port = self.shown.port
-        foreign = [
-            url
-            for url in self.asked
-            if (parts := urlsplit(url)).scheme not in ("data", "blob", "about")
-            and (parts.hostname, parts.port) not in (("localhost", port), ("127.0.0.1", port))
-        ]
-        assert foreign == [], where
-        assert self.beacon.asked == [], where
-        assert self.trouble == [], where
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +95,8 @@ def shown(tmp_path_factory, beacon):
         tmp_path_factory.mktemp("logs")
         / "logs <img data-pwn src=x onerror=pwn('root')> :red[pwnred] $x$ &lt;b&gt;"
     )
-    for number in range(longer(2, 12)):
-        poison = Poison(beacon.place, first=number * longer(17, 4))
+    for number in range(12):
+        poison = Poison(beacon.place, first=number * 4)
         poisoned_run(root, f"poisoned-{number}", poison, live=number % 2 == 1, tag=_TAG)
     hostile = "<img data-pwn src=x onerror=pwn('folder')> **pwnbold** __proto__"
     poisoned_run(root, hostile, Poison(beacon.place, first=5), tag=_TAG)
@@ -296,7 +164,7 @@ def open_everything(page):
     for tab in page.locator('[data-testid="stMain"] [role="tab"]').all():
         tab.click()
     settle(page)
-    page.wait_for_function(_DRAWN)
+    page.wait_for_function(DRAWN)
     page.evaluate(_POINT_AT_ALL)
 
 
@@ -304,7 +172,7 @@ def is_narrow_enough(page):
     page.set_viewport_size(_PHONE)
     page.wait_for_function("() => innerWidth === 390")
     # What a chart or a table draws follows the window by a moment.
-    page.wait_for_function(f"() => ({_WIDTH})() <= 391")
+    page.wait_for_function(f"() => ({WIDTH})() <= 391")
     page.set_viewport_size(_DESK)
 
 
@@ -319,8 +187,7 @@ def visit(looked, run):
         open_everything(page)
         looked.check(f"{name} of {run}, everything open")
         pick(looked, name)
-        if is_long() or name in _ON_A_PHONE:
-            is_narrow_enough(page)
+        is_narrow_enough(page)
 
 
 def pick(looked, name):
@@ -329,14 +196,14 @@ def pick(looked, name):
     if name == "Timeline":
         spans = page.locator('.telemetry-chart[data-drawn][aria-label^="spans,"]')
         ids = spans.evaluate("div => div._fullData.map(trace => trace.customdata[0][0])")
-        for number in ids[: longer(1, 40)]:
+        for number in ids[:40]:
             spans.evaluate("(div, number) => div.__pick(number)", number)
             main_of(page).get_by_text(re.compile(r"started \d")).first.wait_for()
             settle(page)
             looked.check(f"span {number}")
     if name == "Completions":
         rows = page.locator(".telemetry-completion")
-        for number in range(1, min(rows.count(), longer(3, 45))):
+        for number in range(1, min(rows.count(), 45)):
             place = rows.nth(number).evaluate("button => { button.click(); return button.dataset.place; }")
             wait_for_query(page, f"q.get('i') === '{place}'")
             settle(page)
@@ -354,8 +221,7 @@ def told(looked):
     )
 
 
-@in_make_faults
-@pytest.mark.parametrize("number", range(longer(1, 12)))
+@pytest.mark.parametrize("number", range(12))
 def test_no_page_of_a_poisoned_run_runs_fetches_or_formats_anything(shown, look, number, record_property):
     looked = look()
     visit(looked, f"poisoned-{number}")
@@ -363,8 +229,7 @@ def test_no_page_of_a_poisoned_run_runs_fetches_or_formats_anything(shown, look,
     record_property("measured", told(looked))
 
 
-@pytest.mark.skipif(not is_long(), reason="the second wall is tried on every page in a long run")
-@pytest.mark.parametrize("number", range(longer(1, 4)))
+@pytest.mark.parametrize("number", range(4))
 def test_the_headers_have_nothing_to_forbid_on_pages_of_a_poisoned_run(
     shown, look, guarded, number, record_property
 ):
@@ -374,7 +239,6 @@ def test_the_headers_have_nothing_to_forbid_on_pages_of_a_poisoned_run(
     record_property("measured", told(looked))
 
 
-@in_make_faults
 def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones(
     shown, look, beacon, record_property
 ):
@@ -385,7 +249,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones
     expect(main_of(page).get_by_text(f"{runs} of {runs} runs")).to_be_visible()
     looked.check("Runs")
     search = page.get_by_label("Search", exact=True)
-    for text in list(payloads(beacon.place).values())[: longer(2, 42)]:
+    for text in list(payloads(beacon.place).values())[:42]:
         search.fill(text)
         search.press("Enter")
         settle(page)
@@ -419,12 +283,11 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones
     record_property("measured", told(looked))
 
 
-@in_make_faults
 def test_metrics_named_like_internals_are_drawn_under_their_own_names(shown, look):
     looked = look()
     page = looked.page
     shown.open(page, "/metrics", run=_PARTS_RUN, cols="4")
-    page.wait_for_function(_DRAWN)
+    page.wait_for_function(DRAWN)
     for name in _PARTS:
         drawn = figure(page, name)
 
@@ -439,13 +302,13 @@ def test_metrics_named_like_internals_are_drawn_under_their_own_names(shown, loo
     looked.check("metrics called like parts of the program")
 
 
-@pytest.mark.parametrize("name", range(longer(1, 8)))
+@pytest.mark.parametrize("name", range(8))
 def test_what_an_address_says_is_text_too(shown, look, beacon, name, record_property):
     looked = look()
     page = looked.page
     every = [text for text in payloads(beacon.place).values() if len(text) < 2_000]
     paths = ("/overview", "/compare", "/metrics", "/", "/timeline", "/completions")
-    for number, path in enumerate(paths[: longer(2, 6)]):
+    for number, path in enumerate(paths[:6]):
         texts = [every[(name * 5 + number * 7 + place) % len(every)] for place in range(len(_PARAMETERS))]
         asked = dict(zip(_PARAMETERS, texts, strict=True))
         if path not in ("/", "/compare", "/overview"):
@@ -473,7 +336,7 @@ def test_a_text_that_did_become_markup_would_be_seen_and_the_headers_would_stop_
     for looked in (shut_door, open_door):
         shown.open(looked.page, "/settings")
         looked.page.evaluate(harm, beacon.place)
-        found = looked.page.evaluate(_MADE_OF_DATA, WORDS_OF_MARKUP)
+        found = looked.page.evaluate(MADE_OF_DATA, WORDS_OF_MARKUP)
 
         assert [line.split(":")[0] for line in found] == [
             *("made of data", "an address of somebody else", "a handler", "formatted"),
@@ -483,12 +346,12 @@ def test_a_text_that_did_become_markup_would_be_seen_and_the_headers_would_stop_
         with pytest.raises(AssertionError):
             looked.check("a page that does what it should not")
         if looked is shut_door:
-            wait_until(
-                lambda: any("Content Security Policy" in line for line in shut_door.trouble), shut_door.page
+            wait_in(
+                shut_door.page, lambda: any("Content Security Policy" in line for line in shut_door.trouble)
             )
             assert beacon.asked == []
 
-    wait_until(lambda: beacon.asked == ["/seen.png"], open_door.page)
+    wait_in(open_door.page, lambda: beacon.asked == ["/seen.png"])
 
 
 def test_a_foreign_page_that_frames_the_dashboard_gets_nothing(shown, guarded, beacon, record_property):
@@ -507,7 +370,7 @@ def test_a_foreign_page_that_frames_the_dashboard_gets_nothing(shown, guarded, b
                 f"http://localhost:{shown.port}{path}",
             )
         refused = ["chrome-error://chromewebdata/"] * len(paths)
-        wait_until(lambda: [frame.url for frame in page.frames[1:]] == refused, page)
+        wait_in(page, lambda: [frame.url for frame in page.frames[1:]] == refused)
         assert not any("Runs" in (frame.content() or "") for frame in page.frames[1:])
 
         with page.expect_popup() as opened:
@@ -524,46 +387,3 @@ def test_a_foreign_page_that_frames_the_dashboard_gets_nothing(shown, guarded, b
     finally:
         page.close()
     record_property("measured", f"{len(paths)} addresses framed, 0 shown")
-
-
-def test_a_failing_page_reveals_no_path_and_no_code(guarded, tmp_path):
-    script = tmp_path / "page.py"
-    script.write_text(
-        "import streamlit as st\nst.write('it began')\nraise RuntimeError('/home/somebody/secret')\n"
-    )
-    server = (
-        "import sys, pathlib\n"
-        "from dashboard.listening import listen\n"
-        "from dashboard.server import DashboardServer\n"
-        "listener = listen('localhost', 0)\n"
-        "server = DashboardServer(listener, script=pathlib.Path(sys.argv[1]), preload=False)\n"
-        "server.serve_until_stopped(on_ready=lambda: print(f'Dashboard: {listener.url} ', flush=True))\n"
-    )
-    (tmp_path / "server.py").write_text(server)
-    environ = {"PYTHONPATH": str(ROOT)}
-    with Started(
-        [sys.executable, str(tmp_path / "server.py"), str(script)], tmp_path, environ=environ
-    ) as process:
-        page = guarded.new_page()
-        try:
-            Dashboard(process.wait_until_ready(), tmp_path).open(page)
-            page.locator('[data-testid="stException"]').wait_for()
-            text = page.locator("body").inner_text()
-            # Whoever started it reads it in the terminal.
-            wait_until(lambda: "/home/somebody/secret" in process.err + process.out, page)
-        finally:
-            page.close()
-
-        assert "it began" in text
-        assert not [
-            word
-            for word in ("/home", "secret", "RuntimeError", "Traceback", str(tmp_path), ".py")
-            if word in text
-        ]
-
-
-def wait_until(condition, page):
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline
-        page.wait_for_timeout(50)

@@ -7,6 +7,8 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from playwright.sync_api import Error, expect
 
+from tests.waiting import wait_until
+
 PATIENCE_MS = 60_000
 """A page that another process keeps from its processor is slow, not wrong."""
 expect.set_options(timeout=PATIENCE_MS)
@@ -31,6 +33,15 @@ _FIGURE = """div => ({
     drawn: Number(div.dataset.drawn),
     height: div.getBoundingClientRect().height,
 })"""
+
+# The number in the header, behind the word in bold.
+_STEP = """() => {
+    for (const part of document.querySelectorAll('[data-testid="stMain"] strong')) {
+        const found = part.innerText.match(/^step ([\\d,]+)/);
+        if (found) return Number(found[1].replaceAll(",", ""));
+    }
+    return -1;
+}"""
 
 
 class Dashboard:
@@ -89,6 +100,11 @@ def settle(page):
         """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'
             && !document.querySelector('[data-testid="stSkeleton"]')"""
     )
+
+
+def wait_in(page, condition):
+    """Wait until `condition` is true, and let the browser tell meanwhile what happens in it."""
+    return wait_until(condition, pause=lambda: page.wait_for_timeout(50))
 
 
 def query(page):
@@ -191,6 +207,25 @@ def status(page):
     """Return the badge beside the run's name."""
     # Each stands there twice, with its hint on hover and, for a narrow page, without.
     return page.locator('[data-testid="stMain"] .stMarkdownBadge').filter(visible=True).first
+
+
+def step_shown(page):
+    """Return the step in the header of a run."""
+    return page.evaluate(f"() => ({_STEP})()")
+
+
+def refresh_every(page, choice):
+    """Choose how often a page refreshes itself."""
+    page.locator('[data-testid="stMain"]').get_by_text(choice, exact=True).first.click()
+    settle(page)
+
+
+def sidebar(page):
+    return page.locator('[data-testid="stSidebar"]')
+
+
+def wait_until_step(page, step):
+    page.wait_for_function(f"step => ({_STEP})() >= step", arg=step)
 
 
 def pick_row(page, number):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from playwright.sync_api import expect
 
@@ -12,26 +10,20 @@ from tests.browser.browser_helpers import (
     drag,
     figure,
     query,
+    refresh_every,
     settle,
-    status,
-    trace,
+    sidebar,
+    step_shown,
     wait_for_chart,
     wait_for_query,
+    wait_until_step,
 )
 from tests.browser.growing_run import Growing, Training
 from tests.lengths import in_make_faults
 from toolkit.runfolder.control import read_request
 
-pytestmark = pytest.mark.slow
-
-# The number in the header, behind the word in bold.
-_STEP = """() => {
-    for (const part of document.querySelectorAll('[data-testid="stMain"] strong')) {
-        const found = part.innerText.match(/^step ([\\d,]+)/);
-        if (found) return Number(found[1].replaceAll(",", ""));
-    }
-    return -1;
-}"""
+# tests/browser/test_main_paths.py watches a run in `make test`.
+pytestmark = in_make_faults
 
 
 @pytest.fixture(scope="module")
@@ -51,66 +43,6 @@ def growing(shown):
         yield growing
 
 
-def step_shown(page):
-    return page.evaluate(f"() => ({_STEP})()")
-
-
-def refresh_every(page, choice):
-    page.locator('[data-testid="stMain"]').get_by_text(choice, exact=True).first.click()
-    settle(page)
-
-
-def sidebar(page):
-    return page.locator('[data-testid="stSidebar"]')
-
-
-def wait_until_step(page, step):
-    page.wait_for_function(f"step => ({_STEP})() >= step", arg=step)
-
-
-def test_a_training_process_is_watched_steered_and_stopped(shown, training, page):
-    shown.open(page, "/overview", run=training.folder.name)
-    expect(status(page)).to_contain_text("Running")
-    refresh_every(page, "2 s")
-    page.evaluate("window.notReloaded = true")
-
-    # It advances.
-    step, x = step_shown(page), trace(figure(page, "Loss"), "train loss")["x"][-1]
-    wait_until_step(page, step + 20)
-    wait_for_chart(page, "Loss", f"Math.max(...figure.traces[0].x) >= {x + 20}")
-
-    # It logs less often when asked to, and the moment is marked.
-    side = sidebar(page)
-    side.get_by_role("spinbutton").fill("50")
-    page.keyboard.press("Tab")
-    settle(page)
-    side.get_by_role("button", name="Apply").click()
-    expect(side.get_by_text(re.compile("log every 50: (pending|applied)")).first).to_be_visible()
-    expect(side.get_by_text(re.compile(r"log every 50: applied at step [\d,]+ \(5 → 50\)"))).to_be_visible()
-    assert wait_for_chart(page, "Loss", "figure.shapes.length === 1")["notes"] == ["log_every → 50"]
-    wait_for_chart(page, "Gradient norm", "figure.shapes.length === 1")
-    # That stands in run.json, which the run writes every five seconds.
-    expect(side.get_by_text("Logs every 50 steps.")).to_be_visible()
-
-    # It saves and stops once that is confirmed, and then nothing more can be asked of it.
-    side.get_by_role("button", name="Save and stop").click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("saves and then stops")
-    assert training.child.process.poll() is None
-    dialog.get_by_role("button", name="Save and stop").click()
-    ended = training.child.end()
-    assert ended.code == 0, ended.err
-    assert (training.folder / "weights.bin").stat().st_size == 1000
-    expect(status(page)).to_contain_text("Stopped")
-    expect(page.locator('[data-testid="stMain"]').get_by_text("checkpoint at step").first).to_be_visible()
-    expect(side.get_by_text("The run is stopped and cannot be controlled.")).to_be_visible()
-    expect(side.get_by_role("button", name="Apply")).to_be_disabled()
-    expect(dialog).to_have_count(0)
-    assert page.evaluate("window.notReloaded")
-    assert training.manifest.control["log_every_now"] == 50
-
-
-@in_make_faults
 def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(shown, training, page):
     shown.open(page, "/overview", run=training.folder.name)
     refresh_every(page, "2 s")
@@ -138,7 +70,6 @@ def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(s
     assert read_request(training.folder) == sent
 
 
-@in_make_faults
 def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
     shown.open(page, "/overview", run=training.folder.name)
     refresh_every(page, "2 s")
@@ -152,7 +83,6 @@ def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
         settle(page)
 
 
-@in_make_faults
 def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growing, page):
     shown.open(page, "/overview", run="growing")
     # The box begins at what the run does, and a rate that never changes is drawn where it is.
@@ -195,7 +125,6 @@ def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growi
     assert query(page)["run"] == "growing"
 
 
-@in_make_faults
 def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
     shown.open(page, "/config", run="growing")
     refresh_every(page, "2 s")

@@ -1,11 +1,10 @@
-"""Reading one run: smoothing, axes, zoom, what is no number, and the one sample in a million."""
+"""Reading one run: smoothing, axes, zoom, and the one sample in a million."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import (
     chart,
@@ -19,6 +18,9 @@ from tests.browser.browser_helpers import (
 )
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+
+# tests/browser/test_main_paths.py reads a run in `make test`.
+pytestmark = in_make_faults
 
 STEPS = 3_000
 MILLION = 1_000_000
@@ -44,13 +46,7 @@ def shown(serve, tmp_path_factory):
         },
         sessions=(range(STEPS),),
     )
-    write_run(root, "not-finite", curves={"train_loss": _not_always_finite}, sessions=(range(200),))
     return serve(root)
-
-
-def _not_always_finite(step):
-    odd = {10: math.nan, 30: math.inf, 40: -math.inf, 50: math.nan, 51: math.nan, 52: math.nan}
-    return odd.get(step, 2.0 - step / 200)
 
 
 def slide(page, key):
@@ -63,7 +59,6 @@ def inside(curve, low, high):
     return [x for x in curve["x"] if low <= x <= high]
 
 
-@in_make_faults
 def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
     shown.open(page, "/overview", run="finished")
     before = figure(page, "Loss")
@@ -94,7 +89,6 @@ def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
     assert query(page) == {"run": "finished", "ema": "0.95", "log": "true", "x": "Epoch"}
 
 
-@in_make_faults
 def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(shown, page):
     shown.open(page, "/overview", run="finished")
     before = figure(page, "Loss")
@@ -123,7 +117,6 @@ def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(sho
         assert high >= STEPS - 1
 
 
-@in_make_faults
 def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, page):
     shown.open(page, "/overview", **{"run": "finished", "from": 1000, "to": 1200})
     assert figure(page, "Loss")["range"] == [1000, 1200]
@@ -134,7 +127,6 @@ def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, 
     wait_for_chart(page, "Loss", "figure.range[1] - figure.range[0] > 2900")
 
 
-@in_make_faults
 def test_a_click_in_the_legend_hides_a_curve(shown, page):
     shown.open(page, "/overview", run="finished")
     chart(page, "Loss").locator(".legendtoggle").last.click(force=True)
@@ -145,19 +137,6 @@ def test_a_click_in_the_legend_hides_a_curve(shown, page):
     ]
 
 
-def test_what_is_no_number_is_drawn_where_it_was_logged(shown, page):
-    shown.open(page, "/overview", run="not-finite")
-    loss = figure(page, "Loss")
-
-    assert sorted(trace(loss, "NaN")["x"]) == [10, 50, 52]
-    assert trace(loss, "Infinity")["x"] == [30]
-    assert trace(loss, "-Infinity")["x"] == [40]
-    assert all(trace(loss, name)["mode"] == "markers" for name in ("NaN", "Infinity", "-Infinity"))
-    expect(page.get_by_text("4 NaN, 1 Infinity, 1 -Infinity")).to_be_visible()
-
-
-@in_make_faults
-@pytest.mark.slow
 def test_one_sample_in_a_million_is_seen(shown, page):
     folder = write_run(shown.root, "million", [], sessions=(range(MILLION),))
     with (folder / "metrics.jsonl").open("w") as file:

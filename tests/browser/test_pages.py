@@ -1,4 +1,4 @@
-"""Getting around: every page by its address, two runs over each other, a phone, and the dark."""
+"""Getting around: every page by its address, two runs over each other, and a phone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from tests.browser.browser_helpers import (
 )
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+
+# tests/browser/test_main_paths.py opens pages in `make test`.
+pytestmark = in_make_faults
 
 PAGES = {
     "/overview": "Train loss",
@@ -63,21 +66,6 @@ def table(page, number):
     return page.locator('[data-testid="stDataFrame"]').nth(number).locator("canvas").first
 
 
-def brightness(color):
-    red, green, blue = (
-        [int(color[at : at + 2], 16) for at in (1, 3, 5)]
-        if color.startswith("#")
-        else [float(part) for part in re.findall(r"[\d.]+", color)[:3]]
-    )
-    return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-def background(page):
-    return page.evaluate(
-        """() => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor"""
-    )
-
-
 def is_whole(page):
     """Say that no part of the page failed."""
     return (
@@ -86,8 +74,6 @@ def is_whole(page):
     )
 
 
-@pytest.mark.slow
-@in_make_faults
 def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
     for path, word in PAGES.items():
         shown.open(page, path, run="second")
@@ -106,7 +92,6 @@ def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
         assert is_whole(page), path
 
 
-@in_make_faults
 def test_the_run_stays_in_the_address_from_page_to_page(shown, page):
     shown.open(page, "/overview", run="third")
     for name in ("Metrics", "Config & notes", "Runs", "Overview"):
@@ -118,7 +103,6 @@ def test_the_run_stays_in_the_address_from_page_to_page(shown, page):
         expect(main_of(page).get_by_role("heading", name="third")).to_be_visible()
 
 
-@in_make_faults
 def test_a_reload_shows_the_same_view(shown, page):
     shown.open(page, "/overview", **{"run": "first", "ema": "0.98", "log": "true", "from": 50, "to": 150})
     before = figure(page, "Loss")
@@ -132,16 +116,6 @@ def test_a_reload_shows_the_same_view(shown, page):
     assert before["traces"] == after["traces"]
 
 
-def test_a_run_that_is_not_there_is_said_to_be_so(shown, page):
-    shown.open(page, "/overview", run="secand")
-    expect(main_of(page).get_by_text("No such run")).to_be_visible()
-    main_of(page).get_by_role("button", name="second").click()
-
-    wait_for_query(page, "q.get('run') === 'second'")
-    chart(page, "Loss")
-
-
-@in_make_faults
 def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
     shown.open(page, "/compare", runs="first,second")
     both = figure(page, "train_loss")
@@ -160,7 +134,6 @@ def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
     assert query(page) == {"runs": "first,second", "x": "Relative time"}
 
 
-@in_make_faults
 def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
     shown.open(page, "/compare", tag="sweep")
     group = figure(page, "train_loss")
@@ -169,7 +142,6 @@ def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
     expect(main_of(page).get_by_text("over 2 runs tagged sweep")).to_be_visible()
 
 
-@in_make_faults
 def test_rows_picked_in_the_list_are_compared(shown, page):
     shown.open(page, "/")
     pick_row(page, 0)
@@ -182,8 +154,6 @@ def test_rows_picked_in_the_list_are_compared(shown, page):
     chart(page, "train_loss")
 
 
-@in_make_faults
-@pytest.mark.slow
 def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):
     page = new_page(**PHONE)
     shown.open(page, "/overview", run="first")
@@ -198,23 +168,3 @@ def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):
         if asked is not None:
             shown.open(page, path, **asked)
         fits_into(page, 390)
-
-
-def test_the_dark_is_dark_and_the_theme_can_change_under_an_open_page(shown, new_page):
-    page = new_page(color_scheme="dark")
-    shown.open(page, "/overview", run="first")
-
-    assert brightness(background(page)) < 60
-    text = figure(page, "Loss")["text"]
-    assert brightness(text) > 150
-
-    dark = background(page)
-    page.emulate_media(color_scheme="light")
-    page.wait_for_function(
-        """dark => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor !== dark""",
-        arg=dark,
-    )
-    light = wait_for_chart(page, "Loss", f"figure.text !== {text!r}")
-
-    assert brightness(background(page)) > 200
-    assert brightness(light["text"]) < 100

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 from playwright.sync_api import expect
 
@@ -17,13 +14,6 @@ HOSTILE = (
     "![a](http://evil.example/a.png) <img src=http://evil.example/b.png onerror=alert(1)> "
     "[c](http://evil.example) :red[d] $e$ www.evil.example"
 )
-_SOCKET = """
-    const socket = new WebSocket(`ws://${host}/_stcore/stream`);
-    return new Promise(resolve => {
-        socket.onopen = () => resolve("open");
-        socket.onclose = () => resolve("refused");
-    });
-"""
 _DONE_BY_STRANGERS = 'img[src*="evil"], a[href*="evil"], [data-testid="stException"]'
 
 
@@ -55,37 +45,6 @@ def shown(serve, tmp_path_factory):
             labels=Labels(notes=HOSTILE),
         )
     return serve(root)
-
-
-@pytest.fixture
-def stranger():
-    """A web server of somebody else's, with one empty page."""
-
-    class Empty(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.end_headers()
-            self.wfile.write(b"<!doctype html><title>a stranger</title>")
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def strange_page(contexts):
-    """A tab whose complaints do not matter."""
-    page = contexts().new_page()
-    yield page
-    page.close()
 
 
 @pytest.mark.slow
@@ -131,44 +90,3 @@ def test_charts_offer_nothing_that_would_upload_them(shown, page):
 def test_the_watch_sees_what_leaves():
     assert foreign(["http://localhost:1/", "ws://127.0.0.1:1/", "data:,", "blob:http://localhost:1/"]) == []
     assert foreign(["https://fonts.example/a.woff"]) == ["https://fonts.example/a.woff"]
-
-
-def test_a_page_of_another_origin_gets_no_socket_and_no_frame(shown, stranger, strange_page):
-    host = f"localhost:{shown.port}"
-    for address in (stranger, "data:text/html,<title>nobody</title>"):
-        strange_page.goto(address)
-        for name in (host, f"127.0.0.1:{shown.port}"):
-            assert strange_page.evaluate(f"host => {{ {_SOCKET} }}", name) == "refused"
-
-    strange_page.goto(stranger)
-    strange_page.evaluate(
-        """url => new Promise(resolve => {
-            const frame = document.createElement("iframe");
-            frame.src = url;
-            frame.onload = resolve;
-            document.body.appendChild(frame);
-        })""",
-        shown.url("/"),
-    )
-    for _ in range(600):
-        if [frame.url for frame in strange_page.frames[1:]] == ["chrome-error://chromewebdata/"]:
-            break
-        strange_page.wait_for_timeout(100)
-    assert [frame.url for frame in strange_page.frames[1:]] == ["chrome-error://chromewebdata/"]
-    read = "url => fetch(url, {mode: 'no-cors'}).then(() => 'answered', () => 'refused')"
-    assert strange_page.evaluate(read, shown.url("/_stcore/health")) == "refused"
-
-
-def test_a_name_that_somebody_points_at_us_is_not_served(shown, strange_page):
-    # The browser of these tests takes this name for 127.0.0.1, as after a change in somebody's DNS.
-    answer = strange_page.goto(f"http://rebind.example:{shown.port}/")
-
-    assert answer.status == 403
-    assert strange_page.evaluate(f"host => {{ {_SOCKET} }}", f"rebind.example:{shown.port}") == "refused"
-
-
-def test_our_own_page_gets_its_socket(shown, page):
-    shown.open(page, "/")
-    settle(page)
-
-    assert page.evaluate(f"host => {{ {_SOCKET} }}", f"localhost:{shown.port}") == "open"

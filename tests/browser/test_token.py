@@ -10,6 +10,9 @@ from tests.browser.browser_helpers import settle
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
 
+# tests/attacks/test_token_door.py does the same over HTTP in `make test`.
+pytestmark = in_make_faults
+
 
 @pytest.fixture(scope="module")
 def server(serve, tmp_path_factory):
@@ -53,7 +56,6 @@ def test_the_token_opens_the_page_and_is_seen_nowhere_afterwards(server, window)
     assert not any(token in referer for _, referer in asked)
 
 
-@in_make_faults
 def test_a_link_in_a_page_of_another_site_leads_in(server, window):
     address = re.search(r"http://\S+token=\S+", server.process.out)[0]
     # First with the token, as somebody may have sent it; then with the cookie that stayed.

@@ -1,0 +1,6 @@
+"""A page that fails."""
+
+import streamlit as st
+
+st.write("it began")
+raise RuntimeError("/home/somebody/secret")

@@ -1,0 +1,229 @@
+"""The main paths in a real browser: a run that is watched and steered, one that is read, and what others try.
+
+All of them are in one file, with one browser and one dashboard: to start those takes most of the time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from urllib.parse import quote, urlencode
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.attacks.hostile_runs import INIT_SCRIPT, Poison, payloads, poisoned_run
+from tests.attacks.page_checks import Beacon, Looked
+from tests.browser.browser_helpers import (
+    chart,
+    figure,
+    refresh_every,
+    settle,
+    sidebar,
+    status,
+    step_shown,
+    trace,
+    wait_for_chart,
+    wait_for_query,
+    wait_in,
+    wait_until_step,
+)
+from tests.browser.growing_run import Training
+from tests.dashboard.run_folders import write_run
+
+_SOCKET = """host => {
+    const socket = new WebSocket(`ws://${host}/_stcore/stream`);
+    return new Promise(resolve => {
+        socket.onopen = () => resolve("open");
+        socket.onclose = () => resolve("refused");
+    });
+}"""
+
+
+@pytest.fixture(scope="module")
+def beacon():
+    """Another site, with one empty page."""
+    server = Beacon()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory, beacon):
+    root = tmp_path_factory.mktemp("logs")
+    write_run(root, "not-finite", curves={"train_loss": _not_always_finite}, sessions=(range(200),))
+    poisoned_run(root, "poisoned", Poison(beacon.place))
+    return serve(root)
+
+
+def _not_always_finite(step):
+    odd = {10: math.nan, 30: math.inf, 40: -math.inf, 50: math.nan, 51: math.nan, 52: math.nan}
+    return odd.get(step, 2.0 - step / 200)
+
+
+@pytest.fixture
+def training(shown, tmp_path):
+    with Training(shown.root, "live", tmp_path) as training:
+        yield training
+
+
+@pytest.fixture
+def strange_page(contexts):
+    """A tab whose complaints do not matter."""
+    page = contexts().new_page()
+    yield page
+    page.close()
+
+
+def brightness(color):
+    red, green, blue = (
+        [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+        if color.startswith("#")
+        else [float(part) for part in re.findall(r"[\d.]+", color)[:3]]
+    )
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def background(page):
+    return page.evaluate(
+        """() => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor"""
+    )
+
+
+def test_a_training_process_is_watched_steered_and_stopped(shown, training, page):
+    shown.open(page, "/overview", run=training.folder.name)
+    expect(status(page)).to_contain_text("Running")
+    refresh_every(page, "2 s")
+    page.evaluate("window.notReloaded = true")
+
+    # It advances.
+    step, x = step_shown(page), trace(figure(page, "Loss"), "train loss")["x"][-1]
+    wait_until_step(page, step + 20)
+    wait_for_chart(page, "Loss", f"Math.max(...figure.traces[0].x) >= {x + 20}")
+
+    # It logs less often when asked to, and the moment is marked.
+    side = sidebar(page)
+    side.get_by_role("spinbutton").fill("50")
+    page.keyboard.press("Tab")
+    settle(page)
+    side.get_by_role("button", name="Apply").click()
+    expect(side.get_by_text(re.compile("log every 50: (pending|applied)")).first).to_be_visible()
+    expect(side.get_by_text(re.compile(r"log every 50: applied at step [\d,]+ \(5 → 50\)"))).to_be_visible()
+    assert wait_for_chart(page, "Loss", "figure.shapes.length === 1")["notes"] == ["log_every → 50"]
+    wait_for_chart(page, "Gradient norm", "figure.shapes.length === 1")
+    # That stands in run.json, which the run writes every five seconds.
+    expect(side.get_by_text("Logs every 50 steps.")).to_be_visible()
+
+    # It saves and stops once that is confirmed, and then nothing more can be asked of it.
+    side.get_by_role("button", name="Save and stop").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("saves and then stops")
+    assert training.child.process.poll() is None
+    dialog.get_by_role("button", name="Save and stop").click()
+    ended = training.child.end()
+    assert ended.code == 0, ended.err
+    assert (training.folder / "weights.bin").stat().st_size == 1000
+    expect(status(page)).to_contain_text("Stopped")
+    expect(page.locator('[data-testid="stMain"]').get_by_text("checkpoint at step").first).to_be_visible()
+    expect(side.get_by_text("The run is stopped and cannot be controlled.")).to_be_visible()
+    expect(side.get_by_role("button", name="Apply")).to_be_disabled()
+    expect(dialog).to_have_count(0)
+    assert page.evaluate("window.notReloaded")
+    assert training.manifest.control["log_every_now"] == 50
+
+
+def test_a_misspelt_name_leads_to_the_run_which_is_drawn_in_light_and_dark(shown, page):
+    shown.open(page, "/overview", run="not-finit")
+    main = page.locator('[data-testid="stMain"]')
+    expect(main.get_by_text("No such run")).to_be_visible()
+    main.get_by_role("button", name="not-finite").click()
+    wait_for_query(page, "q.get('run') === 'not-finite'")
+
+    # What is not a number is drawn where it was logged.
+    loss = figure(page, "Loss")
+    assert sorted(trace(loss, "NaN")["x"]) == [10, 50, 52]
+    assert trace(loss, "Infinity")["x"] == [30]
+    assert trace(loss, "-Infinity")["x"] == [40]
+    assert all(trace(loss, name)["mode"] == "markers" for name in ("NaN", "Infinity", "-Infinity"))
+    expect(page.get_by_text("4 NaN, 1 Infinity, 1 -Infinity")).to_be_visible()
+
+    # The theme changes under an open page.
+    assert brightness(background(page)) > 200
+    assert brightness(loss["text"]) < 100
+    for scheme, text in (("dark", loss["text"]), ("light", None)):
+        before, text = background(page), text or figure(page, "Loss")["text"]
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(
+            """before => getComputedStyle(document.querySelector('[data-testid="stApp"]'))
+                .backgroundColor !== before""",
+            arg=before,
+        )
+        drawn = wait_for_chart(page, "Loss", f"figure.text !== {text!r}")
+        is_dark = scheme == "dark"
+
+        assert brightness(background(page)) < 60 if is_dark else brightness(background(page)) > 200
+        assert brightness(drawn["text"]) > 150 if is_dark else brightness(drawn["text"]) < 100
+
+
+def test_hostile_texts_of_a_run_and_of_an_address_are_shown_as_text(shown, page, beacon):
+    page.add_init_script(INIT_SCRIPT)
+    looked = Looked(page, shown, beacon)
+    beacon.asked.clear()
+    texts = [text for text in payloads(beacon.place).values() if len(text) < 2_000]
+    names = (
+        "runs",
+        "tag",
+        "q",
+        "status",
+        "sort",
+        "filter",
+        "find",
+        "step",
+        "order",
+        "prompt",
+        "x",
+        "ema",
+        "page",
+    )
+    asked = {"run": "poisoned", **dict(zip(names, texts, strict=False)), "from": "-inf", "to": "9" * 400}
+    page.goto(shown.url("/overview") + "?" + urlencode(asked, quote_via=quote, errors="replace"))
+    page.wait_for_selector('[data-testid="stAppViewContainer"]')
+    settle(page)
+    chart(page, "Loss")
+
+    looked.check("overview of a poisoned run")
+
+
+def test_a_page_of_another_origin_gets_no_socket_and_no_frame(shown, beacon, strange_page):
+    host = f"localhost:{shown.port}"
+    # Any document of ours may open it.
+    strange_page.goto(shown.url("/_stcore/health"))
+    assert strange_page.evaluate(_SOCKET, host) == "open"
+    stranger = f"http://{beacon.place}/"
+    for address in (stranger, "data:text/html,<title>no origin</title>"):
+        strange_page.goto(address)
+        for name in (host, f"127.0.0.1:{shown.port}"):
+            assert strange_page.evaluate(_SOCKET, name) == "refused"
+
+    strange_page.goto(stranger)
+    strange_page.evaluate(
+        """url => new Promise(resolve => {
+            const frame = document.createElement("iframe");
+            frame.src = url;
+            frame.onload = resolve;
+            document.body.appendChild(frame);
+        })""",
+        shown.url("/"),
+    )
+    refused = ["chrome-error://chromewebdata/"]
+    wait_in(strange_page, lambda: [frame.url for frame in strange_page.frames[1:]] == refused)
+    read = "url => fetch(url, {mode: 'no-cors'}).then(() => 'answered', () => 'refused')"
+    assert strange_page.evaluate(read, shown.url("/_stcore/health")) == "refused"
+
+
+def test_another_name_that_resolves_to_this_machine_is_not_served(shown, strange_page):
+    # The browser of these tests takes this name for 127.0.0.1, as after a change in somebody's DNS.
+    answer = strange_page.goto(f"http://rebind.example:{shown.port}/")
+
+    assert answer.status == 403
+    assert strange_page.evaluate(_SOCKET, f"rebind.example:{shown.port}") == "refused"
