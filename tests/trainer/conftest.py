@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.fork_server import A_RUN, start_python
+from tests.records import read_records
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
@@ -69,9 +69,8 @@ def start(tmp_path, write):
     started = []
 
     def start_run(*flags):
-        process = start_python(
-            [ROOT / "run.py", write(), *flags],
-            (*A_RUN, "torch", "toolkit.trainer.*"),
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "run.py"), str(write()), *flags],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -94,11 +93,4 @@ def run_folder(tmp_path):
 @pytest.fixture
 def records(run_folder):
     """Read the records of one kind, or of every kind, of this run or of another folder."""
-
-    def read(event, folder=run_folder):
-        path = folder / "metrics.jsonl"
-        # The last line of a live run may be incomplete.
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [record for record in map(json.loads, lines) if event in (None, record["event"])]
-
-    return read
+    return lambda event, folder=run_folder: read_records(folder / "metrics.jsonl", event, live=True)

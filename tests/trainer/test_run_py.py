@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100
 
@@ -25,11 +27,11 @@ def endless(process):
     process["sample"]["sample_every"] = 0
 
 
-def test_a_training_prints_where_everything_is(start, records, tmp_path):
-    run = start("--steps", "3", "--log-dir", "runs")
-    output = run.communicate(timeout=PATIENCE_S)[0]
+def test_a_training_prints_where_everything_is(train, records, tmp_path, capfd):
+    code = train("--steps", "3", "--log-dir", "runs")
+    output = capfd.readouterr().out
 
-    assert run.returncode == 0, output
+    assert code == 0
     assert "[telemetry] run_name=tiny_neon_lora" in output
     assert "[run] step 3/3 (100%)  loss 0." in output
     assert "[run] checkpoint: output/tiny_neon_lora/tiny_neon_lora.safetensors" in output
@@ -80,19 +82,25 @@ def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("endless")
 def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resumes(
-    start, train, run_folder, records
+    train, run_folder, records, monkeypatch
 ):
-    run = start()
-    wait_until(lambda: len(records("step")) >= 3, run)
-    ask(run_folder, {"lr_scale": 0.5})
-    wait_until(lambda: records("step")[-1]["lr"] == pytest.approx(1e-3), run)
-    ask(run_folder, {"actions": ["save_and_stop"]})
-    output = run.communicate(timeout=PATIENCE_S)[0]
+    from toolkit.trainer.loop import TrainingLoop
 
-    assert run.returncode == 0, output
+    end_epoch = TrainingLoop._end_epoch_if_due
+
+    def steered(loop):
+        end_epoch(loop)
+        if loop.step == 3:
+            ask(run_folder, {"lr_scale": 0.5})
+        elif loop.step % 20 == 0 and records("step")[-1]["lr"] == pytest.approx(1e-3):
+            ask(run_folder, {"actions": ["save_and_stop"]})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "_end_epoch_if_due", steered)
+        assert train() == 0
+
     assert records("end")[-1]["reason"] == "stopped"
     last = records("step")[-1]["global_step"]
     assert records("checkpoint")[-1]["global_step"] == last
@@ -108,15 +116,6 @@ def ask(folder, request):
     os.write(descriptor, json.dumps({**request, "timestamp": time.time()}).encode())
     os.close(descriptor)
     os.replace(fresh, folder / "control.json")
-
-
-def wait_until(happened, process):
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise AssertionError(process.communicate()[0])
-        time.sleep(0.05)
 
 
 def test_without_torch_it_says_how_to_install_it(write):
