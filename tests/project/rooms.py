@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -37,6 +38,7 @@ def purpose_of(room):
     return text.split("\n\n")[0].replace("\n", " ")
 
 
+@functools.cache
 def imports():
     """Return which rooms each room imports, in any function and for types too."""
     known = rooms()

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import ast
+import functools
+import importlib.util
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +15,7 @@ import pytest
 import yaml
 
 from tests.fork_server import A_RUN, run_python
+from tests.lengths import in_make_faults
 from tests.project.markdown import (
     DOCUMENTS,
     INTEGRATIONS,
@@ -75,20 +80,56 @@ save_checkpoint = set_lr_scale = lambda *arguments: None
 """What a snippet that shows a part of a training script takes for granted."""
 
 
+IMPORTS_FOR_LONG = {"accelerate.md", "lightning.md", "transformers.md"}
+"""Pages whose Python is run by `make faults` alone: their frameworks take many times longer than the page's code, and
+tests/telemetry/integrations/ trains with each of them."""
+
+
+@pytest.fixture(scope="module")
+def run_python_of(folder_after_the_readme):
+    """Run the Python of a page beside the run of the README, once; return what came of each block."""
+    folder, _ = folder_after_the_readme
+
+    @functools.cache
+    def run_page(document):
+        frameworks = ["torch"] if "import torch" in document.read_text("utf-8") else []
+        return [
+            run_block(STAND_INS + block.text, folder, *frameworks) for block in blocks(document, "python")
+        ]
+
+    return run_page
+
+
 @pytest.mark.parametrize(
     "document",
-    [path for path in DOCUMENTS if path != README and blocks(path, "python")],
-    ids=lambda path: path.name,
+    [
+        pytest.param(path, marks=[in_make_faults] if path.name in IMPORTS_FOR_LONG else [], id=path.name)
+        for path in DOCUMENTS
+        if path != README and blocks(path, "python")
+    ],
 )
-def test_the_python_of_the_other_documents_runs_beside_that_run(document, folder_after_the_readme):
-    folder, _ = folder_after_the_readme
-    frameworks = ["torch"] if document.parent == INTEGRATIONS else []
-    for block in blocks(document, "python"):
-        finished = run_block(STAND_INS + block.text, folder, *frameworks)
-
+def test_the_python_of_the_other_documents_runs_beside_that_run(document, run_python_of):
+    for finished in run_python_of(document):
         assert finished.returncode == 0, finished.stderr
         # A framework says what it likes on standard error.
         assert finished.stderr == "" or document.parent == INTEGRATIONS
+
+
+@pytest.mark.parametrize("name", sorted(IMPORTS_FOR_LONG))
+def test_what_the_python_of_a_page_imports_from_here_exists(name):
+    [text] = [block.text for block in blocks(INTEGRATIONS / name, "python")]
+    ours = [
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("toolkit.")
+        for alias in node.names
+    ]
+
+    assert ours
+    for module, imported in ours:
+        # Read: to import it takes as long as its framework.
+        source = Path(importlib.util.find_spec(module).origin).read_text("utf-8")
+        assert re.search(rf"\b{imported}\b", source)
 
 
 AROUND_A_RUN = [
@@ -100,10 +141,9 @@ send to: tests/cli/test_message.py runs them."""
 
 
 @pytest.mark.parametrize("document", AROUND_A_RUN, ids=lambda path: path.name)
-def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_readme):
+def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_readme, run_python_of):
     folder, _ = folder_after_the_readme
-    for block in blocks(document, "python"):
-        run_block(STAND_INS + block.text, folder)
+    run_python_of(document)
     ours = [command for command in commands(document) if command.startswith(".venv/bin/telemetry ")]
 
     assert ours, "the page shows no command"
@@ -172,7 +212,7 @@ def checkout(tmp_path_factory):
 
 SHORTENED = {
     ".venv/bin/python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml": (
-        ".venv/bin/python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml --steps 6"
+        ".venv/bin/python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml --steps 2"
     ),
     # It serves until it is stopped; tests/dashboard/test_launcher.py starts and stops it.
     ".venv/bin/python run_dashboard.py --log-dir ./logs": ".venv/bin/python run_dashboard.py --help",

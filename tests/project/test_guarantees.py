@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from tests.project.markdown import ROOT
 PROMISE = re.compile(r"^### ", re.MULTILINE)
 
 
+@functools.cache
 def functions_in(path):
     return {
         node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)
