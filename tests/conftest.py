@@ -24,7 +24,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-settings.register_profile("usual", max_examples=longer(40, 100))
+settings.register_profile("usual", max_examples=longer(25, 100))
 settings.load_profile("usual")
 
 _ABOUT_OTHER_JOBS = (
