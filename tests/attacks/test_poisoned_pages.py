@@ -63,7 +63,7 @@ def logs(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize("first", range(0, _KINDS, longer(_KINDS // 3, 1)))
+@pytest.mark.parametrize("first", range(0, _KINDS, longer(_KINDS, 1)))
 def test_every_page_of_a_poisoned_run_is_whole_and_holds_no_markup(logs, first, record_property):
     poisoned_run(logs, "poisoned", Poison(_BEACON, first), live=first % 2 == 1, tag="poisoned")
     write_run(logs, "good", start={"config": {"lr": 0.1}})

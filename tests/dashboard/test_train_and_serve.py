@@ -19,6 +19,7 @@ pytest.importorskip("streamlit")
 
 from dashboard.train_and_serve import Training
 from tests.dashboard.serving import PATIENCE_S, Started, fork_dashboard, free_port, get
+from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 
 LIKE_THE_TRAINER = """
@@ -105,7 +106,7 @@ def test_a_failed_training_stays_on_show_and_is_the_answer_in_the_end(tmp_path):
     assert (status, code) == (200, 3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=in_make_faults)])
 def test_a_signal_ends_both_and_lets_the_trainer_save(tmp_path, number):
     with train_and_serve(tmp_path, LIKE_THE_TRAINER, "0.5") as started:
         started.wait_for("training ['0.5']")
@@ -223,7 +224,7 @@ def test_in_a_terminal_ctrl_c_reaches_the_trainer_once(tmp_path):
 @pytest.mark.slow
 def test_the_example_is_trained_where_it_was_asked_for(tmp_path):
     config = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
-    with train_and_serve(tmp_path, None, str(config), "--steps", "2") as started:
+    with train_and_serve(tmp_path, None, str(config), "--steps", "1") as started:
         started.wait_for("Training finished")
         started.wait_until_ready()
         code, _ = started.end()

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from dashboard.data import line_parser
 from dashboard.data.line_parser import MAX_METRICS, LineParser, parse_event
+from tests.lengths import longer
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.reader import Block, Cursor
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
 # One example is hundreds of lines, so that they are worth reading at once.
-few_tries = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few_tries = settings(max_examples=longer(10, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def block(lines, start=0):

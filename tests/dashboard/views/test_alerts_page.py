@@ -210,7 +210,8 @@ def test_a_long_run_is_examined_in_slices_while_the_page_stands(logs, monkeypatc
     assert "**Divergence**" not in said(tab)
 
     for _ in range(60):
-        tab.run()
+        if "of the records so far" in said(tab):
+            tab.run()
 
     assert is_well(tab)
     assert "of the records so far" not in said(tab)

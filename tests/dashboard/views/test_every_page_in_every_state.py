@@ -209,29 +209,52 @@ def root_in(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_no_page_breaks_in_this_state(state, root_in, look_at):
-    look_at(root_in(state))
-    tab = open_page("runs", RUN, runs=RUN)
-    for page in EVERY_PAGE:
-        assert is_well(tab.switch_page(f"views/{page}.py").run()), page
-
-
-# ---------------------------------------------------------------- faces
-
-
-@pytest.mark.parametrize("page", [page for page in EVERY_PAGE if page != "settings_page"])
-@pytest.mark.parametrize("state", ["no_runs", "no_folder"])
-def test_without_runs_every_page_shows_the_lines_to_paste(page, state, root_in, look_at):
-    root = root_in(state)
-    look_at(root)
-
-    tab = open_page(page)
-
+def _shows_the_lines_to_paste(tab, root):
     assert "No runs yet" in [heading.value for heading in tab.subheader]
     assert str(root) in said(tab)
     assert any("telemetry:\n  enabled: true" in code.value for code in tab.code)
     assert any("TelemetryLogger(" in code.value for code in tab.code)
+
+
+def _waits_for_the_first_record(tab, root):
+    assert "Starting" in badges(tab)
+    assert "Waiting for the first record." in said(tab)
+
+
+def _shows_the_path_and_why_it_cannot_be_read(tab, root):
+    assert "Unreadable" in badges(tab)
+    assert "This run's folder cannot be read" in [heading.value for heading in tab.subheader]
+    assert any(str(root / RUN) in code.value and MANIFEST in code.value for code in tab.code)
+
+
+def _counts_the_bad_lines(tab, root):
+    assert any("3 lines could not be read" in warning.value for warning in tab.warning)
+    assert "The file itself is unchanged." in said(tab)
+
+
+SHOWN = {
+    "no_runs": (_shows_the_lines_to_paste, [page for page in EVERY_PAGE if page != "settings_page"]),
+    "no_folder": (_shows_the_lines_to_paste, [page for page in EVERY_PAGE if page != "settings_page"]),
+    "no_records": (_waits_for_the_first_record, ["overview", "metrics", "system", "alerts"]),
+    "unreadable": (_shows_the_path_and_why_it_cannot_be_read, OF_A_RUN),
+    "bad_lines": (_counts_the_bad_lines, OF_A_RUN),
+}
+"""What pages show in a state, and which of them."""
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_no_page_breaks_in_this_state_and_each_shows_it(state, root_in, look_at):
+    root = root_in(state)
+    look_at(root)
+    shows, pages = SHOWN.get(state, (None, ()))
+    tab = open_page("runs", RUN, runs=RUN)
+    for page in EVERY_PAGE:
+        assert is_well(tab.switch_page(f"views/{page}.py").run()), page
+        if page in pages:
+            shows(tab, root)
+
+
+# ---------------------------------------------------------------- faces
 
 
 def test_a_folder_that_is_not_there_yet_is_said_to_be_so(root_in, look_at):
@@ -242,32 +265,10 @@ def test_a_folder_that_is_not_there_yet_is_said_to_be_so(root_in, look_at):
     assert "does not exist yet" in said(tab)
 
 
-@pytest.mark.parametrize("page", ["overview", "metrics", "system", "alerts"])
-def test_a_run_without_records_is_waited_for(page, root_in, look_at):
-    look_at(root_in("no_records"))
-
-    tab = open_page(page, RUN)
-
-    assert "Starting" in badges(tab)
-    assert "Waiting for the first record." in said(tab)
-
-
 def test_a_run_without_records_has_no_samples_and_says_how_to_log_one(root_in, look_at):
     look_at(root_in("no_records"))
 
     assert "log.log_sample(" in said(open_page("samples", RUN))
-
-
-@pytest.mark.parametrize("page", OF_A_RUN)
-def test_an_unreadable_folder_shows_its_path_and_why(page, root_in, look_at):
-    root = root_in("unreadable")
-    look_at(root)
-
-    tab = open_page(page, RUN)
-
-    assert "Unreadable" in badges(tab)
-    assert "This run's folder cannot be read" in [heading.value for heading in tab.subheader]
-    assert any(str(root / RUN) in code.value and MANIFEST in code.value for code in tab.code)
 
 
 def test_behind_an_unreadable_manifest_the_records_are_still_shown(root_in, look_at):
@@ -310,16 +311,6 @@ def test_a_folder_that_may_not_be_entered_shows_what_would_open_it(logs, monkeyp
     assert "Permission denied" in said(tab)
     assert any("chmod" in code.value for code in tab.code)
     assert sorted(open_page("runs").dataframe[0].value["Run"]) == ["other", RUN]
-
-
-@pytest.mark.parametrize("page", OF_A_RUN)
-def test_bad_lines_are_counted_where_the_data_is_shown(page, root_in, look_at):
-    look_at(root_in("bad_lines"))
-
-    tab = open_page(page, RUN)
-
-    assert any("3 lines could not be read" in warning.value for warning in tab.warning)
-    assert "The file itself is unchanged." in said(tab)
 
 
 def test_what_can_be_read_between_bad_lines_is_drawn(root_in, look_at):
