@@ -199,7 +199,7 @@ def full(*_):
 
 import toolkit.runfolder.safefile as safefile
 r.RecordFile.open = full
-safefile._write_all = full
+safefile.write_all = full
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, csv=False, journal="shm")
 for step in range(300):
     log.log_step(step, train_loss=1.0)

@@ -208,8 +208,13 @@ def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
 def discard_journals(folder: Path) -> None:
     """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
     is_gone = _is_gone(folder)
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
     for path, _ in journals_of(folder):
         journal = hold_abandoned(path, is_gone=is_gone)
+        while journal is None and path.exists() and time.monotonic() < deadline:
+            # Every run that starts recovers others, and holds their journals for a moment.
+            time.sleep(0.02)
+            journal = hold_abandoned(path, is_gone=is_gone)
         if journal is not None:
             journal.close(remove=True)
 

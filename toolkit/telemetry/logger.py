@@ -153,7 +153,9 @@ class TelemetryLogger:
         """Steps logged while the logger was not live."""
         self._options = options
         self._events: RunEvents | None = None
-        self._internals = Internals(self, lambda: self._run, lambda: self._options, self._after_fork_in_child)
+        self._internals = Internals(
+            self, self.guard, lambda: self._run, lambda: self._options, self._after_fork_in_child
+        )
         self._gate = _SHUT
         self._steps = NO_STEPS
         self._ends: CloseOnce
@@ -871,14 +873,16 @@ class TelemetryLogger:
             do_not_close_at_exit(self)
             with self.guard.catch("closing"):
                 silent_rank.close()
-        if self._run is not None:
-            self._run.errors.watch.act_on_signals()
+        with self.guard.catch("ending by a signal"):
+            if self._run is not None:
+                self._run.errors.watch.act_on_signals()
         self._close(reason, error)
         if self._run is not None:
             # Another thread may be ending it: a script that is over must not take that one's last records along.
             with self.guard.catch("closing"):
                 self._ends.wait(self._options.close_timeout)
-            self._run.errors.watch.act_on_signals()
+            with self.guard.catch("ending by a signal"):
+                self._run.errors.watch.act_on_signals()
 
     @guarded
     def _close(self, reason: str | None, error: BaseException | None) -> None:
@@ -985,17 +989,33 @@ class Internals:
     def __init__(
         self,
         log: TelemetryLogger,
+        guard: Guard,
         run: Callable[[], LiveRun | None],
         options: Callable[[], TelemetryOptions],
         after_fork_in_child: Callable[[], None],
     ) -> None:
-        self.guard = log.guard
-        self.span, self.start_span, self.current_span = log.span, log.start_span, log.current_span
+        # Only assignments, in which nothing can fail: nothing guards this.
+        self.guard = guard
         self.after_fork_in_child = after_fork_in_child
         """Turns the logger into one that does nothing, in a forked child."""
         self._log = log
         self._run = run
         self._options = options
+
+    @property
+    def span(self) -> Callable[..., AnySpan]:
+        """The logger's `span`."""
+        return self._log.span
+
+    @property
+    def start_span(self) -> Callable[..., AnySpan]:
+        """The logger's `start_span`."""
+        return self._log.start_span
+
+    @property
+    def current_span(self) -> Callable[[], AnySpan | None]:
+        """The logger's `current_span`."""
+        return self._log.current_span
 
     @property
     def is_live(self) -> bool:

@@ -16,6 +16,7 @@ from toolkit.runfolder.records import ERROR, LOST, SPAN, SPAN_EVENT, SPAN_START,
 from toolkit.timing.names import ONE_LOGGER_NAMES
 
 _EARLY_EVENTS_KEPT: Final = 1_000
+_LATEST_MSEC: Final = 2**62
 _OPEN: Final = (
     os.O_RDWR
     | os.O_CREAT
@@ -206,7 +207,9 @@ def _last_byte(descriptor: int, size: int) -> bytes:
 
 
 def _event(name: str, time: float, attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "attributes": {**attributes, "timestamp_msec": int(time * 1000)}}
+    # A foreign record may have a time that JSON's integers do not hold.
+    timestamp = int(max(-_LATEST_MSEC, min(time * 1000, _LATEST_MSEC)))
+    return {"name": name, "attributes": {**attributes, "timestamp_msec": timestamp}}
 
 
 def _start_event(record: Record) -> dict[str, Any]:

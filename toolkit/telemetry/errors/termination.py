@@ -232,7 +232,7 @@ class CHandler:
     @classmethod
     def find(cls) -> CHandler | None:
         """Return it; None if this system or this Python does not have what it needs."""
-        if sys.platform != "linux":
+        if sys.platform != "linux" or not hasattr(os, "register_at_fork"):
             return None
         try:
             import ctypes

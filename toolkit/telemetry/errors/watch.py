@@ -132,8 +132,7 @@ class ErrorWatch:
         if self._end_by_signal is not None and self._options.enabled and self._options.signals == "auto":
             from toolkit.telemetry.errors.termination import TERMINATION
 
-            with self._guard.catch("ending by a signal"):
-                TERMINATION.act()
+            TERMINATION.act()
 
     def listen(self) -> None:
         """Capture the last lines of output from now on."""

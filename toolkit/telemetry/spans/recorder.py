@@ -29,7 +29,7 @@ from toolkit.telemetry.spans.span import (
     Span,
 )
 from toolkit.telemetry.spans.totals import THE_REST, SpanTimes, SpanTotals
-from toolkit.telemetry.spans.writer import LONGEST_NAME, SpanWriter, name_of_thread
+from toolkit.telemetry.spans.writer import LONGEST_NAME, SpanWriter, as_attributes, name_of_thread
 from toolkit.timing.names import (
     APPLICATION,
     BESIDE_TRAINING,
@@ -174,7 +174,7 @@ class SpanRecorder:
         parent: AnySpan | str | None,
     ) -> AnySpan:
         """Return a span that has begun, now or at a wall time, inside `parent` or what is open now."""
-        span = self.make(name, dict(attributes) if attributes else {})
+        span = self.make(name, as_attributes(attributes) if attributes else {})
         start_time = self.as_time(start_time) if start_time is not None else None
         # One that is timed by the device as well has its fields in the one by the host's clock.
         timed: Any = getattr(span, "timed", span)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final
 
 from toolkit.core.run_context import RunContext
@@ -22,6 +22,8 @@ LONGEST_NAME: Final = 200
 _SMALL: Final = frozenset({int, float, bool, type(None)})
 _SMALL_TEXT: Final = 200
 _SMALL_NUMBER: Final = 32
+_MOST_ATTRIBUTES: Final = 10_000
+"""More than a record holds."""
 _SMALL_TREE: Final = 4_000
 
 
@@ -152,7 +154,7 @@ class SpanWriter:
             fields["span"] = span_name
         fields["name"] = self.as_name(name)
         if attributes:
-            fields["attributes"] = self._values.tree(dict(attributes))
+            fields["attributes"] = self._values.tree(as_attributes(attributes))
         self._add_step(fields)
         self._put(records.SPAN_EVENT, self._wall() if time is None else time, self._elapsed(), fields)
 
@@ -227,3 +229,14 @@ def name_of_thread(ident: int) -> str:
         if thread.ident == ident:
             return thread.name
     return str(ident)
+
+
+def as_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of attributes that were given as a mapping of any kind, even an endless one.
+
+    Raises:
+        TypeError: it is something else; `dict` would read a list of endless lists to the end.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"attributes are of the type {type(given).__name__}; they must be a mapping")
+    return dict(islice(given.items(), _MOST_ATTRIBUTES))
