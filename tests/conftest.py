@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -11,8 +12,11 @@ import threading
 import pytest
 from hypothesis import settings
 
+from tests.git_once import git_is_asked_once
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import is_long, longer
+
+__all__ = ["git_is_asked_once"]
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -23,6 +27,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # Hundreds of processes import the same files: they are compiled once, also where the machine would have it otherwise.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Several threads for a few numbers wait for each other, and for the tests of other workers.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("usual", max_examples=longer(25, 100))
 settings.load_profile("usual")
@@ -107,17 +114,26 @@ _LONGEST_FIRST = ("browser", "attacks", "faults", "load", "fuzz")
 
 
 def pytest_collection_modifyitems(items):
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     for item in items:
         if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
-        if item.get_closest_marker("root") and not (hasattr(os, "geteuid") and os.geteuid() == 0):
+        if not is_root and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="only root may mount file systems"))
     ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(_folder(item), len(ranks)))
 
 
+def pytest_collection_finish():
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    # Many tests end with a collection of garbage: what was imported is not looked through each time.
+    gc.collect()
+    gc.freeze()
+
+
 def _folder(item):
-    return item.path.relative_to(item.config.rootpath / "tests").parts[0]
+    return item.nodeid.split("/")[1]
 
 
 def _has_gpu():

@@ -10,12 +10,9 @@ import pytest
 
 from tests.faults.children import Background, Child
 from tests.faults.faulty_disk import FaultyDisk
-from tests.git_once import git_is_asked_once
 from tests.leftovers import remove_journals_of_runs_below
 from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry.options import TelemetryOptions
-
-__all__ = ["git_is_asked_once"]
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -22,7 +23,8 @@ from toolkit.mirrors.wandb import client as client_module
 from toolkit.mirrors.wandb.client import WandbError
 from toolkit.mirrors.wandb.exporter import WandbExporter
 
-messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+if importlib.util.find_spec("wandb") is None:
+    pytest.skip("W&B is not installed", allow_module_level=True)
 
 SECRET = "hf_" + "a1B2c3D4e5" * 3
 PATIENCE_S = 150.0
@@ -50,6 +52,9 @@ def kept_by_wandb(folder: Path):
     The file is a header of 7 bytes, then blocks of 32 KiB of pieces: checksum, length, kind (1 whole, 2 first,
     3 middle, 4 last), data.
     """
+    # Here, because it takes seconds in every worker that only collects this file.
+    from wandb.proto.wandb_internal_pb2 import Record
+
     (file,) = folder.rglob("*.wandb")
     data = file.read_bytes()
     found, parts, at = [], b"", 7
@@ -65,7 +70,7 @@ def kept_by_wandb(folder: Path):
         parts += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):
-            found.append(messages.Record.FromString(parts))
+            found.append(Record.FromString(parts))
             parts = b""
     return found
 
