@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= config/examples/train_lora_tiny_cpu_with_telemetry.yaml
 ARGS ?=
-# One more than most machines of two cores have: a test that waits for a process leaves its core to another.
-JOBS ?= 3
+# Two for each core of a small machine: a test that waits for a process leaves its core to another.
+JOBS ?= 4
 MINUTES ?= 10
 CORPUS ?= ../shared/corpus
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lengths import longer
+from tests.lengths import is_long, longer
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
 from toolkit.privacy.names import is_identifying
 from toolkit.privacy.redaction import Redactor
@@ -42,16 +42,22 @@ def redactor(**options):
     return Redactor(environ=ENVIRON, **options)
 
 
+def some_of(values, context):
+    """Return all values, or a third of them in `make test`: those of three contexts are all of them."""
+    return values if is_long() else values[list(CONTEXTS).index(context) % 3 :: 3]
+
+
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_no_planted_value_is_left_in_any_text(context):
-    written = {value: redactor().redact_text(CONTEXTS[context](value)) for _, value in PLANTED}
+    planted = [value for _, value in some_of(PLANTED, context)]
+    written = {value: redactor().redact_text(CONTEXTS[context](value)) for value in planted}
 
     assert {value: text for value, text in written.items() if found_in(text.encode(), value)} == {}
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_no_harmless_value_is_touched_in_any_text(context):
-    texts = [CONTEXTS[context](text) for text in HARMLESS]
+    texts = [CONTEXTS[context](text) for text in some_of(HARMLESS, context)]
 
     assert [text for text in texts if redactor().redact_text(text) != text] == []
 

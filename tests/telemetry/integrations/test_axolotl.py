@@ -19,14 +19,17 @@ import pytest
 import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from tests.lazy_module import LazyModule
 from tests.project.markdown import INTEGRATIONS, blocks
 from tests.records import read_records
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
+
+transformers = LazyModule("transformers")
+odd_trainers = LazyModule("tests.telemetry.integrations.odd_trainers")
 
 MODULE = "toolkit.telemetry.integrations.axolotl"
 PLUGIN = f"{MODULE}.TelemetryPlugin"
@@ -120,9 +123,9 @@ class StandIn:
             model = get_peft_model(model, LoraConfig(r=cfg["lora_r"], target_modules=["q_proj", "v_proj"]))
         plugin.post_lora_load(cfg, model)
         plugin.post_model_load(cfg, model)
-        trainer = Trainer(
+        trainer = transformers.Trainer(
             model=model,
-            args=TrainingArguments(
+            args=transformers.TrainingArguments(
                 output_dir=saved,
                 per_device_train_batch_size=cfg["micro_batch_size"],
                 gradient_accumulation_steps=cfg["gradient_accumulation_steps"],
@@ -283,22 +286,10 @@ def sessions(folder):
     return json.loads((only_run(folder) / "run.json").read_text())["sessions"]
 
 
-class At(TrainerCallback):
-    """Does something before a step."""
-
-    def __init__(self, step, do):
-        self.step = step
-        self.do = do
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1:
-            self.do(kwargs["model"])
-
-
 def ask(axolotl, step, action):
     """Return a callback that writes a request into the control file, and makes the run read it."""
 
-    return At(step, lambda _: control_requests.ask(axolotl.plugin.log, actions=[action]))
+    return odd_trainers.At(step, lambda _: control_requests.ask(axolotl.plugin.log, actions=[action]))
 
 
 @pytest.fixture(scope="module")
@@ -479,7 +470,7 @@ def test_a_failure_is_recorded_and_raised_unchanged(axolotl, config, tmp_path):
         raise error
 
     with pytest.raises(RuntimeError) as caught:
-        axolotl.train(axolotl.load(**config(tmp_path)), [At(2, fail)])
+        axolotl.train(axolotl.load(**config(tmp_path)), [odd_trainers.At(2, fail)])
 
     assert caught.value is error
     assert sessions(tmp_path)[-1]["status"] == "failed"
@@ -497,7 +488,7 @@ def test_an_interruption_is_no_failure(axolotl, config, tmp_path, way_out, expec
         raise way_out
 
     with pytest.raises(type(way_out)):
-        axolotl.train(axolotl.load(**config(tmp_path)), [At(2, leave)])
+        axolotl.train(axolotl.load(**config(tmp_path)), [odd_trainers.At(2, leave)])
 
     assert sessions(tmp_path)[-1]["status"] == expected
 
@@ -507,7 +498,7 @@ def test_a_loss_that_is_no_number_is_seen(axolotl, config, tmp_path):
         with torch.no_grad():
             next(model.parameters()).fill_(math.nan)
 
-    axolotl.train(axolotl.load(**config(tmp_path, max_steps=3)), [At(2, spoil)])
+    axolotl.train(axolotl.load(**config(tmp_path, max_steps=3)), [odd_trainers.At(2, spoil)])
 
     seen = {step["global_step"]: step["nan_inf_detected"] for step in records(tmp_path, "step")}
     assert seen == {1: False, 2: True, 3: True}

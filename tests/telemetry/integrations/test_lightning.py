@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import csv
+import importlib.util
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 from pathlib import Path
 
 import pytest
 
+from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.integrations import control_requests
@@ -25,20 +26,12 @@ from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
 
 torch = pytest.importorskip("torch")
-L = pytest.importorskip("lightning.pytorch")
+if importlib.util.find_spec("lightning") is None:
+    pytest.skip("Lightning is not installed", allow_module_level=True)
 
-from lightning.pytorch.callbacks import (  # noqa: E402  # only where Lightning is installed
-    GradientAccumulationScheduler,
-    ModelCheckpoint,
-)
-from lightning.pytorch.loggers import CSVLogger  # noqa: E402
-from lightning.pytorch.plugins.io import AsyncCheckpointIO  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-
-from toolkit.telemetry.integrations.lightning import (  # noqa: E402
-    TelemetryCallback,
-    TelemetryLightningLogger,
-)
+L = LazyModule("lightning.pytorch")
+modules = LazyModule("tests.telemetry.integrations.lightning_modules")
+ours = LazyModule("toolkit.telemetry.integrations.lightning")
 
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 SAMPLES, BATCH, ACCUMULATED, EPOCHS = 20, 4, 2, 2
@@ -53,81 +46,12 @@ def _without_lightnings_advice():
         yield
 
 
-class Regression(L.LightningModule):
-    """Two layers; remembers the loss and the learning rate of each batch itself."""
-
-    def __init__(self, width=8, at_batch=None):
-        super().__init__()
-        self.save_hyperparameters("width")
-        self.layers = torch.nn.Sequential(
-            torch.nn.Linear(4, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)
-        )
-        self.at_batch = at_batch
-        self.losses = []
-
-    def loss_of(self, batch):
-        features, target = batch
-        return ((self.layers(features) - target) ** 2).mean()
-
-    def training_step(self, batch, batch_idx):
-        loss = self.loss_of(batch)
-        if self.at_batch is not None:
-            loss = self.at_batch(self, len(self.losses), loss)
-        self.losses.append(loss.item())
-        self.log("train_mse", loss, on_step=True, on_epoch=True)
-        self.log("test_of_names", 1.5)
-        return loss
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss_of(batch))
-        self.log("score", 2.5)
-
-    def test_step(self, batch, batch_idx):
-        self.log("test_loss", self.loss_of(batch))
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        halved = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-        return [optimizer], [{"scheduler": halved, "interval": "step"}]
-
-
-class TwoOptimizers(Regression):
-    """Steps by hand, with two optimizers a batch, and returns no loss."""
-
-    def __init__(self):
-        super().__init__()
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        for optimizer in self.optimizers():
-            optimizer.zero_grad()
-            loss = self.loss_of(batch)
-            self.manual_backward(loss)
-            optimizer.step()
-        self.log_dict({"loss": loss, "grad_2.0_norm_total": 3.5})
-
-    def configure_optimizers(self):
-        first, _, second = self.layers
-        return [
-            torch.optim.SGD(first.parameters(), lr=0.1),
-            torch.optim.SGD(second.parameters(), lr=0.2),
-        ]
-
-
-class ThreeOptimizers(TwoOptimizers):
-    """Makes three steps of each batch."""
-
-    def configure_optimizers(self):
-        first, second = super().configure_optimizers()
-        return [first, second, torch.optim.SGD(self.parameters(), lr=0.3)]
-
-
 def loader(batch_size=BATCH):
     generator = torch.Generator().manual_seed(0)
-    data = TensorDataset(
+    data = torch.utils.data.TensorDataset(
         torch.randn(SAMPLES, 4, generator=generator), torch.randn(SAMPLES, 1, generator=generator)
     )
-    return DataLoader(data, batch_size=batch_size)
+    return torch.utils.data.DataLoader(data, batch_size=batch_size)
 
 
 def trainer_of(folder, callbacks, **options):
@@ -138,7 +62,7 @@ def trainer_of(folder, callbacks, **options):
             "logger": False,
             "enable_progress_bar": False,
             "enable_model_summary": False,
-            "enable_checkpointing": any(isinstance(one, ModelCheckpoint) for one in callbacks),
+            "enable_checkpointing": any(isinstance(one, L.callbacks.ModelCheckpoint) for one in callbacks),
             "default_root_dir": folder,
             "callbacks": callbacks,
             **options,
@@ -147,13 +71,13 @@ def trainer_of(folder, callbacks, **options):
 
 
 def callback_of(folder, **options):
-    return TelemetryCallback(
+    return ours.TelemetryCallback(
         **{"log_dir": folder / "logs", "run_name": "r", "log_every": 1, **QUIET, **options}
     )
 
 
 def logger_of(folder, **options):
-    return TelemetryLightningLogger(
+    return ours.TelemetryLightningLogger(
         **{"log_dir": folder / "logs", "run_name": "r", "save_dir": folder, **QUIET, **options}
     )
 
@@ -172,16 +96,16 @@ def trained(tmp_path_factory):
     """A training with accumulation, validation, checkpoints and Lightning's own CSV file, and a test after it."""
     folder = tmp_path_factory.mktemp("lightning")
     torch.manual_seed(0)
-    module = Regression()
+    module = modules.Regression()
     callback = callback_of(folder, perf_tag="cpu", session_tag="night")
-    saves = ModelCheckpoint(dirpath=folder / "kept", monitor="val_loss", save_top_k=-1)
+    saves = L.callbacks.ModelCheckpoint(dirpath=folder / "kept", monitor="val_loss", save_top_k=-1)
     trainer = trainer_of(
         folder,
         [callback, saves],
         accumulate_grad_batches=ACCUMULATED,
         gradient_clip_val=1.0,
         log_every_n_steps=1,
-        logger=CSVLogger(folder, name="csv", version=""),
+        logger=L.loggers.CSVLogger(folder, name="csv", version=""),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -309,12 +233,17 @@ def test_the_modules_own_methods_are_profiled_without_a_line_and_given_back(trai
     folder, _, _, module = trained
     names = {name for step in records(folder, "step") for name in step}
 
-    assert {"profiling/Regression.training_step", "profiling/Regression.optimizer_step"} <= names
+    assert {
+        "profiling/Regression.training_step",
+        "profiling/Regression.optimizer_step",
+    } <= names
     assert not [name for name in vars(module) if name.endswith("_step")]
 
 
 def test_profiling_can_be_switched_off(tmp_path):
-    trainer_of(tmp_path, [callback_of(tmp_path, profiling=False)], max_epochs=1).fit(Regression(), loader())
+    trainer_of(tmp_path, [callback_of(tmp_path, profiling=False)], max_epochs=1).fit(
+        modules.Regression(), loader()
+    )
 
     assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
 
@@ -364,11 +293,11 @@ def test_the_trainer_is_left_as_it_was(trained):
 
 
 def test_a_training_from_a_checkpoint_resumes_its_run(tmp_path):
-    saves = ModelCheckpoint(dirpath=tmp_path, save_last=True)
-    trainer_of(tmp_path, [callback_of(tmp_path), saves], max_epochs=1).fit(Regression(), loader())
+    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    trainer_of(tmp_path, [callback_of(tmp_path), saves], max_epochs=1).fit(modules.Regression(), loader())
     resumed = callback_of(tmp_path)
     trainer_of(tmp_path, [resumed], max_epochs=2).fit(
-        Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
+        modules.Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
     )
 
     assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["r"]
@@ -382,7 +311,7 @@ def test_a_training_from_a_checkpoint_resumes_its_run(tmp_path):
 def test_requests_are_carried_out_between_two_steps(tmp_path):
     asked = []
 
-    class WithKnob(TelemetryCallback):
+    class WithKnob(ours.TelemetryCallback):
         def on_request(self, trainer, pl_module, request):
             asked.append((trainer.global_step, request.name, request.value))
 
@@ -398,7 +327,7 @@ def test_requests_are_carried_out_between_two_steps(tmp_path):
         return loss
 
     trainer = trainer_of(tmp_path, [callback], max_epochs=100)
-    trainer.fit(Regression(at_batch=ask), loader())
+    trainer.fit(modules.Regression(at_batch=ask), loader())
 
     assert trainer.global_step == 4
     assert asked == [(2, "strength", 0.5)]
@@ -427,7 +356,7 @@ def test_a_requested_save_that_fails_does_not_stop_the_training(tmp_path, monkey
 
     trainer = trainer_of(tmp_path, [callback])
     monkeypatch.setattr(trainer.strategy, "save_checkpoint", raising(OSError("no space left")))
-    trainer.fit(Regression(at_batch=ask), loader())
+    trainer.fit(modules.Regression(at_batch=ask), loader())
 
     assert trainer.global_step == 10
     (span,) = spans(tmp_path, "checkpoint_save_sync")
@@ -440,10 +369,10 @@ def test_a_requested_save_that_fails_does_not_stop_the_training(tmp_path, monkey
 
 def test_a_checkpoint_of_the_trainers_own_that_fails_raises_as_without_us(tmp_path, monkeypatch):
     failure = OSError("no space left")
-    trainer = trainer_of(tmp_path, [callback_of(tmp_path), ModelCheckpoint(dirpath=tmp_path)])
+    trainer = trainer_of(tmp_path, [callback_of(tmp_path), L.callbacks.ModelCheckpoint(dirpath=tmp_path)])
     monkeypatch.setattr(trainer.strategy, "save_checkpoint", raising(failure))
     with pytest.raises(OSError) as caught:
-        trainer.fit(Regression(), loader())
+        trainer.fit(modules.Regression(), loader())
 
     assert caught.value is failure
     assert spans(tmp_path, "checkpoint_save_sync")[0]["error"]["type"] == "OSError"
@@ -453,9 +382,9 @@ def test_a_checkpoint_of_the_trainers_own_that_fails_raises_as_without_us(tmp_pa
 
 
 def test_a_background_checkpoint_is_recorded_once_it_is_saved(tmp_path):
-    plugin = AsyncCheckpointIO()
-    saves = ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)
-    trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[plugin]).fit(Regression(), loader())
+    plugin = L.plugins.io.AsyncCheckpointIO()
+    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)
+    trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[plugin]).fit(modules.Regression(), loader())
 
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5, 10]
     assert all(r["bytes"] > 0 for r in records(tmp_path, "checkpoint"))
@@ -466,7 +395,7 @@ def test_a_background_checkpoint_is_recorded_once_it_is_saved(tmp_path):
 
 def test_a_validation_alone_is_a_run_of_its_own(tmp_path):
     callback = callback_of(tmp_path)
-    (recorded,) = trainer_of(tmp_path, [callback]).validate(Regression(), loader(), verbose=False)
+    (recorded,) = trainer_of(tmp_path, [callback]).validate(modules.Regression(), loader(), verbose=False)
 
     (evaluation,) = records(tmp_path, "eval")
     assert evaluation["val_loss"] == pytest.approx(recorded["val_loss"], rel=1e-6)
@@ -484,7 +413,7 @@ def test_a_training_that_fails_is_a_failed_run_and_raises_the_same(tmp_path):
         return loss
 
     with pytest.raises(ValueError) as caught:
-        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(Regression(at_batch=fail), loader())
+        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(modules.Regression(at_batch=fail), loader())
 
     assert caught.value is failure
     (end,) = records(tmp_path, "end")
@@ -510,7 +439,7 @@ def test_a_training_that_is_interrupted_is_a_stopped_run(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit):
-        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(Regression(at_batch=interrupt), loader())
+        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(modules.Regression(at_batch=interrupt), loader())
 
     (end,) = records(tmp_path, "end")
     assert (end["status"], end["reason"]) == ("stopped", "interrupted")
@@ -521,7 +450,7 @@ def test_a_loss_that_is_no_number_is_seen(tmp_path):
         return loss * float("nan") if batch == 2 else loss
 
     callback = callback_of(tmp_path, log_every=100)
-    trainer_of(tmp_path, [callback], max_epochs=1).fit(Regression(at_batch=spoil), loader())
+    trainer_of(tmp_path, [callback], max_epochs=1).fit(modules.Regression(at_batch=spoil), loader())
 
     seen = [r for r in records(tmp_path, "step") if r["nan_inf_detected"]]
     assert seen[0]["global_step"] == 3
@@ -530,7 +459,7 @@ def test_a_loss_that_is_no_number_is_seen(tmp_path):
 def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_them(tmp_path):
     callback = callback_of(tmp_path)
     trainer = trainer_of(tmp_path, [callback], max_epochs=1)
-    trainer.fit(TwoOptimizers(), loader())
+    trainer.fit(modules.TwoOptimizers(), loader())
 
     steps = records(tmp_path, "step")
     assert trainer.global_step == 10
@@ -544,7 +473,7 @@ def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_
 
 
 def test_a_logger_and_a_callback_write_one_run(tmp_path):
-    logger = TelemetryLightningLogger(
+    logger = ours.TelemetryLightningLogger(
         log_dir=tmp_path / "logs", run_name="both", log_every=1, save_dir=tmp_path / "saved", **QUIET
     )
 
@@ -554,9 +483,9 @@ def test_a_logger_and_a_callback_write_one_run(tmp_path):
             logger.log_hyperparams({"late": True})
         return loss
 
-    saves = ModelCheckpoint()
-    trainer = trainer_of(tmp_path, [TelemetryCallback(), saves], logger=logger, log_every_n_steps=1)
-    trainer.fit(Regression(at_batch=add), loader(), loader())
+    saves = L.callbacks.ModelCheckpoint()
+    trainer = trainer_of(tmp_path, [ours.TelemetryCallback(), saves], logger=logger, log_every_n_steps=1)
+    trainer.fit(modules.Regression(at_batch=add), loader(), loader())
 
     assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["both"]
     steps = records(tmp_path, "step", name="both")
@@ -568,18 +497,20 @@ def test_a_logger_and_a_callback_write_one_run(tmp_path):
     assert Path(saves.dirpath) == tmp_path / "saved/both/checkpoints"
     assert (logger.name, logger.log_dir) == ("both", str(tmp_path / "logs/both"))
 
-    trainer_of(tmp_path, [], logger=logger).test(Regression(), loader(), verbose=False)
+    trainer_of(tmp_path, [], logger=logger).test(modules.Regression(), loader(), verbose=False)
 
     assert "test_loss" in records(tmp_path, "eval", name="both", session=2)[-1]
     assert [r["status"] for r in records(tmp_path, "end", name="both")] == ["finished", "finished"]
 
 
 def test_a_logger_alone_writes_what_lightning_hands_to_loggers(tmp_path):
-    logger = TelemetryLightningLogger(log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET)
-    theirs = CSVLogger(tmp_path, name="csv", version="")
-    saves = ModelCheckpoint(dirpath=tmp_path, monitor="val_loss")
+    logger = ours.TelemetryLightningLogger(
+        log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET
+    )
+    theirs = L.loggers.CSVLogger(tmp_path, name="csv", version="")
+    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="val_loss")
     trainer = trainer_of(tmp_path, [saves], logger=[logger, theirs], log_every_n_steps=1)
-    trainer.fit(Regression(), loader(), loader())
+    trainer.fit(modules.Regression(), loader(), loader())
 
     steps = [r for r in records(tmp_path, "step") if "train_mse_step" in r]
     assert [r["global_step"] for r in steps] == [*range(10)]
@@ -595,20 +526,22 @@ def test_a_logger_alone_writes_what_lightning_hands_to_loggers(tmp_path):
 
 
 def test_a_logger_alone_records_that_a_training_failed(tmp_path):
-    logger = TelemetryLightningLogger(log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET)
+    logger = ours.TelemetryLightningLogger(
+        log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET
+    )
 
     def fail(module, batch, loss):
         raise ValueError("no such sample")
 
     with pytest.raises(ValueError, match="no such sample"):
-        trainer_of(tmp_path, [], logger=logger).fit(Regression(at_batch=fail), loader())
+        trainer_of(tmp_path, [], logger=logger).fit(modules.Regression(at_batch=fail), loader())
 
     assert records(tmp_path, "end")[0]["status"] == "failed"
 
 
 def test_a_logger_that_was_given_stays_open_for_its_owner(tmp_path):
     log = make_logger(tmp_path / "logs", log_every=1)
-    trainer_of(tmp_path, [TelemetryCallback(log)], max_epochs=1).fit(Regression(), loader())
+    trainer_of(tmp_path, [ours.TelemetryCallback(log)], max_epochs=1).fit(modules.Regression(), loader())
 
     assert log.is_live
     log.close()
@@ -624,7 +557,7 @@ def test_switched_off_nothing_is_written_and_nothing_put_around_the_trainer(tmp_
         return loss
 
     callback = callback_of(tmp_path, enabled=False)
-    trainer_of(tmp_path, [callback], max_epochs=1).fit(Regression(at_batch=look), loader(), loader())
+    trainer_of(tmp_path, [callback], max_epochs=1).fit(modules.Regression(at_batch=look), loader(), loader())
 
     assert not (tmp_path / "logs").exists()
     assert set(seen) == {False}
@@ -637,8 +570,8 @@ def test_switched_off_nothing_is_written_and_nothing_put_around_the_trainer(tmp_
 def test_a_broken_logger_does_not_stop_the_training(tmp_path, monkeypatch, method, caplog):
     monkeypatch.setattr(TelemetryLogger, method, raising(RuntimeError("broken")))
     callback = callback_of(tmp_path)
-    trainer = trainer_of(tmp_path, [callback, ModelCheckpoint(dirpath=tmp_path)])
-    trainer.fit(Regression(), loader(), loader())
+    trainer = trainer_of(tmp_path, [callback, L.callbacks.ModelCheckpoint(dirpath=tmp_path)])
+    trainer.fit(modules.Regression(), loader(), loader())
 
     assert trainer.global_step == 10
     assert (tmp_path / "epoch=1-step=10.ckpt").exists()
@@ -647,7 +580,7 @@ def test_a_broken_logger_does_not_stop_the_training(tmp_path, monkeypatch, metho
 
 
 def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
-    for make in (TelemetryCallback, TelemetryLightningLogger):
+    for make in (ours.TelemetryCallback, ours.TelemetryLightningLogger):
         with pytest.raises(OptionsError, match="log_evry"):
             make(log_evry=5)
         with pytest.raises(OptionsError, match="log_every"):
@@ -655,12 +588,12 @@ def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
         with pytest.raises(OptionsError, match="log_dir"):
             make(make_logger(tmp_path, enabled=False), log_dir="logs")
     with pytest.raises(OptionsError, match="options"):
-        TelemetryCallback(TelemetryLightningLogger(), log_dir="logs")
+        ours.TelemetryCallback(ours.TelemetryLightningLogger(), log_dir="logs")
 
 
 def test_a_callback_can_be_sent_to_another_process(trained):
     _, _, callback, _ = trained
-    copied = pickle.loads(pickle.dumps(TelemetryCallback(run_name="r", log_dir="logs")))
+    copied = pickle.loads(pickle.dumps(ours.TelemetryCallback(run_name="r", log_dir="logs")))
     resumed = pickle.loads(pickle.dumps(callback))
 
     assert (copied.telemetry, copied.is_live, copied.guard.total) == (None, False, 0)
@@ -669,7 +602,7 @@ def test_a_callback_can_be_sent_to_another_process(trained):
 
 def test_metrics_are_on_every_record_however_many_steps_a_batch_makes(tmp_path):
     callback = callback_of(tmp_path, log_every=5)
-    trainer_of(tmp_path, [callback]).fit(ThreeOptimizers(), loader())
+    trainer_of(tmp_path, [callback]).fit(modules.ThreeOptimizers(), loader())
 
     recorded = [(r["global_step"], "loss" in r) for r in records(tmp_path, "step")]
     assert recorded == [(step, True) for step in (3, 6, 12, 15, 21, 27, 30)]
@@ -681,10 +614,10 @@ def test_no_last_step_is_promised_that_may_be_another(tmp_path):
         trainer_of(tmp_path, [callback, *others], **limits).fit(module, loader())
         return records(tmp_path, "start", name=callback.telemetry.run_folder.name)[0].get("max_steps")
 
-    assert promised(Regression(), max_steps=1000) == 10
-    assert promised(Regression(), max_steps=3) == 3
-    assert promised(TwoOptimizers()) is None
-    assert promised(Regression(), GradientAccumulationScheduler({0: 1, 1: 2})) is None
+    assert promised(modules.Regression(), max_steps=1000) == 10
+    assert promised(modules.Regression(), max_steps=3) == 3
+    assert promised(modules.TwoOptimizers()) is None
+    assert promised(modules.Regression(), L.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})) is None
 
 
 def test_a_clipped_value_is_not_recorded_as_a_norm(tmp_path):
@@ -694,13 +627,13 @@ def test_a_clipped_value_is_not_recorded_as_a_norm(tmp_path):
         max_epochs=1,
         gradient_clip_val=0.5,
         gradient_clip_algorithm="value",
-    ).fit(Regression(), loader())
+    ).fit(modules.Regression(), loader())
 
     assert "max_grad_norm" not in records(tmp_path, "start")[0]
 
 
 def test_layers_without_a_size_do_not_keep_the_start_back(tmp_path):
-    module = Regression()
+    module = modules.Regression()
     module.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.Linear(8, 1))
     trainer_of(tmp_path, [callback_of(tmp_path)], max_epochs=1).fit(module, loader())
 
@@ -709,25 +642,12 @@ def test_layers_without_a_size_do_not_keep_the_start_back(tmp_path):
     assert "model_total_params" not in start
 
 
-class BatchwiseValidation(Regression):
-    """Logs single batches of its validation, and hands something to the logger itself."""
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss_of(batch), on_step=True, on_epoch=True)
-        self.log("val_last", float(batch_idx), on_step=True, on_epoch=False)
-        self.log("score", 2.5, on_step=True, on_epoch=True)
-
-    def on_validation_epoch_end(self):
-        if self.logger is not None and not self.trainer.sanity_checking:
-            self.logger.log_metrics({"handed": 7.0, "epoch": self.current_epoch})
-
-
 @pytest.mark.parametrize("has_callback", [True, False])
 def test_single_batches_of_a_validation_are_on_no_record(tmp_path, has_callback):
     logger = logger_of(tmp_path, log_every=1)
-    callbacks = [TelemetryCallback()] if has_callback else []
+    callbacks = [ours.TelemetryCallback()] if has_callback else []
     trainer = trainer_of(tmp_path, callbacks, logger=logger, log_every_n_steps=1, val_check_interval=2)
-    trainer.fit(BatchwiseValidation(), loader(), loader(10))
+    trainer.fit(modules.BatchwiseValidation(), loader(), loader(10))
 
     names = {"val_loss_step", "val_last", "score_step"}
     assert [r for r in records(tmp_path) if names & set(r)] == []
@@ -741,7 +661,7 @@ def test_single_batches_of_a_validation_are_on_no_record(tmp_path, has_callback)
 def test_metrics_passed_to_the_logger_are_in_the_right_record(tmp_path):
     logger = logger_of(tmp_path, log_every=1)
 
-    class Handing(BatchwiseValidation):
+    class Handing(modules.BatchwiseValidation):
         def training_step(self, batch, batch_idx):
             # With this name Lightning passes another step than its own to its loggers.
             self.log("step", 100.0)
@@ -756,7 +676,9 @@ def test_metrics_passed_to_the_logger_are_in_the_right_record(tmp_path):
         def on_train_end(self):
             self.logger.log_metrics({"last": 3.0})
 
-    trainer = trainer_of(tmp_path, [TelemetryCallback()], logger=logger, log_every_n_steps=1, max_epochs=1)
+    trainer = trainer_of(
+        tmp_path, [ours.TelemetryCallback()], logger=logger, log_every_n_steps=1, max_epochs=1
+    )
     trainer.fit(Handing(), loader(), loader(10))
     trainer.test(Handing(), loader(), verbose=False)
 
@@ -776,13 +698,15 @@ def test_a_logger_alone_uses_the_latest_step_by_default(tmp_path):
             logger.log_metrics({"own": 7.0})
         return loss
 
-    trainer_of(tmp_path, [], logger=logger, log_every_n_steps=1).fit(Regression(at_batch=add), loader())
+    trainer_of(tmp_path, [], logger=logger, log_every_n_steps=1).fit(
+        modules.Regression(at_batch=add), loader()
+    )
 
     assert [r["global_step"] for r in records(tmp_path, "step") if "own" in r] == [2]
 
 
 def test_predictions_are_no_run(tmp_path):
-    class Predicting(Regression):
+    class Predicting(modules.Regression):
         def predict_step(self, batch, batch_idx):
             return self.layers(batch[0])
 
@@ -795,38 +719,38 @@ def test_predictions_are_no_run(tmp_path):
 @pytest.mark.parametrize("has_callback", [True, False])
 def test_a_second_training_gets_a_new_run_unless_it_resumes(tmp_path, has_callback):
     logger = logger_of(tmp_path, log_every=1)
-    callbacks = [TelemetryCallback(logger)] if has_callback else []
+    callbacks = [ours.TelemetryCallback(logger)] if has_callback else []
 
     def new_trainer():
         return trainer_of(tmp_path, callbacks, logger=logger, log_every_n_steps=1, max_epochs=1)
 
-    new_trainer().validate(Regression(), loader(), verbose=False)
+    new_trainer().validate(modules.Regression(), loader(), verbose=False)
     trainer = new_trainer()
-    trainer.fit(Regression(), loader())
+    trainer.fit(modules.Regression(), loader())
     trainer.fit_loop.max_epochs = 2
     trainer.fit(trainer.lightning_module, loader())
-    new_trainer().fit(Regression(), loader())
+    new_trainer().fit(modules.Regression(), loader())
 
     sessions = {folder.name: len(read_manifest(folder).sessions) for folder in (tmp_path / "logs").iterdir()}
     assert sessions == {"r": 3, "r-2": 1}
 
 
 def test_checkpoints_of_a_given_logger_name_its_own_run(tmp_path):
-    saves = ModelCheckpoint(dirpath=tmp_path, save_last=True)
+    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_last=True)
     trainer_of(tmp_path, [callback_of(tmp_path, run_name="first"), saves], max_epochs=1).fit(
-        Regression(), loader()
+        modules.Regression(), loader()
     )
     with make_logger(tmp_path / "logs") as log:
-        callback = TelemetryCallback(log)
+        callback = ours.TelemetryCallback(log)
         trainer_of(tmp_path, [callback]).fit(
-            Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
+            modules.Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
         )
 
     assert callback.state_dict() == {"run_id": log.run_id}
 
 
 def test_a_background_checkpoint_is_recorded_even_if_a_better_one_replaced_it(tmp_path):
-    class InTheirOrder(AsyncCheckpointIO):
+    class InTheirOrder(L.plugins.io.AsyncCheckpointIO):
         """Removes nothing that is still to be saved: Lightning's own would find no file, and it would stay."""
 
         def remove_checkpoint(self, path):
@@ -835,9 +759,9 @@ def test_a_background_checkpoint_is_recorded_even_if_a_better_one_replaced_it(tm
 
     # So that each epoch is better than the last.
     torch.manual_seed(0)
-    saves = ModelCheckpoint(dirpath=tmp_path, monitor="train_mse_epoch", save_top_k=1)
+    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="train_mse_epoch", save_top_k=1)
     trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[InTheirOrder()], max_epochs=3).fit(
-        Regression(), loader()
+        modules.Regression(), loader()
     )
 
     assert len([*tmp_path.glob("*.ckpt")]) == 1
@@ -845,7 +769,7 @@ def test_a_background_checkpoint_is_recorded_even_if_a_better_one_replaced_it(tm
 
 
 def test_what_was_done_before_a_failure_is_recorded(tmp_path):
-    plugin = AsyncCheckpointIO()
+    plugin = L.plugins.io.AsyncCheckpointIO()
 
     class FailsInTheEnd(L.Callback):
         def on_train_epoch_end(self, trainer, pl_module):
@@ -854,16 +778,16 @@ def test_what_was_done_before_a_failure_is_recorded(tmp_path):
                 plugin._executor.shutdown(wait=True)
                 raise ValueError("no such sample")
 
-    callbacks = [callback_of(tmp_path), FailsInTheEnd(), ModelCheckpoint(dirpath=tmp_path)]
+    callbacks = [callback_of(tmp_path), FailsInTheEnd(), L.callbacks.ModelCheckpoint(dirpath=tmp_path)]
     with pytest.raises(ValueError, match="no such sample"):
-        trainer_of(tmp_path, callbacks, plugins=[plugin]).fit(Regression(), loader())
+        trainer_of(tmp_path, callbacks, plugins=[plugin]).fit(modules.Regression(), loader())
 
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5]
     assert [r["epoch"] for r in records(tmp_path, "epoch")] == [0, 1]
 
 
 def test_a_batch_that_the_module_refuses_ends_with_its_epoch(tmp_path):
-    class Refusing(Regression):
+    class Refusing(modules.Regression):
         def on_train_batch_start(self, batch, batch_idx):
             return -1 if batch_idx == 2 else None
 
@@ -891,12 +815,12 @@ def test_a_trainer_can_be_copied_during_its_training(tmp_path, how):
 
     callback = callback_of(tmp_path)
     trainer = trainer_of(tmp_path, [callback, Copies()], max_epochs=1)
-    trainer.fit(Regression(), loader())
+    trainer.fit(modules.Regression(), loader())
     (copied,) = copies
-    (ours,) = [one for one in copied.callbacks if isinstance(one, TelemetryCallback)]
+    (copied_callback,) = [one for one in copied.callbacks if isinstance(one, ours.TelemetryCallback)]
     copied.save_checkpoint(tmp_path / "copied.ckpt")
 
-    assert (ours.is_live, ours.state_dict()) == (False, callback.state_dict())
+    assert (copied_callback.is_live, copied_callback.state_dict()) == (False, callback.state_dict())
     assert torch.load(tmp_path / "copied.ckpt", weights_only=True)["global_step"] == 2
     assert records(tmp_path, "checkpoint") == []
     assert len(records(tmp_path, "step")) == trainer.global_step == 5
@@ -908,11 +832,11 @@ def test_a_trainer_within_another_is_left_out(tmp_path):
 
     def evaluate(module, batch, loss):
         if batch == 2:
-            trainer_of(tmp_path, [callback]).validate(Regression(), loader(), verbose=False)
+            trainer_of(tmp_path, [callback]).validate(modules.Regression(), loader(), verbose=False)
         return loss
 
     trainer = trainer_of(tmp_path, [callback], max_epochs=1)
-    trainer.fit(Regression(at_batch=evaluate), loader())
+    trainer.fit(modules.Regression(at_batch=evaluate), loader())
 
     assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2, 3, 4, 5]
     assert records(tmp_path, "eval") == []
@@ -929,11 +853,11 @@ def test_a_training_whose_end_another_callback_hides_is_ended_before_the_next(tm
         raise ValueError("no such sample")
 
     callback = callback_of(tmp_path)
-    callbacks = [Hides(), callback, ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)]
+    callbacks = [Hides(), callback, L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)]
     trainer = trainer_of(tmp_path, callbacks)
     with pytest.raises(RuntimeError, match="broken, too"):
-        trainer.fit(Regression(at_batch=fail), loader())
-    trainer.fit(Regression(), loader())
+        trainer.fit(modules.Regression(at_batch=fail), loader())
+    trainer.fit(modules.Regression(), loader())
 
     ended = {
         folder.name: read_manifest(folder).sessions[0].status for folder in (tmp_path / "logs").iterdir()
@@ -950,7 +874,7 @@ def test_a_training_that_is_terminated_is_a_stopped_run(tmp_path):
         return loss
 
     with pytest.raises(SystemExit):
-        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(Regression(at_batch=terminate), loader())
+        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(modules.Regression(at_batch=terminate), loader())
 
     (end,) = records(tmp_path, "end")
     assert (end["status"], end["reason"]) == ("stopped", "signal")
@@ -958,8 +882,10 @@ def test_a_training_that_is_terminated_is_a_stopped_run(tmp_path):
 
 def test_fast_dev_run_without_loggers_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    logger = TelemetryLightningLogger(enabled=False)
-    trainer_of(tmp_path, [TelemetryCallback()], logger=logger, fast_dev_run=True).fit(Regression(), loader())
+    logger = ours.TelemetryLightningLogger(enabled=False)
+    trainer_of(tmp_path, [ours.TelemetryCallback()], logger=logger, fast_dev_run=True).fit(
+        modules.Regression(), loader()
+    )
 
     assert not (tmp_path / "logs").exists()
 
@@ -967,14 +893,14 @@ def test_fast_dev_run_without_loggers_writes_nothing(tmp_path, monkeypatch):
 def test_a_training_is_the_same_with_us(tmp_path):
     def train(callbacks, logger):
         L.seed_everything(0)
-        module = Regression()
+        module = modules.Regression()
         trainer = trainer_of(tmp_path, callbacks, logger=logger, accumulate_grad_batches=ACCUMULATED)
         trainer.fit(module, loader(), loader(10))
         return [*module.losses, *torch.nn.utils.parameters_to_vector(module.parameters()).tolist()]
 
     logger = logger_of(tmp_path, log_every=1)
 
-    assert train([TelemetryCallback()], logger) == train([], False)
+    assert train([ours.TelemetryCallback()], logger) == train([], False)
 
 
 OTHER_NAME = """
@@ -1149,16 +1075,8 @@ def fit(folder, module, *, log_every=1, max_epochs=EPOCHS):
     trainer.fit(module, loader(), loader(10))
 
 
-class LogsANorm(Regression):
-    """Logs a gradient norm of its own, with some steps only; one of them is huge."""
-
-    def on_before_optimizer_step(self, optimizer):
-        if self.global_step % 2 == 1:
-            self.log("grad_norm", 1e9 if self.global_step == 3 else 1.0)
-
-
 def test_metrics_of_steps_without_a_record_are_on_the_next_one(tmp_path):
-    fit(tmp_path, LogsANorm(), log_every=100, max_epochs=4)
+    fit(tmp_path, modules.LogsANorm(), log_every=100, max_epochs=4)
     first, last = records(tmp_path, "step")
 
     assert (first["global_step"], last["global_step"]) == (1, 12)
@@ -1168,26 +1086,18 @@ def test_metrics_of_steps_without_a_record_are_on_the_next_one(tmp_path):
 
 
 def test_a_step_of_fewer_batches_has_fewer_samples(tmp_path):
-    fit(tmp_path, Regression())
+    fit(tmp_path, modules.Regression())
     found = records(tmp_path, "step")
 
     samples = [step["samples_per_sec"] * step["sec_per_step"] for step in found if "sec_per_step" in step]
     assert samples == pytest.approx([8.0, 4.0, 8.0, 8.0, 4.0])
 
 
-class SlowValidation(Regression):
-    """Takes its time with the validation."""
-
-    SLOW_S = 0.2
-
-    def validation_step(self, batch, batch_idx):
-        time.sleep(self.SLOW_S)
-        super().validation_step(batch, batch_idx)
-
-
 def test_a_validation_does_not_count_as_step_time(tmp_path):
-    fit(tmp_path, SlowValidation())
+    fit(tmp_path, modules.SlowValidation())
     found = records(tmp_path, "step")
 
     # Between the last step of the first epoch and the first of the second.
-    assert found[3]["sec_per_step"] <= found[3]["elapsed"] - found[2]["elapsed"] - SlowValidation.SLOW_S
+    assert (
+        found[3]["sec_per_step"] <= found[3]["elapsed"] - found[2]["elapsed"] - modules.SlowValidation.SLOW_S
+    )

@@ -8,30 +8,31 @@ import pickle
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
-from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.integrations.transformers import TelemetryCallback
-from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
-from toolkit.telemetry.integrations.transformers.start_fields import model_fields
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.records.device_scalars import PendingScalar
+
+transformers = LazyModule("transformers")
+ours = LazyModule("toolkit.telemetry.integrations.transformers")
+nan_inf_filter = LazyModule("toolkit.telemetry.integrations.transformers.nan_inf_filter")
+start_fields = LazyModule("toolkit.telemetry.integrations.transformers.start_fields")
+odd_trainers = LazyModule("tests.telemetry.integrations.odd_trainers")
 
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 
-def make_trainer(folder, *callbacks, trainer=Trainer, model=None, **arguments):
+def make_trainer(folder, *callbacks, trainer=None, model=None, **arguments):
     """Return a trainer of a tiny model on eight examples, four a step: two steps an epoch by default."""
     given = {
         "output_dir": str(folder / "out"),
@@ -47,9 +48,9 @@ def make_trainer(folder, *callbacks, trainer=Trainer, model=None, **arguments):
         "dataloader_pin_memory": False,
         **arguments,
     }
-    return trainer(
+    return (trainer or transformers.Trainer)(
         model=model or make_model(),
-        args=TrainingArguments(**given),
+        args=transformers.TrainingArguments(**given),
         train_dataset=make_examples(8),
         eval_dataset=make_examples(4),
         callbacks=list(callbacks),
@@ -80,51 +81,14 @@ def steps_of(found):
     return steps
 
 
-class AskAt(TrainerCallback):
-    """Writes a request into the control file, and makes the run read it before a step ends."""
-
-    def __init__(self, telemetry, step, **request):
-        self.telemetry = telemetry
-        self.step = step
-        self.request = request
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1:
-            ask(self.telemetry.log, **self.request)
-
-
-class AtHook(TrainerCallback):
-    """Calls a function with the trainer and its state at one hook of a training."""
-
-    def __init__(self, hook, function):
-        self.trainer = None
-
-        def call(args, state, control, **_):
-            function(self.trainer, state, control)
-
-        setattr(self, hook, call)
-
-
 def train_with(folder, *callbacks, **arguments):
     """Train with callbacks, of which those that want to know the trainer do; return it."""
     trainer = make_trainer(folder, *callbacks, **arguments)
     for callback in callbacks:
-        if isinstance(callback, AtHook):
+        if isinstance(callback, odd_trainers.AtHook):
             callback.trainer = trainer
     trainer.train()
     return trainer
-
-
-class FailAt(TrainerCallback):
-    """Breaks the training within a step."""
-
-    def __init__(self, step, error):
-        self.step = step
-        self.error = error
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1:
-            raise self.error
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +102,7 @@ def trained(tmp_path_factory, monkeypatch_of_module):
     """A whole training: two epochs of two steps, evaluated and saved after each, logged at each step."""
     folder = tmp_path_factory.mktemp("trained")
     monkeypatch_of_module.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "tensorboard"))
-    telemetry = TelemetryCallback(log_dir=folder / "logs", log_every=1, perf_tag="tiny", **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=folder / "logs", log_every=1, perf_tag="tiny", **QUIET)
     trainer = make_trainer(
         folder,
         telemetry,
@@ -220,7 +184,7 @@ class Endless(torch.utils.data.IterableDataset):
 
 
 def test_an_epoch_of_unknown_length_is_recorded_at_its_end(tmp_path):
-    trainer = make_trainer(tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), max_steps=5)
+    trainer = make_trainer(tmp_path, ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), max_steps=5)
     trainer.train_dataset = Endless()
     trainer.train()
 
@@ -281,7 +245,7 @@ def test_the_trainers_own_methods_are_profiled_without_a_line(trained):
 
 def test_profiling_can_be_switched_off(tmp_path):
     make_trainer(
-        tmp_path, TelemetryCallback(log_dir=str(tmp_path / "logs"), profiling=False, **QUIET)
+        tmp_path, ours.TelemetryCallback(log_dir=str(tmp_path / "logs"), profiling=False, **QUIET)
     ).train()
 
     assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
@@ -326,7 +290,7 @@ def test_what_report_to_names_is_written_beside_it(trained):
 def test_a_resumed_training_resumes_its_run(trained, tmp_path):
     shutil.copytree(trained.folder / "logs", tmp_path / "logs")
     shutil.copytree(trained.folder / "out/checkpoint-4", tmp_path / "elsewhere")
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
     trainer = make_trainer(tmp_path, telemetry, num_train_epochs=3, run_name="another name")
     trainer.train(resume_from_checkpoint=str(tmp_path / "elsewhere"))
 
@@ -337,17 +301,12 @@ def test_a_resumed_training_resumes_its_run(trained, tmp_path):
     assert len(json.loads((only_run(tmp_path) / "run.json").read_text())["sessions"]) == 2
 
 
-class NanAt(Trainer):
-    """Has a loss that is no number at one step."""
-
-    def compute_loss(self, *args, **kwargs):
-        loss = super().compute_loss(*args, **kwargs)
-        return loss * math.nan if self.state.global_step == 2 else loss
-
-
 def test_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     trainer = make_trainer(
-        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), trainer=NanAt, logging_steps=4
+        tmp_path,
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
+        trainer=odd_trainers.NanAt,
+        logging_steps=4,
     )
     trainer.train()
 
@@ -365,8 +324,8 @@ def test_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
 def test_without_the_filter_no_hidden_loss_is_recorded(tmp_path):
     trainer = make_trainer(
         tmp_path,
-        TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
-        trainer=NanAt,
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
+        trainer=odd_trainers.NanAt,
         logging_nan_inf_filter=False,
     )
     trainer.train()
@@ -377,7 +336,7 @@ def test_without_the_filter_no_hidden_loss_is_recorded(tmp_path):
 
 def test_what_the_trainer_logs_is_kept_at_steps_that_log_every_folds(tmp_path):
     trainer = make_trainer(
-        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", log_every=100, **QUIET), logging_steps=3
+        tmp_path, ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=100, **QUIET), logging_steps=3
     )
     trainer.train()
 
@@ -387,19 +346,9 @@ def test_what_the_trainer_logs_is_kept_at_steps_that_log_every_folds(tmp_path):
     assert steps[3]["train_loss"] != pytest.approx(steps[3]["loss"], rel=1e-6)
 
 
-class Talkative(Trainer):
-    """Logs its own metrics during a step, and things that are not metrics."""
-
-    def compute_loss(self, *args, **kwargs):
-        if self.state.global_step == 1:
-            self.log({"mine": 0.5, "note": "no number", "flag": True, "table": [1, 2]})
-            self.log({"note": "nothing but words"})
-        return super().compute_loss(*args, **kwargs)
-
-
 def test_metrics_of_the_callers_own_are_kept_and_what_is_no_number_is_left_out(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
-    make_trainer(tmp_path, telemetry, trainer=Talkative, num_train_epochs=1).train()
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    make_trainer(tmp_path, telemetry, trainer=odd_trainers.Talkative, num_train_epochs=1).train()
 
     found = records(tmp_path, "step")
     assert not [record for record in found if not {"mine", "train_loss"} & set(record)]
@@ -412,8 +361,8 @@ def test_metrics_of_the_callers_own_are_kept_and_what_is_no_number_is_left_out(t
 def test_own_numbers_between_a_step_and_its_log_do_not_take_its_place(tmp_path):
     train_with(
         tmp_path,
-        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
-        AtHook(
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        odd_trainers.AtHook(
             "on_step_end", lambda trainer, state, control: trainer.log({"mine": float(state.global_step)})
         ),
     )
@@ -429,8 +378,8 @@ def test_an_evaluation_on_the_training_data_is_neither_a_step_nor_the_end(tmp_pa
 
     train_with(
         tmp_path,
-        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
-        AtHook("on_epoch_end", evaluate),
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        odd_trainers.AtHook("on_epoch_end", evaluate),
     )
 
     assert [entry["global_step"] for entry in records(tmp_path, "eval")] == [2, 4]
@@ -442,7 +391,7 @@ def test_an_evaluation_on_the_training_data_is_neither_a_step_nor_the_end(tmp_pa
 def test_the_summary_is_known_after_the_trainers_own_printing(tmp_path):
     trainer = make_trainer(tmp_path, num_train_epochs=1)
     # Behind the callback that prints, which takes something out of the log.
-    trainer.add_callback(TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
+    trainer.add_callback(ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
     trainer.train()
 
     assert len(records(tmp_path, "train_summary")) == 1
@@ -458,8 +407,8 @@ def test_a_step_that_is_cut_short_among_its_micro_batches_is_not_counted(tmp_pat
 
     train_with(
         tmp_path,
-        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
-        AtHook("on_substep_end", cut),
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        odd_trainers.AtHook("on_substep_end", cut),
         max_steps=3,
         num_train_epochs=-1,
     )
@@ -471,8 +420,8 @@ def test_a_step_that_is_cut_short_among_its_micro_batches_is_not_counted(tmp_pat
 
 
 def test_a_save_request_is_carried_out_at_its_step(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
-    make_trainer(tmp_path, telemetry, AskAt(telemetry, 3, actions=["save"])).train()
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    make_trainer(tmp_path, telemetry, odd_trainers.AskAt(telemetry, 3, actions=["save"])).train()
 
     assert [entry["global_step"] for entry in records(tmp_path, "checkpoint")] == [3]
     (answer,) = records(tmp_path, "control_change")
@@ -481,9 +430,12 @@ def test_a_save_request_is_carried_out_at_its_step(tmp_path):
 
 
 def test_save_and_stop_saves_first(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     trainer = make_trainer(
-        tmp_path, telemetry, AskAt(telemetry, 2, actions=["save_and_stop"]), logging_strategy="no"
+        tmp_path,
+        telemetry,
+        odd_trainers.AskAt(telemetry, 2, actions=["save_and_stop"]),
+        logging_strategy="no",
     )
     trainer.train()
 
@@ -493,8 +445,8 @@ def test_save_and_stop_saves_first(tmp_path):
 
 
 def test_an_evaluation_and_an_interval_can_be_requested(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
-    ask = AskAt(telemetry, 1, actions=["evaluate"], knobs={"logging_steps": 2})
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    ask = odd_trainers.AskAt(telemetry, 1, actions=["evaluate"], knobs={"logging_steps": 2})
     trainer = make_trainer(tmp_path, telemetry, ask)
     trainer.train()
 
@@ -503,8 +455,8 @@ def test_an_evaluation_and_an_interval_can_be_requested(tmp_path):
 
 
 def test_a_log_at_the_very_step_where_the_interval_grows_is_kept(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
-    trainer = make_trainer(tmp_path, telemetry, AskAt(telemetry, 3, log_every=10))
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    trainer = make_trainer(tmp_path, telemetry, odd_trainers.AskAt(telemetry, 3, log_every=10))
     trainer.train()
 
     history = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
@@ -515,7 +467,10 @@ def test_a_log_at_the_very_step_where_the_interval_grows_is_kept(tmp_path):
 def test_a_failure_is_recorded_and_raised_unchanged(tmp_path):
     error = RuntimeError("the disk of the data is gone")
     trainer = make_trainer(
-        tmp_path, FailAt(2, error), TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), logging_steps=100
+        tmp_path,
+        odd_trainers.FailAt(2, error),
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
+        logging_steps=100,
     )
 
     with pytest.raises(RuntimeError) as raised:
@@ -540,31 +495,18 @@ def test_another_callback_that_fails_ends_the_run(tmp_path, hook):
     def fail(trainer, state, control):
         raise RuntimeError("another callback's")
 
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     with pytest.raises(RuntimeError, match="another callback's"):
-        train_with(tmp_path, telemetry, AtHook(hook, fail))
+        train_with(tmp_path, telemetry, odd_trainers.AtHook(hook, fail))
 
     assert status(tmp_path) == "failed"
     assert not telemetry.log.is_live
 
 
-class ForgivesEvaluation(Trainer):
-    """Goes on with the training where an evaluation fails."""
-
-    def evaluate(self, *args, **kwargs):
-        raise RuntimeError("no room for the evaluation")
-
-    def _maybe_log_save_evaluate(self, *args, **kwargs):
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        except RuntimeError:
-            self.control.should_evaluate = False
-
-
 def test_a_failure_that_is_caught_ends_nothing(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
     trainer = make_trainer(
-        tmp_path, telemetry, trainer=ForgivesEvaluation, eval_strategy="steps", eval_steps=2
+        tmp_path, telemetry, trainer=odd_trainers.ForgivesEvaluation, eval_strategy="steps", eval_steps=2
     )
     trainer.train()
 
@@ -574,7 +516,9 @@ def test_a_failure_that_is_caught_ends_nothing(tmp_path):
 
 def test_an_interruption_is_no_failure(tmp_path):
     trainer = make_trainer(
-        tmp_path, TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), FailAt(2, KeyboardInterrupt())
+        tmp_path,
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
+        odd_trainers.FailAt(2, KeyboardInterrupt()),
     )
 
     with pytest.raises(KeyboardInterrupt):
@@ -585,7 +529,7 @@ def test_an_interruption_is_no_failure(tmp_path):
 
 
 def test_switched_off_it_does_nothing_and_writes_nothing(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", enabled=False)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", enabled=False)
     put = set()
 
     def look(trainer, state, control):
@@ -594,7 +538,7 @@ def test_switched_off_it_does_nothing_and_writes_nothing(tmp_path):
             name for owner in owners for name in vars(owner) if callable(getattr(type(owner), name, None))
         )
 
-    train_with(tmp_path, telemetry, AtHook("on_step_end", look), num_train_epochs=1)
+    train_with(tmp_path, telemetry, odd_trainers.AtHook("on_step_end", look), num_train_epochs=1)
 
     assert put == set()
     assert not (tmp_path / "logs").exists()
@@ -620,7 +564,7 @@ def test_a_broken_logger_does_not_stop_the_training(trained, tmp_path, monkeypat
         raise ValueError("broken")
 
     monkeypatch.setattr(TelemetryLogger, broken, fail)
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     trainer = make_trainer(tmp_path, telemetry)
     trainer.train()
 
@@ -632,7 +576,7 @@ def test_a_broken_logger_does_not_stop_the_training(trained, tmp_path, monkeypat
 
 def test_a_logger_of_the_callers_stays_open(tmp_path):
     log = make_logger(tmp_path / "logs", log_every=1)
-    trainer = make_trainer(tmp_path, TelemetryCallback(log), num_train_epochs=1)
+    trainer = make_trainer(tmp_path, ours.TelemetryCallback(log), num_train_epochs=1)
     trainer.train()
     trainer.evaluate()
     trainer.train()
@@ -648,7 +592,7 @@ def test_a_logger_of_the_callers_stays_open(tmp_path):
 def test_a_logger_of_the_callers_may_have_its_application_around_it_all(tmp_path):
     log = make_logger(tmp_path / "logs", strict=True)
     with log.training.application():
-        make_trainer(tmp_path, TelemetryCallback(log), num_train_epochs=1).train()
+        make_trainer(tmp_path, ours.TelemetryCallback(log), num_train_epochs=1).train()
     log.close()
 
     spans = {span["name"]: span for span in records(tmp_path, "span")}
@@ -658,19 +602,19 @@ def test_a_logger_of_the_callers_may_have_its_application_around_it_all(tmp_path
 def test_options_beside_a_logger_are_refused(tmp_path):
     log = make_logger(tmp_path, enabled=False)
     with pytest.raises(OptionsError, match="log_every"):
-        TelemetryCallback(log, log_every=3)
+        ours.TelemetryCallback(log, log_every=3)
     with pytest.raises(OptionsError, match="run_name"):
-        TelemetryCallback(log, run_name="another")
+        ours.TelemetryCallback(log, run_name="another")
 
 
 def test_a_training_within_a_training_has_a_run_of_its_own(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
 
     def train_another(trainer, state, control):
         if state.global_step == 1:
             make_trainer(tmp_path, telemetry, num_train_epochs=1, run_name="inner").train()
 
-    train_with(tmp_path, telemetry, AtHook("on_step_end", train_another), run_name="outer")
+    train_with(tmp_path, telemetry, odd_trainers.AtHook("on_step_end", train_another), run_name="outer")
 
     steps = {
         run: [step["global_step"] for step in read_records(tmp_path / f"logs/{run}/metrics.jsonl", "step")]
@@ -684,13 +628,13 @@ def test_a_training_within_a_training_has_a_run_of_its_own(tmp_path):
 
 def test_a_training_within_one_whose_logger_is_the_callers_is_left_out(tmp_path, caplog):
     log = make_logger(tmp_path / "logs", log_every=1)
-    telemetry = TelemetryCallback(log)
+    telemetry = ours.TelemetryCallback(log)
 
     def train_another(trainer, state, control):
         if state.global_step == 1:
             make_trainer(tmp_path, telemetry, num_train_epochs=1).train()
 
-    train_with(tmp_path, telemetry, AtHook("on_step_end", train_another))
+    train_with(tmp_path, telemetry, odd_trainers.AtHook("on_step_end", train_another))
     log.close()
 
     assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
@@ -698,9 +642,9 @@ def test_a_training_within_one_whose_logger_is_the_callers_is_left_out(tmp_path,
 
 
 def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
     copies = []
-    look = AtHook(
+    look = odd_trainers.AtHook(
         "on_step_end",
         lambda trainer, state, control: state.global_step == 1 and copies.append(copy.deepcopy(trainer)),
     )
@@ -713,7 +657,9 @@ def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
     for copied in copies:
         assert copied.training_step.__self__ is copied
         assert copied.accelerator.backward.__self__ is copied.accelerator
-        (callback,) = (one for one in copied.callback_handler.callbacks if isinstance(one, TelemetryCallback))
+        (callback,) = (
+            one for one in copied.callback_handler.callbacks if isinstance(one, ours.TelemetryCallback)
+        )
         assert callback is not telemetry
         assert callback.log is None
     copies[1].train()
@@ -727,16 +673,18 @@ def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
 
 
 def test_it_can_be_sent_to_another_process(tmp_path):
-    sent = pickle.loads(pickle.dumps(TelemetryCallback(log_dir=tmp_path / "logs", run_name="there", **QUIET)))
+    sent = pickle.loads(
+        pickle.dumps(ours.TelemetryCallback(log_dir=tmp_path / "logs", run_name="there", **QUIET))
+    )
     make_trainer(tmp_path, sent, num_train_epochs=1).train()
 
     assert only_run(tmp_path).name == "there"
 
 
 def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
-    first = TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
+    first = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     trainer = make_trainer(tmp_path, first, num_train_epochs=1)
-    trainer.add_callback(TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
+    trainer.add_callback(ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
     trainer.train()
 
     assert status(tmp_path) == "finished"
@@ -749,7 +697,7 @@ def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, 
     )
     trainer = make_trainer(
         tmp_path,
-        TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
+        ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
         num_train_epochs=1,
         save_strategy="epoch",
         eval_strategy="epoch",
@@ -768,12 +716,12 @@ def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, 
 
 def test_a_wrong_option_is_heard_of_at_once():
     with pytest.raises(OptionsError, match="log_evry"):
-        TelemetryCallback(log_evry=3)
+        ours.TelemetryCallback(log_evry=3)
 
 
 def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp_path):
     memory = Arriving()
-    filtered = FilterWatch(is_on=True)
+    filtered = nan_inf_filter.FilterWatch(is_on=True)
     filtered._device = SimpleNamespace(take=lambda loss: PendingScalar(memory, loss, "f32"))
     with make_logger(tmp_path) as log:
         for step, place in enumerate((1, 2), start=6):
@@ -789,12 +737,12 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
 
 def test_a_parameter_that_deepspeed_has_spread_counts_whole():
     model = make_model()
-    whole = model_fields(model)
+    whole = start_fields.model_fields(model)
     first = next(model.parameters())
     first.ds_numel = first.numel()
     first.data = torch.empty(0)
 
-    assert model_fields(model) == whole
+    assert start_fields.model_fields(model) == whole
 
 
 TWO_RANKS = """
@@ -846,37 +794,24 @@ def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
     assert status(tmp_path) == "stopped"
 
 
-class SlowBeside(Trainer):
-    """Takes its time with what is not training."""
-
-    SLOW_S = 0.2
-
-    def compute_loss(self, model, *args, **kwargs):
-        if not model.training:
-            time.sleep(self.SLOW_S)
-        return super().compute_loss(model, *args, **kwargs)
-
-    def _save_checkpoint(self, *args, **kwargs):
-        time.sleep(self.SLOW_S)
-        return super()._save_checkpoint(*args, **kwargs)
-
-
 def test_speed_and_forward_passes_are_the_trainings_alone(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
     beside = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    make_trainer(tmp_path, telemetry, trainer=SlowBeside, **beside).train()
+    make_trainer(tmp_path, telemetry, trainer=odd_trainers.SlowBeside, **beside).train()
 
     steps = records(tmp_path, "step")
     between = steps[2]["elapsed"] - steps[1]["elapsed"]
     # One batch is evaluated and a checkpoint saved after the second step.
-    assert steps[2]["sec_per_step"] <= between - 2 * SlowBeside.SLOW_S
+    assert steps[2]["sec_per_step"] <= between - 2 * odd_trainers.SlowBeside.SLOW_S
     forward = records(tmp_path, "span_summary")[-1]["span_times"]["forward"]
-    assert sum(step["time/forward"] for step in steps) <= forward["total"] - 2 * SlowBeside.SLOW_S
+    assert (
+        sum(step["time/forward"] for step in steps) <= forward["total"] - 2 * odd_trainers.SlowBeside.SLOW_S
+    )
     assert forward["count"] == 8 + 2
 
 
 def test_a_last_batch_that_is_short_is_no_full_one(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
     trainer = make_trainer(tmp_path, telemetry, num_train_epochs=1)
     trainer.train_dataset = make_examples(9)
     trainer.train()
@@ -890,7 +825,7 @@ def test_a_last_batch_that_is_short_is_no_full_one(tmp_path):
 
 
 def test_the_first_step_is_one_record_and_the_last_has_its_rate_norm_and_epoch(tmp_path):
-    telemetry = TelemetryCallback(log_dir=tmp_path / "logs", log_every=10, **QUIET)
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=10, **QUIET)
     trainer = make_trainer(tmp_path, telemetry, logging_first_step=True, logging_steps=100)
     trainer.train()
 

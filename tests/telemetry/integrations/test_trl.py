@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-from datasets import Dataset
-from peft import LoraConfig
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
+from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.integrations.transformers import TelemetryCallback
+
+datasets = LazyModule("datasets")
+ours = LazyModule("toolkit.telemetry.integrations.transformers")
+peft = LazyModule("peft")
+trl = LazyModule("trl")
 
 QUESTION = [{"role": "user", "content": "what colour is the sky"}]
 RIGHT = [{"role": "assistant", "content": "the sky is blue"}]
@@ -40,7 +42,7 @@ def arguments(folder, kind, **others):
 def telemetry(folder):
     """Return the callback, strict: that it uses the logger wrongly anywhere would end the training."""
     quiet = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
-    return TelemetryCallback(log_dir=folder / "logs", log_every=1, strict=True, **quiet)
+    return ours.TelemetryCallback(log_dir=folder / "logs", log_every=1, strict=True, **quiet)
 
 
 def train(folder, trainer):
@@ -64,10 +66,10 @@ def assert_same_metrics(steps, history, *named):
 
 
 def test_fine_tuning_brings_its_entropy_and_accuracy(tmp_path):
-    examples = Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4)
-    trainer = SFTTrainer(
+    examples = datasets.Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4)
+    trainer = trl.SFTTrainer(
         model=make_model(),
-        args=arguments(tmp_path, SFTConfig, max_length=32, eval_strategy="steps", eval_steps=2),
+        args=arguments(tmp_path, trl.SFTConfig, max_length=32, eval_strategy="steps", eval_steps=2),
         train_dataset=examples,
         eval_dataset=examples.select(range(2)),
         processing_class=make_tokenizer(),
@@ -83,11 +85,11 @@ def test_fine_tuning_brings_its_entropy_and_accuracy(tmp_path):
 
 
 def test_preferences_bring_their_rewards_and_margins(tmp_path):
-    examples = Dataset.from_list([{"prompt": QUESTION, "chosen": RIGHT, "rejected": WRONG}] * 4)
-    trainer = DPOTrainer(
+    examples = datasets.Dataset.from_list([{"prompt": QUESTION, "chosen": RIGHT, "rejected": WRONG}] * 4)
+    trainer = trl.DPOTrainer(
         model=make_model(),
         ref_model=make_model(seed=1),
-        args=arguments(tmp_path, DPOConfig, max_length=32),
+        args=arguments(tmp_path, trl.DPOConfig, max_length=32),
         train_dataset=examples,
         processing_class=make_tokenizer(),
         callbacks=[telemetry(tmp_path)],
@@ -104,15 +106,15 @@ def test_reinforcement_brings_its_reward_divergence_and_lengths(tmp_path):
     def prefer_blue(completions, **_):
         return [float("blue" in completion[0]["content"]) for completion in completions]
 
-    trainer = GRPOTrainer(
+    trainer = trl.GRPOTrainer(
         model=make_model(),
         reward_funcs=prefer_blue,
-        args=arguments(tmp_path, GRPOConfig, num_generations=2, max_completion_length=6, beta=0.1),
-        train_dataset=Dataset.from_list([{"prompt": QUESTION}] * 4),
+        args=arguments(tmp_path, trl.GRPOConfig, num_generations=2, max_completion_length=6, beta=0.1),
+        train_dataset=datasets.Dataset.from_list([{"prompt": QUESTION}] * 4),
         processing_class=make_tokenizer(),
         callbacks=[telemetry(tmp_path)],
         # What the divergence is measured from is then the model without the adapter.
-        peft_config=LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
+        peft_config=peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
     )
     found, history = train(tmp_path, trainer)
 

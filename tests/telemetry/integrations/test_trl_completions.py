@@ -7,26 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from datasets import Dataset
-from transformers import Trainer, TrainingArguments
-from trl import (
-    DPOConfig,
-    DPOTrainer,
-    GRPOConfig,
-    GRPOTrainer,
-    KTOConfig,
-    KTOTrainer,
-    RLOOConfig,
-    RLOOTrainer,
-    SFTConfig,
-    SFTTrainer,
-)
 
+from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.integrations.trl_completions import kind_of
+
+datasets = LazyModule("datasets")
+ours = LazyModule("toolkit.telemetry.integrations.transformers")
+transformers = LazyModule("transformers")
+trl = LazyModule("trl")
 
 QUESTION = [{"role": "user", "content": "what colour is the sky"}]
 RIGHT = [{"role": "assistant", "content": "the sky is blue"}]
@@ -68,7 +59,7 @@ def arguments(folder, kind, **others):
 
 def train(folder, make, config, rows, *, interval=2, eval_rows=None, completions=None, **others):
     """Train, and return the completions of the run, all its records, and the Trainer's own history of its steps."""
-    callback = TelemetryCallback(
+    callback = ours.TelemetryCallback(
         log_dir=folder / "logs",
         log_every=1,
         system=False,
@@ -81,8 +72,8 @@ def train(folder, make, config, rows, *, interval=2, eval_rows=None, completions
     trainer = make(
         model=make_model(),
         args=config,
-        train_dataset=Dataset.from_list(rows * 4),
-        eval_dataset=Dataset.from_list(eval_rows) if eval_rows else None,
+        train_dataset=datasets.Dataset.from_list(rows * 4),
+        eval_dataset=datasets.Dataset.from_list(eval_rows) if eval_rows else None,
         processing_class=make_tokenizer(),
         callbacks=[callback],
         **others,
@@ -131,7 +122,7 @@ def grpo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grpo")
     config = arguments(
         folder,
-        GRPOConfig,
+        trl.GRPOConfig,
         num_generations=2,
         num_generations_eval=2,
         max_completion_length=6,
@@ -141,7 +132,7 @@ def grpo(tmp_path_factory):
     )
     return train(
         folder,
-        GRPOTrainer,
+        trl.GRPOTrainer,
         config,
         [{"prompt": QUESTION}],
         eval_rows=[{"prompt": OTHER}],
@@ -190,11 +181,11 @@ def test_what_an_evaluation_generates_is_collected_as_such(grpo):
 
 def test_rloo_is_collected_like_grpo_and_no_more_than_the_buffer_holds(tmp_path):
     config = arguments(
-        tmp_path, RLOOConfig, beta=0.0, num_generations=2, max_completion_length=4, max_steps=1
+        tmp_path, trl.RLOOConfig, beta=0.0, num_generations=2, max_completion_length=4, max_steps=1
     )
     run = train(
         tmp_path,
-        RLOOTrainer,
+        trl.RLOOTrainer,
         config,
         [{"prompt": QUESTION}],
         completions={"buffer": 1},
@@ -214,7 +205,7 @@ def dpo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dpo")
     config = arguments(
         folder,
-        DPOConfig,
+        trl.DPOConfig,
         max_length=32,
         gradient_accumulation_steps=2,
         per_device_train_batch_size=1,
@@ -222,7 +213,7 @@ def dpo(tmp_path_factory):
         eval_strategy="steps",
         eval_steps=4,
     )
-    return train(folder, DPOTrainer, config, PAIRS, eval_rows=PAIRS, ref_model=make_model(seed=1))
+    return train(folder, trl.DPOTrainer, config, PAIRS, eval_rows=PAIRS, ref_model=make_model(seed=1))
 
 
 def test_the_pairs_of_a_step_are_decoded_with_all_micro_batches(dpo):
@@ -257,8 +248,10 @@ def test_the_pairs_of_an_evaluation_are_collected_too(dpo):
 
 
 def test_answers_have_their_label_and_their_own_reward(tmp_path):
-    config = arguments(tmp_path, KTOConfig, max_length=32, per_device_train_batch_size=4, learning_rate=0.05)
-    run = train(tmp_path, KTOTrainer, config, ANSWERS, ref_model=make_model(seed=1))
+    config = arguments(
+        tmp_path, trl.KTOConfig, max_length=32, per_device_train_batch_size=4, learning_rate=0.05
+    )
+    run = train(tmp_path, trl.KTOTrainer, config, ANSWERS, ref_model=make_model(seed=1))
 
     assert sorted({one["global_step"] for one in run.completions}) == [1, 3, 4]
     for step in (1, 3, 4):
@@ -305,32 +298,32 @@ def test_the_trainers_without_a_reference_have_their_pairs_and_rewards(tmp_path,
 
 
 def test_fine_tuning_has_no_completions(tmp_path):
-    config = arguments(tmp_path, SFTConfig, max_length=32, max_steps=1)
+    config = arguments(tmp_path, trl.SFTConfig, max_length=32, max_steps=1)
 
-    assert train(tmp_path, SFTTrainer, config, [{"messages": QUESTION + RIGHT}]).completions == []
+    assert train(tmp_path, trl.SFTTrainer, config, [{"messages": QUESTION + RIGHT}]).completions == []
 
 
 def test_nothing_is_collected_where_that_is_switched_off(tmp_path):
-    config = arguments(tmp_path, DPOConfig, max_length=32, max_steps=1)
+    config = arguments(tmp_path, trl.DPOConfig, max_length=32, max_steps=1)
 
     run = train(
-        tmp_path, DPOTrainer, config, PAIRS, completions={"collect": False}, ref_model=make_model(seed=1)
+        tmp_path, trl.DPOTrainer, config, PAIRS, completions={"collect": False}, ref_model=make_model(seed=1)
     )
 
     assert run.completions == []
 
 
 def test_a_plain_trainer_has_no_completions(tmp_path):
-    settings = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+    settings = transformers.TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
 
-    assert kind_of(Trainer(make_model(), settings, train_dataset=make_examples(2))) is None
+    assert kind_of(transformers.Trainer(make_model(), settings, train_dataset=make_examples(2))) is None
 
 
 def losses(folder, *, collected):
     """Return the losses of a training whose completions are collected at every step, or not."""
-    config = arguments(folder, DPOConfig, max_length=32, learning_rate=0.05, seed=3)
+    config = arguments(folder, trl.DPOConfig, max_length=32, learning_rate=0.05, seed=3)
     completions = {"interval": 1} if collected else False
-    run = train(folder, DPOTrainer, config, PAIRS, ref_model=make_model(seed=1), completions=completions)
+    run = train(folder, trl.DPOTrainer, config, PAIRS, ref_model=make_model(seed=1), completions=completions)
     assert bool(run.completions) is collected
     return [entry["loss"] for entry in run.history], run.trainer.model.state_dict()
 
@@ -345,14 +338,14 @@ def test_the_training_is_the_same_to_the_last_bit(tmp_path):
 
 
 def test_an_exception_in_the_training_is_the_callers_own_and_loses_no_completion(tmp_path):
-    class FailsLater(DPOTrainer):
+    class FailsLater(trl.DPOTrainer):
         def compute_loss(self, *args, **kwargs):
             loss = super().compute_loss(*args, **kwargs)
             if self.state.global_step == 2:
                 raise KeyError("the user's own")
             return loss
 
-    config = arguments(tmp_path, DPOConfig, max_length=32)
+    config = arguments(tmp_path, trl.DPOConfig, max_length=32)
     with pytest.raises(KeyError, match="the user's own"):
         train(tmp_path, FailsLater, config, PAIRS, interval=1, ref_model=make_model(seed=1))
     records = read_records(tmp_path / "logs/out/metrics.jsonl")
@@ -365,18 +358,18 @@ def test_a_tokenizer_that_fails_ends_no_training(tmp_path):
     def fail(*_, **__):
         raise RuntimeError("Already borrowed")
 
-    callback = TelemetryCallback(
+    callback = ours.TelemetryCallback(
         log_dir=tmp_path / "logs",
         system=False,
         csv=False,
         close_timeout=PATIENCE_S,
         completions={"interval": 1},
     )
-    trainer = DPOTrainer(
+    trainer = trl.DPOTrainer(
         model=make_model(),
         ref_model=make_model(seed=1),
-        args=arguments(tmp_path, DPOConfig, max_length=32),
-        train_dataset=Dataset.from_list(PAIRS * 4),
+        args=arguments(tmp_path, trl.DPOConfig, max_length=32),
+        train_dataset=datasets.Dataset.from_list(PAIRS * 4),
         processing_class=make_tokenizer(),
         callbacks=[callback],
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+from tests.lazy_module import LazyModule
+
+tokenizers = LazyModule("tokenizers")
+transformers = LazyModule("transformers")
 
 WORDS = (
     "<pad>",
@@ -30,8 +30,8 @@ _CHAT_TEMPLATE = (
 
 def make_model(seed=0):
     """Return a model of two layers; the same seed gives the same weights."""
-    set_seed(seed)
-    config = LlamaConfig(
+    transformers.set_seed(seed)
+    config = transformers.LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=16,
         intermediate_size=16,
@@ -43,14 +43,15 @@ def make_model(seed=0):
         eos_token_id=1,
         bos_token_id=1,
     )
-    return LlamaForCausalLM(config)
+    return transformers.LlamaForCausalLM(config)
 
 
 def make_tokenizer():
     """Return a tokenizer of whole words, with a chat template."""
-    words = Tokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
+    vocabulary = {word: index for index, word in enumerate(WORDS)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
     )
     tokenizer.chat_template = _CHAT_TEMPLATE
