@@ -19,7 +19,7 @@ pytest.importorskip("streamlit")
 from tests.attacks.http_client import Visitor
 from tests.attacks.two_runs import two_runs
 from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, fork_dashboard, get, handshake
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from tests.project.markdown import ROOT
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
@@ -168,6 +168,7 @@ ORIGINS = {
 }
 
 
+@in_make_faults
 def test_only_our_own_host_and_origin_are_served(hostile, record_property):
     port, wrong = hostile.port, []
     for host, ours in HOSTS.items():

@@ -16,7 +16,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, Started, get
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 
 resource = pytest.importorskip("resource")
 
@@ -89,6 +89,7 @@ def is_served(started):
     return get(started.port, "/_stcore/health")[0] == 200
 
 
+@in_make_faults
 def test_without_free_descriptors_it_logs_a_few_times_and_recovers(small, record_property):
     if not hasattr(resource, "prlimit"):
         pytest.skip("only Linux takes descriptors away from a living process")
@@ -146,6 +147,7 @@ def test_invalid_messages_to_streamlit_do_not_flood_the_terminal(small, record_p
     assert printed(small) - before <= MOST_BYTES
 
 
+@in_make_faults
 def test_an_unfinished_request_is_disconnected(small):
     with contextlib.suppress(ConnectionResetError):
         assert small.slow.recv(1) == b""

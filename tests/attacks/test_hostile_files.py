@@ -21,7 +21,7 @@ from tests.attacks.hostile_folders import (
     put_in_place,
 )
 from tests.dashboard.run_folders import BEGAN, step_record
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from toolkit.telemetry import TelemetryLogger
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither FIFOs nor O_NOFOLLOW")
@@ -33,6 +33,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@in_make_faults
 def test_links_pipes_and_devices_in_place_of_files_are_neither_read_nor_written_nor_waited_for(
     tmp_path, record_property
 ):

@@ -14,6 +14,7 @@ pytest.importorskip("streamlit")
 from tests.attacks.http_client import Tab, Visitor, pressed
 from tests.attacks.two_runs import snapshot, two_runs
 from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, dashboard, free_port
+from tests.lengths import in_make_faults
 
 
 @pytest.fixture(scope="module")
@@ -303,6 +304,7 @@ def test_a_reader_cannot_claim_rights_or_take_over_the_tab_of_another(guarded, r
 # ---------------------------------------------------------------- a token of one's own, and a proxy in front
 
 
+@in_make_faults
 def test_a_fixed_token_survives_a_restart_and_cookies_are_secure_behind_https(tmp_path, logs):
     token = "a-token-of-my-own-that-is-long-1234567"
     file = tmp_path / "token.txt"

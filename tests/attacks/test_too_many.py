@@ -12,12 +12,13 @@ from pathlib import Path
 from dashboard.data.local_store import LocalStore
 from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import an_ordinary_run
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.layout import METRICS_JSONL
 
 ROOT = Path(__file__).parents[2]
 
 
+@in_make_faults
 def test_a_million_files_next_to_the_runs_hide_none_and_the_listing_is_bounded(tmp_path, record_property):
     runs, files, links = longer(1_500, 100_000), longer(3_000, 1_000_000), longer(500, 50_000)
     empty = longer(500, 100_000)

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from tests.fork_server import run_python, start_python
+from tests.lengths import in_make_faults
 from toolkit.cli.main import main
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry import TelemetryLogger
@@ -185,6 +186,7 @@ def test_colours_are_for_terminals_that_want_them(bad):
     assert "\x1b" not in in_a_terminal(bad, TERM="dumb")
 
 
+@in_make_faults
 def test_who_waits_at_a_terminal_for_a_long_run_sees_how_far_it_is(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("step,x\n" + "1,1\n" * 200_000)

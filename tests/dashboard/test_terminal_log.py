@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from dashboard.terminal_log import MAX_PER_KIND, PERIOD_S, concise_logging
+from tests.lengths import in_make_faults
 from toolkit.core.clock import ManualClock
 
 
@@ -32,6 +33,7 @@ def complain(number=1, error=None):
         logging.getLogger("tests.some_library").error("%s is out of reach", "it", exc_info=error)
 
 
+@in_make_faults
 def test_a_message_without_end_is_printed_a_few_times(printed):
     complain(100_000)
 

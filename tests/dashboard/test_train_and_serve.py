@@ -146,6 +146,7 @@ def test_a_second_interrupt_ends_a_trainer_that_takes_long_to_save(tmp_path):
     assert not any(child.is_running() for child in children)
 
 
+@in_make_faults
 def test_a_trainer_that_hears_nothing_is_killed_in_the_end(tmp_path):
     deaf = """
         import signal, time

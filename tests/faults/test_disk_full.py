@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.runfolder.journal import shared_memory_folders
@@ -127,6 +127,7 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
     )
 
 
+@in_make_faults
 @pytest.mark.skipif(
     not shared_memory_folders(), reason="the journal grows in shared memory, and there is none"
 )

@@ -176,7 +176,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "epochs"), [("fork", longer(1, 5)), ("spawn", 1), *([("forkserver", 1)] if is_long() else [])]
+    ("method", "epochs"), [("fork", longer(1, 5)), *([("spawn", 1), ("forkserver", 1)] if is_long() else [])]
 )
 def test_data_loader_workers_that_hold_the_logger_do_not_disturb_it(tmp_path, start, method, epochs):
     ended = start(LOADS_DATA_IN_WORKERS, tmp_path, method, epochs, imported=A_TRAINING).end(220)

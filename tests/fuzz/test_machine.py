@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.fuzz import machine
 from tests.fuzz.machine import Server, machine_for
 from tests.fuzz.mutations import DIRECTED_MUTATIONS, MUTATIONS
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="sessions are forked processes")
 
@@ -155,6 +155,7 @@ def test_the_next_session_has_a_row_for_each_record_that_a_power_cut_left(server
     _cut_records_out_of_the_middle(server)
 
 
+@in_make_faults
 @pytest.mark.parametrize("mutation", DIRECTED_MUTATIONS)
 def test_a_logger_that_obeys_answers_or_shows_what_is_past_is_caught(mutation):
     made = Server(mutation)

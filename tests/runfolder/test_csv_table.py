@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fork_server import start_python
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.codec import decode, encode
@@ -293,6 +293,7 @@ def test_a_row_longer_than_a_page_is_never_appended(run):
     assert run.path.read_bytes() == run.rebuilt()
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_pandas_reads_a_table_that_another_process_writes_at_full_speed(tmp_path):
     script = """

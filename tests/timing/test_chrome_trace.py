@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.dashboard.run_folders import append, write_run
 from tests.fork_server import run_python
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_record import begun, hostile, span
@@ -183,6 +183,7 @@ print(sum(sizes), max(sizes), tracemalloc.get_traced_memory()[1])
 """
 
 
+@in_make_faults
 def test_a_large_run_is_never_whole_in_memory():
     ended = run_python(["-c", ALONE], capture_output=True, text=True, check=True)
     written, longest, peak = map(int, ended.stdout.split())

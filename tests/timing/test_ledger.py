@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lengths import in_make_faults
 from toolkit.runfolder.manifest import Session
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
@@ -554,6 +555,7 @@ def test_other_ranks_are_not_counted(records):
     assert ledger_of(records).wall_s == 20.0
 
 
+@in_make_faults
 def test_a_long_run_is_kept_in_bounded_memory_and_loses_no_second(records):
     builder = LedgerBuilder()
     for first in range(0, 60_000, 1_000):

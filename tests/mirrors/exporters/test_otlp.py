@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
@@ -569,6 +570,7 @@ def test_spans_arrive_over_grpc_and_one_that_is_refused_holds_up_no_other(tmp_pa
     assert records_of(log)[-1]["undelivered"] == 1
 
 
+@in_make_faults
 def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog, monkeypatch):
     pytest.importorskip("grpc")
     monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from toolkit.core.clock import ManualClock
@@ -287,6 +288,7 @@ def test_every_thread_is_reported_but_ours_and_those_at_the_same_place_together(
     assert not any(name.startswith("telemetry") for each in found for name in each["threads"])
 
 
+@in_make_faults
 def test_more_than_a_record_has_room_for_is_counted():
     waiting, arrived = threading.Event(), threading.Semaphore(0)
     places, threads = {}, []
