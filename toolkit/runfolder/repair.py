@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
@@ -34,8 +34,10 @@ from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
-from toolkit.runfolder.safefile import open_regular, rename_over
+from toolkit.runfolder.safefile import open_regular, rename_over, write_all
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
+
+_T = TypeVar("_T")
 
 _HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
 """Names of temporary files that were about to be renamed."""
@@ -207,14 +209,10 @@ def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
 
 def discard_journals(folder: Path) -> None:
     """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
-    is_gone = _is_gone(folder)
+    hold = partial(hold_abandoned, is_gone=_is_gone(folder))
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     for path, _ in journals_of(folder):
-        journal = hold_abandoned(path, is_gone=is_gone)
-        while journal is None and path.exists() and time.monotonic() < deadline:
-            # Every run that starts recovers others, and holds their journals for a moment.
-            time.sleep(0.02)
-            journal = hold_abandoned(path, is_gone=is_gone)
+        journal = _when_free(hold, path, deadline)
         if journal is not None:
             journal.close(remove=True)
 
@@ -444,13 +442,19 @@ def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> in
 
 
 def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
-    """Call `drain_journal`, and wait while another process does: every run that starts recovers others."""
-    deadline = time.monotonic() + wait_s
-    count = drain_journal(path, record_file, is_gone=is_gone)
-    while count is None and time.monotonic() < deadline:
+    """Call `drain_journal`, and wait while another process does; 0 if that one removed the journal."""
+    drain = partial(drain_journal, record_file=record_file, is_gone=is_gone)
+    count = _when_free(drain, path, time.monotonic() + wait_s)
+    return count if count is not None or path.exists() else 0
+
+
+def _when_free(take: Callable[[Path], _T | None], path: Path, deadline: float) -> _T | None:
+    """Return what `take` makes of a journal, as soon as no other process holds it: every run recovers others."""
+    taken = take(path)
+    while taken is None and path.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
-        count = drain_journal(path, record_file, is_gone=is_gone) if path.exists() else 0
-    return count
+        taken = take(path)
+    return taken
 
 
 def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple[int, bytes]]:
@@ -514,9 +518,7 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | 
         if torn:
             data = data[len(torn) :] if data.startswith(torn) else b"\n" + data
         if data:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_all(descriptor, data)
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

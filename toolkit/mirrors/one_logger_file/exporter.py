@@ -13,6 +13,7 @@ from toolkit.mirrors.shared.span_attributes import plain_attributes
 from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.records import ERROR, LOST, SPAN, SPAN_EVENT, SPAN_START, Record
+from toolkit.runfolder.safefile import write_all
 from toolkit.timing.names import ONE_LOGGER_NAMES
 
 _EARLY_EVENTS_KEPT: Final = 1_000
@@ -191,9 +192,7 @@ class OneLoggerFileExporter:
                 # A kill left an incomplete line.
                 lines = b"\n" + lines
             try:
-                rest = memoryview(lines)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
+                write_all(descriptor, lines)
             except OSError:
                 os.ftruncate(descriptor, size)
                 raise
