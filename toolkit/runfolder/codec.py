@@ -213,7 +213,8 @@ def decode(line: bytes) -> Record:
 def _with_bare_words(line: bytes) -> Any:
     """Return what is in a line that is JSON but for the words NaN and Infinity; None if it is not."""
     try:
-        record = json.loads(line)
+        # From bytes, Python's parser would also take other encodings and a byte order mark, which orjson rejects.
+        record = json.loads(line.decode("utf-8"))
         if type(record) is not dict or _depth(record) > _MAX_DEPTH or len(record) > _MAX_KEYS:
             return None
         found = dict(islice(_find_non_finite(record, ""), _MAX_KEYS))
