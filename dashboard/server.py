@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import importlib
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import streamlit as st
 import uvicorn
@@ -54,6 +56,7 @@ class DashboardServer(uvicorn.Server):
         os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_MAX_HEADER_BYTES))
         # Streamlit reads options while the application is built, so set them first.
         bootstrap.load_config_options(_supported_options(streamlit_options(listener, access)))
+        _register_no_installed_components()
         scripts, modules = (
             ([plotly_js_url()], [script_url(name) for name in SCRIPTS]) if preload else ([], [])
         )
@@ -205,6 +208,22 @@ def _supported_options(options: Mapping[str, object]) -> dict[str, object]:
     # The public function would read the configuration files first, and then complain about changes.
     known = config._config_options_template  # noqa: SLF001
     return {name: value for name, value in options.items() if name in known}
+
+
+def _register_no_installed_components() -> None:
+    """Keep Streamlit from reading the metadata of every installed package to find components.
+
+    Our own components are not registered that way. The search takes half a second at each start, and a package that
+    happens to be installed has no business on these pages.
+    """
+    with contextlib.suppress(ImportError):
+        from streamlit.components.v2 import manifest_scanner
+
+        manifest_scanner.scan_component_manifests = _find_no_components
+
+
+def _find_no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001  # what Streamlit calls
+    return []
 
 
 _CACHE_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}

@@ -31,6 +31,7 @@ from dashboard.server import streamlit_options
 from dashboard.settings import DashboardSettings
 from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import PATIENCE_S, RUN_DASHBOARD, Started, dashboard, get, handshake
+from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 
 
@@ -90,6 +91,7 @@ def test_it_says_one_line_and_ends_at_once_when_told_even_with_a_page_open(tmp_p
     assert min(took) < 3
 
 
+@in_make_faults
 def test_a_client_that_does_not_hang_up_does_not_hold_it(tmp_path):
     with dashboard(tmp_path) as started:
         started.wait_until_ready()
@@ -182,6 +184,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+@in_make_faults
 def test_it_starts_and_shows_runs_for_a_user_without_a_home_and_a_name(tmp_path):
     pytest.importorskip("pwd")
     (tmp_path / "logs").mkdir()
@@ -212,6 +215,7 @@ def test_a_home_that_is_not_known_is_named(option):
     assert "the home folder in '~no-such-user-5d1f/place' is unknown" in finished.stderr
 
 
+@in_make_faults
 def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):
     (tmp_path / "cwd" / ".streamlit").mkdir(parents=True)
     (tmp_path / "cwd" / ".streamlit" / "config.toml").write_text(
@@ -244,6 +248,40 @@ def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):
     assert {place.laddr.ip for place in places} == {"127.0.0.1"}
     assert code == 0
     assert started.err == ""
+
+
+def test_no_installed_package_adds_a_component_to_the_pages(tmp_path):
+    """The package is one that Streamlit by itself would find."""
+    pytest.importorskip("streamlit.components.v2.manifest_scanner")
+    (tmp_path / "streamlit_other").mkdir()
+    (tmp_path / "streamlit_other" / "__init__.py").touch()
+    (tmp_path / "streamlit_other" / "pyproject.toml").write_text(
+        '[project]\nname = "streamlit-other"\nversion = "1"\n'
+        '[[tool.streamlit.component.components]]\nname = "other"\nasset_dir = "."\n'
+    )
+    about = tmp_path / "streamlit_other-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: streamlit-other\nVersion: 1\n")
+    (about / "top_level.txt").write_text("streamlit_other\n")
+    (about / "RECORD").write_text("streamlit_other/pyproject.toml,,\nstreamlit_other/__init__.py,,\n")
+    script = """
+        from streamlit.components.v2.manifest_scanner import scan_component_manifests
+        from streamlit.components.v2 import manifest_scanner
+        from dashboard.listening import listen
+        from dashboard.server import DashboardServer
+        DashboardServer(listen("localhost", 0))
+        print(len(scan_component_manifests()), len(manifest_scanner.scan_component_manifests()))
+    """
+    finished = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+    assert finished.stdout.split() == ["1", "0"], finished.stderr
 
 
 def test_the_options_that_matter_are_all_set_by_us():
