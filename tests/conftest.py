@@ -15,6 +15,7 @@ from hypothesis import settings
 from tests.git_once import git_is_asked_once
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import is_long, longer
+from tests.same_worker import make_scheduler, when_it_begins
 
 __all__ = ["git_is_asked_once"]
 
@@ -109,8 +110,10 @@ def pytest_configure():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-_LONGEST_FIRST = ("browser", "attacks", "faults", "load", "fuzz")
-"""Folders of files that take minutes: begun last, one worker would be busy with one of them while the other rests."""
+def pytest_xdist_make_scheduler(config, log):
+    if config.getvalue("dist") == "loadfile":
+        return make_scheduler(config, log)
+    return None
 
 
 def pytest_collection_modifyitems(items):
@@ -120,8 +123,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
         if not is_root and item.get_closest_marker("root"):
             item.add_marker(pytest.mark.skip(reason="only root may mount file systems"))
-    ranks = {name: rank for rank, name in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: ranks.get(_folder(item), len(ranks)))
+    items.sort(key=lambda item: when_it_begins(item.nodeid))
 
 
 def pytest_collection_finish():

@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import pkgutil
 import select
 import signal
 import socket
@@ -45,7 +44,7 @@ print(json.dumps(sorted(name for name in sys.modules if name != "__main__")))
 
 A_RUN = ("toolkit.telemetry",)
 A_TRAINING = (*A_RUN, "torch.distributed", "torch.utils.data", "torch.optim")
-A_DASHBOARD = ("dashboard.server", "dashboard.data.*", "dashboard.charts.*", "dashboard.components.*")
+A_DASHBOARD = ("tests.dashboard.warm_server",)
 
 
 def start_python(
@@ -53,7 +52,7 @@ def start_python(
 ) -> subprocess.Popen[Any]:
     """Do what `subprocess.Popen([sys.executable, *arguments], **how)` does; the only flags are `-c` and `-m`.
 
-    It is forked from a process that has `imported` all that; `package.*` stands for every module of a package.
+    It is forked from a process that has `imported` all that.
     It is started under `make faults`, unless `always_fork`, and where its environment has something that only a new
     interpreter sees.
     """
@@ -214,10 +213,7 @@ def serve() -> None:
 
 
 def _import(name: str) -> None:
-    package = importlib.import_module(name.removesuffix(".*"))
-    if package.__name__ != name:
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+    importlib.import_module(name)
     if name in A_RUN:
         # A run imports much of itself when it begins.
         with tempfile.TemporaryDirectory() as folder:

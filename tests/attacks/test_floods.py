@@ -121,6 +121,7 @@ def test_without_free_descriptors_it_logs_a_few_times_and_recovers(small, record
     assert printed(small) - before <= MOST_BYTES
 
 
+@in_make_faults
 def test_invalid_messages_to_streamlit_do_not_flood_the_terminal(small, record_property):
     before = printed(small)
     visitor = Visitor(small.port)

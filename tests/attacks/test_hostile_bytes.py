@@ -32,7 +32,7 @@ def walked(tmp_path_factory):
         if not folder.exists():
             an_ordinary_run(root, folder.name)
         with (folder / "metrics.jsonl").open("ab") as file:
-            for record in list(odd_records(event))[:: longer(24, 1)]:
+            for record in list(odd_records(event))[:: longer(60, 1)]:
                 lines += file.write(as_line(record)) > 0
     with (an_ordinary_run(root, "lines") / "metrics.jsonl").open("ab") as file:
         file.writelines(LINES)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import run_python
+from tests.lengths import in_make_faults
 from toolkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,7 @@ def test_each_way_to_run_data_would_be_found():
     assert len(found) == 17
 
 
+@in_make_faults
 def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
     """A package that announces itself under any likely group is not even imported."""
     site = tmp_path / "site"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import in_make_faults
+
 posix = pytest.mark.skipif(os.name != "posix", reason="modes of this kind are POSIX's")
 pytestmark = posix
 ROOT = Path(__file__).parents[2]
@@ -87,6 +89,7 @@ def everything(tmp_path_factory):
     return place, calls.read_text(errors="replace").splitlines() if can_trace else None
 
 
+@in_make_faults
 def test_only_the_owner_can_read_configuration_whatever_the_umask(everything, record_property):
     """Run folder, records, table, manifest, request, labels, journal, mirrors, bundle, trace, cache and trash."""
     place, _ = everything

@@ -31,7 +31,7 @@ from tests.dashboard.views.pages import (
     said,
     texts,
 )
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.labels import Labels
 
 _BEACON = "127.0.0.1:9"
@@ -84,6 +84,7 @@ def test_every_page_of_a_poisoned_run_is_whole_and_holds_no_markup(logs, first, 
     )
 
 
+@in_make_faults
 def test_one_poisoned_run_among_three_good_ones_leaves_them_listed_and_usable(logs, record_property):
     good = ("one", "two", "three")
     for name in good:

@@ -73,6 +73,7 @@ def test_a_million_files_next_to_the_runs_hide_none_and_the_listing_is_bounded(t
     )
 
 
+@in_make_faults
 def test_a_run_of_very_many_ranks_samples_and_sessions_is_read_in_bounded_time(tmp_path, record_property):
     count = longer(400, 20_000)
     root = tmp_path / "logs"

@@ -13,6 +13,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from dashboard.page_messages import PageMessages
 from tests.attacks.http_client import Visitor
 from tests.dashboard.serving import Started
+from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 
 
@@ -132,6 +133,7 @@ st.text(f"what was read: {read()}")
 """
 
 
+@in_make_faults
 @pytest.mark.timeout(300)
 def test_a_viewer_that_asks_to_clear_the_cache_clears_it_for_no_one(tmp_path):
     (tmp_path / "server.py").write_text(SERVER)

@@ -132,6 +132,7 @@ def test_without_a_terminal_the_first_interrupt_is_handed_to_the_trainer(tmp_pat
     assert "saved" in started.out
 
 
+@in_make_faults
 def test_a_second_interrupt_ends_a_trainer_that_takes_long_to_save(tmp_path):
     with train_and_serve(tmp_path, LIKE_THE_TRAINER, "60") as started:
         started.wait_for("training")
@@ -222,6 +223,7 @@ def test_in_a_terminal_ctrl_c_reaches_the_trainer_once(tmp_path):
     assert "Ctrl-C stops the training, a second Ctrl-C the dashboard." in seen
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_the_example_is_trained_where_it_was_asked_for(tmp_path):
     config = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"

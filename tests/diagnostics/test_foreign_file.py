@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.diagnostics.synthetic_runs import changed, clean_run
+from tests.lengths import in_make_faults
 from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.history import diagnose
@@ -294,6 +295,7 @@ def test_unreadable_rows_are_counted(tmp_path):
     assert found.records + found.bad_lines == 7
 
 
+@in_make_faults
 def test_a_quote_that_is_never_closed_does_not_fill_the_memory(tmp_path):
     path = write(tmp_path / "x.csv", "step,loss", "1,0.5", '2,"0.5', *(f"{n},0.5" for n in range(3, 50_000)))
     found = diagnose(path)

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.children import LONGEST_PAUSE_S
 from tests.faults.crash_checks import whole_run, with_rows
 from tests.faults.faulty_disk import FaultyDisk
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.core.sink import MemorySink
@@ -101,7 +101,7 @@ def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_
 @pytest.mark.parametrize("blocks_in", ["write", "close"])
 def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp_path, caplog, blocks_in):
     blocking, other = BlockingSink(blocks_in), MemorySink()
-    options = {"log_every": 1, "close_timeout": 1.0, "system": False}
+    options = {"log_every": 1, "close_timeout": 5.0, "system": False}
     log = TelemetryLogger("run", log_dir=tmp_path, sinks=[blocking, other], **options)
     slowest = 0.0
     try:
@@ -120,7 +120,7 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
         blocking.answers.set()
 
     assert slowest < LONGEST_PAUSE_S
-    assert closing < 1.0 + LONGEST_PAUSE_S
+    assert closing < 5.0 + LONGEST_PAUSE_S
     assert "blocking did not take everything in time" in caplog.text
     # The blocked one may have used up the time of those behind it, which go on by themselves.
     in_all = (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n")
@@ -364,6 +364,7 @@ def test_the_real_tensorboard_on_a_full_disk_is_told_of_and_the_run_is_whole(
     assert not any("tensorboard is off" in message for message in messages)
 
 
+@in_make_faults
 def test_the_real_tensorboard_on_a_disk_that_hangs_holds_up_neither_the_loop_nor_its_end(
     tmp_path, start, record_property
 ):

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.children import repair
 from tests.faults.containers import container
 from tests.faults.crash_checks import whole_run
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.runfolder.journal import journals_in, shared_memory_folders
@@ -146,6 +146,7 @@ def test_a_container_that_is_killed_and_started_again_resumes_at_once(tmp_path, 
     assert {record["session"] for record in records} == {1, 2}
 
 
+@in_make_faults
 def test_two_containers_with_one_path_and_one_shared_memory_keep_their_records_apart(tmp_path, start):
     place = tmp_path / "data"
     disks = [tmp_path / "disk-a", tmp_path / "disk-b"]

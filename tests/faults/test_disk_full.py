@@ -153,6 +153,7 @@ def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     whole_run(run, steps=range(7_100))
 
 
+@in_make_faults
 def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
     child = start(LOGS_AS_TOLD, tmp_path, 1.0, 60)
     child.tell("steps 100")

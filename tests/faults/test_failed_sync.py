@@ -10,6 +10,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S
 from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, whole_run
+from tests.lengths import in_make_faults
 from tests.provision import NoTool, tool
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
@@ -119,6 +120,7 @@ def test_a_disk_that_never_syncs_harms_neither_the_loop_nor_what_is_still_held(t
     whole_run(tmp_path / "run", steps=range(5000))
 
 
+@in_make_faults
 def test_bytes_that_were_not_synced_and_are_no_longer_held_are_named(tmp_path, start):
     child = start(
         "calls = iter([True])\nfails = lambda: next(calls, False)\n"

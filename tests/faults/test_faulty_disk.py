@@ -163,6 +163,7 @@ def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
     )
 
 
+@in_make_faults
 @pytest.mark.root
 def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, faulty_disk, record_property):
     run = faulty_disk.mounted / "run"

@@ -21,6 +21,7 @@ from tests.faults.crash_checks import (
     whole_run,
     with_rows,
 )
+from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder import csv_table
@@ -78,6 +79,7 @@ def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, 
     )
 
 
+@in_make_faults
 def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(tmp_path, start):
     run = tmp_path / "run"
     child = start(LOGS_UNTIL_TOLD, tmp_path)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.children import repair
 from tests.faults.crash_checks import whole_run
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.runfolder.journal import shared_memory_folders
@@ -259,6 +259,7 @@ def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, start_
     assert len({read_manifest(tmp_path / folder).run_id for folder in folders}) == 8
 
 
+@in_make_faults
 @pytest.mark.timeout(longer(240, 3_000))
 def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
     tmp_path, start_in_background, record_property

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S
 from tests.faults.crash_checks import whole_run
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from tests.records import with_event
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
@@ -341,6 +341,7 @@ sys.exit(7)
 )
 
 
+@in_make_faults
 def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
     tmp_path, start, record_property
 ):

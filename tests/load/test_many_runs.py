@@ -12,7 +12,7 @@ from benchmarks.large_run import write_many_runs
 from benchmarks.load_runs import ORDERS, QUERIES, ask_for_nothing, one_look, touch, usage
 from dashboard.data import run_listing
 from dashboard.data.local_store import LocalStore
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 
 RUNS = longer(300, 10_000)
 LOOKS = longer(40, 200)
@@ -39,6 +39,7 @@ def read(monkeypatch):
     return folders
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_a_refresh_of_very_many_runs_reads_only_what_changed_and_keeps_nothing_open(
     root, read, record_property
@@ -118,6 +119,7 @@ def test_a_run_that_began_a_moment_ago_is_found_though_the_list_is_older(root):
         os.rename(root / "brand-new", root / "elsewhere" / "run-0000")
 
 
+@in_make_faults
 def test_what_is_held_for_a_run_does_not_grow_with_how_many_there_are(tmp_path):
     import tracemalloc
 

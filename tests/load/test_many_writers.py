@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks.load_writers import look_into, write_together
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.layout import PRIVATE, claim_folder
 
 PROCESSES = longer(4, 64)
@@ -38,6 +38,7 @@ def test_processes_that_start_together_in_one_directory_lose_and_mix_nothing(tmp
     assert max(one.start_s for one in wrote) < 60.0
 
 
+@in_make_faults
 def test_the_ten_thousandth_run_of_one_name_gets_its_folder_as_soon_as_the_first(
     tmp_path, monkeypatch, record_property
 ):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
 from toolkit.privacy.names import is_identifying
 from toolkit.privacy.redaction import Redactor
@@ -490,6 +490,7 @@ def test_a_hostile_text_takes_no_long_time(piece):
     assert time.perf_counter() - began < 20
 
 
+@in_make_faults
 def test_a_run_that_gives_away_thousands_of_names_takes_no_long_time():
     taking_out = redactor()
     homes = {f"k{n}": f"/home/zz{n}person/x" for n in range(2_000)}

@@ -243,6 +243,7 @@ def test_rows_without_new_columns_are_appended(run):
 # ---------------------------------------------------------------- while a row is being written
 
 
+@in_make_faults
 def test_a_reader_that_sees_whole_pages_only_never_sees_half_a_row(run):
     rng = random.Random(7)
     shown = []

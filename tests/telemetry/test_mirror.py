@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.core.guard import Guard
 from toolkit.core.sink import MemorySink
@@ -132,6 +133,7 @@ def test_closing_hands_over_the_rest_and_closes_the_sink(following):
     assert one.sink.closed
 
 
+@in_make_faults
 def test_a_large_file_is_handed_over_in_pieces(following):
     class Measuring(MemorySink):
         largest = 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,7 @@ def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@in_make_faults
 @pytest.mark.usefixtures("endless")
 def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resumes(
     train, run_folder, records, monkeypatch

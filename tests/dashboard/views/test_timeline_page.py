@@ -11,6 +11,7 @@ pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import BEGAN, append, write_run
 from tests.dashboard.views.pages import button, chart_data, charts, downloads, is_well, open_page, said
+from tests.lengths import in_make_faults
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
 
 
@@ -175,6 +176,7 @@ def test_ranks_stand_beside_each_other_or_one_by_one(logs):
     assert table_of(second).loc["forward", "p50 ms"] > table_of(together).loc["forward", "p50 ms"]
 
 
+@in_make_faults
 def test_ten_thousand_spans_are_drawn_the_longest_first_and_all_counted(logs):
     write_run(logs, "r", many_spans(2_000))
     whole = {"from": str(BEGAN - 1), "to": str(BEGAN + 1e4)}

@@ -463,6 +463,7 @@ def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypat
     assert {found.name for found in caplog.records} == {"toolkit.telemetry"}
 
 
+@in_make_faults
 def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
     monkeypatch.setattr(live_run, "_TEND_EVERY_S", 0.1)
@@ -492,6 +493,7 @@ def test_a_collector_that_is_busy_when_the_run_ends_is_asked_again(tmp_path):
     assert "undelivered" not in records_of(log)[-1]
 
 
+@in_make_faults
 def test_what_no_collector_has_taken_by_the_end_is_counted_and_said(tmp_path, caplog):
     sink = exporter(f"http://127.0.0.1:{a_free_port()}", timeout_s=0.5)
     options = {**QUIET, "close_timeout": 1.0}

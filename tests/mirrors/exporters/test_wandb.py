@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.mirrors.wandb import client as client_module
@@ -256,6 +257,7 @@ def test_everything_stays_in_the_run_folder_and_with_its_owner(exported):
     assert all(stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0 for path in made if not path.is_symlink())
 
 
+@in_make_faults
 def test_a_killed_training_loses_nothing_that_wandb_was_given(tmp_path):
     script = f"""
         import os, signal

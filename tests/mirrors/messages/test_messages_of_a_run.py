@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.faults.children import Child
+from tests.lengths import in_make_faults
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
@@ -583,6 +584,7 @@ def test_a_process_that_crashes_reports_why(tmp_path, start):
     assert len(receiver.got) == 2
 
 
+@in_make_faults
 def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
     with raw_receiving(never_answer) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}

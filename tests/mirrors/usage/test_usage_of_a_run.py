@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 
 from tests.fork_server import start_python
+from tests.lengths import in_make_faults
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
 from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, all_bytes, arrived, bodies, names, reporting_to
 from tests.project.markdown import ROOT
@@ -238,6 +239,7 @@ def test_what_a_server_refused_at_first_it_gets_in_the_end(tmp_path):
     assert names(server) == ["run-start", "run-start", "run-end"]
 
 
+@in_make_faults
 @pytest.mark.parametrize("how", ["close", "exit"])
 def test_a_server_that_hangs_does_not_hold_up_the_process(tmp_path, how):
     with raw_receiving(never_answer) as server:

@@ -273,6 +273,7 @@ def two_layers():
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 
 
+@in_make_faults
 def test_gradients_and_parameters_are_counted_at_each_nth_batch(begin):
     model = two_layers()
     torch = sys.modules["torch"]
@@ -722,6 +723,7 @@ ACCELERATED = """
 """
 
 
+@in_make_faults
 def test_a_script_that_logs_through_accelerate_does_so_without_wandb(tmp_path):
     for package in ("accelerate", "torch", "wandb"):
         pytest.importorskip(package)

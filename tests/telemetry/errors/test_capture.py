@@ -10,6 +10,7 @@ import traceback
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 
@@ -379,6 +380,7 @@ def test_repeats_are_counted_and_reported_at_each_power_of_ten(log):
     assert end["status"] == "finished", "each of them was caught"
 
 
+@in_make_faults
 def test_errors_beyond_the_distinct_ones_that_are_kept_are_counted_together(log):
     def place(number):
         namespace = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, attach, detach, status
@@ -147,6 +148,7 @@ def test_a_package_that_has_moved_is_found_where_python_finds_packages(checkout,
     assert steps_of(checkout) == 5
 
 
+@in_make_faults
 def test_all_jobs_are_recorded_with_all_jobs(checkout, job):
     attach(checkout, all_jobs=True)
     config = json.loads(job.read_text())

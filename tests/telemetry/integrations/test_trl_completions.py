@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.lazy_module import LazyModule
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
@@ -328,6 +329,7 @@ def losses(folder, *, collected):
     return [entry["loss"] for entry in run.history], run.trainer.model.state_dict()
 
 
+@in_make_faults
 def test_the_training_is_the_same_to_the_last_bit(tmp_path):
     plain, weights = losses(tmp_path / "plain", collected=False)
     watched, same_weights = losses(tmp_path / "watched", collected=True)
