@@ -195,6 +195,7 @@ def test_a_table_cut_at_any_byte_is_completed_from_the_records(tmp_path, form):
     run.log({"event": "start", "config": {"a": "b,\n" * 20}})
     for step in range(12):
         run.log({"global_step": step, "train_loss": rng.random(), "lr": 1e-4, "note": 'a, "b" é'})
+    run.table.settle()
     run.table.close()
     whole = run.path.read_bytes()
 

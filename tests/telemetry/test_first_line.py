@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -159,3 +160,25 @@ def test_a_kill_before_the_start_is_written_loses_no_span(tmp_path, when):
 
     assert spans == ["span_start", "span_start", "span"]
     assert [record["event"] for record in found][: when == "started"] == ["start"] * (when == "started")
+
+
+def test_an_end_waits_for_a_start_that_another_thread_is_writing(make, monkeypatch):
+    begun, may_go_on = threading.Event(), threading.Event()
+    describe = live_run.start_fields
+
+    def slowly(**given):
+        begun.set()
+        assert may_go_on.wait(PATIENCE_S)
+        return describe(**given)
+
+    log = make(close_timeout=60.0)
+    monkeypatch.setattr(live_run, "start_fields", slowly)
+    other = threading.Thread(target=log.log_event, args=("from_another_thread",))
+    other.start()
+    assert begun.wait(PATIENCE_S)
+    log.log_step(0, train_loss=1.0)
+    threading.Timer(0.3, may_go_on.set).start()
+    log.close()
+    other.join(PATIENCE_S)
+
+    assert (events(log)[0], events(log)[-1]) == ("start", "end")

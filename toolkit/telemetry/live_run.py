@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -96,6 +97,7 @@ class LiveRun:
         self._orphaned: set[Path] = set()
         """Journals without a run that were reported."""
         self._has_started = False
+        self._starting_thread: int | None = None
         self._rest_is_put = False
         self._has_ended = False
         self._environment_is_written = False
@@ -228,6 +230,7 @@ class LiveRun:
     ) -> None:
         """Write a start record, with the machine's description if that is there within `wait_s`."""
         self._has_started = True
+        self._starting_thread = threading.get_ident()
         try:
             self._put_start(
                 config=config, lora=lora, model=model, training=training, others=others, wait_s=wait_s
@@ -235,6 +238,7 @@ class LiveRun:
         finally:
             # Whatever went wrong: records that waited for it are written.
             self.pipeline.record_queue.await_no_start()
+            self._starting_thread = None
 
     def _put_start(
         self,
@@ -385,6 +389,8 @@ class LiveRun:
                     records.MEDIA_DROPPED,
                     {"count": left, "reason": "the run was closed before they were written"},
                 )
+        with self._guard.catch("closing"):
+            self._wait_for_start(at_most(0.1, 0.5))
         self._put_rest()
         with self._guard.catch("examining the last records"):
             self.pipeline.conclude_findings(at_most(0.2, 0.5))
@@ -449,6 +455,12 @@ class LiveRun:
     def _put_start_if_none(self) -> None:
         if not self._has_started:
             self.put_start(wait_s=0.0)
+
+    def _wait_for_start(self, timeout_s: float) -> None:
+        """Wait for a start record that another thread is writing: after the end record it would be lost."""
+        deadline = time.monotonic() + timeout_s
+        while self._starting_thread not in (None, threading.get_ident()) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _put_start_if_held_up(self) -> None:
         """Write a start record of what is known by now if records wait for it."""
