@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,26 +13,10 @@ import pyarrow.json as pj
 
 from dashboard.data.run_store import Floats
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, NOT_METRICS, metrics_of, position_of
 from toolkit.runfolder.reader import BadLine, Block, parse_line
-from toolkit.runfolder.records import (
-    ENVELOPE,
-    EPOCH,
-    EVAL,
-    LOST,
-    MAX_LINE_BYTES,
-    NAN_INF_DETECTED,
-    STEP,
-    SYSTEM,
-    Record,
-)
+from toolkit.runfolder.records import EPOCH, LOST, MAX_LINE_BYTES, STEP, Record
 
-CARRIES_METRICS: Final = frozenset({STEP, SYSTEM, EVAL, EPOCH})
-"""Records whose numbers are metrics; all others are events."""
-
-MAX_METRICS: Final = 5_000
-"""Further names are counted and left out: a log with a new name in every record would fill the memory."""
-
-_NOT_METRICS = frozenset({*ENVELOPE, "global_step", "epoch", NAN_INF_DETECTED, "loss_jump"})
 _FEW_LINES = 400
 _STEP_LINE = b'{"event":"step",'
 
@@ -170,30 +153,16 @@ class _Rows:
             if event == LOST:
                 self._lost.append(record)
             return
-        record = with_non_finite(record)
         row = len(self._frame)
         self._lines.append(line)
-        self._frame.append(
-            (
-                _number(record.get("time")),
-                _number(record.get("elapsed")),
-                _number(record.get("global_step")),
-                _number(record.get("epoch")),
-                _number(record.get("session")),
-                event == STEP,
-            )
-        )
+        self._frame.append((*position_of(record), event == STEP))
         if event == EPOCH:
             # An epoch record is also listed as an event.
             self._events.append((event, start, length))
-        prefix = "epoch/" if event == EPOCH else ""
-        for name, value in record.items():
-            if name in _NOT_METRICS or not isinstance(value, (int, float)):
-                continue
-            name = prefix + name
+        for name, value in metrics_of(record):
             rows, values = self._metrics.setdefault(name, ([], []))
             rows.append(row)
-            values.append(_number(value))
+            values.append(value)
             self._kinds.setdefault(name, event)
 
     def finish(self, table: pa.Table | None, alike: npt.NDArray[np.int64]) -> Parsed:
@@ -248,7 +217,7 @@ class _Rows:
 def _add_alike(parsed: Parsed, table: pa.Table, place: npt.NDArray[np.int32]) -> None:
     for name in table.column_names:
         column = table.column(name)
-        if name in _NOT_METRICS or pa.types.is_string(column.type) or column.null_count == len(column):
+        if name in NOT_METRICS or pa.types.is_string(column.type) or column.null_count == len(column):
             continue
         if column.null_count:
             present = np.flatnonzero(pc.is_valid(column).to_numpy(zero_copy_only=False))
@@ -288,15 +257,6 @@ def _kind(value: object) -> str | None:
     if isinstance(value, (int, float)):
         return "number"
     return "text" if isinstance(value, str) else None
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, (int, float)):
-        return float("nan")
-    try:
-        return float(value)
-    except OverflowError:
-        return float("nan")
 
 
 def _starts(lines: list[bytes], start: int) -> npt.NDArray[np.int64]:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dashboard.data.growable_array import GrowableArray
-from dashboard.data.line_parser import MAX_METRICS, Parsed
+from dashboard.data.line_parser import Parsed
 from dashboard.data.run_store import Floats
+from toolkit.runfolder.metrics import MAX_METRICS
 from toolkit.runfolder.reader import MAX_BAD_LINES_KEPT, BadLine
 
 MAX_EVENTS_PLACED = 2_000_000

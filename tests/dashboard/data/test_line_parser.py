@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboard.data import line_parser
-from dashboard.data.line_parser import MAX_METRICS, LineParser, parse_event
+from dashboard.data.line_parser import LineParser, parse_event
 from tests.lengths import longer
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.metrics import MAX_METRICS
 from toolkit.runfolder.reader import Block, Cursor
 from toolkit.runfolder.records import MAX_LINE_BYTES
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from dashboard.data import run_log
-from dashboard.data.line_parser import MAX_METRICS
 from dashboard.data.run_log import RunLog
 from tests.dashboard.run_folders import append, step_record, write_run
 from toolkit.runfolder import reader
+from toolkit.runfolder.metrics import MAX_METRICS
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and devices are POSIX's")
 
