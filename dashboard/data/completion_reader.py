@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -25,12 +23,10 @@ from dashboard.data.completions import (
     text_in,
 )
 from dashboard.data.growable_array import GrowableArray
-from dashboard.data.reverse_lines import end_of_lines, lines_before
+from dashboard.data.record_source import Place, RecordSource
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
-from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED, MAX_LINE_BYTES, Record
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.reader import BadLine, Cursor, parse_line
+from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED, Record
 
 _NEEDLE: Final = b'"completion'
 _APPENDED_BYTES: Final = 1024 * 1024
@@ -49,8 +45,8 @@ class CompletionReader:
     Only a few numbers of each completion are kept; its texts are read again when shown or searched.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, source: RecordSource) -> None:
+        self.source = source
         self._lock = threading.Lock()
         self._forget()
 
@@ -80,25 +76,20 @@ class CompletionReader:
         until = time.perf_counter() + wait_s
         with self._lock:
             try:
-                descriptor = open_regular(self.path)
-                try:
-                    return self._find(descriptor, query, slice(first, first + count), until, wait_s)
-                finally:
-                    os.close(descriptor)
+                return self._find(query, slice(first, first + count), until, wait_s)
             except (OSError, ValueError):
                 # The page header shows why the file cannot be read.
                 self._forget()
                 return FoundCompletions()
 
-    def _find(
-        self, descriptor: int, query: CompletionQuery, wanted: slice, until: float, wait_s: float
-    ) -> FoundCompletions:
+    def _find(self, query: CompletionQuery, wanted: slice, until: float, wait_s: float) -> FoundCompletions:
         # Half of the time for reading, half for searching what has been read.
-        part = self._read_on(descriptor, until - wait_s / 2 if query.text.strip() else until)
+        part = self._read_on(until - wait_s / 2 if query.text.strip() else until)
         columns = self._columns()
-        chosen, searched = self._choose(descriptor, columns, query, until)
-        places = zip(columns.place[chosen[wanted]], columns.length[chosen[wanted]], strict=True)
-        rows = (_read(descriptor, int(place), int(length)) for place, length in places)
+        chosen, searched = self._choose(columns, query, until)
+        places = columns.places(chosen[wanted])
+        lines = self.source.read_at(places)
+        rows = [_completion_in(line, place) for (place, _), line in zip(places, lines, strict=True)]
         return FoundCompletions(
             rows=tuple(row for row in rows if row is not None),
             matching=len(chosen),
@@ -110,23 +101,11 @@ class CompletionReader:
 
     def at(self, place: int) -> Completion | None:
         """Return the completion whose record starts there; None if there is none."""
-        if not 0 <= place < 2**62:
-            return None
         try:
-            descriptor = open_regular(self.path)
+            line = self.source.line_at(place)
         except (OSError, ValueError):
             return None
-        try:
-            # Check that the byte before it ends a line: elsewhere, text inside a record may look like a record.
-            data = pread(descriptor, MAX_LINE_BYTES + 2, max(0, place - 1))
-        finally:
-            os.close(descriptor)
-        if place:
-            if not data.startswith(b"\n"):
-                return None
-            data = data[1:]
-        line, newline, _ = data.partition(b"\n")
-        return _completion_in(line, place) if newline else None
+        return _completion_in(line, place) if line is not None else None
 
     def siblings(self, completion: Completion, *, limit: int = 200) -> Sequence[Sibling]:
         """Return the other completions of the same prompt, newest first."""
@@ -144,9 +123,7 @@ class CompletionReader:
             for row in np.flatnonzero(same)[:limit]
         ]
 
-    def _choose(
-        self, descriptor: int, columns: _Columns, query: CompletionQuery, until: float
-    ) -> tuple[Places, float]:
+    def _choose(self, columns: _Columns, query: CompletionQuery, until: float) -> tuple[Places, float]:
         """Return the rows that `query` finds, in its order, and the fraction that has been searched."""
         wanted = np.ones(len(columns.place), dtype=bool)
         if query.steps is not None:
@@ -156,7 +133,7 @@ class CompletionReader:
         text = query.text.strip().casefold()
         if text:
             search = self._search_for(text)
-            searched = search.advance(descriptor, columns, until)
+            searched = search.advance(self.source, columns, until)
             wanted &= np.isin(columns.place, search.found())
         rows = np.flatnonzero(wanted)
         if query.sort != "Newest":
@@ -182,15 +159,15 @@ class CompletionReader:
 
     # ------------------------------------------------------------ reading
 
-    def _read_on(self, descriptor: int, until: float) -> float:
+    def _read_on(self, until: float) -> float:
         """Read new records, then backwards until the time is up; return the fraction that has been read."""
         if self._cursor is None:
-            self._begin(descriptor)
+            self._begin()
         if not self._read_appended(until):
             self._forget()
-            self._begin(descriptor)
+            self._begin()
         while self._unread > 0:
-            block = lines_before(descriptor, self._unread)
+            block = self.source.read_before(self._unread)
             self._unread = block.next_end
             found = list(_completions_in(block.data, block.start))
             self._earlier.add(reversed([row for row in found if row.event == COMPLETION]))
@@ -200,19 +177,16 @@ class CompletionReader:
         size = self._cursor.offset if self._cursor is not None else 0
         return 1.0 - self._unread / size if size else 1.0
 
-    def _begin(self, descriptor: int) -> None:
+    def _begin(self) -> None:
         """Start at the current end of the file."""
-        end = end_of_lines(descriptor, os.fstat(descriptor).st_size)
-        # The first block identifies the file, so that a replacement is noticed.
-        first = read_block(self.path, Cursor(), max_bytes=1)
-        self._cursor = replace(first.cursor, offset=end, long_line_at=None)
-        self._unread = end
+        self._cursor = self.source.end()
+        self._unread = self._cursor.offset
 
     def _read_appended(self, until: float) -> bool:
         """Read new records; False if the file was replaced."""
         while self._cursor is not None:
             try:
-                block = read_block(self.path, self._cursor, max_bytes=_APPENDED_BYTES)
+                block = self.source.read_block(self._cursor, max_bytes=_APPENDED_BYTES)
             except OSError:
                 return True
             if block.replaced:
@@ -298,6 +272,10 @@ class _Columns:
 
         return cls(*(joined(name) for name in ("place", "length", "step", "reward", "has_reward", "prompt")))
 
+    def places(self, rows: Places) -> list[Place]:
+        """Return where the lines of `rows` are."""
+        return list(zip(self.place[rows].tolist(), self.length[rows].tolist(), strict=True))
+
 
 class _Search:
     """Finds a text, from the newest completion towards the oldest."""
@@ -311,35 +289,41 @@ class _Search:
     def found(self) -> Places:
         return np.array(self._places, dtype=np.int64)
 
-    def advance(self, descriptor: int, columns: _Columns, until: float) -> float:
+    def advance(self, source: RecordSource, columns: _Columns, until: float) -> float:
         """Search until the time is up; return the fraction that has been searched."""
         place = columns.place
         if not len(place):
             return 1.0
         if self._low < 0:
             self._low = self._high = int(place[0]) + 1
+        # Oldest first, so that the searched range has no gaps.
         newer = np.flatnonzero(place >= self._high)[::-1]
-        for row in newer:
-            # Oldest first, so that the searched range has no gaps.
-            self._search_at(descriptor, int(place[row]), int(columns.length[row]))
-            self._high = int(place[row]) + 1
+        for some in _batches(newer):
+            self._search_in(source, columns.places(some))
+            self._high = int(place[some[-1]]) + 1
             if time.perf_counter() >= until:
                 break
-        older = np.flatnonzero(place < self._low)
-        for number, row in enumerate(older):
-            if number % _ROWS_AT_ONCE == 0 and number and time.perf_counter() >= until:
+        for some in _batches(np.flatnonzero(place < self._low)):
+            self._search_in(source, columns.places(some))
+            self._low = int(place[some[-1]])
+            if time.perf_counter() >= until:
                 break
-            self._search_at(descriptor, int(place[row]), int(columns.length[row]))
-            self._low = int(place[row])
         searched = np.count_nonzero((place >= self._low) & (place < self._high))
         return searched / len(place)
 
-    def _search_at(self, descriptor: int, place: int, length: int) -> None:
-        found = parse_line(place, pread(descriptor, length, place))
-        if isinstance(found, BadLine):
-            return
-        if any(self._text in text_in(found.get(name)).casefold() for name in ("prompt", *ANSWERS, "text")):
-            self._places.append(place)
+    def _search_in(self, source: RecordSource, places: list[Place]) -> None:
+        for (place, _), line in zip(places, source.read_at(places), strict=True):
+            found = parse_line(place, line)
+            if isinstance(found, BadLine):
+                continue
+            if any(
+                self._text in text_in(found.get(name)).casefold() for name in ("prompt", *ANSWERS, "text")
+            ):
+                self._places.append(place)
+
+
+def _batches(rows: Places) -> Iterator[Places]:
+    return (rows[at : at + _ROWS_AT_ONCE] for at in range(0, len(rows), _ROWS_AT_ONCE))
 
 
 def _completions_in(data: bytes, start: int) -> Iterator[_Row]:
@@ -356,10 +340,6 @@ def _completions_in(data: bytes, start: int) -> Iterator[_Row]:
             if event in (COMPLETION, COMPLETIONS_DROPPED):
                 yield _Row(event, start + begin, end - begin, found)
         at = data.find(_NEEDLE, end)
-
-
-def _read(descriptor: int, place: int, length: int) -> Completion | None:
-    return _completion_in(pread(descriptor, length, place), place)
 
 
 def _completion_in(line: bytes, place: int) -> Completion | None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.completion_reader import CompletionReader
+from dashboard.data.record_source import FileSource
 from dashboard.data.run_analysis import RunFindings, RunLedger
 from dashboard.data.run_files import read_inside
 from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start, trend_of
@@ -211,6 +212,9 @@ class LocalStore:
             log.used_at = time.monotonic()
             return log
 
+    def _source(self, key: str, rank: int = 0) -> FileSource:
+        return FileSource(_record_file(self._find(key).folder, rank))
+
     def _evict(self, kept: RunLog) -> None:
         by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
         held = sum(log.nbytes for _, log in by_age)
@@ -301,11 +305,11 @@ class LocalStore:
 
     def completions(self, key: str) -> CompletionReader:
         """Return the run's completions."""
-        path = _record_file(self._find(key).folder, 0)
+        source = self._source(key)
         with self._lock:
             reader = self._completions.pop(key, None)
-            if reader is None or reader.path != path:
-                reader = CompletionReader(path)
+            if reader is None or reader.source != source:
+                reader = CompletionReader(source)
             self._completions[key] = reader
             if len(self._completions) > _MAX_READERS:
                 del self._completions[next(iter(self._completions))]
@@ -313,9 +317,9 @@ class LocalStore:
 
     def trace(self, key: str) -> Iterator[bytes]:
         """Return the run's spans as a Chrome trace, in pieces."""
-        folder = self._find(key).folder
+        name = self._find(key).folder.name
         try:
-            yield from trace_of_run(folder)
+            yield from trace_of_run([(rank, self._source(key, rank)) for rank in self.ranks(key)], name=name)
         except OSError as error:
             raise Refused(f"the records could not be read: {error.strerror or error}") from error
 
@@ -329,12 +333,12 @@ class LocalStore:
 
     def _findings_of(self, key: str) -> RunFindings:
         found = self._find(key)
-        path = _record_file(found.folder, 0)
+        source = self._source(key)
         policy = policy_of_run(found.manifest.diagnostics if found.manifest is not None else {})
         with self._lock:
             findings = self._findings.pop(key, None)
-            if findings is None or findings.path != path or findings.policy != policy:
-                findings = RunFindings(path, policy)
+            if findings is None or findings.source != source or findings.policy != policy:
+                findings = RunFindings(source, policy)
             # Most recently used last.
             self._findings[key] = findings
             if len(self._findings) > _MAX_ANALYSES:
@@ -344,12 +348,12 @@ class LocalStore:
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
         """Update the time ledger, for at most about `wait_s`."""
         found = self._find(key)
-        path = _record_file(found.folder, 0)
+        source = self._source(key)
         heartbeat = found.manifest.heartbeat if found.manifest is not None else None
         with self._lock:
             ledger = self._ledgers.pop(key, None)
-            if ledger is None or ledger.path != path:
-                ledger = RunLedger(path)
+            if ledger is None or ledger.source != source:
+                ledger = RunLedger(source)
             self._ledgers[key] = ledger
             if len(self._ledgers) > _MAX_ANALYSES:
                 del self._ledgers[next(iter(self._ledgers))]

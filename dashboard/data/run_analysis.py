@@ -6,15 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
+from dashboard.data.record_source import RecordSource
 from dashboard.data.run_store import TimeSpent
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.manifest import Session
-from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line, read_block
+from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line
 from toolkit.runfolder.records import Record
 from toolkit.timing.ledger import LedgerBuilder
 
@@ -29,11 +29,11 @@ class RunFindings:
     Its memory does not grow with the file. A file that was truncated or replaced is examined again.
     """
 
-    def __init__(self, path: Path, policy: Policy | None = None) -> None:
-        self.path = path
+    def __init__(self, source: RecordSource, policy: Policy | None = None) -> None:
+        self.source = source
         self.policy = policy or Policy()
         self._busy = threading.Lock()
-        self._slices = RecordSlices(path, take=self._take, restart=self._restart)
+        self._slices = RecordSlices(source, take=self._take, restart=self._restart)
         self._examiner = Examiner(self.policy)
         self._found: tuple[Finding, ...] = ()
 
@@ -69,11 +69,11 @@ class RunFindings:
 class RunLedger:
     """The time ledger of one record file. Thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, source: RecordSource) -> None:
+        self.source = source
         self._busy = threading.Lock()
         self._builder = LedgerBuilder()
-        self._slices = RecordSlices(path, take=self._take, restart=self._restart)
+        self._slices = RecordSlices(source, take=self._take, restart=self._restart)
         self._spent = TimeSpent(ledger=self._builder.ledger(), fraction=0.0)
 
     def advance(
@@ -111,9 +111,13 @@ class RecordSlices:
     """Passes the records of a file to `take` in order; calls `restart` if the file was replaced."""
 
     def __init__(
-        self, path: Path, *, take: Callable[[Iterator[Record]], None], restart: Callable[[], None]
+        self,
+        source: RecordSource,
+        *,
+        take: Callable[[Iterator[Record]], None],
+        restart: Callable[[], None],
     ) -> None:
-        self.path = path
+        self.source = source
         self._take = take
         self._restart = restart
         self._cursor = Cursor()
@@ -149,7 +153,7 @@ class RecordSlices:
     def _next_block(self, until: float) -> bool:
         """Read the next block; False if there is nothing more to process now."""
         try:
-            block = read_block(self.path, self._cursor, max_bytes=_BLOCK_BYTES)
+            block = self.source.read_block(self._cursor, max_bytes=_BLOCK_BYTES)
         except OSError:
             # The page header shows why the file cannot be read.
             self._left_bytes = 0

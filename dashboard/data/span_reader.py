@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.line_parser import parse_event
+from dashboard.data.record_source import Place, RecordSource
 from dashboard.data.run_columns import RunColumns
 from dashboard.data.spans import FAILED, HAS_MORE, REASONS, UNFINISHED, Rows, SpanName, SpanTable
-from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY
-from toolkit.runfolder.safefile import open_regular
 from toolkit.timing.names import HOST_CLOCK
 from toolkit.timing.span_record import Span, read_span, seconds_in
 from toolkit.timing.span_summary import MOST_NAMES, SpanSummary, summaries_in
@@ -76,7 +73,9 @@ class SpanReader:
             self._parent,
         ]
 
-    def read(self, path: Path, columns: RunColumns, heard: Mapping[int, float], wait_s: float) -> SpanTable:
+    def read(
+        self, source: RecordSource, columns: RunColumns, heard: Mapping[int, float], wait_s: float
+    ) -> SpanTable:
         """Read new spans at the offsets in `columns`, for at most about `wait_s`, and return all so far.
 
         `heard` is the time of each session's last record of another kind.
@@ -96,38 +95,36 @@ class SpanReader:
             ]
             places = np.flatnonzero(np.isin(kinds, wanted)) + self._seen
             if len(places):
-                self._seen = self._take(path, columns, places, until, placed)
+                self._seen = self._take(source, columns, places, until, placed)
             else:
                 self._seen = placed
             return self._table(heard, self._seen / placed if placed else 1.0)
 
-    def _take(self, path: Path, columns: RunColumns, places: Rows, until: float, placed: int) -> int:
+    def _take(
+        self, source: RecordSource, columns: RunColumns, places: Rows, until: float, placed: int
+    ) -> int:
         """Read the records at `places` and return how many places have been processed."""
         starts = columns.event_start.values[places]
         lengths = columns.event_length.values[places]
-        try:
-            descriptor = open_regular(path)
-        except OSError:
-            return self._seen
-        try:
-            at = 0
-            while at < len(places):
-                stop = max(at + 1, int(np.searchsorted(starts, starts[at] + _READ_BYTES)))
-                first = int(starts[at])
-                data = pread(descriptor, int(starts[stop - 1] + lengths[stop - 1]) - first, first)
-                self._add(data, first, starts[at:stop].tolist(), lengths[at:stop].tolist())
-                at = stop
-                if time.perf_counter() > until and at < len(places):
-                    return int(places[at])
-        finally:
-            os.close(descriptor)
+        at = 0
+        while at < len(places):
+            stop = max(at + 1, int(np.searchsorted(starts, starts[at] + _READ_BYTES)))
+            some = list(zip(starts[at:stop].tolist(), lengths[at:stop].tolist(), strict=True))
+            try:
+                lines = source.read_at(some)
+            except OSError:
+                return int(places[at])
+            self._add(some, lines)
+            at = stop
+            if time.perf_counter() > until and at < len(places):
+                return int(places[at])
         return placed
 
-    def _add(self, data: bytes, first: int, starts: list[int], lengths: list[int]) -> None:
+    def _add(self, places: list[Place], lines: list[bytes]) -> None:
         rows: list[tuple[Any, ...]] = []
         base = len(self._start)
-        for start, length in zip(starts, lengths, strict=True):
-            record = parse_event(data[start - first : start - first + length])
+        for (start, length), line in zip(places, lines, strict=True):
+            record = parse_event(line)
             if record is None:
                 continue
             if record.get("event") == SPAN_SUMMARY:

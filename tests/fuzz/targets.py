@@ -34,6 +34,7 @@ from dashboard.data.completions import CompletionQuery
 from dashboard.data.config_diff import diff, flatten, to_yaml
 from dashboard.data.error_details import details_of
 from dashboard.data.formatting import clean
+from dashboard.data.record_source import FileSource
 from dashboard.data.run_listing import RootListing, card_of, read_start, trend_of
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
@@ -629,11 +630,11 @@ def fuzz_completions(data: bytes) -> None:
     """Completions are found from the end of a file as from its start, as it grows as afterwards."""
     path = _scratch() / METRICS_JSONL
     path.write_bytes(b"")
-    grown = CompletionReader(path)
+    grown = CompletionReader(FileSource(path))
     for size in _sizes(data):
         _extend(path, data[:size])
         grown.find(CompletionQuery(), wait_s=_WAIT_S)
-    fresh = CompletionReader(path)
+    fresh = CompletionReader(FileSource(path))
     for query in (
         CompletionQuery(),
         CompletionQuery(sort="Highest reward"),

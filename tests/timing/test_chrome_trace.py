@@ -14,7 +14,7 @@ from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_record import begun, hostile, span
 from tests.timing.trace_checker import check_trace, parents, slices
 from toolkit.runfolder.codec import decode, encode
-from toolkit.timing.chrome_trace import chrome_trace, trace_of_run
+from toolkit.timing.chrome_trace import chrome_trace, trace_of_folder
 
 
 def trace(*records, rank=0):
@@ -131,7 +131,7 @@ def test_a_run_folder_is_written_with_all_its_ranks_and_what_cannot_be_read_is_p
         file.write(b'{"event": "span", "na\n')
     append(folder, [span("tail", session=2, start=1.7e9 + 1)])
 
-    found = check_trace(b"".join(trace_of_run(folder)))
+    found = check_trace(b"".join(trace_of_folder(folder)))
 
     assert {event["pid"] for event in slices(found)} == {1, 2, 3}
     assert any(event["args"]["id"] == "tail" for event in slices(found))
@@ -139,7 +139,7 @@ def test_a_run_folder_is_written_with_all_its_ranks_and_what_cannot_be_read_is_p
 
 def test_a_run_that_writes_meanwhile_does_not_spoil_its_trace(tmp_path):
     folder = write_run(tmp_path, "r", [span(str(n), start=100.0 + n) for n in range(3_000)])
-    pieces = trace_of_run(folder)
+    pieces = trace_of_folder(folder)
     first = next(pieces)
     append(folder, [span("later")])
 
@@ -149,7 +149,7 @@ def test_a_run_that_writes_meanwhile_does_not_spoil_its_trace(tmp_path):
 
 
 def test_a_run_without_spans_is_a_trace_too(tmp_path):
-    assert slices(check_trace(b"".join(trace_of_run(write_run(tmp_path, "r"))))) == []
+    assert slices(check_trace(b"".join(trace_of_folder(write_run(tmp_path, "r"))))) == []
 
 
 @pytest.mark.parametrize("odd", [[], {}, ["step"], 7, None])
@@ -159,7 +159,7 @@ def test_a_record_of_no_kind_is_passed_over(odd):
 
 def test_a_run_without_records_says_so(tmp_path):
     with pytest.raises(FileNotFoundError):
-        b"".join(trace_of_run(tmp_path / "gone"))
+        b"".join(trace_of_folder(tmp_path / "gone"))
 
 
 ALONE = """

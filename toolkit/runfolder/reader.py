@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.portable import pread
@@ -83,6 +84,24 @@ class Block:
     """The file was truncated or replaced since the cursor was made, and is read again from its start."""
     pending_bytes: int
     """Bytes after the cursor: a line that is still being written, or more than one read takes."""
+
+
+class BlockSource(Protocol):
+    """A record file that is read a block at a time, wherever it is kept."""
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
+        """Return the complete lines behind `cursor`, as the function `read_block` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A record file on a local disk."""
+
+    path: Path
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
+        """Return the complete lines behind `cursor`."""
+        return read_block(self.path, cursor, max_bytes=max_bytes)
 
 
 def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 1024 * 1024) -> Block:

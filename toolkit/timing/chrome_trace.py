@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from toolkit.runfolder.layout import LinkedRanks, other_ranks, rank_file
-from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line, read_block
+from toolkit.runfolder.reader import BadLine, BlockSource, Cursor, RecordFile, lines_of, parse_line
 from toolkit.runfolder.records import (
     CHECKPOINT,
     CONTROL_CHANGE,
@@ -47,17 +47,22 @@ _LOSS: Final = "train_loss"
 _FOLDED: Final = "time since the last step record (s)"
 
 
-def trace_of_run(folder: Path) -> Iterator[bytes]:
-    """Yield the trace of a run folder, all its sessions and ranks, in pieces of some hundred kilobytes.
-
-    Raises:
-        OSError: a record file cannot be read.
-    """
+def trace_of_folder(folder: Path) -> Iterator[bytes]:
+    """Yield the trace of a run folder; see `trace_of_run`."""
     try:
         ranks = [0, *other_ranks(folder)]
     except (LinkedRanks, NotADirectoryError):
         ranks = [0]
-    return chrome_trace([(rank, _RecordFile(rank_file(folder, rank))) for rank in ranks], name=folder.name)
+    return trace_of_run([(rank, RecordFile(rank_file(folder, rank))) for rank in ranks], name=folder.name)
+
+
+def trace_of_run(ranks: Sequence[tuple[int, BlockSource]], *, name: str) -> Iterator[bytes]:
+    """Yield the trace of a run, all its sessions and ranks, in pieces of some hundred kilobytes.
+
+    Raises:
+        OSError: a record file cannot be read.
+    """
+    return chrome_trace([(rank, _Records(source)) for rank, source in ranks], name=name)
 
 
 def chrome_trace(files: Sequence[RankRecords], *, name: str = "run") -> Iterator[bytes]:
@@ -395,17 +400,17 @@ def _session(record: Record) -> int:
     return value if type(value) is int else 0
 
 
-class _RecordFile:
+class _Records:
     """The records of a file, up to its size at the first pass: a live run may append more."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, source: BlockSource) -> None:
+        self._source = source
         self._end: int | None = None
 
     def __iter__(self) -> Iterator[Record]:
         cursor = Cursor()
         while self._end is None or cursor.offset < self._end:
-            block = read_block(self._path, cursor, max_bytes=_READ_BYTES)
+            block = self._source.read_block(cursor, max_bytes=_READ_BYTES)
             if block.cursor == cursor or (block.replaced and cursor.offset):
                 break
             cursor = block.cursor

@@ -13,6 +13,7 @@ pytest.importorskip("numpy")
 
 from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.completions import CompletionQuery, completion_of, parse_steps
+from dashboard.data.record_source import FileSource
 from dashboard.data.reverse_lines import end_of_lines, lines_before
 from dashboard.data.word_diff import DiffPart, word_diff
 from tests.dashboard.run_folders import append, step_record, write_run
@@ -35,7 +36,7 @@ def write(tmp_path):
     """Write records as a run and return a reader of its completions."""
 
     def write_records(records):
-        return CompletionReader(write_run(tmp_path, "r", records) / "metrics.jsonl")
+        return CompletionReader(FileSource(write_run(tmp_path, "r", records) / "metrics.jsonl"))
 
     return write_records
 
@@ -70,7 +71,7 @@ def test_what_is_appended_comes_before_what_was_there(write):
     reader = write([completion(1), completion(2)])
     find(reader)
 
-    append(reader.path.parent, [step_record(3), completion(4), completion(5)])
+    append(reader.source.path.parent, [step_record(3), completion(4), completion(5)])
 
     assert steps(find(reader)) == [5, 4, 2, 1]
 
@@ -90,10 +91,10 @@ def test_the_first_rows_of_a_large_file_come_before_it_is_read(write):
 
 def test_a_line_that_is_still_being_written_is_left_for_the_next_look(write):
     reader = write([completion(1)])
-    with reader.path.open("ab") as file:
+    with reader.source.path.open("ab") as file:
         file.write(b'{"event":"completion","global_step":2,"comp')
     before = steps(find(reader))
-    with reader.path.open("ab") as file:
+    with reader.source.path.open("ab") as file:
         file.write(b'letion":"x"}\n')
 
     assert before == [1]
@@ -102,10 +103,10 @@ def test_a_line_that_is_still_being_written_is_left_for_the_next_look(write):
 
 def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
     reader = write([completion(1)])
-    with reader.path.open("ab") as file:
+    with reader.source.path.open("ab") as file:
         file.write(b'not json at all, but it says "completion"\n\n\xff\xfe\n')
         file.write(b'{"event":"completion","text":"' + b"x" * (3 * MAX_LINE_BYTES) + b'"}\n')
-    append(reader.path.parent, [completion(2)])
+    append(reader.source.path.parent, [completion(2)])
 
     assert steps(find(reader)) == [2, 1]
 
@@ -113,8 +114,8 @@ def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
 def test_a_file_of_another_run_in_its_place_is_read_anew(write):
     reader = write([completion(step) for step in range(5)])
     find(reader)
-    reader.path.unlink()
-    append(reader.path.parent, [completion(100), completion(200)])
+    reader.source.path.unlink()
+    append(reader.source.path.parent, [completion(100), completion(200)])
 
     assert steps(find(reader)) == [200, 100]
 
@@ -123,18 +124,18 @@ def test_a_file_that_is_gone_or_empty_has_none(write):
     reader = write([])
     assert find(reader).known == 0
 
-    reader.path.unlink()
+    reader.source.path.unlink()
     assert find(reader).known == 0
 
-    append(reader.path.parent, [completion(7)])
+    append(reader.source.path.parent, [completion(7)])
     assert steps(find(reader)) == [7]
 
 
 def test_a_link_is_not_followed(write, tmp_path):
     reader = write([])
-    reader.path.unlink()
+    reader.source.path.unlink()
     append(tmp_path, [completion(7)], path=tmp_path / "elsewhere.jsonl")
-    reader.path.symlink_to(tmp_path / "elsewhere.jsonl")
+    reader.source.path.symlink_to(tmp_path / "elsewhere.jsonl")
 
     assert find(reader).known == 0
     assert reader.at(0) is None
@@ -165,7 +166,7 @@ def test_a_text_is_found_in_prompts_and_answers_whatever_its_case(write):
 
     assert steps(find(reader, text="sky")) == [3, 1, 0]
     assert steps(find(reader, text=" Straße ")) == [4]
-    append(reader.path.parent, [completion(5, "a new sky"), completion(6, "sky")])
+    append(reader.source.path.parent, [completion(5, "a new sky"), completion(6, "sky")])
     assert steps(find(reader, text="sky")) == [6, 5, 3, 1, 0]
     assert find(reader, text="elephant").matching == 0
 
@@ -200,7 +201,7 @@ def test_only_where_a_completion_begins_there_is_one(write):
     text = 'x\n{"event":"completion","completion":"not a record of its own"}\n'
     reader = write([step_record(1), completion(2, text)])
     place = find(reader).rows[0].place
-    size = reader.path.stat().st_size
+    size = reader.source.path.stat().st_size
 
     assert reader.at(place).answer == text
     assert [other for other in range(-2, size + 10) if other != place and reader.at(other) is not None] == []
@@ -216,7 +217,7 @@ def test_the_newest_word_on_those_dropped_counts(write):
     )
     assert find(reader).dropped == 33
 
-    append(reader.path.parent, [dropped(100, 50), dropped(200, "many"), dropped(300, -5)])
+    append(reader.source.path.parent, [dropped(100, 50), dropped(200, "many"), dropped(300, -5)])
     assert find(reader).dropped == 82
 
 
@@ -403,4 +404,4 @@ def test_a_count_of_dropped_ones_by_an_odd_session_is_no_trouble(tmp_path, sessi
     record = {"event": "completions_dropped", "seq": 1, "session": session, "from_step": 1, "dropped": 4}
     path.write_text(json.dumps(record) + "\n")
 
-    assert CompletionReader(path).find(CompletionQuery()).dropped == 4
+    assert CompletionReader(FileSource(path)).find(CompletionQuery()).dropped == 4

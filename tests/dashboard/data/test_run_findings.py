@@ -8,6 +8,7 @@ import os
 import pytest
 
 from dashboard.data import run_analysis
+from dashboard.data.record_source import FileSource
 from dashboard.data.run_analysis import RunFindings
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, told
@@ -32,7 +33,7 @@ def shown(monkeypatch):
 
 
 def findings_of(folder):
-    return RunFindings(folder / METRICS_JSONL)
+    return RunFindings(FileSource(folder / METRICS_JSONL))
 
 
 def until_done(findings):
@@ -170,7 +171,7 @@ def test_bad_and_endless_lines_are_passed_over(tmp_path):
 
 
 def test_a_file_that_is_not_there_holds_nothing(tmp_path):
-    findings = RunFindings(tmp_path / "none.jsonl")
+    findings = RunFindings(FileSource(tmp_path / "none.jsonl"))
 
     assert findings.advance(1.0) == 1.0
     assert findings.findings == ()

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from dashboard.data import run_analysis
+from dashboard.data.record_source import FileSource
 from dashboard.data.run_analysis import RunLedger
 from tests.dashboard.run_folders import append, write_run
 from toolkit.runfolder.layout import METRICS_JSONL
@@ -51,7 +52,7 @@ def records(count=600, *, session=1, first=1, training=0.4, data_wait=0.1):
 
 
 def ledger_of(folder):
-    return RunLedger(folder / METRICS_JSONL)
+    return RunLedger(FileSource(folder / METRICS_JSONL))
 
 
 def until_done(ledger):
@@ -126,7 +127,7 @@ def test_a_line_that_is_being_written_and_one_that_is_none_are_passed_over(tmp_p
 
 
 def test_a_file_that_is_not_there_holds_no_time(tmp_path):
-    spent = RunLedger(tmp_path / "none.jsonl").advance(1.0)
+    spent = RunLedger(FileSource(tmp_path / "none.jsonl")).advance(1.0)
 
     assert spent.fraction == 1.0
     assert spent.ledger.wall_s == 0.0

@@ -381,13 +381,13 @@ def test_many_threads_that_open_and_read_the_same_log_see_each_record_once(folde
 
 def test_a_refresh_that_takes_too_long_goes_on_behind(log, folder, monkeypatch):
     may_read = threading.Event()
-    read_block = run_log.read_block
+    read_block = reader.read_block
 
     def slow(*args, **options):
         may_read.wait(30)
         return read_block(*args, **options)
 
-    monkeypatch.setattr(run_log, "read_block", slow)
+    monkeypatch.setattr(reader, "read_block", slow)
     began = time.monotonic()
     first = log.refresh(0.05)
     took = time.monotonic() - began

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
-from toolkit.timing.chrome_trace import trace_of_run
+from toolkit.timing.chrome_trace import trace_of_folder
 
 _STDOUT = "-"
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     if args.output == _STDOUT:
         try:
-            for piece in trace_of_run(folder):
+            for piece in trace_of_folder(folder):
                 sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
@@ -60,7 +60,7 @@ def _write(folder: Path, target: Path) -> int:
     size = 0
     try:
         with os.fdopen(descriptor, "wb") as file:
-            for piece in trace_of_run(folder):
+            for piece in trace_of_folder(folder):
                 size += file.write(piece)
         os.replace(temporary, target)
     except OSError:
