@@ -33,7 +33,7 @@ _DELETED = "_deleted"
 
 
 @st.cache_resource(show_spinner=False)
-def _store(log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool) -> LocalStore:
+def _store(log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool) -> RunStore:
     # Streamlit runs the garbage collector after every region; freezing keeps it from scanning pandas and pyarrow.
     gc.collect()
     gc.freeze()
@@ -85,19 +85,14 @@ def _viewer_reason() -> str | None:
     return "your account has read-only access" if by_login else "this link gives read-only access"
 
 
-def local_store() -> LocalStore:
-    """Return the store of this process; only the settings page needs more than the protocol."""
+def store() -> RunStore:
+    """Return the run store of this process."""
     started_with = settings()
     return _store(
         tuple(str(path) for path in started_with.log_dirs),
         None if started_with.cache_dir is None else str(started_with.cache_dir),
         started_with.read_only,
     )
-
-
-def store() -> RunStore:
-    """Return the run store."""
-    return local_store()
 
 
 # ---------------------------------------------------------------- which run

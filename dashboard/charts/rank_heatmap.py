@@ -1,51 +1,100 @@
-"""Step times of several ranks as a heat map: which rank is slow, and since when."""
+"""One metric of all ranks as a heat map: which rank is slow, and since when."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import base64
+from typing import Any, Final
 
 import numpy as np
 
 from dashboard.charts.palette import color
-from dashboard.data.run_store import Series
+from dashboard.data.run_store import Floats, RankGrid
 
-_CELLS = 80
+MAX_ROWS: Final = 256
+"""More ranks are folded: a row of less than two pixels cannot be seen."""
+_ROW_PX: Final = 22
+_FULL_ROWS: Final = 24
+"""With more rows than that they become lower, not the chart higher."""
 
 
-def rank_heatmap_figure(rows: Sequence[tuple[int, Series]]) -> tuple[dict[str, Any], list[tuple[int, float]]]:
-    """Return the heat map and the five slowest ranks with their median step time. A cell shows its slowest step."""
-    low = min(float(segment.x.min()) for _, series in rows for segment in series.segments)
-    high = max(float(segment.x.max()) for _, series in rows for segment in series.segments)
-    edges = np.linspace(low, high if high > low else low + 1.0, _CELLS + 1)
-    grid = np.full((len(rows), _CELLS), np.nan)
-    medians = []
-    for number, (rank, series) in enumerate(rows):
-        x = np.concatenate([segment.x for segment in series.segments])
-        y = np.concatenate([segment.y for segment in series.segments])
-        known = np.isfinite(y)
-        cells = np.clip(np.searchsorted(edges, x[known], side="right") - 1, 0, _CELLS - 1)
-        for cell, value in zip(cells.tolist(), y[known].tolist(), strict=True):
-            grid[number, cell] = np.nanmax((grid[number, cell], value))
-        medians.append((rank, float(np.median(y[known])) if known.any() else 0.0))
-    slowest = sorted(medians, key=lambda item: item[1], reverse=True)[:5]
-    figure = {
+def ranks_per_row(grid: RankGrid) -> int:
+    """Return how many ranks share a row."""
+    return max(1, -(-len(grid.ranks) // MAX_ROWS))
+
+
+def rank_heatmap_height(grid: RankGrid) -> int:
+    """Return the height of the heat map in pixels."""
+    return 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
+
+
+def rank_heatmap_figure(grid: RankGrid) -> dict[str, Any]:
+    """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them."""
+    per_row = ranks_per_row(grid)
+    ranks = np.array(grid.ranks)
+    begins = np.arange(0, len(ranks), per_row)
+    if per_row > 1:
+        # NaN counts as less than any value, and a cell without one stays empty.
+        filled = np.where(np.isnan(grid.mean), -np.inf, grid.mean)
+        best = np.stack([start + filled[start : start + per_row].argmax(axis=0) for start in begins.tolist()])
+    else:
+        best = np.repeat(begins[:, None], grid.mean.shape[1], axis=1)
+    cells = np.arange(grid.mean.shape[1])
+    mean, high = grid.mean[best, cells], grid.high[best, cells]
+    ends = np.minimum(begins + per_row, len(ranks)) - 1
+    names = [
+        str(first) if first == last else f"{first} to {last}"
+        for first, last in zip(ranks[begins].tolist(), ranks[ends].tolist(), strict=True)
+    ]
+    slowest = grid.slowest(1)[0]
+    row = int(np.searchsorted(ranks, slowest.rank)) // per_row
+    return {
         "data": [
             {
                 "type": "heatmap",
-                "x": ((edges[:-1] + edges[1:]) / 2).tolist(),
-                "y": [f"rank {rank}" for rank, _ in rows],
-                "z": [[None if not np.isfinite(value) else value for value in row] for row in grid.tolist()],
+                "x": (grid.first_step + (cells + 0.5) * grid.cell_steps).tolist(),
+                "y": names,
+                "z": _packed(mean),
+                "customdata": _packed(np.stack((ranks[best].astype(np.float64), high), axis=-1)),
                 "colorscale": [[0, color("info", 0.1)], [1, color("critical")]],
-                "hovertemplate": "%{y}, step %{x:,.0f}: %{z:.3~g} s<extra></extra>",
+                "hovertemplate": (
+                    "rank %{customdata[0]}, step %{x:,.0f}: mean %{z:.3~g} s, "
+                    "longest %{customdata[1]:.3~g} s<extra></extra>"
+                ),
                 "colorbar": {"thickness": 8, "title": {"text": "s"}},
             }
         ],
         "layout": {
-            "xaxis": {"title": {"text": "step"}},
-            "yaxis": {"fixedrange": True, "type": "category"},
+            "xaxis": {"title": {"text": "step"}, "showgrid": False},
+            "yaxis": {
+                "title": {"text": "rank", "standoff": 8},
+                "fixedrange": True,
+                "showgrid": False,
+                "type": "category",
+                "autorange": "reversed",
+                "nticks": _FULL_ROWS,
+            },
             "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
             "uirevision": "ranks",
+            "annotations": [_pointer(slowest.rank, row)] if len(names) > _FULL_ROWS else [],
         },
     }
-    return figure, slowest
+
+
+def _pointer(rank: int, row: int) -> dict[str, Any]:
+    """Return an arrow at a row that is too low to have its name beside it."""
+    return {
+        "xref": "paper",
+        "x": 0.5,
+        "yref": "y",
+        "y": row,
+        "text": f"rank {rank}",
+        "arrowcolor": color("muted"),
+        "ax": 0,
+        "ay": 24 if row < 40 else -24,
+    }
+
+
+def _packed(values: Floats) -> dict[str, str]:
+    """Return numbers in Plotly's binary format; a screen resolves no more than a float32."""
+    data = base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
+    return {"dtype": "f4", "bdata": data, "shape": ", ".join(str(length) for length in values.shape)}

@@ -73,7 +73,7 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     key = session.current_run()
     runs = store.list_runs()
     if not runs.cards:
-        page_states.no_runs(runs.roots)
+        page_states.no_runs(runs.places)
         return None
     if key is None:
         # The navigation shows the run's name, and was drawn before it was known.
@@ -333,8 +333,8 @@ def _link_to_run(key: str, card: RunCard | None) -> None:
 
 def _unreadable(card: RunCard) -> None:
     with st.container(border=True):
-        st.subheader("This run's folder cannot be read", anchor=False)
-        st.code(clean(f"{card.folder}\n{card.problem or card.status.why}"), language=None)
-        if not os.access(card.folder, os.R_OK | os.X_OK):
+        st.subheader("This run cannot be read", anchor=False)
+        st.code(clean(f"{card.place}\n{card.problem or card.status.why}"), language=None)
+        if card.path is not None and not os.access(card.path, os.R_OK | os.X_OK):
             st.caption("If you own the folder, this restores access:")
-            st.code(f"chmod -R u+rwX {shlex.quote(clean(str(card.folder)))}", language="bash")
+            st.code(f"chmod -R u+rwX {shlex.quote(clean(str(card.path)))}", language="bash")

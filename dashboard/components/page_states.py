@@ -13,7 +13,7 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard.data.formatting import clean, clock, count, md
+from dashboard.data.formatting import clean, clock, count, duration, md, size
 from dashboard.data.run_store import Health, UnknownRun
 
 PASTE = """\
@@ -31,12 +31,15 @@ for step, batch in enumerate(loader):
 log.close()
 """
 
+_LAG_SHOWN_S: Final = 15.0
+"""A copy is usually a few seconds behind."""
 
-def no_runs(roots: Sequence[Path]) -> None:
+
+def no_runs(places: Sequence[str]) -> None:
     """Show how to log a first run."""
     with st.container(border=True):
         st.subheader("No runs yet", anchor=False)
-        st.text("Looking in " + ", ".join(clean(str(root)) for root in roots))
+        st.text("Looking in " + ", ".join(clean(place) for place in places))
         st.markdown("Add this block to a training YAML, and the run appears here within five seconds:")
         st.code(PASTE, language="yaml")
         st.markdown("or log from any training loop:")
@@ -90,10 +93,27 @@ def health_strip(health: Health) -> None:
             f"{count(health.bad_count)} lines could not be read.{where} The file itself is unchanged.",
             icon=":material/warning:",
         )
+    _lag(health)
     if health.lost_records:
         reasons = "; ".join(md(reason) for reason in health.lost_reasons)
         st.warning(
             f"The run lost {count(health.lost_records)} records: {reasons}.", icon=":material/warning:"
+        )
+
+
+def _lag(health: Health) -> None:
+    """Show how far the copy that was read is behind the run's own file."""
+    if health.gaps:
+        places = "one place" if health.gaps == 1 else f"{count(health.gaps)} places"
+        st.warning(
+            f"Lines are missing at {places}. Everything up to there is shown; the rest follows when they arrive.",
+            icon=":material/warning:",
+        )
+    if health.lag_s is not None and health.lag_s > _LAG_SHOWN_S:
+        behind = f", {size(health.behind_bytes)} behind" if health.behind_bytes else ""
+        st.warning(
+            f"The records are as of {duration(health.lag_s)} ago{behind}. The run itself is not affected.",
+            icon=":material/schedule:",
         )
 
 

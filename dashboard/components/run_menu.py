@@ -10,10 +10,11 @@ import streamlit as st
 from dashboard import session
 from dashboard.data.export import download_name, to_csv, to_parquet
 from dashboard.data.formatting import clean, md, size
-from dashboard.data.run_store import Refused, RunCard, RunStore
+from dashboard.data.run_store import Refused, RunCard, RunQuery, RunStore
 from toolkit.runfolder.labels import LabelsError
+from toolkit.runfolder.layout import METRICS_JSONL
 
-_RENAME, _EXPORT, _LINK = "Rename and tag…", "Export…", "Link and folder…"
+_RENAME, _EXPORT, _LINK = "Rename and tag…", "Export…", "Link and location…"
 _ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete…"
 _MAX_DOWNLOAD: Final = 500_000_000
 
@@ -44,9 +45,9 @@ def rename(store: RunStore, key: str) -> None:
     """Ask for a name and tags."""
     meta = store.meta(key)
     name = st.text_input("Name", meta.card.name, max_chars=200, key="_rename_name")
-    known = sorted({tag for card in store.list_runs().cards for tag in card.tags} | set(meta.card.tags))
+    known = sorted({*store.list_runs(RunQuery(per_page=0)).tags, *meta.card.tags})
     tags = st.multiselect("Tags", known, list(meta.card.tags), accept_new_options=True, key="_rename_tags")
-    st.caption("Saved in labels.json in the run's folder; the records are not changed.")
+    st.caption("Saved beside the records, which are not changed.")
     if st.button("Save changes", type="primary", disabled=not meta.writable):
         try:
             store.label(key, replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags)))
@@ -71,8 +72,8 @@ def archive(store: RunStore, key: str, *, archived: bool) -> None:
 def delete(store: RunStore, key: str) -> None:
     """Ask for the run's name, then move it to the trash."""
     card = store.card(key)
-    st.text(clean(str(card.folder)))
-    st.markdown("The run moves to the trash of its log directory. You can restore it in **Settings**.")
+    st.text(clean(card.place))
+    st.markdown("The run moves to the trash. You can restore it in **Settings**.")
     if card.live:
         st.warning(f"The run is {md(card.status.name)}: stop it first.")
         return
@@ -90,20 +91,19 @@ def delete(store: RunStore, key: str) -> None:
             st.switch_page("views/runs.py")
 
 
-@st.dialog("Link and folder")
+@st.dialog("Link and location")
 def link(card: RunCard) -> None:
-    """Show the run's URL and folder, to copy."""
+    """Show the run's URL and where it is, to copy."""
     st.markdown("URL")
     st.code(st.context.url or f"/overview?run={card.key}", language=None)
-    st.markdown("Folder")
-    st.code(clean(str(card.folder)), language=None)
+    st.markdown("Location")
+    st.code(clean(card.place), language=None)
 
 
 @st.dialog("Export")
 def export(store: RunStore, key: str) -> None:
     """Offer the run's records as files."""
     card = store.card(key)
-    log = store.log_path(key)
     metrics = [info.name for info in store.metrics(key)]
     st.caption(
         "Exports all logged data, not only the points a chart draws. To save a chart as PNG, use its own button."
@@ -135,7 +135,7 @@ def export(store: RunStore, key: str) -> None:
     if bytes_there <= _MAX_DOWNLOAD:
         st.download_button(
             f"All records as JSONL ({size(bytes_there)})",
-            lambda: store.read_file(key, log.name, max_bytes=_MAX_DOWNLOAD),
+            lambda: _records(store, key),
             download_name(card.name, "metrics", "jsonl"),
             "application/x-ndjson",
             on_click="ignore",
@@ -145,6 +145,15 @@ def export(store: RunStore, key: str) -> None:
         st.caption(
             f"The records are too large to download here ({size(bytes_there)}). Copy the file instead:"
         )
-    st.code(clean(str(log)), language=None)
+    st.code(clean(f"{card.place}/{METRICS_JSONL}"), language=None)
     if session.read_only_reason() is not None:
         st.caption("Nothing is written to the server.")
+
+
+def _records(store: RunStore, key: str) -> bytes:
+    data = bytearray()
+    for piece in store.record_lines(key):
+        data += piece
+        if len(data) > _MAX_DOWNLOAD:
+            raise Refused(f"the records are more than {size(_MAX_DOWNLOAD)}")
+    return bytes(data)

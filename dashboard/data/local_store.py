@@ -6,7 +6,9 @@ import difflib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,21 +19,28 @@ import numpy.typing as npt
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.completion_reader import CompletionReader
+from dashboard.data.formatting import clean
+from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource
 from dashboard.data.run_analysis import RunFindings, RunLedger
 from dashboard.data.run_files import read_inside
 from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start, trend_of
 from dashboard.data.run_log import RunLog
+from dashboard.data.run_search import page_of, select_runs
 from dashboard.data.run_store import (
+    CacheState,
     Floats,
     Health,
     MetricInfo,
+    RankGrid,
     Refused,
     RunCard,
     RunList,
     RunMeta,
+    RunQuery,
     Series,
     SessionStart,
+    StoreState,
     TimeSpent,
     Trashed,
     UnknownRun,
@@ -74,6 +83,7 @@ class LocalStore:
     ) -> None:
         """Show the runs in `roots`; `read_only_reason` returns why the current visitor is read-only, or None."""
         self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
+        self._places = tuple(clean(str(root)) for root in self.roots)
         self.read_only = read_only
         self._read_only_reason = read_only_reason
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
@@ -88,24 +98,35 @@ class LocalStore:
         self._findings: dict[str, RunFindings] = {}
         self._ledgers: dict[str, RunLedger] = {}
         self._completions: dict[str, CompletionReader] = {}
+        self._rank_readers: dict[str, tuple[Path, RankReader]] = {}
         self._trends: dict[str, tuple[int, list[float]]] = {}
 
     # ------------------------------------------------------------ listing
 
-    def list_runs(self) -> RunList:
-        """Return every run, the last updated first."""
+    def list_runs(self, query: RunQuery | None = None) -> RunList:
+        """Return the runs that `query` finds, without one all of them."""
+        query = query or RunQuery()
         with self._lock:
             self._scan()
             moment = now()
             cards = [card_of(found, moment) for found in self._runs.values()]
-            cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
-            return RunList(
-                cards=tuple(cards),
-                roots=self.roots,
-                problems=self._problems,
-                truncated_roots=tuple(listing.root for listing in self._listings if listing.is_truncated),
-                read_ms=self._scan_ms,
-            )
+            problems, read_ms = self._problems, self._scan_ms
+            truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
+        cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
+        found = select_runs(cards, query, moment)
+        page, shown = page_of(found, query)
+        return RunList(
+            cards=tuple(shown),
+            places=self._places,
+            matching=len(found),
+            page=page,
+            statuses=Counter(card.status.name for card in cards if not card.archived),
+            archived_statuses=Counter(card.status.name for card in cards if card.archived),
+            tags=tuple(sorted({tag for card in cards for tag in card.tags})),
+            problems=problems,
+            truncated=truncated,
+            read_ms=read_ms,
+        )
 
     def _scan(self, *, again: bool = False) -> None:
         began = time.perf_counter()
@@ -254,6 +275,25 @@ class LocalStore:
         """Return one metric as a curve that hides no extremes."""
         return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
 
+    def series_of(
+        self,
+        keys: Sequence[str],
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        smoothing: float = 0.0,
+    ) -> Mapping[str, Series]:
+        """Return one metric of several runs; keys of no run are left out."""
+        found = {}
+        for key in keys:
+            with suppress(UnknownRun):
+                found[key] = self.series(
+                    key, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing
+                )
+        return found
+
     def sessions(self, key: str) -> Sequence[SessionStart]:
         """Return where each session starts."""
         return self._log(key).sessions()
@@ -376,13 +416,25 @@ class LocalStore:
         except OSError:
             return [0]
 
+    def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:
+        """Return one metric of all ranks, after reading new records for at most about `wait_s`."""
+        folder = self._find(key).folder
+        with self._lock:
+            known = self._rank_readers.pop(key, None)
+            if known is None or known[0] != folder:
+                known = (folder, RankReader(lambda rank: FileSource(rank_file(folder, rank))))
+            self._rank_readers[key] = known
+            if len(self._rank_readers) > _MAX_READERS:
+                del self._rank_readers[next(iter(self._rank_readers))]
+        return known[1].read(self.ranks(key), metric, buckets, wait_s)
+
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""
         return read_inside(self._find(key).folder, relative, max_bytes=max_bytes)
 
-    def log_path(self, key: str) -> Path:
-        """Return where the run's records are."""
-        return self._find(key).folder / METRICS_JSONL
+    def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
+        """Return the record file up to its last complete line, in pieces."""
+        return _pieces(self._source(key, rank))
 
     # ------------------------------------------------------------ requests and labels
 
@@ -433,6 +485,7 @@ class LocalStore:
             self._findings.pop(key, None)
             self._ledgers.pop(key, None)
             self._completions.pop(key, None)
+            self._rank_readers.pop(key, None)
         self._rescan()
         return f"{number}~{token}"
 
@@ -465,6 +518,21 @@ class LocalStore:
         self._require_write_access()
         return sum(trash.empty_trash(root) for root in self.roots)
 
+    def state(self) -> StoreState:
+        """Return the log directories."""
+        return StoreState(kind="folders", places=self._places)
+
+    def cache_state(self) -> CacheState:
+        """Return where the columns of large logs are kept, and how much."""
+        if self.cache is None:
+            return CacheState(place=None)
+        problem = self.cache.distrusted()
+        return CacheState(
+            place=clean(str(self.cache.folder)),
+            bytes_held=0 if problem else self.cache.size(),
+            problem=problem,
+        )
+
     def empty_cache(self) -> int:
         """Clear the cache and return the number of bytes freed."""
         self._require_write_access()
@@ -482,6 +550,13 @@ class LocalStore:
     def _rescan(self) -> None:
         with self._lock:
             self._scan(again=True)
+
+
+def _pieces(source: FileSource) -> Iterator[bytes]:
+    try:
+        yield from source.pieces()
+    except OSError as error:
+        raise Refused(f"the records could not be read: {error.strerror or error}") from error
 
 
 def _record_file(folder: Path, rank: int) -> Path:

@@ -237,7 +237,8 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
         signs.append(newest[0])
     return RunCard(
         key=found.key,
-        folder=found.folder,
+        place=clean(str(found.folder)),
+        path=found.folder,
         name=clean(labels.display_name or manifest.display_name),
         status=replace(status, why=clean(status.why)),
         tags=tuple(clean(tag) for tag in tags),
@@ -288,7 +289,8 @@ def _card_without_manifest(found: FoundRun) -> RunCard:
     started, ended = ends.first_time, ends.last_time
     return RunCard(
         key=found.key,
-        folder=found.folder,
+        place=clean(str(found.folder)),
+        path=found.folder,
         name=clean(labels.display_name or found.folder.name),
         status=_status_without_manifest(found),
         tags=tuple(clean(tag) for tag in labels.tags or ()),

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
+from dashboard.data.run_store import STARTING, UNREADABLE, RunCard, RunQuery, SortBy
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
-
-SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
 
 FIELDS = ("tag", "status", "project", "host")
 STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, STOPPED, FINISHED, UNREADABLE)
@@ -95,6 +93,36 @@ def sort_cards(cards: Iterable[RunCard], by: SortBy) -> list[RunCard]:
     if by not in get_args(SortBy):
         raise ValueError(f"cannot sort by {by!r}; known: {', '.join(get_args(SortBy))}")
     return sorted(cards, key=_ORDERS[by])
+
+
+def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[RunCard]:
+    """Return those of `cards` that `query` finds at wall time `now`, in its order, on all pages.
+
+    Raises:
+        QueryError: the query's text is invalid.
+    """
+    search = parse(query.text)
+    since = None if query.days is None else now - query.days * _SECONDS["d"]
+    found = (
+        card
+        for card in cards
+        if (query.archived or not card.archived)
+        and (not query.statuses or card.status.name in query.statuses)
+        and (query.project is None or card.project == query.project)
+        and (since is None or (card.last_sign is not None and card.last_sign >= since))
+        and matches(search, card)
+    )
+    return sort_cards(found, query.sort)
+
+
+def page_of(cards: Sequence[RunCard], query: RunQuery) -> tuple[int, Sequence[RunCard]]:
+    """Return the number of the page that `query` asks for, and its part of `cards`."""
+    if query.per_page is None:
+        return 1, cards
+    if query.per_page < 1:
+        return 1, ()
+    number = max(1, min(query.page, -(-len(cards) // query.per_page)))
+    return number, cards[(number - 1) * query.per_page : number * query.per_page]
 
 
 # Alternatives are tried in this order; together they match any text except whitespace.

@@ -24,6 +24,8 @@ from toolkit.timing.ledger import Ledger
 Floats = npt.NDArray[np.float64]
 XAxis = Literal["step", "time", "elapsed", "epoch"]
 """The x axis of a chart: step, wall time, seconds since the start, or epoch."""
+SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
+"""How a list of runs is sorted; `run_search.sort_cards` defines each order."""
 
 STARTING = "starting"
 UNREADABLE = "unreadable"
@@ -47,11 +49,18 @@ class RunCard:
     """One run in a list: from its manifest and labels, or without a manifest from its first and last records."""
 
     key: str
-    """Its key in the URL: the folder's name, prefixed with the number of its log directory from the second on."""
-    folder: Path
+    """Its key in the URL, unique in its store.
+
+    For local folders: the folder's name, prefixed with the number of its log directory from the second on.
+    """
+    place: str
+    """Where the run is, for people: its folder, with the node in front if that is another one."""
+    path: Path | None = None
+    """The run's folder, if this process can reach it."""
     name: str
     """The name in its labels, else the manifest's display name, else the folder."""
     status: Status
+    """As of the time of the call, worked out where the run is: only its own node can ask for its process."""
     tags: tuple[str, ...] = ()
     archived: bool = False
     project: str | None = None
@@ -100,16 +109,54 @@ class RunCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """Which runs to list: those for which every condition holds."""
+
+    project: str | None = None
+    """Only runs of exactly this project."""
+    days: float | None = None
+    """Only runs whose last sign of life is at most so many days old."""
+    text: str = ""
+    """A search in the language of `run_search.parse`."""
+    statuses: tuple[str, ...] = ()
+    """Only runs with one of these statuses; empty for any."""
+    archived: bool = True
+    """Whether archived runs are included."""
+    sort: SortBy = "last sign"
+    page: int = 1
+    """Which part of the list, from 1; beyond the last one it is the last one."""
+    per_page: int | None = None
+    """How many runs a page has; None for all of them, 0 for the counts alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunList:
-    """All runs, the last updated first."""
+    """The runs that a query found, in its order, and how many there are without it."""
 
     cards: tuple[RunCard, ...]
-    roots: tuple[Path, ...]
+    """One page of the runs found."""
+    places: tuple[str, ...]
+    """Where the store looks for runs."""
+    matching: int = 0
+    """How many runs the query found, on all pages."""
+    page: int = 1
+    """Which page `cards` is."""
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    """How many runs have each status, without archived ones; the query does not matter."""
+    archived_statuses: Mapping[str, int] = field(default_factory=dict)
+    """The same for archived runs."""
+    tags: tuple[str, ...] = ()
+    """The tags of all runs, sorted; the query does not matter."""
     problems: tuple[str, ...] = ()
-    """Descriptions of folders that could not be listed or were skipped."""
-    truncated_roots: tuple[Path, ...] = ()
-    """Roots with more runs than listed; the others can still be opened by key."""
+    """Descriptions of places that could not be listed and of entries that were skipped."""
+    truncated: tuple[str, ...] = ()
+    """Those of `places` with more runs than listed; the others can still be opened by key."""
     read_ms: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """How many runs there are, archived ones included."""
+        return sum(self.statuses.values()) + sum(self.archived_statuses.values())
 
     def find(self, key: str) -> RunCard | None:
         """Return the run with this key."""
@@ -122,7 +169,9 @@ class Health:
 
     records: int = 0
     bytes_read: int = 0
+    """The offset in the file up to which every line was read."""
     bytes_pending: int = 0
+    """Bytes behind it that the store has and has not read yet."""
     bad_count: int = 0
     bad_lines: tuple[BadLine, ...] = ()
     replaced_at: float | None = None
@@ -133,10 +182,16 @@ class Health:
     read_ms: float = 0.0
     from_cache: bool = False
     problem: str | None = None
+    lag_s: float | None = None
+    """How long ago the copy that was read was up to date, for a store that reads a copy; None for the file itself."""
+    behind_bytes: int = 0
+    """Bytes of the file that the copy did not have then."""
+    gaps: int = 0
+    """Places where the copy lacks lines; nothing behind the first one was read."""
 
     @property
     def complete(self) -> bool:
-        """Whether everything on disk has been read."""
+        """Whether everything that the store has was read."""
         return self.bytes_pending == 0
 
     @property
@@ -157,7 +212,7 @@ class RunMeta:
     """The newest start record, with the configuration."""
     environment: Mapping[str, Any]
     writable: bool
-    """Whether labels and requests can be written into the folder."""
+    """Whether labels and requests of this run can be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +276,93 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRank:
+    """A rank, and how slow it is."""
+
+    rank: int
+    typical: float
+    """The median of its cells' means."""
+    ratio: float | None
+    """`typical` divided by the median of all ranks; None if that is not above zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGrid:
+    """One metric of every rank over the steps, in cells of equal width: `rank_grid` of RunStore says which."""
+
+    metric: str
+    ranks: tuple[int, ...] = ()
+    """The ranks that have logged the metric, ascending: the rows."""
+    first_step: float = 0.0
+    """Where the first cell begins: a multiple of `cell_steps`."""
+    cell_steps: float = 1.0
+    """How many steps wide a cell is: a power of two, at least 1."""
+    mean: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """The mean of each cell, NaN where it has no value; equal up to the order in which the values are added."""
+    high: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """The largest value of each cell, NaN where it has no value."""
+    fraction_read: float = 1.0
+    """How much of what the store has was read for this, from 0 to 1."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no rank has logged the metric."""
+        return not self.ranks
+
+    def typical(self) -> Floats:
+        """Return, for each rank, the median of its cells' means: a pause in some of them does not count."""
+        return np.nanmedian(self.mean, axis=1) if self.ranks else np.empty(0)
+
+    def slowest(self, count: int = 5) -> tuple[SlowRank, ...]:
+        """Return the ranks with the highest typical values, the highest first, and of equal ones the lower rank."""
+        typical = self.typical()
+        usual = float(np.median(typical)) if len(typical) else 0.0
+        order = np.argsort(-typical, kind="stable")[:count].tolist()
+        return tuple(
+            SlowRank(
+                rank=self.ranks[row],
+                typical=float(typical[row]),
+                ratio=float(typical[row]) / usual if usual > 0 else None,
+            )
+            for row in order
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheState:
+    """What a store keeps on the disk of this machine between two starts."""
+
+    place: str | None
+    """Its folder; None if there is nowhere to put it."""
+    bytes_held: int = 0
+    problem: str | None = None
+    """Why the folder is not used, as the end of a sentence about it; None if it is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What brings the records of one node to a store."""
+
+    node: str
+    lag_s: float
+    """How long ago it was heard of, by the store's own clock."""
+    behind_bytes: int = 0
+    clock_ahead_s: float = 0.0
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreState:
+    """What is behind the pages."""
+
+    kind: Literal["folders", "engine"]
+    places: tuple[str, ...]
+    """Log directories, or the engine's address without a password."""
+    version: str | None = None
+    feeds: tuple[Feed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStart:
     """Where one session of a run starts."""
 
@@ -249,25 +391,47 @@ class TimeSpent:
 
 
 class RunStore(Protocol):
-    """Access to runs. Thread-safe."""
+    """Access to runs. Thread-safe.
 
-    def list_runs(self) -> RunList:
-        """Return all runs, from manifests and labels only."""
+    Two stores that hold the same records give the same answers: equal dataclasses, and arrays equal byte for byte,
+    NaN included, unless a method says otherwise. What depends on where a run is kept may differ: `key`, `place`,
+    `path`, `problem` and `why` of a card, times of reading, and `Health.from_cache`.
+
+    Which numbers of a record are metrics is defined by `toolkit.runfolder.metrics`. "So far" means: in the records
+    that `refresh` has read; every other method answers at once from these. A `key` of no run raises UnknownRun.
+    """
+
+    def list_runs(self, query: RunQuery | None = None) -> RunList:
+        """Return the runs that `query` finds, without one all of them, the last updated first.
+
+        Comes from manifests and labels only. Runs that are equal in the query's order are sorted by their last sign of
+        life, newest first. Without `per_page` a store may list its newest runs only; `truncated` then names the place.
+
+        Raises:
+            ValueError: the query's `text` is invalid; the message says which part (`run_search.QueryError`).
+        """
 
     def card(self, key: str) -> RunCard:
-        """Return one run's card. Raises UnknownRun if there is no such run."""
+        """Return one run's card, with time and step of the newest record read so far if that is newer."""
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
-        """Return a few losses sampled along each run's log; runs that would take too long are left out."""
+        """Return about `points` losses along each run, for a rough shape; runs that would take too long are left out.
+
+        Which points are taken differs between stores.
+        """
 
     def meta(self, key: str) -> RunMeta:
-        """Return everything about a run except its curves. Raises UnknownRun if there is no such run."""
+        """Return everything about a run except its curves."""
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        """Read new records, for at most about `wait_s`; the rest continues in the background."""
+        """Read new records of one rank, for at most about `wait_s`; the rest continues in the background."""
 
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
-        """Return the metrics read so far, in the order in which they first appeared."""
+        """Return the metrics so far, in the order in which they first appeared.
+
+        Values superseded by a later session are included. `low` and `high` are of finite values: without
+        any, inf and -inf. `last_step` is the step of the last value, or the last step before it if its record has none.
+        """
 
     def series(
         self,
@@ -282,32 +446,52 @@ class RunStore(Protocol):
     ) -> Series:
         """Return one metric, downsampled to first, minimum, maximum and last of each bucket and all non-finite points.
 
-        `smoothing` is the weight of a debiased exponential moving average over all points, 0 for none.
+        `smoothing` is the weight of a debiased exponential moving average over all points, 0 for none. A metric that
+        the run has not logged is an empty series.
         """
 
+    def series_of(
+        self,
+        keys: Sequence[str],
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        smoothing: float = 0.0,
+    ) -> Mapping[str, Series]:
+        """Return what `series` returns for each of `keys`, in their order; keys of no run are left out."""
+
     def sessions(self, key: str) -> Sequence[SessionStart]:
-        """Return where each session that has logged a step starts, oldest first."""
+        """Return where each session that has logged a step starts, in the order of the file."""
 
     def manifest_sessions(self, key: str) -> Sequence[Session]:
         """Return the sessions in the run's manifest, oldest first; `session_tag` is None unless it was set."""
 
     def recent(self, key: str, metric: str, count: int) -> Floats:
-        """Return the last values of a metric, at most `count` of them."""
+        """Return the last values of a metric, at most `count`, oldest first, NaN and infinity included."""
 
     def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
-        """Return a metric's values before and after a wall time, at most `count` of each, oldest first."""
+        """Return a metric's values before and after a wall time, at most `count` of each, oldest first.
+
+        In the order of the file: everything from the first record later than `moment` on is after it.
+        """
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the means of about `buckets` equal parts of a metric's finite values, for a sparkline."""
 
     def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
-        """Return metrics of the step records as columns of one length, with `global_step`, `time` and `session`."""
+        """Return metrics as columns with a row for each record that has metrics, NaN where it lacks one.
+
+        First come `global_step`, which is the last known one if a record has none, `time` and `session`, then
+        `metrics` in their order, or all of them; a metric that the run has not logged is left out.
+        """
 
     def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
         """Return which rows of `table` have each metric: a logged NaN is not an empty cell."""
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
-        """Return the newest records that are not steps or system samples, newest first."""
+        """Return the newest records without metrics, and epoch records, newest first, NaN and infinity restored."""
 
     def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
         """Return the spans read so far, after reading new ones for at most about `wait_s`."""
@@ -315,7 +499,7 @@ class RunStore(Protocol):
     def span_records(
         self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
     ) -> Sequence[Record | None]:
-        """Return the full records of spans, by offset and length."""
+        """Return the full records at these offsets and lengths; None where there is no record."""
 
     def completions(self, key: str) -> Completions:
         """Return the run's completions, which are read on demand, newest first."""
@@ -343,20 +527,32 @@ class RunStore(Protocol):
         """Update the time ledger with new records, for at most about `wait_s`; the next call continues."""
 
     def count_events(self, key: str) -> Mapping[str, int]:
-        """Return the number of records read of each kind."""
+        """Return the number of records read of each kind; `with metrics` counts all that have metrics."""
 
     def ranks(self, key: str) -> Sequence[int]:
-        """Return the ranks with their own records, including 0."""
+        """Return the ranks with their own records, ascending, including 0."""
+
+    def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:
+        """Return one metric of all ranks, after reading new records for at most about `wait_s`.
+
+        A value counts if it is finite and its record has a step of its own, from 0 to below 2**53; so do values that a
+        later session superseded. A cell is a power of two of steps wide and begins at a multiple of that; the width is
+        the smallest, from 1 on, with which at most `buckets` (1 to 128) cells hold every value of every rank.
+        """
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file inside the run's folder that a record points to.
 
         Raises:
-            Refused: it is outside the folder, a link, not a regular file, or too large.
+            Refused: it is outside the folder, a link, not a regular file, too large, or not in the store.
         """
 
-    def log_path(self, key: str) -> Path:
-        """Return where the run's records are, for a download."""
+    def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
+        """Yield the record file up to its last complete line, byte for byte, in pieces of any length.
+
+        Raises:
+            Refused: it cannot be read.
+        """
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
         """Send a request to the run and return its id; the answer is a control_change record.
@@ -383,3 +579,12 @@ class RunStore(Protocol):
 
     def empty_trash(self) -> int:
         """Permanently delete the runs in the trash and return how many there were."""
+
+    def state(self) -> StoreState:
+        """Return what is behind the pages, for the Settings page."""
+
+    def cache_state(self) -> CacheState | None:
+        """Return what the store keeps on this machine's disk; None if it keeps nothing there, by design."""
+
+    def empty_cache(self) -> int:
+        """Delete that and return the number of bytes freed; it is read again when needed."""

@@ -38,13 +38,13 @@ def main() -> None:
     st.markdown("### Compare")
     runs = store.list_runs()
     if not runs.cards:
-        page_states.no_runs(runs.roots)
+        page_states.no_runs(runs.places)
         return
     cards = {card.key: card for card in runs.cards}
-    if runs.truncated_roots:
+    if runs.truncated:
         cards.update(_named_and_not_listed(store, cards))
     keys = _pick_runs(cards)
-    tag = _pick_tag(runs.cards)
+    tag = _pick_tag(runs.tags)
     if len(keys) < 2 and not tag:
         st.info(
             "Pick two to eight runs, or a tag to compare its runs as a group.",
@@ -149,8 +149,7 @@ def _named_in_url(cards: Mapping[str, RunCard]) -> list[str]:
     return list(dict.fromkeys(keys))[:_MAX_RUNS]
 
 
-def _pick_tag(cards: Sequence[RunCard]) -> str | None:
-    tags = sorted({tag for card in cards for tag in card.tags})
+def _pick_tag(tags: Sequence[str]) -> str | None:
     if not tags:
         return None
     chosen = st.selectbox(
@@ -215,9 +214,10 @@ def _charts(
     looks = colors_of_runs(keys)
     curves: list[Curve] = []
     _read(store, keys)
-    for key in keys:
-        series = store.series(key, metric, axis=axis, window=window, buckets=300, smoothing=smoothing)
-        around = store.series(key, metric, axis=axis, buckets=100, smoothing=smoothing) if window else None
+    found = store.series_of(keys, metric, axis=axis, window=window, buckets=300, smoothing=smoothing)
+    whole = store.series_of(keys, metric, axis=axis, buckets=100, smoothing=smoothing) if window else {}
+    for key, series in found.items():
+        around = whole.get(key)
         if series.empty and (around is None or around.empty):
             continue
         number, dash = looks[key]
@@ -263,12 +263,11 @@ def _group(
     tagged = [card for card in cards if tag in card.tags]
     members = tagged[:_MAX_IN_GROUP]
     _read(store, [card.key for card in members])
-    series: list[Series] = []
-    for card in members:
-        # Smoothed values: the extremes of each bucket would make the mean jump.
-        found = store.series(card.key, metric, buckets=400, smoothing=smoothing or 0.5)
-        if not found.empty:
-            series.append(replace(found, segments=found.smooth))
+    # Smoothed values: the extremes of each bucket would make the mean jump.
+    found = store.series_of(
+        [card.key for card in members], metric, buckets=400, smoothing=smoothing or 0.5
+    ).values()
+    series = [replace(one, segments=one.smooth) for one in found if not one.empty]
     st.markdown(f"**{md(metric)}** over {count(len(series))} runs tagged **{md(tag)}**")
     if not series:
         st.caption("None of these runs has logged it.")
@@ -299,7 +298,9 @@ def _summary(
     store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str, base: str
 ) -> None:
     st.markdown(f"**{md(metric)} compared with {md(cards[base].name)}**")
-    figures = {key: _figures(store, key, metric) for key in keys}
+    # All points that count: those superseded by a later session are left out.
+    found = store.series_of(keys, metric, buckets=2**40)
+    figures = {key: _figures(found[key]) if key in found else {} for key in keys}
     rows = []
     for name in ("last", "mean of last 10 %", "min", "max", "median", "NaN or infinite"):
         row: dict[str, str] = {"": name}
@@ -322,9 +323,8 @@ def _summary(
     st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Summary of the metric by run")
 
 
-def _figures(store: RunStore, key: str, metric: str) -> dict[str, float]:
-    # All points that count: those superseded by a later session are left out.
-    segments = store.series(key, metric, buckets=2**40).segments
+def _figures(series: Series) -> dict[str, float]:
+    segments = series.segments
     values = np.concatenate([segment.y for segment in segments]) if segments else np.empty(0)
     finite = values[np.isfinite(values)]
     if not len(finite):

@@ -14,7 +14,7 @@ from dashboard.components import page_states
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
 from dashboard.data.formatting import clean, clock, count, duration, md, size
-from dashboard.data.run_store import Refused, RunMeta
+from dashboard.data.run_store import Refused, RunMeta, RunQuery
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE
 
@@ -63,7 +63,7 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
         st.caption(
             "Notes and tags cannot be changed: the folder is not writable, or the dashboard is read-only."
         )
-    known = sorted({tag for card in page.store.list_runs().cards for tag in card.tags})
+    known = page.store.list_runs(RunQuery(per_page=0)).tags
     with st.form(f"_notes {page.key}"):
         name = st.text_input("Name", meta.card.name, max_chars=200, disabled=not meta.writable)
         tags = st.multiselect(
@@ -192,7 +192,7 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
         st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Sessions of the run")
     health = page.store.refresh(page.key, wait_s=0.0)
     st.markdown("**Files**")
-    st.code(clean(str(meta.card.folder)), language=None)
+    st.code(clean(meta.card.place), language=None)
     st.caption(
         f"{count(health.records)} records, {size(health.bytes_read)}"
         + (", loaded from the cache" if health.from_cache else "")

@@ -15,14 +15,15 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
 from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number
-from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
-from dashboard.data.run_store import Refused, RunCard, RunList, RunStore
+from dashboard.data.run_search import QueryError
+from dashboard.data.run_store import Refused, RunCard, RunList, RunQuery, RunStore, SortBy
 from toolkit.runfolder.labels import LabelsError
 
 _PER_PAGE: Final = 100
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _MAX_COMPARED: Final = 8
 _OPENED, _SHOWN, _VERSION = "_runs_opened", "_runs_shown", "_runs_table_version"
+_PAGE: Final = "page"
 
 
 def main() -> None:
@@ -31,8 +32,8 @@ def main() -> None:
     st.set_page_config(page_title="Training runs")
     st.markdown("### Runs")
     _show_deleted()
-    runs = store.list_runs()
-    if not runs.cards:
+    runs = store.list_runs(RunQuery(per_page=0))
+    if not runs.total:
         # Refreshes itself until the first run appears.
         st.fragment(_wait_for_runs, run_every=session.refresh_seconds())()
         return
@@ -45,10 +46,10 @@ def main() -> None:
 
 
 def _wait_for_runs() -> None:
-    runs = session.store().list_runs()
-    if runs.cards:
+    runs = session.store().list_runs(RunQuery(per_page=0))
+    if runs.total:
         st.rerun()
-    page_states.no_runs(runs.roots)
+    page_states.no_runs(runs.places)
     _problems(runs)
 
 
@@ -76,7 +77,9 @@ def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
         )
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
-    counts = Counter(card.status.name for card in runs.cards if archived or not card.archived)
+    counts = Counter(runs.statuses)
+    if archived:
+        counts.update(runs.archived_statuses)
     names = [name for name in BADGES if counts[name]]
     statuses = st.pills(
         "Status",
@@ -91,46 +94,45 @@ def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
 
 
 def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, order: SortBy) -> None:
-    runs = store.list_runs()
+    query = RunQuery(
+        text=text,
+        statuses=tuple(statuses),
+        archived=archived,
+        sort=order,
+        page=int(st.session_state.get(_PAGE, 1)),
+        per_page=_PER_PAGE,
+    )
     try:
-        query = parse(text)
+        runs = store.list_runs(query)
     except QueryError as error:
         st.warning(md(str(error), 400), icon=":material/search_off:")
-        query = parse("")
-    shown = [
-        card
-        for card in runs.cards
-        if (archived or not card.archived)
-        and (not statuses or card.status.name in statuses)
-        and matches(query, card)
-    ]
-    shown = sort_cards(shown, order)
-    visible = _visible(shown)
-    if not shown:
+        runs = store.list_runs(replace(query, text=""))
+    _page_picker(runs)
+    if not runs.cards:
         st.info("No runs match.", icon=":material/search_off:")
     else:
-        picked = _table(store, visible)
+        picked = _table(store, runs.cards)
         _actions(store, picked)
-    hidden = sum(card.archived for card in runs.cards) if not archived else 0
+    hidden = sum(runs.archived_statuses.values()) if not archived else 0
     st.caption(
-        f"{count(len(shown))} of {count(len(runs.cards))} runs"
+        f"{count(runs.matching)} of {count(runs.total)} runs"
         + (f" · {count(hidden)} archived hidden" if hidden else "")
-        + f" · watching {', '.join(md(str(root), 80) for root in runs.roots)} · listed in {runs.read_ms:.0f} ms"
+        + f" · watching {', '.join(md(place, 80) for place in runs.places)} · listed in {runs.read_ms:.0f} ms"
     )
-    for root in runs.truncated_roots:
+    for place in runs.truncated:
         st.caption(
-            f"{md(str(root), 80)} has more runs than are listed here. These are the newest; "
+            f"{md(place, 80)} has more runs than are listed here. These are the newest; "
             "open any other run at `/overview?run=NAME`."
         )
     _problems(runs)
 
 
-def _visible(shown: Sequence[RunCard]) -> Sequence[RunCard]:
-    pages = -(-len(shown) // _PER_PAGE)
-    if pages <= 1:
-        return shown
-    number = int(st.number_input(f"Page (of {pages})", 1, pages, 1, key="page", width=140))
-    return shown[(number - 1) * _PER_PAGE : number * _PER_PAGE]
+def _page_picker(runs: RunList) -> None:
+    pages = -(-runs.matching // _PER_PAGE)
+    if pages > 1:
+        # A list that became shorter may have fewer pages than the one that was open.
+        st.session_state[_PAGE] = runs.page
+        st.number_input(f"Page (of {pages})", 1, pages, key=_PAGE, width=140)
 
 
 def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
@@ -270,7 +272,7 @@ def _open(card: RunCard) -> None:
 
 @st.dialog("Tag runs")
 def _tag(store: RunStore, picked: Sequence[RunCard]) -> None:
-    known = sorted({tag for card in store.list_runs().cards for tag in card.tags})
+    known = store.list_runs(RunQuery(per_page=0)).tags
     new = st.multiselect("Add these tags", known, accept_new_options=True, key="_new_tags")
     st.caption("To " + ", ".join(md(card.name, 40) for card in picked))
     if st.button("Add", type="primary", disabled=not new):

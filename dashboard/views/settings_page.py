@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -10,8 +11,10 @@ import streamlit as st
 from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.login_page import account
-from dashboard.data.formatting import clean, clock, count, md, size
-from dashboard.data.run_store import Refused
+from dashboard.data.formatting import ago, clean, clock, count, md, size
+from dashboard.data.run_store import Refused, StoreState
+
+_CLOCK_SHOWN_S: Final = 2.0
 
 
 def main() -> None:
@@ -27,10 +30,14 @@ def main() -> None:
 
 def _started_with() -> None:
     settings = session.settings()
-    st.markdown("**Log directories**")
-    for path in settings.log_dirs:
-        st.code(clean(str(path)), language=None)
-    st.caption("Set at startup with `--log-dir DIR`, which can be repeated.")
+    state = session.store().state()
+    st.markdown("**Log directories**" if state.kind == "folders" else "**Engine**")
+    for place in state.places:
+        st.code(clean(place), language=None)
+    if state.kind == "folders":
+        st.caption("Set at startup with `--log-dir DIR`, which can be repeated.")
+    else:
+        _engine(state)
     reason = session.read_only_reason()
     if settings.read_only:
         st.info(
@@ -44,25 +51,44 @@ def _started_with() -> None:
     st.caption("How often pages read new records of live runs. Light or dark mode follows the browser.")
 
 
+def _engine(state: StoreState) -> None:
+    st.caption(f"Version {md(state.version or 'unknown')}. Set at startup with `--store`.")
+    if not state.feeds:
+        st.caption("No node has sent records yet.")
+        return
+    rows = [
+        {
+            "node": clean(feed.node),
+            "last heard": ago(feed.lag_s),
+            "behind": size(feed.behind_bytes),
+            "clock": f"{feed.clock_ahead_s:+.1f} s" if abs(feed.clock_ahead_s) >= _CLOCK_SHOWN_S else "",
+            "problem": clean(feed.problem or ""),
+        }
+        for feed in state.feeds
+    ]
+    st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Nodes that send records")
+
+
 def _cache() -> None:
-    store = session.local_store()
-    cache = store.cache
-    st.markdown("**Cache**")
+    store = session.store()
+    cache = store.cache_state()
     if cache is None:
+        return
+    st.markdown("**Cache**")
+    if cache.place is None:
         st.caption(
             "No cache: this user has no home folder and `XDG_CACHE_HOME` is not set. "
             "Large logs are read again after each start."
         )
         return
-    problem = cache.distrusted()
-    if problem is not None:
+    if cache.problem is not None:
         st.warning(
-            f"The cache folder {md(str(cache.folder), 200)} {problem}, so it is not used. "
+            f"The cache folder {md(cache.place, 200)} {md(cache.problem)}, so it is not used. "
             "Large logs are read again after each start."
         )
         return
     st.caption(
-        f"Columns of large logs: {size(cache.size())} in {md(str(cache.folder), 200)}. "
+        f"Columns of large logs: {size(cache.bytes_held)} in {md(cache.place, 200)}. "
         "You can delete it at any time; the logs are then read again."
     )
     if session.is_viewer():

@@ -11,13 +11,13 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.rank_heatmap import rank_heatmap_figure
+from dashboard.charts.rank_heatmap import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.data.formatting import count, md, short_number
-from dashboard.data.run_store import MetricInfo, Series, XAxis
+from dashboard.data.run_store import MetricInfo, RankGrid, XAxis
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 _GPU = re.compile(r"gpu/([0-9]{1,4})/(.+)", re.DOTALL)
@@ -35,7 +35,10 @@ _GPU_CHARTS: Final = (
     ("Temperature", "°C", ("temp_c",)),
     ("Power", "W", ("power_w",)),
 )
-_MAX_RANKS_READ: Final = 64
+_CELLS: Final = 64
+_READ_RANKS_S: Final = 1.5
+_CLEARLY_SLOWER: Final = 1.1
+"""How many times as long as the median rank."""
 _STEP_TIME: Final = "sec_per_step"
 _WAITING: Final = "time/backward"
 _PARTS_OF_A_STEP: Final = {
@@ -60,7 +63,10 @@ def main() -> None:
             "By step", key="steps", bind="query-params", on_change=session.set_window, args=(None,)
         )
     live(page, "The system", lambda: _system(page, span, "step" if steps else "time"))
-    page_states.guarded("The ranks", lambda: _ranks(page))
+    seconds = session.refresh_seconds() if page.card.live else None
+    if session.is_partly_read(_ranks_of(page)):
+        seconds = 1.0
+    st.fragment(lambda: page_states.guarded("The ranks", lambda: _ranks(page)), run_every=seconds)()
 
 
 def _system(page: RunPage, span: str, axis: XAxis) -> None:
@@ -239,36 +245,36 @@ def _ranks(page: RunPage) -> None:
     if len(ranks) < 2:
         return
     st.markdown(f"**Step time by rank** :gray[{count(len(ranks))} ranks]")
-    for rank in ranks[:_MAX_RANKS_READ]:
-        if rank:
-            page.store.refresh(page.key, wait_s=0.5, rank=rank)
-    found = {name: _by_rank(page, ranks[:_MAX_RANKS_READ], name) for name in _PARTS_OF_A_STEP}
-    there = [name for name, rows in found.items() if rows]
+    grids = {
+        # The first call reads the records, and finds all of these in them.
+        name: page.store.rank_grid(page.key, name, buckets=_CELLS, wait_s=0.0 if number else _READ_RANKS_S)
+        for number, name in enumerate(_PARTS_OF_A_STEP)
+    }
+    read = min(grid.fraction_read for grid in grids.values())
+    if session.set_partly_read(_ranks_of(page), read < 1.0):
+        # The timer depends on it.
+        st.rerun()
+    if read < 1.0:
+        st.progress(read, text=f"Reading the records of all ranks: {read:.0%}")
+    there = [name for name, grid in grids.items() if not grid.empty]
     if not there:
         st.caption("The ranks have not logged step times.")
         return
-    # Ranks that wait for each other have equal step times: show the part in which they differ most.
-    part = max(there, key=lambda name: _spread(found[name]) if name != _WAITING else 0.0)
-    if len(there) > 1:
-        chosen = st.segmented_control(
-            "Part of a step",
-            there,
-            default=part,
-            required=True,
-            key="rank_part",
-            format_func=lambda name: _PARTS_OF_A_STEP[name],
-            label_visibility="collapsed",
-        )
-        part = chosen or part
-    figure, slowest = rank_heatmap_figure(found[part])
+    part = _pick_part(there, grids)
+    grid = grids[part]
+    _name_slowest(grid)
     draw_chart(
-        figure,
+        rank_heatmap_figure(grid),
         key=f"chart ranks {page.key}",
         label="step time by rank",
-        height=60 + 22 * len(found[part]),
+        height=rank_heatmap_height(grid),
         group="ranks",
     )
-    st.caption("Slowest: " + ", ".join(f"rank {rank} ({seconds:.3g} s)" for rank, seconds in slowest))
+    if ranks_per_row(grid) > 1:
+        st.caption(
+            f"A row shows {ranks_per_row(grid)} ranks, and in each cell the slowest of them: "
+            "there are more ranks than rows that can be seen."
+        )
     if part != _STEP_TIME:
         st.caption(
             "Seconds per record. Ranks that exchange gradients wait for each other in the backward pass: "
@@ -276,19 +282,38 @@ def _ranks(page: RunPage) -> None:
         )
 
 
-def _by_rank(page: RunPage, ranks: Sequence[int], metric: str) -> list[tuple[int, Series]]:
-    rows = ((rank, page.store.series(page.key, metric, buckets=60, rank=rank)) for rank in ranks)
-    return [(rank, series) for rank, series in rows if not series.empty]
+def _ranks_of(page: RunPage) -> str:
+    return f"ranks of {page.key}"
 
 
-def _spread(rows: Sequence[tuple[int, Series]]) -> float:
-    """Return the range of the ranks' medians, in seconds."""
-    medians = [
-        float(np.nanmedian(np.concatenate([segment.y for segment in series.segments])))
-        for _, series in rows
-        if any(np.isfinite(segment.y).any() for segment in series.segments)
-    ]
-    return max(medians) - min(medians) if medians else 0.0
+def _pick_part(there: Sequence[str], grids: Mapping[str, RankGrid]) -> str:
+    # Ranks that wait for each other have equal step times: show the part in which they differ most.
+    part = max(there, key=lambda name: float(np.ptp(grids[name].typical())) if name != _WAITING else 0.0)
+    if len(there) == 1:
+        return part
+    chosen = st.segmented_control(
+        "Part of a step",
+        there,
+        default=part,
+        required=True,
+        key="rank_part",
+        format_func=lambda name: _PARTS_OF_A_STEP[name],
+        label_visibility="collapsed",
+    )
+    return chosen or part
+
+
+def _name_slowest(grid: RankGrid) -> None:
+    slowest = grid.slowest()
+    worst = slowest[0]
+    if worst.ratio is not None and worst.ratio >= _CLEARLY_SLOWER:
+        st.markdown(
+            f":material/speed: **Rank {worst.rank} is the slowest**: {worst.typical:.3g} s, "
+            f"{worst.ratio:.3g} times as long as the median rank."
+        )
+    else:
+        st.markdown(f"No rank is clearly slower than the others; rank {worst.rank} takes longest.")
+    st.caption("Slowest: " + ", ".join(f"rank {one.rank} ({one.typical:.3g} s)" for one in slowest))
 
 
 main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import resource
@@ -153,6 +154,9 @@ def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "examine", lambda: [store.examine(key, wait_s=30.0), store.findings(key)]
     yield "time spent", lambda: store.time_spent(key, wait_s=30.0)
     yield "ranks", lambda: [store.refresh(key, rank=rank).records for rank in store.ranks(key)[:4]]
+    yield "rank grid", lambda: store.rank_grid(key, "sec_per_step", wait_s=30.0).slowest()
+    # As much as a page offers for download.
+    yield "records", lambda: sum(map(len, itertools.islice(store.record_lines(key), 500)))
     yield "files", files
     yield "ask", lambda: store.ask(key, {"log_every": 7})
     yield "label", lambda: store.label(key, Labels(notes="seen"))

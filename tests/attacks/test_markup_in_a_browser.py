@@ -267,7 +267,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones
     expect(main_of(page).get_by_text("Log directories")).to_be_visible()
     looked.check("Settings")
     shown.open(page, "/overview", run="poisoned-0")
-    for entry in ("Rename and tag…", "Export…", "Link and folder…", "Delete…"):
+    for entry in ("Rename and tag…", "Export…", "Link and location…", "Delete…"):
         main_of(page).get_by_role("button", name="Run", exact=True).click()
         page.get_by_text(entry, exact=True).click()
         page.get_by_role("dialog").wait_for()

@@ -66,7 +66,7 @@ def test_no_run_in_an_address_and_no_path_in_a_record_leads_out(tmp_path, record
     tried = 0
     for name in WAYS_OUT:
         for key in (name, f"good/{name}", f"good/../{name}", f"../outside/{name}", f"2~{name}"):
-            for ask in (store.meta, store.refresh, store.delete, store.log_path):
+            for ask in (store.meta, store.refresh, store.delete, store.record_lines):
                 with pytest.raises((UnknownRun, Refused)):
                     ask(key)
                 tried += 1

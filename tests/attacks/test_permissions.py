@@ -54,7 +54,7 @@ MAKE_EVERYTHING = """
         main(["trace", str(log.run_folder), "-o", "trace.json"])
         store = LocalStore([place / "deep" / "logs"], cache_dir=None)
         store.label("r", Labels(notes="private"))
-        ColumnCache(place / "cache" / "ours").save(store.log_path("r"), RunColumns(), Cursor())
+        ColumnCache(place / "cache" / "ours").save(store.card("r").path / "metrics.jsonl", RunColumns(), Cursor())
         store.delete("r")
         made |= {str(path.relative_to(place)): path.lstat().st_mode & 0o777 for path in place.rglob("*")}
         (place / "made.json").write_text(json.dumps(made))

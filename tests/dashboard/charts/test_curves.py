@@ -13,7 +13,6 @@ from dashboard.charts.curves import ChartMark, ChartStyle, Curve, chart_label, c
 from dashboard.charts.mean_and_spread import group_figure, mean_and_spread
 from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
-from dashboard.charts.rank_heatmap import rank_heatmap_figure
 from dashboard.charts.spans import Bar, bars_figure
 from dashboard.data.run_store import CurveSegment, NonFiniteRun, Series
 from dashboard.data.series import SeriesBuilder
@@ -458,16 +457,6 @@ def test_a_group_has_its_mean_and_spread():
     assert unpacked(found["data"][-1]["y"])[0] == 2.0
     assert is_json(found)
     assert is_json(group_figure(mean_and_spread([])))
-
-
-def test_the_slowest_rank_comes_first():
-    rows = [(rank, series_of([0.1 * (rank + 1), math.nan, 0.1 * (rank + 1)])) for rank in range(8)]
-    found, slowest = rank_heatmap_figure(rows)
-
-    assert [rank for rank, _ in slowest] == [7, 6, 5, 4, 3]
-    assert slowest[0][1] == pytest.approx(0.8)
-    assert is_json(found)
-    assert is_json(rank_heatmap_figure([(0, series_of([1.0]))])[0])
 
 
 def test_bars_and_moments_are_drawn_on_rows_of_their_own():

@@ -8,15 +8,17 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dashboard.data import local_store, run_listing
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_listing import RootListing
-from dashboard.data.run_store import Refused, RunStore, UnknownRun
+from dashboard.data.run_store import CacheState, Refused, RunQuery, RunStore, UnknownRun
 from tests.dashboard.run_folders import BEGAN, append, dead_pid, step_record, write_run
 from toolkit.runfolder.control import read_request
 from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import read_manifest
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and odd names are POSIX's")
@@ -306,7 +308,7 @@ def test_folders_without_a_run_take_no_place_in_the_list(root, store):
     many(root, 5)
 
     assert sorted(keys(store)) == ["r0", "r1", "r2", "r3", "r4"]
-    assert store.list_runs().truncated_roots == ()
+    assert store.list_runs().truncated == ()
 
 
 @pytest.mark.usefixtures("at_most_five")
@@ -314,7 +316,7 @@ def test_of_too_many_runs_the_newest_are_listed(root, store):
     many(root, 9)
 
     assert sorted(keys(store)) == ["r4", "r5", "r6", "r7", "r8"]
-    assert store.list_runs().truncated_roots == (root,)
+    assert store.list_runs().truncated == (str(root),)
 
 
 @pytest.mark.usefixtures("at_most_five")
@@ -413,7 +415,68 @@ def test_runs_of_several_log_directories_have_keys_of_their_own(tmp_path):
     for key, part in (("same", "a"), ("2~same", "b"), ("3~same", "c")):
         store.refresh(key)
         assert store.recent(key, "train_loss", 1).tolist() == [ord(part)]
-        assert store.log_path(key) == tmp_path / part / "same" / "metrics.jsonl"
+        assert store.card(key).path == tmp_path / part / "same"
+
+
+def test_a_query_finds_some_and_the_counts_are_of_all(root, store):
+    for number in range(5):
+        write_run(root, f"r{number}", project="faces" if number < 3 else None, tags=(f"t{number}",))
+    write_run(root, "old", labels=Labels(archived=True))
+
+    found = store.list_runs(RunQuery(project="faces", sort="name", page=2, per_page=2))
+    counts = store.list_runs(RunQuery(per_page=0))
+
+    assert [card.key for card in found.cards] == ["r2"]
+    assert (found.matching, found.page, found.total) == (3, 2, 6)
+    assert (counts.cards, counts.matching) == ((), 6)
+    for one in (found, counts):
+        assert one.statuses == {"finished": 5}
+        assert one.archived_statuses == {"finished": 1}
+        assert one.tags == ("t0", "t1", "t2", "t3", "t4")
+        assert one.places == (str(root),)
+
+
+def test_a_card_says_where_its_run_is(root, store):
+    folder = write_run(root, "r")
+
+    assert (store.card("r").place, store.card("r").path) == (str(folder), folder)
+
+
+def test_a_metric_of_several_runs_is_the_metric_of_each(root, store):
+    for name in ("a", "b", "c"):
+        write_run(root, name, curves={"train_loss": lambda step, name=name: ord(name) + step})
+        store.refresh(name)
+
+    found = store.series_of(["c", "none", "a"], "train_loss", axis="time", buckets=7, smoothing=0.5)
+
+    assert list(found) == ["c", "a"]
+    for key, series in found.items():
+        alone = store.series(key, "train_loss", axis="time", buckets=7, smoothing=0.5)
+        for parts in ("segments", "smooth"):
+            for one, other in zip(getattr(series, parts), getattr(alone, parts), strict=True):
+                np.testing.assert_array_equal(one.y, other.y)
+        assert series.total == alone.total == 100
+
+
+def test_the_records_are_given_back_byte_for_byte(root, store):
+    folder = write_run(root, "r", ranks={3: {"sec_per_step": float}})
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(b'not a record\n{"event":"st')
+
+    whole = (folder / "metrics.jsonl").read_bytes()
+    assert b"".join(store.record_lines("r")) == whole[: whole.rindex(b"\n") + 1]
+    assert b"".join(store.record_lines("r", rank=3)) == rank_file(folder, 3).read_bytes()
+    with pytest.raises(Refused, match="could not be read"):
+        list(store.record_lines("r", rank=4))
+
+
+def test_it_says_what_is_behind_it_and_what_it_keeps(root, tmp_path):
+    write_run(root, "r")
+    kept = LocalStore([root], cache_dir=tmp_path / "kept")
+
+    assert LocalStore([root], cache_dir=None).cache_state() == CacheState(place=None)
+    assert kept.cache_state() == CacheState(place=str(tmp_path / "kept"))
+    assert (kept.state().kind, kept.state().places) == ("folders", (str(root),))
 
 
 def test_two_folders_that_go_by_one_key_are_said(tmp_path):
@@ -477,7 +540,7 @@ def test_an_unknown_run_names_those_that_look_like_it(root, store):
 def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
     write_run(root, "r")
 
-    for ask in (store.card, store.meta, store.refresh, store.metrics, store.log_path):
+    for ask in (store.card, store.meta, store.refresh, store.metrics, store.record_lines):
         with pytest.raises(UnknownRun):
             ask(key)
 

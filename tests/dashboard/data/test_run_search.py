@@ -1,14 +1,21 @@
 """The search box finds what it says, and says what it does not understand."""
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, matches, parse, sort_cards
-from dashboard.data.run_store import RunCard
+from dashboard.data.run_search import (
+    MAX_QUERY_LENGTH,
+    QueryError,
+    matches,
+    page_of,
+    parse,
+    select_runs,
+    sort_cards,
+)
+from dashboard.data.run_store import RunCard, RunQuery
 from tests.runfolder.plain_data import any_text, names, scalars, tries
 from toolkit.runfolder.status import Status
 
@@ -27,7 +34,7 @@ def card(name="Grey Jacket v2", **changes):
         "duration_s": 5000.0,
         "summary": {"val_loss": 0.3, "nan_inf_detected": True, "note": "x", "Grad/Norm": 2},
     }
-    return RunCard(folder=Path("x"), name=name, status=status, **{**known, **changes})
+    return RunCard(place="x", name=name, status=status, **{**known, **changes})
 
 
 @pytest.mark.parametrize(
@@ -214,3 +221,61 @@ def test_any_runs_can_be_put_in_order(runs):
 def test_an_unknown_order_is_refused():
     with pytest.raises(ValueError, match="cannot sort by 'colour'; known: last sign, started"):
         sort_cards([], "colour")
+
+
+# ---------------------------------------------------------------- queries
+
+NOW = 1e9
+RUNS = [
+    card("b", key="b", project="Faces", last_sign=NOW - 86_400 * 3, status="finished", loss=0.3),
+    card("a", key="a", project="faces", last_sign=NOW - 60, loss=0.2),
+    card("c", key="c", project=None, last_sign=None, status="lost", loss=None),
+    card("d", key="d", project="Faces", last_sign=NOW, archived=True, status="finished", loss=0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        (RunQuery(), "dabc"),
+        (RunQuery(project="Faces"), "db"),
+        (RunQuery(days=1), "da"),
+        (RunQuery(days=3), "dab"),
+        (RunQuery(text="project:faces loss<0.25"), "da"),
+        (RunQuery(statuses=("finished", "lost")), "dbc"),
+        (RunQuery(archived=False), "abc"),
+        (RunQuery(sort="loss"), "dabc"),
+        (RunQuery(sort="name", project="Faces", archived=False, days=30, statuses=("finished",)), "b"),
+    ],
+)
+def test_a_query_finds_the_runs_for_which_all_of_it_holds(query, found):
+    assert "".join(one.key for one in select_runs(RUNS, query, NOW)) == found
+
+
+@pytest.mark.parametrize(
+    ("page", "per_page", "number", "shown"),
+    [
+        (1, None, 1, 10),
+        (1, 3, 1, 3),
+        (4, 3, 4, 1),
+        (5, 3, 4, 1),
+        (0, 3, 1, 3),
+        (-7, 3, 1, 3),
+        (1, 0, 1, 0),
+        (2, 10, 1, 10),
+    ],
+)
+def test_a_page_beyond_the_last_one_is_the_last_one(page, per_page, number, shown):
+    found = [card(key=str(i)) for i in range(10)]
+
+    assert page_of(found, RunQuery(page=page, per_page=per_page))[0] == number
+    assert len(page_of(found, RunQuery(page=page, per_page=per_page))[1]) == shown
+
+
+def test_an_empty_list_has_one_empty_page():
+    assert page_of([], RunQuery(page=3, per_page=10)) == (1, [])
+
+
+def test_a_query_with_an_invalid_search_is_refused():
+    with pytest.raises(QueryError, match="unknown field"):
+        select_runs(RUNS, RunQuery(text="nope:1"), NOW)

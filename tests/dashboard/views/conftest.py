@@ -45,7 +45,10 @@ def _all_the_time_that_it_takes(monkeypatch):
     A page that has waited long enough is drawn from a part and comes back for the rest, which the tab of these
     tests does not. Where a page does not wait at all, it still does not.
     """
-    waiting = (LocalStore, ("refresh", "spans", "examine", "time_spent")), (CompletionReader, ("find",))
+    waiting = (
+        (LocalStore, ("refresh", "spans", "examine", "time_spent", "rank_grid")),
+        (CompletionReader, ("find",)),
+    )
     for owner, names in waiting:
         for name in names:
             monkeypatch.setattr(owner, name, _patient(getattr(owner, name)))

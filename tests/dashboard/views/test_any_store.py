@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +12,21 @@ pytest.importorskip("streamlit")
 
 from dashboard import session
 from dashboard.data.completions import FoundCompletions, completion_of
+from dashboard.data.run_search import page_of, select_runs
 from dashboard.data.run_store import (
     CurveSegment,
+    Feed,
     Health,
     MetricInfo,
+    RankGrid,
     Refused,
     RunCard,
     RunList,
     RunMeta,
+    RunQuery,
     Series,
     SessionStart,
+    StoreState,
     TimeSpent,
     Trashed,
     UnknownRun,
@@ -78,9 +83,23 @@ class MemoryStore:
         self.found = []
         self.examined = 1.0
         self.health = Health(records=50, bytes_read=5_000)
+        self.ranks_of_a_run = 1
+        self.ranks_read = 1.0
 
-    def list_runs(self):
-        return RunList(cards=tuple(self.card(name) for name in self.labels), roots=(Path("/nowhere"),))
+    def list_runs(self, query=None):
+        query = query or RunQuery()
+        cards = [self.card(name) for name in self.labels]
+        found = select_runs(cards, query, 1.7e9 + 60)
+        page, shown = page_of(found, query)
+        return RunList(
+            cards=tuple(shown),
+            places=("memory",),
+            matching=len(found),
+            page=page,
+            statuses=Counter(card.status.name for card in cards if not card.archived),
+            archived_statuses=Counter(card.status.name for card in cards if card.archived),
+            tags=tuple(sorted({tag for card in cards for tag in card.tags})),
+        )
 
     def card(self, key):
         if key not in self.labels:
@@ -88,7 +107,7 @@ class MemoryStore:
         labels = self.labels[key]
         return RunCard(
             key=key,
-            folder=Path("/nowhere") / key,
+            place=f"node7:/scratch/{key}",
             name=labels.display_name or key,
             status=Status(name=self.status[key], why="the store says so", sure=True),
             tags=labels.tags or (),
@@ -141,6 +160,9 @@ class MemoryStore:
         segments = (CurveSegment(x=STEPS, y=1 - STEPS / 50, session=1),)
         return Series(metric=metric, axis=axis, segments=segments, drawn=50, total=50, low=0.02, high=1.0)
 
+    def series_of(self, keys, metric, **options):
+        return {key: self.series(key, metric, **options) for key in keys if key in self.labels}
+
     def sessions(self, key):
         return [SessionStart(session=1, first_step=0, first_time=1.7e9)]
 
@@ -190,13 +212,21 @@ class MemoryStore:
         return {"step": 50}
 
     def ranks(self, key):
-        return [0]
+        return list(range(self.ranks_of_a_run))
+
+    def rank_grid(self, key, metric, *, buckets=64, wait_s=2.0):
+        if metric != "sec_per_step":
+            return RankGrid(metric=metric, fraction_read=self.ranks_read)
+        mean = np.full((self.ranks_of_a_run, 4), 0.5)
+        mean[-1] = 0.75
+        ranks = tuple(range(self.ranks_of_a_run))
+        return RankGrid(metric=metric, ranks=ranks, mean=mean, high=mean, fraction_read=self.ranks_read)
 
     def read_file(self, key, relative, *, max_bytes):
         raise Refused("there are no files here")
 
-    def log_path(self, key):
-        return Path("/nowhere") / key / "metrics.jsonl"
+    def record_lines(self, key, *, rank=0):
+        return iter((b'{"event":"start"}\n',))
 
     def ask(self, key, request):
         self.asked.append((key, dict(request)))
@@ -219,6 +249,18 @@ class MemoryStore:
     def empty_trash(self):
         self.gone, number = {}, len(self.gone)
         return number
+
+    def state(self):
+        feeds = (Feed(node="node7", lag_s=3.0, behind_bytes=2_000, clock_ahead_s=5.0),)
+        return StoreState(
+            kind="engine", places=("clickhouse://db.example/telemetry",), version="26.9", feeds=feeds
+        )
+
+    def cache_state(self):
+        return None
+
+    def empty_cache(self):
+        return 0
 
 
 @pytest.fixture
@@ -283,6 +325,9 @@ def test_it_keeps_labels_and_trash(store):
         (Health(records=9, lost_records=1_234, lost_reasons=("disk full",)), "lost 1,234 records: disk full"),
         (Health(problem="metrics.jsonl: Input/output error"), "metrics.jsonl: Input/output error"),
         (Health(records=9, bytes_read=25, bytes_pending=75), "Reading the log: 25%, 9 records so far"),
+        (Health(records=9, lag_s=90.0), "The records are as of 1 m 30 s ago."),
+        (Health(records=9, lag_s=90.0, behind_bytes=2_000_000), "ago, 2 MB behind."),
+        (Health(records=9, lag_s=2.0, gaps=1), "Lines are missing at one place."),
     ],
 )
 def test_what_its_reading_showed_stands_on_the_page(store, health, words):
@@ -315,6 +360,42 @@ def test_what_its_detectors_find_is_shown_and_how_far_they_are(store):
     assert "Examined 40% of the records so far" in said(tab)
     assert "**Loss spike**" in said(tab)
     assert "train_loss jumped." in said(tab)
+
+
+def test_it_says_what_it_is_and_has_no_cache_to_clear(store):
+    tab = open_page("settings_page")
+
+    assert is_well(tab)
+    assert "**Engine**" in said(tab)
+    assert "clickhouse://db.example/telemetry" in said(tab)
+    assert list(tab.dataframe[0].value["node"]) == ["node7"]
+    assert list(tab.dataframe[0].value["clock"]) == ["+5.0 s"]
+    assert "**Cache**" not in said(tab)
+
+
+def test_where_its_runs_are_is_a_place_and_not_a_folder_of_this_machine(store):
+    dialog = choose(open_page("overview", "alpha"), "Link and location…")
+
+    assert "node7:/scratch/alpha" in said(dialog)
+
+    store.status["alpha"] = "unreadable"
+    store.health = Health()
+    tab = open_page("overview", "alpha")
+
+    assert is_well(tab)
+    assert "node7:/scratch/alpha" in said(tab)
+    assert "chmod" not in said(tab)
+
+
+def test_its_slowest_rank_is_named_once_all_are_read_and_before(store):
+    store.ranks_of_a_run, store.ranks_read = 700, 0.25
+
+    tab = open_page("system", "alpha")
+
+    assert is_well(tab)
+    assert "Reading the records of all ranks: 25%" in said(tab)
+    assert "**Rank 699 is the slowest**: 0.75 s, 1.5 times as long as the median rank." in said(tab)
+    assert "A row shows 3 ranks" in said(tab)
 
 
 def test_a_store_whose_run_vanishes_says_so(store):

@@ -223,7 +223,7 @@ def _waits_for_the_first_record(tab, root):
 
 def _shows_the_path_and_why_it_cannot_be_read(tab, root):
     assert "Unreadable" in badges(tab)
-    assert "This run's folder cannot be read" in [heading.value for heading in tab.subheader]
+    assert "This run cannot be read" in [heading.value for heading in tab.subheader]
     assert any(str(root / RUN) in code.value and MANIFEST in code.value for code in tab.code)
 
 

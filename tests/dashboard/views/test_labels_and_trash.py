@@ -187,6 +187,6 @@ def test_what_was_logged_can_be_downloaded(logs):
 def test_the_link_and_the_folder_are_there_to_copy(logs):
     folder = write_run(logs, "r")
 
-    tab = choose(open_page("overview", "r"), "Link and folder…")
+    tab = choose(open_page("overview", "r"), "Link and location…")
 
     assert str(folder) in [code.value for code in tab.code]

@@ -77,6 +77,34 @@ def test_the_ranks_of_a_run_are_compared(logs):
     assert "Slowest: rank 1 (0.5 s)" in said(tab)
 
 
+def test_the_slow_one_of_a_thousand_ranks_is_named(logs):
+    def rank(slow):
+        return {"sec_per_step": lambda step: slow * (1.0 + step % 7 / 100)}
+
+    write_run(
+        logs,
+        "r",
+        curves=rank(0.2),
+        sessions=(range(20),),
+        ranks={number: rank(0.31 if number == 617 else 0.2) for number in range(1, 1024)},
+    )
+
+    tab = open_page("system", "r")
+
+    assert is_well(tab)
+    assert "1,024 ranks" in said(tab)
+    assert "**Rank 617 is the slowest**" in said(tab)
+    assert "1.55 times as long as the median rank" in said(tab)
+    assert "A row shows 4 ranks" in said(tab)
+
+
+def test_ranks_of_equal_speed_are_called_that(logs):
+    same = {"sec_per_step": lambda step: 0.2}
+    write_run(logs, "r", curves=same, ranks={1: same, 2: same})
+
+    assert "No rank is clearly slower than the others" in said(open_page("system", "r"))
+
+
 def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_shown(logs):
     def rank(data, backward):
         return {

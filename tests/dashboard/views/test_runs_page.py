@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard.data.local_store import LocalStore
-from tests.dashboard.run_folders import write_run
+from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 
@@ -214,6 +214,27 @@ def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs):
     tab.run()
 
     assert list(tab.session_state[table_key(tab)]["selection"]["rows"]) == []
+
+
+@pytest.mark.usefixtures("_every_call_looks")
+def test_a_long_list_has_pages_and_a_shorter_one_fewer(logs):
+    for number in range(250):
+        (logs / f"r{number:03d}").mkdir()
+        append(logs / f"r{number:03d}", [step_record(number)])
+
+    tab = open_page("runs", sort="name")
+    tab.number_input(key="page").set_value(3).run()
+
+    assert is_well(tab)
+    assert names(tab) == [f"r{number:03d}" for number in range(200, 250)]
+    assert "250 of 250 runs" in said(tab)
+
+    tab.text_input(key="q").set_value("-r2").run()
+
+    assert is_well(tab)
+    assert tab.number_input(key="page").value == 2
+    assert names(tab) == [f"r{number:03d}" for number in range(100, 200)]
+    assert "200 of 250 runs" in said(tab)
 
 
 def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):

@@ -133,7 +133,7 @@ def test_the_dialogs_of_a_hostile_run_show_its_name_as_text(logs, text):
     hostile_run(logs, "hostile", text, status="running")
 
     tab = open_page("alerts", "hostile")
-    for entry in ("Rename and tag…", "Export…", "Link and folder…", "Delete…"):
+    for entry in ("Rename and tag…", "Export…", "Link and location…", "Delete…"):
         choose(tab, entry)
 
         assert is_well(tab), entry
@@ -320,5 +320,5 @@ def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):
     with open(folder + b"/metrics.jsonl", "wb") as file:
         file.write(log.read_bytes())
 
-    for entry in ("Rename and tag…", "Export…", "Link and folder…", "Delete…"):
+    for entry in ("Rename and tag…", "Export…", "Link and location…", "Delete…"):
         assert is_well(choose(open_page("overview", "\ufffd-run"), entry)), entry
