@@ -66,6 +66,8 @@ _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted; the cache restores them quickly."""
 _MAX_READERS: Final = 20
 """Runs whose completions are kept in memory, at 40 bytes per completion."""
+_RANKS_BUDGET: Final = 100_000_000
+"""Above this, the ranks of runs looked at before are read again when needed; 1,024 ranks take 16 MB."""
 _MAX_ANALYSES: Final = 200
 """Runs whose findings and time ledger are kept: about 100 kB each, and seconds to recompute for a long run."""
 
@@ -113,7 +115,7 @@ class LocalStore:
             problems, read_ms = self._problems, self._scan_ms
             truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
         cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
-        found = select_runs(cards, query, moment)
+        found = select_runs(cards, query, moment) if query != RunQuery() else cards
         page, shown = page_of(found, query)
         return RunList(
             cards=tuple(shown),
@@ -123,6 +125,7 @@ class LocalStore:
             statuses=Counter(card.status.name for card in cards if not card.archived),
             archived_statuses=Counter(card.status.name for card in cards if card.archived),
             tags=tuple(sorted({tag for card in cards for tag in card.tags})),
+            projects=tuple(sorted({card.project for card in cards if card.project})),
             problems=problems,
             truncated=truncated,
             read_ms=read_ms,
@@ -424,9 +427,12 @@ class LocalStore:
             if known is None or known[0] != folder:
                 known = (folder, RankReader(lambda rank: FileSource(rank_file(folder, rank))))
             self._rank_readers[key] = known
-            if len(self._rank_readers) > _MAX_READERS:
+            while len(self._rank_readers) > 1 and self._held_for_ranks() > _RANKS_BUDGET:
                 del self._rank_readers[next(iter(self._rank_readers))]
         return known[1].read(self.ranks(key), metric, buckets, wait_s)
+
+    def _held_for_ranks(self) -> int:
+        return sum(reader.nbytes for _, reader in self._rank_readers.values())
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""

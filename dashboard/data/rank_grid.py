@@ -32,7 +32,7 @@ STEP_PARTS: Final = (
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _LOOK_EVERY_S: Final = 0.5
 """A page asks for several metrics in a row; a thousand files are looked at once for all of them."""
-_FIRST_ROWS: Final = 64
+_FIRST_ROWS: Final = 8
 _LARGEST_STEP: Final = 2.0**53
 _STEP_LINE: Final = b'{"event":"step",'
 _PLAIN: Final = CARRIES_METRICS - {EPOCH}

@@ -147,6 +147,8 @@ class RunList:
     """The same for archived runs."""
     tags: tuple[str, ...] = ()
     """The tags of all runs, sorted; the query does not matter."""
+    projects: tuple[str, ...] = ()
+    """The projects of all runs, sorted; the query does not matter."""
     problems: tuple[str, ...] = ()
     """Descriptions of places that could not be listed and of entries that were skipped."""
     truncated: tuple[str, ...] = ()

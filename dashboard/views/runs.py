@@ -21,6 +21,7 @@ from toolkit.runfolder.labels import LabelsError
 
 _PER_PAGE: Final = 100
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
+_DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
 _MAX_COMPARED: Final = 8
 _OPENED, _SHOWN, _VERSION = "_runs_opened", "_runs_shown", "_runs_table_version"
 _PAGE: Final = "page"
@@ -37,12 +38,9 @@ def main() -> None:
         # Refreshes itself until the first run appears.
         st.fragment(_wait_for_runs, run_every=session.refresh_seconds())()
         return
-    text, statuses, archived, order = _filters(runs)
+    query = _filters(runs)
     seconds = session.refresh_seconds()
-    st.fragment(
-        lambda: page_states.guarded("The list", lambda: _list(store, text, statuses, archived, order)),
-        run_every=seconds,
-    )()
+    st.fragment(lambda: page_states.guarded("The list", lambda: _list(store, query)), run_every=seconds)()
 
 
 def _wait_for_runs() -> None:
@@ -56,7 +54,7 @@ def _wait_for_runs() -> None:
 # ---------------------------------------------------------------- which runs
 
 
-def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
+def _filters(runs: RunList) -> RunQuery:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Search",
@@ -75,6 +73,8 @@ def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
             label_visibility="collapsed",
             width=150,
         )
+        days = _pick_days(runs)
+        project = _pick_project(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
     counts = Counter(runs.statuses)
@@ -90,18 +90,46 @@ def _filters(runs: RunList) -> tuple[str, Sequence[str], bool, SortBy]:
         format_func=lambda name: f"{BADGES[name][0]} {counts[name]}",
         label_visibility="collapsed",
     )
-    return text, list(statuses or ()), archived, order
-
-
-def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, order: SortBy) -> None:
-    query = RunQuery(
+    return RunQuery(
+        project=project,
+        days=days,
         text=text,
-        statuses=tuple(statuses),
+        statuses=tuple(statuses or ()),
         archived=archived,
         sort=order,
-        page=int(st.session_state.get(_PAGE, 1)),
         per_page=_PER_PAGE,
     )
+
+
+def _pick_days(runs: RunList) -> float | None:
+    """Show how old the last update may be, if the runs fill more than a page."""
+    if runs.total <= _PER_PAGE:
+        return None
+    chosen = st.selectbox(
+        "Updated", tuple(_DAYS), key="updated", bind="query-params", label_visibility="collapsed", width=150
+    )
+    return _DAYS.get(str(chosen))
+
+
+def _pick_project(runs: RunList) -> str | None:
+    """Show the projects, if there are several."""
+    if len(runs.projects) < 2:
+        return None
+    chosen = st.selectbox(
+        "Project",
+        runs.projects,
+        index=None,
+        placeholder="any project",
+        key="project",
+        bind="query-params",
+        label_visibility="collapsed",
+        width=170,
+    )
+    return str(chosen) if chosen else None
+
+
+def _list(store: RunStore, query: RunQuery) -> None:
+    query = replace(query, page=int(st.session_state.get(_PAGE, 1)))
     try:
         runs = store.list_runs(query)
     except QueryError as error:
@@ -113,7 +141,7 @@ def _list(store: RunStore, text: str, statuses: Sequence[str], archived: bool, o
     else:
         picked = _table(store, runs.cards)
         _actions(store, picked)
-    hidden = sum(runs.archived_statuses.values()) if not archived else 0
+    hidden = sum(runs.archived_statuses.values()) if not query.archived else 0
     st.caption(
         f"{count(runs.matching)} of {count(runs.total)} runs"
         + (f" · {count(hidden)} archived hidden" if hidden else "")

@@ -433,6 +433,7 @@ def test_a_query_finds_some_and_the_counts_are_of_all(root, store):
         assert one.statuses == {"finished": 5}
         assert one.archived_statuses == {"finished": 1}
         assert one.tags == ("t0", "t1", "t2", "t3", "t4")
+        assert one.projects == ("faces",)
         assert one.places == (str(root),)
 
 

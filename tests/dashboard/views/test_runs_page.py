@@ -216,6 +216,21 @@ def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs):
     assert list(tab.session_state[table_key(tab)]["selection"]["rows"]) == []
 
 
+def test_several_projects_can_be_looked_at_one_by_one(logs):
+    for name, project in (("a", "faces"), ("b", "faces"), ("c", "cars"), ("d", None)):
+        write_run(logs, name, project=project)
+    tab = open_page("runs")
+
+    assert len(names(tab)) == 4
+
+    tab.selectbox(key="project").set_value("faces").run()
+
+    assert is_well(tab)
+    assert sorted(names(tab)) == ["a", "b"]
+    assert "2 of 4 runs" in said(tab)
+    assert sorted(names(open_page("runs", project="cars"))) == ["c"]
+
+
 @pytest.mark.usefixtures("_every_call_looks")
 def test_a_long_list_has_pages_and_a_shorter_one_fewer(logs):
     for number in range(250):
@@ -235,6 +250,14 @@ def test_a_long_list_has_pages_and_a_shorter_one_fewer(logs):
     assert tab.number_input(key="page").value == 2
     assert names(tab) == [f"r{number:03d}" for number in range(100, 200)]
     assert "200 of 250 runs" in said(tab)
+
+    for number in range(240):
+        os.utime(logs / f"r{number:03d}" / "metrics.jsonl", (1.7e9, 1.7e9))
+    tab.text_input(key="q").set_value("").run()
+    tab.selectbox(key="updated").set_value("last day").run()
+
+    assert is_well(tab)
+    assert names(tab) == [f"r{number:03d}" for number in range(240, 250)]
 
 
 def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):
