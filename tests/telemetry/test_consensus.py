@@ -15,8 +15,9 @@ import toolkit
 from tests.fork_server import A_TRAINING, start_python
 from tests.lengths import in_make_faults, is_long, longer
 from toolkit.core.clock import ManualClock
+from toolkit.core.group_store import process_group_store
 from toolkit.core.guard import Guard
-from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus, process_group_store
+from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus
 
 distributed = pytest.importorskip("torch.distributed")
 
@@ -518,7 +519,8 @@ PROGRAM = textwrap.dedent(
     """
     import datetime, json, os, random, sys, threading, time
     import torch, torch.distributed as dist
-    from toolkit.telemetry.control.consensus import StepConsensus, process_group_store
+    from toolkit.core.group_store import process_group_store
+    from toolkit.telemetry.control.consensus import StepConsensus
     from toolkit.core.clock import SystemClock
 
     rank, size, address, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
@@ -614,7 +616,7 @@ ENDS_WHILE_THE_STORE_IS_SILENT = textwrap.dedent(
     """
     import os, signal, subprocess, sys, threading, time
     from torch.distributed import TCPStore
-    from toolkit.telemetry.control.consensus import asking_in_background
+    from toolkit.core.group_store import asking_in_background
 
     serve = (
         "import time; from torch.distributed import TCPStore\\n"

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from toolkit.core.clock import Clock
+from toolkit.core.group_store import asking_in_background, process_group_store
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank
 from toolkit.runfolder.control import decode_request, encode_request
-from toolkit.telemetry.control.consensus import StepConsensus, asking_in_background, process_group_store
+from toolkit.telemetry.control.consensus import StepConsensus
 from toolkit.telemetry.control.poller import ControlPoller
 
 _runs_of_name: dict[str, int] = {}
