@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from toolkit.core.ranks import Rank, find_rank, launch_id
+from toolkit.core.ranks import Rank, find_rank, given_run_id, is_chosen, launch_id, node_name
+from toolkit.runfolder.process import host_name
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,8 @@ def _without_a_launcher(monkeypatch):
     ):
         monkeypatch.delenv(name, raising=False)
     for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"):
         monkeypatch.delenv(name, raising=False)
     for name in ("MASTER_ADDR", "MASTER_PORT", "OMPI_MCA_ess_base_jobid"):
         monkeypatch.delenv(name, raising=False)
@@ -95,3 +98,51 @@ def test_the_processes_of_one_launch_have_a_name_in_common(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
 
     assert launch_id() != first
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chosen"),
+    [
+        ("zero", [0]),
+        ("all", [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        ("every:1", [0, 1, 2, 3, 4, 5, 6, 7, 8]),
+        ("every:4", [0, 4, 8]),
+        ("every:100", [0]),
+        ("first_per_node", [0, 4, 8]),
+    ],
+)
+def test_the_ranks_that_write_are_chosen(monkeypatch, ranks, chosen):
+    found = []
+    for rank in range(9):
+        monkeypatch.setenv("LOCAL_RANK", str(rank % 4))
+        if is_chosen(ranks, Rank(rank, 9)):
+            found.append(rank)
+
+    assert found == chosen
+
+
+def test_without_a_local_rank_only_rank_0_is_known_to_be_the_first_of_its_node():
+    assert [rank for rank in range(4) if is_chosen("first_per_node", Rank(rank, 4))] == [0]
+
+
+def test_the_launcher_may_name_the_node_and_the_run(monkeypatch):
+    for name in ("TELEMETRY_NODE", "TELEMETRY_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    assert (node_name(), given_run_id("run")) == (host_name(), None)
+
+    monkeypatch.setenv("TELEMETRY_NODE", "node17")
+    monkeypatch.setenv("TELEMETRY_RUN_ID", "job-4711")
+    assert (node_name(), given_run_id("run")) == ("node17", "job-4711")
+
+    monkeypatch.setenv("TELEMETRY_NODE", " ")
+    monkeypatch.setenv("TELEMETRY_RUN_ID", "")
+    assert (node_name(), given_run_id("run")) == (host_name(), None)
+
+
+def test_a_second_run_of_a_job_gets_an_id_of_its_own_that_is_the_same_on_every_rank(monkeypatch):
+    monkeypatch.setenv("TELEMETRY_RUN_ID", "job-4712")
+
+    first, second, again = (given_run_id(name) for name in ("train", "eval", "train"))
+
+    assert first == again == "job-4712"
+    assert second == "job-4712-4522bb5a"

@@ -22,7 +22,7 @@ from toolkit.runfolder.process import is_in_container, pid_namespace
 from toolkit.runfolder.repair import is_being_written, repair_run
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import session_folder
+from toolkit.telemetry.writing import sessions as writing_sessions
 
 pytestmark = [
     pytest.mark.root,
@@ -94,7 +94,7 @@ def test_a_run_in_a_container_is_neither_called_lost_nor_resumed_from_outside_wh
 
     # Whatever run.json says of its process, as an old one would: who holds the lock is writing. Stopped, so that it
     # does not write its own run.json meanwhile.
-    monkeypatch.setattr(session_folder, "_WAIT_FOR_OTHERS_S", 0.1)
+    monkeypatch.setattr(writing_sessions, "WAIT_FOR_OTHERS_S", 0.1)
     (inside,) = psutil.Process(child.process.pid).children()
     inside.suspend()
     for changes in (

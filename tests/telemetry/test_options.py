@@ -120,7 +120,20 @@ WRONG = {
     "project": ["", 7],
     "tags": ["abc", [1], [None], {"a": 1}, None, 5],
     "share": ["0755", 0o755],
-    "ranks": ["none", 0, None, [], "ALL"],
+    "ranks": [
+        "none",
+        0,
+        None,
+        [],
+        "ALL",
+        "every",
+        "every:",
+        "every:0",
+        "every:-2",
+        "every:1.5",
+        "every:8 ",
+        "first",
+    ],
     "tensorboard_dir": ["", 5],
     "wandb_project": [""],
     "wandb_run_name": [5],
@@ -185,6 +198,13 @@ def test_what_a_finding_may_ask_for_is_taken_over():
 
     assert options.on_finding == {"overfit": "save_and_stop", "nan": "stop"}
     assert TelemetryOptions.from_mapping({"on_finding": None}).on_finding == {}
+
+
+@pytest.mark.parametrize("ranks", ["zero", "all", "first_per_node", "every:1", "every:128"])
+def test_the_ranks_that_write_are_chosen_by_name_or_number(ranks):
+    block = yaml.safe_load(f"ranks: {ranks}")
+
+    assert TelemetryOptions.from_mapping(block).ranks == ranks
 
 
 def test_every_option_has_wrong_values_here():

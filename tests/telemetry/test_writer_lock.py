@@ -13,7 +13,7 @@ from toolkit.runfolder import portable
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import is_being_written, repair_run
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import session_folder, writer_lock
+from toolkit.telemetry.writing import sessions, writer_lock
 from toolkit.telemetry.writing.writer_lock import WriterLock
 
 pytestmark = pytest.mark.skipif(not portable._HAS_LOCKS, reason="this system has no such locks")
@@ -183,7 +183,7 @@ def test_a_run_says_which_file_it_has_locked_as_long_as_it_lives(tmp_path):
 
 
 def test_a_lock_that_a_reader_has_for_a_moment_does_not_keep_a_run_from_being_resumed(tmp_path, monkeypatch):
-    monkeypatch.setattr(session_folder, "_WAIT_FOR_OTHERS_S", 60.0)
+    monkeypatch.setattr(sessions, "WAIT_FOR_OTHERS_S", 60.0)
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(0, train_loss=1.0)
     theirs = os.open(log.run_folder / "metrics.jsonl", os.O_RDWR)

@@ -77,12 +77,24 @@ class Manifest:
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Latest values, so that a list of runs needs no records."""
     other: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of a later version, kept as they are."""
+    """Keys that few runs have or that a later version wrote, kept as they are."""
 
     @property
     def latest(self) -> Session | None:
         """The newest session, or None before the first."""
         return self.sessions[-1] if self.sessions else None
+
+    @property
+    def part_of(self) -> str | None:
+        """The node of rank 0, if the folder only has the ranks of another node; None for a whole run."""
+        node = self.other.get("part_of")
+        return node if isinstance(node, str) else None
+
+    @property
+    def node(self) -> str | None:
+        """The node whose ranks a part has."""
+        node = self.other.get("node")
+        return node if isinstance(node, str) else None
 
     def with_latest(self, **changes: Any) -> Manifest:
         """Return the manifest with its newest session changed."""

@@ -40,6 +40,7 @@ from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
+from toolkit.telemetry.writing.announcement import Announcer
 from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.writing.pipeline import RecordPipeline, size_of
 from toolkit.telemetry.writing.session_folder import SessionFolder
@@ -75,10 +76,12 @@ class LiveRun:
         rank: Rank,
         gate: StepGate,
         context: RunContext,
+        announcer: Announcer | None = None,
     ) -> None:
         clock, guard, events = context.clock, context.guard, context.events
         self.session_folder = session_folder
         self._world_size = rank.world_size
+        self._announcer = announcer
         self._options = options
         self._config = config
         self._gate = gate
@@ -191,6 +194,15 @@ class LiveRun:
             with self._guard.catch("saying where the run is logged"):
                 print(f"[telemetry] run_name={self.session_folder.manifest.display_name}")
                 print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
+        elif self.session_folder.leads_part:
+            manifest = self.session_folder.manifest
+            folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
+            with self._guard.catch("saying where the run is logged"):
+                print(
+                    f"[telemetry] Logging the ranks of node {manifest.node} to {folder} (rank 0 of "
+                    f"{manifest.display_name} is on node {manifest.part_of})",
+                    flush=True,
+                )
         if self._options.not_sent:
             left_out = ", ".join(f"telemetry.{name}" for name in self._options.not_sent)
             with self._guard.catch("saying what is not sent"):
@@ -447,7 +459,7 @@ class LiveRun:
         if self._sampling is not None:
             with self._guard.catch("closing"):
                 self._sampling.stop(at_most(0.1))
-        if self.session_folder.rank == 0:
+        if self.session_folder.writes_manifest:
             with self._guard.catch("writing run.json"):
                 self._beat()
         return self.pipeline.close(status=status, reason=reason, deadline=deadline)
@@ -487,13 +499,18 @@ class LiveRun:
             tasks.append(("writing a system record", self._options.system_every, self._put_system))
         if self.rank_control is not None:
             tasks.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
-        if self.session_folder.rank == 0:
+        if self._announcer is not None:
+            tasks.append(
+                ("announcing the run to the other ranks", _CONTROL_EVERY_S, self._announcer.announce)
+            )
+        if self.session_folder.writes_manifest:
             tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
+            tasks.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
+        if self.session_folder.rank == 0:
             trackers = TrackerWatch(
                 self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
             )
             tasks.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
-            tasks.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
         if not self.pipeline.waits_for_no_disk:
             tasks.append(self._keeping_the_journal)
         return [Task(*task) for task in tasks]
@@ -579,7 +596,8 @@ class LiveRun:
         latest = self.steps.latest
         summary = {name: latest[name] for name in _IN_SUMMARY if type(latest.get(name)) in (int, float)}
         control: dict[str, Any] = {}
-        if self.rank_control is not None:
+        if self.rank_control is not None and self.session_folder.rank == 0:
+            # Only rank 0 reads requests.
             poller = self.rank_control.poller
             control = {"log_every_now": poller.log_every, **poller.declared()}
         step = self._gate.last_step

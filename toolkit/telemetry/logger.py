@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overl
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_close_at_exit
-from toolkit.core.ranks import Rank, find_rank
+from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
 from toolkit.core.wrap_calls import wrap_calls
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from toolkit.telemetry.spans.recorder import SpanRecorder
     from toolkit.telemetry.spans.totals import SpanTimes
     from toolkit.telemetry.training import TrainingTelemetry
+    from toolkit.telemetry.writing.announcement import Announcer
     from toolkit.telemetry.writing.session_folder import SessionFolder
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -162,6 +163,7 @@ class TelemetryLogger:
         self._run: LiveRun | None = None
         self._silent_rank: SilentRank | None = None
         self._rank_control: RankControl | None = None
+        self._announcer: Announcer | None = None
         self._training: TrainingTelemetry | None = None
         self._profiling: Profiling | None = None
         self._summary: RunSummary | None = None
@@ -210,7 +212,14 @@ class TelemetryLogger:
             began=clock.monotonic(),
         )
         self._run = LiveRun(
-            session_folder, options, config=config, sinks=sinks, rank=rank, gate=self._gate, context=context
+            session_folder,
+            options,
+            config=config,
+            sinks=sinks,
+            rank=rank,
+            gate=self._gate,
+            context=context,
+            announcer=self._announcer,
         )
         if options.span_options.enabled:
             self._span_recorder = self._run.spans
@@ -939,18 +948,34 @@ class TelemetryLogger:
     # Within.
 
     def _open_folder(self, rank: Rank, clock: Clock) -> SessionFolder | None:
-        from toolkit.telemetry.writing.session_folder import join_rank_zero, open_session
+        from toolkit.telemetry.writing.announcement import Announcer, next_key
+        from toolkit.telemetry.writing.rank_folder import announcement_of, join_rank_zero
+        from toolkit.telemetry.writing.session_folder import open_session
 
+        options, guard = self._options, self.guard
+        key = next_key(self.run_name) if rank.world_size > 1 else ""
         if rank.rank == 0:
-            return open_session(self.run_name, self._options, now=clock.wall(), guard=self.guard)
-        if self._options.ranks != "all":
+            session_folder = open_session(self.run_name, options, now=clock.wall(), guard=guard)
+            if key and options.ranks != "zero":
+                with guard.catch("announcing the run to the other ranks"):
+                    self._announcer = Announcer(key, announcement_of(session_folder), guard)
+                    self._announcer.announce()
+            return session_folder
+        if not is_chosen(options.ranks, rank):
+            if options.ranks == "first_per_node" and local_rank() is None:
+                trouble = "the launcher sets no LOCAL_RANK, so the first rank of this node is not known"
+                guard.report("choosing the ranks that write", OSError(trouble))
             return None
-        session_folder = join_rank_zero(self.run_name, self._options, rank)
-        if session_folder is None:
-            self.guard.report(
-                "finding rank 0's folder", OSError(f"rank {rank.rank} found no run of this launch")
-            )
-        return session_folder
+        joined: SessionFolder | None = None
+        with guard.catch("finding rank 0's folder"):
+            joined = join_rank_zero(self.run_name, options, rank, key, now=clock.wall(), guard=guard)
+            if joined is None:
+                trouble = (
+                    f"rank {rank.rank} found no run of this launch in {options.log_dir}; if its nodes have disks of "
+                    "their own, make the logger after the process group, or have the launcher set TELEMETRY_RUN_ID"
+                )
+                guard.report("finding rank 0's folder", OSError(trouble))
+        return joined
 
     def _follow(self, rank: Rank, clock: Clock) -> None:
         """Be asked what rank 0 is asked, without writing anything."""

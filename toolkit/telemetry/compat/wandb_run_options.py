@@ -150,6 +150,8 @@ def _has_finished(log_dir: Path, name: str) -> bool:
 def _runs_in(log_dir: Path) -> Iterator[Manifest]:
     for folder in log_dir.iterdir() if log_dir.is_dir() else ():
         try:
-            yield read_manifest(folder)
+            manifest = read_manifest(folder)
         except (OSError, ManifestError):
             continue
+        if manifest.part_of is None:
+            yield manifest

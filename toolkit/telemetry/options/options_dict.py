@@ -66,7 +66,8 @@ class OptionsDict(TypedDict, total=False):
     """Memory in MiB for records while the disk takes none; beyond it the newest metrics are dropped and
     counted."""
     ranks: str
-    """Which processes of a distributed run write records: rank `zero`, or `all`, one file each."""
+    """Which processes of a distributed run write records, one file each: rank `zero` alone, `all`,
+    `first_per_node`, or rank 0 and every N-th one, such as `every:8`."""
     resume: bool
     """Continue in the folder of the newest run of this name, as a new session."""
     run_id: str | None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core.checks import (
     Check,
@@ -24,6 +25,7 @@ from toolkit.core.checks import (
     text,
     texts,
     whole,
+    wrong,
 )
 from toolkit.core.fields import check_fields, option, require_known, toggle
 from toolkit.mirrors.registry import ExporterOptions, offline_changes, unsent_offline
@@ -44,6 +46,21 @@ def _perf_tag(key: str, value: Any) -> str | tuple[str, ...]:
 
 _TAG_OR_TAGS: Check[str | tuple[str, ...]] = Check(
     _perf_tag, "a text that is not empty, or a list of such", "str | Sequence[str]"
+)
+
+
+_EVERY_NTH: Final = re.compile(r"every:[1-9][0-9]{0,8}")
+_NAMED_RANKS: Final = ("zero", "all", "first_per_node")
+
+
+def _ranks(key: str, value: Any) -> str:
+    if isinstance(value, str) and (value in _NAMED_RANKS or _EVERY_NTH.fullmatch(value)):
+        return value
+    raise wrong(key, value, _RANKS.allowed)
+
+
+_RANKS: Final[Check[str]] = Check(
+    _ranks, "'zero', 'all', 'first_per_node' or 'every:N' with a whole number of 1 or more"
 )
 
 
@@ -162,8 +179,9 @@ class TelemetryOptions(ExporterOptions):
     share: bool = option(False, "Let other users of the machine read the run folder.", boolean)
     ranks: str = option(
         "zero",
-        "Which processes of a distributed run write records: rank `zero`, or `all`, one file each.",
-        one_of("zero", "all"),
+        "Which processes of a distributed run write records, one file each: rank `zero` alone, `all`, "
+        "`first_per_node`, or rank 0 and every N-th one, such as `every:8`.",
+        _RANKS,
     )
     journal: str = option(
         "auto",

@@ -139,7 +139,7 @@ class RecordPipeline:
             trouble = "telemetry.journal is shm, and there is no shared memory that takes one: it is in the run folder"
             self.guard.report("making a journal", OSError(trouble))
         starts = [self._writer.start]
-        if self.session_folder.rank == 0:
+        if self.session_folder.writes_manifest:
             self._manifest_writer.put(self.manifest)
             starts.append(self._manifest_writer.start)
         starts += [self._syncer.start, *(mirror.start for mirror in self._all_mirrors())]
@@ -227,7 +227,7 @@ class RecordPipeline:
                 trouble = f"{why}, and no other could be made: a kill may cost the last moments"
                 self.guard.report("keeping the journal", OSError(trouble))
             return
-        if self.session_folder.rank == 0:
+        if self.session_folder.writes_manifest:
             self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
         self.guard.report("keeping the journal", OSError(f"{why}; the run continues in {journal.path}"))
 
@@ -329,7 +329,7 @@ class RecordPipeline:
             left_undone.append(
                 f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
             )
-        if self.session_folder.rank == 0:
+        if self.session_folder.writes_manifest:
             self.manifest = self.manifest.with_latest(
                 ended=self._wall(),
                 status=status,
@@ -435,7 +435,7 @@ class RecordPipeline:
         return watcher, self._mirror(watcher, lambda: 0, optional=True, caught_up=watcher.caught_up)
 
     def _rank_files(self) -> RankFiles | None:
-        if self._options.ranks != "all":
+        if self._options.ranks == "zero":
             return None
         return RankFiles(self.session_folder.folder, session=self.session_folder.session.session)
 
@@ -516,7 +516,7 @@ class RecordPipeline:
 
     def _go_on_after_loss(self, last_line: bytes) -> None:
         """Say which records went with a file that was removed; those that are in the file now were not lost."""
-        if self.session_folder.rank == 0:
+        if self.session_folder.writes_manifest:
             # The folder may be a new one, and what is in it belongs to this run.
             self._manifest_writer.put(self.manifest)
         if not last_line:

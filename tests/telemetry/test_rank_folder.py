@@ -1,0 +1,154 @@
+"""Which folder a rank on another node writes to: the part of its run, and never another one."""
+
+import json
+import os
+
+import pytest
+
+from tests.records import read_records, with_event
+from tests.two_nodes import RUN_ID, write_two_nodes
+from tests.waiting import wait_until
+from toolkit.core.ranks import Rank
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.repair import is_being_written
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.writing import rank_folder, sessions
+from toolkit.telemetry.writing.announcement import Announcement
+
+
+@pytest.fixture
+def two_nodes(monkeypatch, tmp_path):
+    return write_two_nodes(monkeypatch, tmp_path / "a", tmp_path / "b")
+
+
+def rank_2(log_dir, **options):
+    return TelemetryLogger(
+        "run", log_dir=log_dir, log_every=1, ranks="all", system=False, rank=Rank(2, 4), **options
+    )
+
+
+def test_a_new_session_continues_the_file_of_the_part(two_nodes):
+    _, part = two_nodes
+
+    with rank_2(part.parent) as log:
+        log.log_step(30, train_loss=1.0)
+
+    assert log.run_folder == part
+    records = read_records(part / "ranks" / "00002.jsonl")
+    assert [record["seq"] for record in records] == list(range(len(records)))
+    assert {record["session"] for record in records} == {1, 2}
+    about = read_manifest(part)
+    assert [(session.session, session.status) for session in about.sessions] == [
+        (1, "finished"),
+        (2, "finished"),
+    ]
+    assert (about.part_of, about.node) == ("A", "B")
+
+
+def test_a_folder_of_that_name_with_another_run_is_left_alone(two_nodes):
+    _, part = two_nodes
+    about = json.loads((part / "run.json").read_text())
+    (part / "run.json").write_text(json.dumps({**about, "run_id": "another"}))
+    before = (part / "ranks" / "00002.jsonl").read_bytes()
+
+    with rank_2(part.parent) as log:
+        log.log_step(0, train_loss=1.0)
+
+    assert log.run_folder == part.with_name("run@B-2")
+    assert (part / "ranks" / "00002.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("there", ["a file", "a link", "someone's folder"])
+def test_what_is_no_part_is_left_alone(tmp_path, monkeypatch, two_nodes, there):
+    elsewhere, log_dir = tmp_path / "elsewhere", tmp_path / "c"
+    elsewhere.mkdir()
+    log_dir.mkdir()
+    match there:
+        case "a file":
+            (log_dir / "run@B").write_text("mine")
+        case "a link":
+            os.symlink(elsewhere, log_dir / "run@B")
+        case _:
+            (log_dir / "run@B").mkdir()
+            (log_dir / "run@B" / "notes.txt").write_text("mine")
+
+    with rank_2(log_dir) as log:
+        log.log_step(0, train_loss=1.0)
+
+    assert log.run_folder == log_dir / "run@B-2"
+    assert [*elsewhere.iterdir()] == []
+
+
+def test_a_part_that_an_earlier_session_still_writes_is_left_alone(two_nodes, monkeypatch, caplog):
+    _, part = two_nodes
+    monkeypatch.setattr(sessions, "WAIT_FOR_OTHERS_S", 0.1)
+    with rank_2(part.parent) as earlier:
+        earlier.log_step(30, train_loss=1.0)
+        assert earlier.flush()
+        wait_until(lambda: is_being_written(part / "ranks" / "00002.jsonl"))
+        monkeypatch.setenv("MASTER_PORT", "2")
+        with rank_2(part.parent) as log:
+            log.log_step(0, train_loss=1.0)
+
+    assert earlier.run_folder == part
+    assert log.run_folder == part.with_name("run@B-2")
+    assert "run@B is still being written" in caplog.text
+
+
+def test_rank_0_on_another_node_than_before_counts_the_sessions_on(two_nodes):
+    whole, part = two_nodes
+
+    with TelemetryLogger("run", log_dir=part.parent, log_every=1, system=False, rank=Rank(0, 4)) as log:
+        log.log_step(30, train_loss=1.0)
+
+    assert log.run_folder == part.parent / "run"
+    assert log.run_id == RUN_ID == read_manifest(whole).run_id
+    assert {record["session"] for record in read_records(log.run_folder)} == {2}
+    assert read_manifest(part).latest.session == 1
+
+
+def test_a_log_directory_that_cannot_be_written_to_stops_no_training(tmp_path, two_nodes, caplog):
+    (tmp_path / "file").write_text("")
+
+    log = rank_2(tmp_path / "file" / "logs")
+    log.log_step(0, train_loss=1.0)
+    log.close()
+
+    assert not log.is_live
+    assert "finding rank 0's folder" in caplog.text
+
+
+def test_rank_0_finds_its_own_folder_and_no_part_when_it_resumes(two_nodes, tmp_path):
+    whole, part = two_nodes
+    part.rename(whole.parent / part.name)
+
+    with TelemetryLogger(
+        "run", log_dir=whole.parent, log_every=1, system=False, resume=True, rank=Rank(0, 4)
+    ) as log:
+        log.log_step(30, train_loss=1.0)
+
+    assert log.run_folder == whole
+    assert [step["session"] for step in with_event(read_records(whole), "step")][-1] == 2
+
+
+def test_an_announcement_that_names_a_path_is_refused():
+    known = {"run_id": "a", "display_name": "a", "created": 1.0, "session": 1, "started": 1.0, "node": "a"}
+    announced = Announcement(folder="run-2", boot_id=None, **known)
+
+    assert Announcement.decode(announced.encode().encode()) == announced
+    with pytest.raises(ValueError, match="cannot be called"):
+        Announcement.decode(Announcement(folder="../run", boot_id=None, **known).encode().encode())
+
+
+def test_without_a_run_id_or_a_process_group_a_rank_writes_nothing_and_says_why(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.delenv("TELEMETRY_RUN_ID", raising=False)
+    monkeypatch.setattr(rank_folder, "_WAIT_FOR_RANK_ZERO_S", 0.1)
+
+    log = rank_2(tmp_path / "b")
+    log.log_step(0, train_loss=1.0)
+    log.close()
+
+    assert not (tmp_path / "b").exists()
+    assert "have the launcher set TELEMETRY_RUN_ID" in caplog.text
