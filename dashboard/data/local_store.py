@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import math
 import os
 import threading
 import time
@@ -51,14 +53,16 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_of_run
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
-from toolkit.runfolder.layout import METRICS_JSONL, RANKS, other_ranks, rank_file
+from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Session
+from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.records import START, Record
 from toolkit.timing.chrome_trace import trace_of_run
 
 _SCAN_EVERY_S: Final = 0.5
 _MAX_NOT_FOUND: Final = 100
 """Unknown runs that are searched for between two scans; each search checks every name."""
+_RANKS_EVERY_S: Final = 2.0
 _TREND_BUDGET_S: Final = 0.2
 _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
@@ -101,6 +105,8 @@ class LocalStore:
         self._ledgers: dict[str, RunLedger] = {}
         self._completions: dict[str, CompletionReader] = {}
         self._rank_readers: dict[str, tuple[Path, RankReader]] = {}
+        self._rank_files: dict[str, tuple[float, dict[int, Path]]] = {}
+        """The record files of runs with parts, and when they were listed."""
         self._trends: dict[str, tuple[int, list[float]]] = {}
 
     # ------------------------------------------------------------ listing
@@ -228,7 +234,7 @@ class LocalStore:
         found = self._find(key)
         with self._lock:
             log = self._logs.get((key, rank))
-            path = _record_file(found.folder, rank)
+            path = self._record_file(found, rank)
             if log is None or log.path != path:
                 log = RunLog(path, self.cache)
                 self._logs[key, rank] = log
@@ -237,7 +243,7 @@ class LocalStore:
             return log
 
     def _source(self, key: str, rank: int = 0) -> FileSource:
-        return FileSource(_record_file(self._find(key).folder, rank))
+        return FileSource(self._record_file(self._find(key), rank))
 
     def _evict(self, kept: RunLog) -> None:
         by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
@@ -413,9 +419,9 @@ class LocalStore:
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
-        folder = self._find(key).folder
+        found = self._find(key)
         try:
-            return [0, *other_ranks(folder)]
+            return [*record_files(found.folder, found.parts)]
         except OSError:
             return [0]
 
@@ -425,7 +431,7 @@ class LocalStore:
         with self._lock:
             known = self._rank_readers.pop(key, None)
             if known is None or known[0] != folder:
-                known = (folder, RankReader(lambda rank: FileSource(rank_file(folder, rank))))
+                known = (folder, RankReader(functools.partial(self._source, key)))
             self._rank_readers[key] = known
             while len(self._rank_readers) > 1 and self._held_for_ranks() > _RANKS_BUDGET:
                 del self._rank_readers[next(iter(self._rank_readers))]
@@ -433,6 +439,23 @@ class LocalStore:
 
     def _held_for_ranks(self) -> int:
         return sum(reader.nbytes for _, reader in self._rank_readers.values())
+
+    def _record_file(self, found: FoundRun, rank: int) -> Path:
+        """Return the file of a rank, which may be in a part; of a part alone, rank 0 means the first one it has."""
+        if rank and (found.folder / RANKS).is_symlink():
+            raise Refused(f"{RANKS} is a symbolic link and is not followed")
+        own = rank_file(found.folder, rank)
+        if found.part is None and (rank == 0 or not found.parts):
+            return own
+        # Listed for all ranks at once: a page asks for a thousand of them.
+        listed_at, files = self._rank_files.get(found.key, (-math.inf, {}))
+        if time.monotonic() - listed_at > _RANKS_EVERY_S or (rank and rank not in files):
+            try:
+                files = record_files(found.folder, found.parts)
+            except OSError:
+                return own
+            self._rank_files[found.key] = (time.monotonic(), files)
+        return files.get(rank, own) if rank else next(iter(files.values()), own)
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""
@@ -448,6 +471,8 @@ class LocalStore:
         """Write a request for the run and return its id."""
         self._require_write_access()
         found, card = self._find(key), self.card(key)
+        if found.part is not None:
+            raise Refused("this is a part of a run; requests go to the folder of its rank 0")
         if not card.live:
             raise Refused(f"the run is {card.status.name} and cannot answer requests")
         try:
@@ -563,9 +588,3 @@ def _pieces(source: FileSource) -> Iterator[bytes]:
         yield from source.pieces()
     except OSError as error:
         raise Refused(f"the records could not be read: {error.strerror or error}") from error
-
-
-def _record_file(folder: Path, rank: int) -> Path:
-    if rank and (folder / RANKS).is_symlink():
-        raise Refused(f"{RANKS} is a symbolic link and is not followed")
-    return rank_file(folder, rank)

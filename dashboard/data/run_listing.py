@@ -18,6 +18,7 @@ from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.parts import describe_part, parts_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import START, STEP, Record
@@ -57,6 +58,10 @@ class FoundRun:
     """When the record file was last written, if there is no manifest."""
     log_ends: LogEnds | None = None
     """The first and last records, if there is no manifest."""
+    parts: tuple[Path, ...] = ()
+    """Folders of the same log directory with the ranks of other nodes."""
+    part: str | None = None
+    """What this is, if it is such a part itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class RootListing:
         except OSError as error:
             problems.append(f"{clean(str(self.root))} cannot be listed: {error.strerror}")
         self._found = found
-        return list(found.values()), problems
+        return _with_parts([*found.values()]), problems
 
     def find(self, key: str) -> FoundRun | None:
         """Return the run with this key, listed or not; from now on it is listed."""
@@ -125,7 +130,7 @@ class RootListing:
         if len(self._named) > _MAX_NAMED:
             del self._named[next(iter(self._named))]
         self._found[name] = run
-        return run
+        return replace(run, parts=parts_of(run.folder))
 
     def _is_called(self, entry: os.DirEntry[str], key: str) -> bool:
         is_hidden = entry.name.startswith(".")
@@ -202,6 +207,9 @@ class RootListing:
             problem,
             log_at.st_mtime if log_at else None,
             _read_ends(folder / METRICS_JSONL) if log_at else None,
+            part=describe_part(folder, manifest)
+            if manifest is not None and manifest.part_of is not None
+            else None,
         )
 
     def _unreadable(self, name: str, folder: Path, problem: str) -> FoundRun:
@@ -210,6 +218,27 @@ class RootListing:
     def key_of(self, name: str) -> str:
         """Return the key of the run whose folder is called `name`."""
         return clean(name if self._number == 0 else f"{self._number + 1}~{name}")
+
+
+def _with_parts(runs: list[FoundRun]) -> list[FoundRun]:
+    """Return the runs, each with its parts; a part is listed by itself only if its run is not in this directory."""
+    parts: dict[str, list[Path]] = {}
+    for run in runs:
+        if run.manifest is not None and run.part is not None:
+            parts.setdefault(run.manifest.run_id, []).append(run.folder)
+    if not parts:
+        return runs
+    listed, found = [], set()
+    for run in runs:
+        run_id = run.manifest.run_id if run.manifest is not None else ""
+        if run.part is None and run_id in parts:
+            found.add(run_id)
+            listed.append(replace(run, parts=tuple(sorted(parts[run_id]))))
+        else:
+            listed.append(run)
+    return [
+        run for run in listed if run.part is None or run.manifest is None or run.manifest.run_id not in found
+    ]
 
 
 def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
@@ -239,7 +268,7 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
         key=found.key,
         place=clean(str(found.folder)),
         path=found.folder,
-        name=clean(labels.display_name or manifest.display_name),
+        name=clean(labels.display_name or found.part or manifest.display_name),
         status=replace(status, why=clean(status.why)),
         tags=tuple(clean(tag) for tag in tags),
         archived=labels.archived,

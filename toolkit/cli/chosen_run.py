@@ -13,6 +13,7 @@ from typing import Final
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.parts import describe_part, part_in
 from toolkit.runfolder.status import work_out_status
 
 LOGS: Final = Path("logs")
@@ -42,6 +43,9 @@ def chosen_run(path: Path) -> Path | None:
 def no_run_in(path: Path) -> str:
     """Return the message for a `path` without a run."""
     records = path / METRICS_JSONL
+    part = part_in(path)
+    if part is not None:
+        return f"{path} is {describe_part(path, part)}; rank 0's folder has the run"
     if records.is_symlink():
         reason = f"its {METRICS_JSONL} is a symbolic link, which is not followed"
     elif records.exists():

@@ -18,8 +18,9 @@ from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS
 from toolkit.runfolder.blocks import blocks_of, records_in
-from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, other_ranks, rank_file
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.parts import describe_part, part_in, record_files
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.status import LOST
@@ -64,6 +65,9 @@ def find_runs(path: Path) -> list[Path]:
     if not path.is_dir():
         os.lstat(path)
         return [path]
+    part = part_in(path)
+    if part is not None:
+        raise NoRecordsError(f"{path} is {describe_part(path, part)}; rank 0's folder has the run")
     if is_run_folder(path):
         return [path]
     folders, files = [], []
@@ -75,7 +79,8 @@ def find_runs(path: Path) -> list[Path]:
                 folders.append(path / entry.name)
             elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _FILE_ENDINGS:
                 files.append(path / entry.name)
-    found = sorted(folder for folder in folders if is_run_folder(folder)) or sorted(files)
+    runs = [folder for folder in folders if is_run_folder(folder) and part_in(folder) is None]
+    found = sorted(runs) or sorted(files)
     if not found:
         raise NoRecordsError(
             f"no run found in {path} (no {METRICS_JSONL} there or one level below, and no JSONL or CSV file)"
@@ -111,6 +116,7 @@ class _Reading:
         self._records = 0
         self._bad_lines = 0
         self._notes: list[str] = []
+        self._files: dict[int, Path] = {}
         self._endings = Endings()
 
     def diagnosis(self) -> Diagnosis:
@@ -196,13 +202,14 @@ class _Reading:
 
     def _other_ranks(self) -> list[int]:
         try:
-            ranks = other_ranks(self._path)
+            self._files = record_files(self._path)
         except LinkedRanks as error:
             self._notes.append(str(error))
             return []
         except OSError as error:
             self._notes.append(f"{RANKS} cannot be read: {error.strerror}")
             return []
+        ranks = [rank for rank in self._files if rank]
         if len(ranks) > MAX_RANKS:
             self._notes.append(f"only the first {MAX_RANKS} of {len(ranks):,} other ranks were read")
         return ranks[:MAX_RANKS]
@@ -219,9 +226,8 @@ class _Reading:
             yield from chunk
 
     def _steps_of(self, rank: int) -> Iterator[Record]:
-        path = rank_file(self._path, rank)
         try:
-            for block in blocks_of(path):
+            for block in blocks_of(self._files[rank]):
                 self._bad_lines += block.long_line is not None
                 # Line by line: the parsed blocks of a hundred ranks would need much more memory than their bytes.
                 for position, line in lines_of(block):

@@ -7,13 +7,12 @@ Rank 0 writes `<name>`. Ranks that do not see that folder write `<name>@<node>`,
 from __future__ import annotations
 
 import os
-import stat
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.layout import RANKS, other_ranks, rank_file, safe_run_name
+from toolkit.runfolder.layout import other_ranks, rank_file, safe_run_name
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 
 _LONGEST_NAME: Final = 120
@@ -89,12 +88,6 @@ def record_files(folder: Path, parts: Iterable[Path] | None = None) -> dict[int,
     return {rank: _newest(found[rank]) for rank in sorted(found)}
 
 
-def record_file_of(rank: int, folders: Sequence[Path]) -> Path:
-    """Return the record file of one rank in the first of `folders`, a run, or in one of the others, its parts."""
-    there = [path for folder in folders if _is_regular(path := rank_file(folder, rank))]
-    return _newest(there) if there else rank_file(folders[0], rank)
-
-
 def describe_part(folder: Path, manifest: Manifest) -> str:
     """Return what a part is, such as "part of greyjacket on node node17: ranks 8 to 15"."""
     try:
@@ -127,12 +120,3 @@ def _written(path: Path) -> int:
         return os.lstat(path).st_mtime_ns
     except OSError:
         return -1
-
-
-def _is_regular(path: Path) -> bool:
-    try:
-        if path.parent.name == RANKS and stat.S_ISLNK(os.lstat(path.parent).st_mode):
-            return False
-        return stat.S_ISREG(os.lstat(path).st_mode)
-    except OSError:
-        return False

@@ -6,14 +6,16 @@ import importlib
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import NON_FINITE, RESERVED, START, STEP, SUMMARY, Record
 from toolkit.runfolder.status import Status, work_out_status
@@ -78,7 +80,10 @@ def read_run(folder: str | os.PathLike[str], *, rank: int = 0) -> RunData:
         OSError: its records cannot be read.
     """
     folder = Path(folder)
-    path = folder / METRICS_JSONL if rank == 0 else rank_file(folder, rank)
+    path = rank_file(folder, rank)
+    if rank:
+        with suppress(OSError):
+            path = record_files(folder).get(rank, path)
     found: list[Record] = []
     bad_lines = 0
     cursor = Cursor()

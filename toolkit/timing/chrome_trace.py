@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.runfolder.layout import LinkedRanks, other_ranks, rank_file
+from toolkit.runfolder.layout import LinkedRanks, rank_file
+from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.reader import BadLine, BlockSource, Cursor, RecordFile, lines_of, parse_line
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -50,10 +51,10 @@ _FOLDED: Final = "time since the last step record (s)"
 def trace_of_folder(folder: Path) -> Iterator[bytes]:
     """Yield the trace of a run folder; see `trace_of_run`."""
     try:
-        ranks = [0, *other_ranks(folder)]
+        files = record_files(folder)
     except (LinkedRanks, NotADirectoryError):
-        ranks = [0]
-    return trace_of_run([(rank, RecordFile(rank_file(folder, rank))) for rank in ranks], name=folder.name)
+        files = {0: rank_file(folder, 0)}
+    return trace_of_run([(rank, RecordFile(path)) for rank, path in files.items()], name=folder.name)
 
 
 def trace_of_run(ranks: Sequence[tuple[int, BlockSource]], *, name: str) -> Iterator[bytes]:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.runfolder.blocks import records_of
-from toolkit.runfolder.layout import other_ranks, rank_file
+from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.records import END, ERROR, FINDING, Record
 
 _HANG: Final = "hang"
@@ -79,11 +80,11 @@ class _Found:
 
 def _records_of(folder: Path) -> Iterator[Record]:
     try:
-        others = other_ranks(folder)
+        files = [*record_files(folder).values()]
     except OSError:
-        others = []
-    for rank in [0, *others[:_MAX_RANKS]]:
-        yield from records_of(rank_file(folder, rank))
+        files = [rank_file(folder, 0)]
+    for path in files[: 1 + _MAX_RANKS]:
+        yield from records_of(path)
 
 
 # ------------------------------------------------------------ text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.cli.chosen_run import LOGS, chosen_run, printable, refuse
 from toolkit.runfolder.end_record import settle_manifest
+from toolkit.runfolder.parts import parts_of
 from toolkit.runfolder.repair import Repair, repair_run
 
 
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
         if newest is None:
             return 1
         folders = [newest]
-    return max([_repair(folder) for folder in folders])
+    whole_and_parts = [part for folder in folders for part in (folder, *parts_of(folder))]
+    return max([_repair(folder) for folder in dict.fromkeys(whole_and_parts)])
 
 
 def _repair(folder: Path) -> int:
