@@ -26,7 +26,7 @@ from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource
 from dashboard.data.run_analysis import RunFindings, RunLedger
 from dashboard.data.run_files import read_inside
-from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start, trend_of
+from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import page_of, select_runs
 from dashboard.data.run_store import (
@@ -57,6 +57,7 @@ from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.records import START, Record
+from toolkit.runfolder.trend import trend_of
 from toolkit.timing.chrome_trace import trace_of_run
 
 _SCAN_EVERY_S: Final = 0.5

@@ -33,13 +33,9 @@ _MAX_NAMED = 100
 _SETTLED_NS = 10_000_000_000
 """A new folder may get its first file within the same tick of its modification time."""
 _MAX_LINKS_NAMED = 20
-_SAMPLE_BYTES = 8 * 1024
 _END_BYTES = 64 * 1024
 _LATEST_TIME = 4e9
 """Seconds since 1970, in about a century: anything later is not a time."""
-_STEP_LINES = (b'{"event":"step"', b'{"event": "step"')
-"""How a step record starts: ours, and one written by Python's json module."""
-_LOSSES = ("train_loss_mean", "train_loss", "loss")
 
 Signature = tuple[int, ...]
 
@@ -351,44 +347,6 @@ def _duration(manifest: Manifest, last_sign: float) -> float:
         ended = session.ended if session.ended is not None else limit
         whole += max(0.0, ended - session.started)
     return whole
-
-
-def trend_of(log: Path, points: int) -> list[float]:
-    """Return losses at about `points` positions of `log`, for a rough shape, reading a few kilobytes at each."""
-    descriptor = open_regular(log)
-    try:
-        size = os.fstat(descriptor).st_size
-        blocks = (
-            [pread(descriptor, size, 0)]
-            if size <= points * _SAMPLE_BYTES
-            else [
-                pread(descriptor, _SAMPLE_BYTES, place * (size - _SAMPLE_BYTES) // max(1, points - 1))
-                for place in range(points)
-            ]
-        )
-    finally:
-        os.close(descriptor)
-    if len(blocks) == 1:
-        losses = [loss for line in blocks[0].split(b"\n") if (loss := _loss_on(line)) is not None]
-        return (
-            losses
-            if len(losses) <= points
-            else [losses[i * (len(losses) - 1) // max(1, points - 1)] for i in range(points)]
-        )
-    found = (
-        next((loss for line in block.split(b"\n")[1:-1] if (loss := _loss_on(line)) is not None), None)
-        for block in blocks
-    )
-    return [loss for loss in found if loss is not None]
-
-
-def _loss_on(line: bytes) -> float | None:
-    if not line.startswith(_STEP_LINES):
-        return None
-    record = parse_line(0, line)
-    if isinstance(record, BadLine) or record.get("event") != STEP:
-        return None
-    return next((number for name in _LOSSES if (number := _number(record.get(name))) is not None), None)
 
 
 def read_start(log: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from dashboard.data.config_diff import diff, flatten, to_yaml
 from dashboard.data.error_details import details_of
 from dashboard.data.formatting import clean
 from dashboard.data.record_source import FileSource
-from dashboard.data.run_listing import RootListing, card_of, read_start, trend_of
+from dashboard.data.run_listing import RootListing, card_of, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
 from toolkit.cli import main as command_line
@@ -63,6 +63,7 @@ from toolkit.runfolder.manifest import ManifestError, read_manifest, write_manif
 from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
 from toolkit.runfolder.records import MAX_RECORD_BYTES, Record
 from toolkit.runfolder.repair import build_table, drain_journal
+from toolkit.runfolder.trend import trend_of
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 from toolkit.timing.chrome_trace import chrome_trace
