@@ -1,0 +1,200 @@
+"""Run folders to ship, and what the engine should have of them."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import os
+import shutil
+import struct
+import tempfile
+import uuid
+from pathlib import Path
+
+import orjson
+
+from tests.waiting import wait_until
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
+from toolkit.runfolder.metrics import metrics_of
+from toolkit.runfolder.process import boot_id, host_name
+from toolkit.runfolder.reader import parse_line
+from toolkit.telemetry import TelemetryLogger
+
+BROKEN = (
+    b"not json",
+    b"",
+    b'{"event":"step","seq":1',
+    b"\x00\xff\xfe\x80 \r \xe2\x80\xa8",
+    b'{"no_event":1}',
+    b'{"event":7}',
+    b'[{"event":"step"}]',
+    b'{"event":"step","time":NaN,"global_step":3,"train_loss":Infinity}',
+    b'{"event":"step","time":1e400}',
+)
+"""Lines that a reader passes over, or nearly."""
+
+
+def log_run(log_dir: Path, name: str = "run", *, steps: int = 30) -> Path:
+    """Return the folder of a run in two sessions, with NaN and infinity, written by the real logger.
+
+    It is logged once and copied from then on, with an id of its own.
+    """
+    logged = _logged(steps)
+    folder = shutil.copytree(logged, log_dir / name)
+    old, new = id_of(logged).encode(), uuid.uuid4().hex.encode()
+    for path in (folder / "run.json", folder / "metrics.jsonl"):
+        path.write_bytes(
+            path.read_bytes().replace(old, new).replace(b'"name": "logged"', b'"name": "%s"' % name.encode())
+        )
+    return folder
+
+
+@functools.cache
+def _logged(steps: int) -> Path:
+    log_dir = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, log_dir, ignore_errors=True)
+    for session in (0, 1):
+        with TelemetryLogger("logged", log_dir=log_dir, log_every=1, resume=session > 0, project="p") as log:
+            log.log_start()
+            for step in range(session * steps // 2, (session + 1) * steps // 2):
+                odd = {4: math.nan, 5: math.inf, 6: -math.inf}.get(step, 1.0 / (step + 1))
+                log.log_step(step, train_loss=odd, lr=1e-4, acc=step / 7)
+            log.log_eval(session * 10 + 1, val_loss=0.5)
+            log.log_epoch(session, global_step=session * 10 + 2, mean=0.25)
+    return log.run_folder
+
+
+def make_run(log_dir: Path, name: str, lines: int = 20, *, run_id: str | None = None, **manifest) -> Path:
+    """Return a run folder made by hand, in a moment; it has ended."""
+    folder = log_dir / name
+    folder.mkdir(parents=True)
+    now = 1_790_000_000.0
+    session = Session(session=1, started=now, pid=1, host=host_name(), boot_id=boot_id(), status="finished")
+    write_manifest(
+        folder,
+        Manifest(
+            run_id=run_id or uuid.uuid4().hex,
+            name=name,
+            display_name=name,
+            created=now,
+            sessions=(session,),
+            heartbeat=Heartbeat(time=now, seq=lines, global_step=lines),
+            **manifest,
+        ),
+    )
+    append(folder, range(lines))
+    return folder
+
+
+def append(folder: Path, steps, *, rank: int = 0, **values) -> None:
+    """Append step records."""
+    lines = [step_line(step, rank, **values) for step in steps]
+    write(folder, b"".join(lines), rank=rank)
+
+
+def step_line(step: int, rank: int = 0, **values) -> bytes:
+    record = {
+        "event": "step",
+        "time": 1_790_000_000.0 + step,
+        "elapsed": float(step),
+        "seq": step,
+        "session": 1,
+    }
+    if rank:
+        record["rank"] = rank
+    return (
+        orjson.dumps({**record, "global_step": step, "train_loss": 1.0 / (step + 1), "lr": 1e-4, **values})
+        + b"\n"
+    )
+
+
+def write(folder: Path, data: bytes, *, rank: int = 0) -> None:
+    path = rank_file(folder, rank)
+    path.parent.mkdir(exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def id_of(folder: Path) -> str:
+    return read_manifest(folder).run_id
+
+
+def ship(engine, *places: Path, **how) -> Shipper:
+    """Ship what is there now, by a shipper of its own."""
+    shipper = Shipper(Engine(engine.address()), places, **how)
+    shipper.start()
+    shipper.ship_all()
+    return shipper
+
+
+def record_bytes(folder: Path) -> dict[str, bytes]:
+    """Return the complete lines of every record file."""
+    found = {}
+    for path in (folder / "metrics.jsonl", *sorted(folder.glob("ranks/*.jsonl"))):
+        if path.exists():
+            data = path.read_bytes()
+            found[path.name] = data[: data.rfind(b"\n") + 1]
+    return found
+
+
+def engine_bytes(connection: Engine, run_id: str, where: str = "") -> dict[tuple[int, int], bytes]:
+    """Return the lines of each rank and generation as the engine has them, a line only once."""
+    found: dict[tuple[int, int], bytes] = {}
+    for rank, gen, at, after, line in connection.iterate(
+        f"SELECT rank, gen, at, next, line FROM records WHERE run_id = {quote(run_id)} {where} "
+        "ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at",
+        *("UInt32", "UInt16", "UInt64", "UInt64", "Bytes"),
+    ):
+        data = found.get((rank, gen), b"")
+        assert len(data) == at, f"a gap at byte {len(data)} of rank {rank}, generation {gen}"
+        found[rank, gen] = data + line + b"\n" * (after - at - len(line))
+    return found
+
+
+def newest_bytes(connection: Engine, run_id: str, rank: int = 0) -> bytes:
+    """Return the newest committed generation of a file."""
+    gen = connection.rows(
+        f"SELECT max(gen) FROM commits WHERE run_id = {quote(run_id)} AND rank = {rank}", "UInt16"
+    )[0][0]
+    return engine_bytes(connection, run_id, f"AND rank = {rank} AND gen = {gen}").get((rank, gen), b"")
+
+
+def engine_points(connection: Engine, run_id: str, rank: int = 0, gen: int = 1) -> list[tuple]:
+    """Return metric, number, how many not finite so far and the bits of each value, once each."""
+    return connection.rows(
+        f"SELECT metric, n, bad, at, reinterpretAsUInt64(reinterpretAsString(value)) FROM points "
+        f"WHERE run_id = {quote(run_id)} AND rank = {rank} AND gen = {gen} ORDER BY metric, n LIMIT 1 BY metric, n",
+        *("String", "UInt32", "UInt32", "UInt64", "UInt64"),
+    )
+
+
+def file_points(path: Path) -> list[tuple]:
+    """Return what `engine_points` should return, worked out from the file in another way."""
+    found: dict[str, list[tuple]] = {}
+    at = 0
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        record = parse_line(at, line) if line else None
+        for name, value in metrics_of(record) if isinstance(record, dict) else ():
+            known = found.setdefault(name, [])
+            bad = (known[-1][2] if known else 0) + (not math.isfinite(value))
+            known.append((name, len(known) + 1, bad, at, struct.unpack("<Q", struct.pack("<d", value))[0]))
+        at += len(line) + 1
+    return [point for name in sorted(found, key=lambda name: name.encode()) for point in found[name]]
+
+
+def wait_for_bytes(connection: Engine, run_id: str, expected: bytes, process=None) -> None:
+    wait_until(lambda: newest_or_nothing(connection, run_id) == expected, process)
+
+
+def newest_or_nothing(connection: Engine, run_id: str) -> bytes:
+    try:
+        return newest_bytes(connection, run_id)
+    except AssertionError:
+        return b""

@@ -1,0 +1,51 @@
+"""A shipper in a process of its own, with short pauses and odd batches, that may kill itself at the worst moment.
+
+`python -m tests.fleet.shipping_child ADDRESS LOGS SEED MARKER`: with a MARKER it kills itself between data and commit,
+after a few batches, and says so by making that file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from toolkit.fleet import backoff, shipper, tail
+from toolkit.fleet.address import address_of
+from toolkit.fleet.engine import Engine
+
+
+def main(address: str, logs: str, seed: str, marker: str = "") -> None:
+    chance = random.Random(int(seed))
+    shipper.EVERY_S = 0.02
+    backoff.FIRST_S, backoff.LONGEST_S = 0.05, 0.5
+    tail.BATCH_ROWS = chance.randint(1, 40)
+    left = chance.randint(0, 4)
+    commit = shipper.insert_commits
+
+    def commit_or_die(*arguments):
+        nonlocal left
+        left -= 1
+        if marker and left < 0:
+            Path(marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        commit(*arguments)
+
+    shipper.insert_commits = commit_or_die
+    started = shipper.Shipper(Engine(address_of(address), patience_s=5.0), [Path(logs)])
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    while not stop.is_set():
+        try:
+            started.start()
+            break
+        except shipper.EngineError:
+            stop.wait(0.05)
+    started.run(stop)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""Addresses, passwords, quoting and blocks, without an engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.fleet.address import AddressError, address_of, read_password
+from toolkit.fleet.backoff import Backoff
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.last_values import host_and_port
+from toolkit.fleet.native_block import native_block
+from toolkit.fleet.row_binary import rows_of
+from toolkit.fleet.schema import grants
+
+
+def test_an_address_names_user_hosts_and_database():
+    address = address_of("clickhouse://ship@db1.example:9443,db2.example/runs", password="hunter2")
+
+    assert address.hosts == (("db1.example", 9443), ("db2.example", 8443))
+    assert (address.user, address.database, address.secure) == ("ship", "runs", True)
+    assert str(address) == "clickhouse://ship@db1.example:9443,db2.example:8443/runs"
+    assert "hunter2" not in repr(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_only_this_machine_is_reached_without_tls(host):
+    assert not address_of(f"clickhouse://{host}/telemetry").secure
+    assert address_of(f"clickhouse://{host}/telemetry?secure=1").secure
+    assert address_of(f"clickhouse://{host},db.example/telemetry").secure
+    assert address_of("clickhouse://127.0.0.1.example/telemetry").secure
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "db.example",
+        "https://db.example/telemetry",
+        "clickhouse://",
+        "clickhouse://u:pw@db.example/t",
+        "clickhouse://db.example:0/t",
+        "clickhouse://db.example:x/t",
+        "clickhouse://db.example:99999/t",
+        "clickhouse://db example/t",
+        "clickhouse://db.example/t;drop",
+        "clickhouse://db.example/t?verify=0",
+        "clickhouse://db.example/t?secure=0",
+        "clickhouse://a,,b/t",
+    ],
+)
+def test_an_invalid_address_is_refused_in_one_sentence(text):
+    with pytest.raises(AddressError) as refused:
+        address_of(text)
+
+    assert "pw" not in str(refused.value).replace("password", "")
+
+
+def test_a_password_comes_from_a_file_of_ours_or_the_environment(tmp_path, monkeypatch):
+    path = tmp_path / "password"
+    path.write_text("first line\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("TELEMETRY_CLICKHOUSE_PASSWORD", "from the environment")
+
+    assert read_password(path) == "first line"
+    assert read_password(None) == "from the environment"
+    for mode in (0o640, 0o604):
+        path.chmod(mode)
+        with pytest.raises(AddressError, match="other users can read the password"):
+            read_password(path)
+    with pytest.raises(AddressError, match="cannot be read: No such file"):
+        read_password(tmp_path / "missing")
+
+
+def test_quoted_text_has_no_character_with_a_meaning():
+    literal = quote("it's \\ \x00 \u2028 ü `x` {p:String} -- /*")
+
+    assert literal[0] == literal[-1] == "'"
+    assert not set(literal[1:-1]) - set("abcdefghijklmnopqrstuvwxyzS0123456789 :-/\\")
+    assert literal.count("\\") == literal.count("\\x")
+
+
+def test_a_block_has_the_bytes_that_the_format_asks_for():
+    columns = [("a", "UInt16", [1, 258]), ("t", "String", [b"x", b""]), ("l", "Array(UInt8)", [[7], [8, 9]])]
+
+    block = native_block(columns)
+
+    assert block == (
+        b"\x03\x02"
+        b"\x01a\x06UInt16\x01\x00\x02\x01"
+        b"\x01t\x06String\x01x\x00"
+        b"\x01l\x0cArray(UInt8)" + b"\x01" + bytes(7) + b"\x03" + bytes(7) + b"\x07\x08\x09"
+    )
+
+
+def test_rows_are_read_as_they_are_written():
+    data = b"\x05\x00" + b"\x03a\xffb" + b"\x02\x01\x02" + b"\x81\x01" + b"x" * 129
+
+    assert list(rows_of(data, ("UInt16", "Bytes", "Array(UInt8)", "String"))) == [
+        (5, b"a\xffb", [1, 2], "x" * 129)
+    ]
+
+
+def test_pauses_grow_to_a_minute_and_start_again_after_a_success():
+    backoff = Backoff()
+    for _ in range(12):
+        backoff.failed("down")
+    assert backoff._pause_s == 60.0
+    assert not backoff.is_ready
+    backoff.succeeded()
+
+    assert backoff.is_ready
+    assert backoff._pause_s == 1.0
+
+
+@pytest.mark.parametrize("text", ["9464", "127.0.0.1:", "127.0.0.1:x", ":9464", "a b:1", "127.0.0.1:70000"])
+def test_where_prometheus_asks_must_be_host_and_port(text):
+    with pytest.raises(AddressError, match="is not HOST:PORT"):
+        host_and_port(text)
+
+
+def test_an_address_on_loopback_may_be_ipv6():
+    assert host_and_port("[::1]:9464") == ("::1", 9464)
+
+
+def test_no_user_but_the_administrator_may_change_tables():
+    for line in grants("telemetry", "fleet").splitlines():
+        if line.startswith("GRANT") and "telemetry_admin" not in line:
+            assert line.startswith(("GRANT SELECT", "GRANT INSERT"))
+            assert " *.* " not in line
+
+
+def test_a_ca_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "ca.pem").write_text("not a certificate")
+    for path in (tmp_path / "ca.pem", tmp_path / "missing.pem"):
+        with pytest.raises(Exception, match="the CA file .* cannot be used"):
+            Engine(address_of("clickhouse://db.example/t", ca=path))

@@ -1,0 +1,308 @@
+"""Everything that can be wrong with an engine is one clear sentence, nothing is lost, and no password is shown."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import urllib.request
+
+import pytest
+
+from tests.fleet.engines import PASSWORD, Cluster, NoEngine, free_ports, has_openssl
+from tests.fleet.flaky_front import (
+    DROP_ANSWER,
+    DROP_REQUEST,
+    ERROR,
+    NO_SPACE,
+    TOO_MANY_PARTS,
+    FlakyFront,
+)
+from tests.fleet.shipped_runs import (
+    append,
+    engine_bytes,
+    id_of,
+    make_run,
+    newest_or_nothing,
+    record_bytes,
+    ship,
+)
+from tests.waiting import wait_until
+from toolkit.cli.main import main
+from toolkit.fleet import backoff as backoff_module
+from toolkit.fleet import shipper as shipper_module
+from toolkit.fleet.address import address_of
+from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
+from toolkit.fleet.schema import grants, set_up
+from toolkit.fleet.shipper import Shipper
+
+
+@pytest.fixture
+def front(engine):
+    port = engine.address().hosts[0][1]
+    started = FlakyFront(port)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def brief_pauses(monkeypatch):
+    monkeypatch.setattr(backoff_module, "FIRST_S", 0.05)
+    monkeypatch.setattr(backoff_module, "LONGEST_S", 0.2)
+    monkeypatch.setattr(shipper_module, "EVERY_S", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ((ERROR, TOO_MANY_PARTS), "cannot take more now: Too many parts (300). Merges are slower"),
+        ((ERROR, NO_SPACE), "cannot take more now: Cannot reserve 1.00 MiB, not enough space."),
+        ((ERROR, "<html>Bad gateway</html>"), "is not ClickHouse, or a proxy failed (status 500)"),
+        ((DROP_REQUEST, ""), "cannot be reached: RemoteDisconnected"),
+        ((DROP_ANSWER, ""), "cannot be reached: RemoteDisconnected"),
+    ],
+)
+def test_an_engine_that_refuses_or_drops_is_waited_for(engine, ask, front, logs, brief_pauses, fault, said):
+    folder = make_run(logs, "waits", 40)
+    front.faults = [fault] * 4
+    errors = []
+    shipper = Shipper(
+        Engine(address_of(f"clickhouse://127.0.0.1:{front.port}/telemetry")), [logs], say=errors.append
+    )
+    shipper.start()
+    stop = threading.Event()
+    thread = threading.Thread(target=shipper.run, args=(stop,))
+    thread.start()
+    try:
+        wait_until(lambda: newest_or_nothing(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"])
+    finally:
+        stop.set()
+        thread.join()
+
+    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+    assert front.faults == []
+    assert said in errors[0]
+    assert "\n" not in errors[0]
+    assert shipper.totals.errors >= 1
+
+
+def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
+    make_run(logs, "refused", 3)
+    (closed,) = free_ports(1)
+    port = engine.address().hosts[0][1]
+    for address, said in (
+        (
+            f"clickhouse://127.0.0.1:{closed}/telemetry",
+            f"127.0.0.1:{closed} cannot be reached: Connection refused",
+        ),
+        ("clickhouse://no-such-host.invalid/telemetry", "no machine is called no-such-host.invalid"),
+        (
+            f"clickhouse://127.0.0.1:{port}/nothing_here",
+            "has no database nothing_here; `telemetry ship --set-up`",
+        ),
+        ("http://127.0.0.1:8123/telemetry", "must have the form clickhouse://USER@HOST:PORT/DATABASE"),
+        ("clickhouse://me:secret@127.0.0.1/telemetry", "the address contains a password"),
+        ("clickhouse://127.0.0.1/telemetry?secure=0", "TLS cannot be turned off"),
+        ("clickhouse://127.0.0.1/tele;metry", "is not the name of a database"),
+    ):
+        for command in (
+            ["ship", str(logs), "--once", "--to", address],
+            ["pull", "refused", "--from", address],
+        ):
+            assert main(command) == 1
+            out, err = capsys.readouterr()
+            assert said in err, command
+            assert err.count("\n") == 1, command
+            assert out == ""
+            assert "secret" not in err
+
+
+def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, logs, capsys, tmp_path):
+    if engine.cluster is None:
+        pytest.skip("the embedded engine has no users behind its front")
+    make_run(logs, "locked", 3)
+    hosts = ",".join(f"127.0.0.1:{port}" for _, port in engine.address().hosts)
+    secret = tmp_path / "password"
+    secret.write_text("wrong-hunter2\n")
+    for user, mode, text, said in (
+        ("ship", 0o600, "wrong-hunter2\n", "refused user ship: wrong user name or password"),
+        ("nobody", 0o600, "wrong-hunter2\n", "refused user nobody: wrong user name or password"),
+        (
+            "ship",
+            0o644,
+            "wrong-hunter2\n",
+            f"other users can read the password in {secret}: chmod 600 {secret}",
+        ),
+        ("reader", 0o600, PASSWORD, "user reader may not do this"),
+    ):
+        secret.write_text(text)
+        secret.chmod(mode)
+        # Not --once: a mistake of the person who starts it is not waited for.
+        once = ["--once"] if user == "reader" else []
+        address = f"clickhouse://{user}@{hosts}/telemetry"
+        assert main(["ship", str(logs), "--to", address, "--password-file", str(secret), *once]) == 1
+        out, err = capsys.readouterr()
+        assert said in err
+        assert "hunter2" not in out + err
+        assert PASSWORD not in out + err
+    secret.write_text(PASSWORD + "\n")
+    address = f"clickhouse://ship@{hosts}/telemetry"
+    assert main(["ship", str(logs), "--once", "--to", address, "--password-file", str(secret)]) == 0
+
+
+def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsys):
+    port = engine.address().hosts[0][1]
+    address = f"clickhouse://127.0.0.1:{port}/telemetry"
+    folder = make_run(logs, "by-command", 12)
+    assert main(["ship", str(logs), "--status", "--to", address]) == 1, "its records are older than a minute"
+    size = (folder / "metrics.jsonl").stat().st_size
+    assert f"1 record files, {size} bytes behind in 1 of them" in capsys.readouterr().out
+
+    assert main(["ship", str(logs), "--verify", "--to", address]) == 0
+    assert "12 lines shipped, 1 record files" in capsys.readouterr().out
+    assert main(["ship", str(logs), "--status", "--to", address]) == 0
+    assert "0 bytes behind in 0 of them" in capsys.readouterr().out
+    assert main(["pull", "by-command", "--from", address, "--to", str(tmp_path / "back")]) == 0
+    assert record_bytes(tmp_path / "back" / "by-command") == record_bytes(folder)
+
+
+def test_set_up_prints_grants_that_the_engine_accepts(engine, capsys):
+    port = engine.address().hosts[0][1]
+    arguments = ["--cluster", engine.cluster] if engine.cluster else []
+    assert main(["ship", "--set-up", "--to", f"clickhouse://127.0.0.1:{port}/telemetry", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert grants("telemetry", engine.cluster) in printed
+    assert "SOURCES" not in printed.replace("no user gets SOURCES", "")
+    if engine.name != "18.16":
+        connection = Engine(engine.address())
+        for statement in [line for line in printed.splitlines() if line.startswith(("CREATE", "GRANT"))]:
+            connection.query(f"EXPLAIN AST {statement.rstrip(';')}")
+
+
+def test_a_cluster_that_the_engine_does_not_know_is_refused(engine):
+    with pytest.raises(EngineError, match="knows no cluster elsewhere; see <remote_servers>"):
+        set_up(engine.address(), "elsewhere")
+
+
+def test_one_shard_that_is_down_holds_up_its_own_runs_only(logs, tmp_path):
+    try:
+        cluster = Cluster(tmp_path / "cluster")
+    except NoEngine as error:
+        pytest.skip(str(error))
+    try:
+        cluster.start()
+        set_up(cluster.address(), cluster.cluster)
+        folders = [make_run(logs, f"run{number}", 5) for number in range(8)]
+        shipper = ship(cluster, logs)
+        shards = {folder: shipper.runs[folder].shard for folder in folders}
+        assert set(shards.values()) == {0, 1}
+        cluster.servers[1].kill()
+        for folder in folders:
+            append(folder, range(5, 9))
+            shipper.runs[folder].next_look = 0.0
+        for _ in range(3):
+            shipper.ship_some()
+
+        behind = {folder: shipper.runs[folder].files[0].behind > 0 for folder in folders}
+        assert behind == {folder: shard == 1 for folder, shard in shards.items()}
+        assert "cannot be reached: Connection refused" in shipper.totals.last_error
+
+        cluster.servers[1].start()
+        connection = Engine(cluster.address())
+        for folder in folders:
+            wait_until(lambda: shipper.ship_some() or shipper.behind == 0)
+            assert engine_bytes(connection, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.skipif(not has_openssl(), reason="openssl makes the certificate, and is not here")
+def test_tls_is_checked_against_the_ca_and_cannot_be_skipped(logs, tmp_path):
+    certificate, key = tmp_path / "engine.pem", tmp_path / "engine.key"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=engine",
+            ),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    more = (
+        "<https_port>{https}</https_port><openSSL><server>"
+        f"<certificateFile>{certificate}</certificateFile><privateKeyFile>{key}</privateKeyFile>"
+        "<verificationMode>none</verificationMode><loadDefaultCAFile>false</loadDefaultCAFile>"
+        "</server></openSSL>"
+    )
+    try:
+        cluster = Cluster(tmp_path / "cluster", shards=1, more=more)
+    except NoEngine as error:
+        pytest.skip(str(error))
+    try:
+        cluster.start()
+        ports = cluster.servers[0].ports
+        trusted = address_of(f"clickhouse://127.0.0.1:{ports['https']}/telemetry", ca=certificate)
+        assert trusted.secure
+        set_up(trusted)
+        folder = make_run(logs, "secured", 5)
+        shipper = Shipper(Engine(trusted), [logs])
+        shipper.start()
+        shipper.ship_all()
+
+        assert engine_bytes(Engine(trusted), id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+        without_ca = address_of(f"clickhouse://127.0.0.1:{ports['https']}/telemetry?secure=1")
+        with pytest.raises(
+            RefusedError, match=r"the certificate of 127.0.0.1:\d+ is not trusted \(self.signed"
+        ):
+            Engine(without_ca).query("SELECT 1")
+        with pytest.raises(RefusedError, match="does not speak TLS"):
+            Engine(address_of(f"clickhouse://127.0.0.1:{ports['http']}/telemetry", ca=certificate)).query(
+                "SELECT 1"
+            )
+        other_name = address_of(f"clickhouse://localhost:{ports['https']}/telemetry", ca=certificate)
+        with pytest.raises(RefusedError, match="is not trusted"):
+            Engine(other_name).query("SELECT 1")
+    finally:
+        cluster.stop()
+
+
+def test_an_engine_that_is_silent_is_given_up_after_its_time():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = address_of(f"clickhouse://127.0.0.1:{silent.getsockname()[1]}/telemetry")
+
+        with pytest.raises(UnreachableError, match=r"has not answered for 0.2 s"):
+            Engine(address, patience_s=0.2).query("SELECT 1")
+
+
+def test_prometheus_gets_the_last_values_of_live_runs(engine, logs, tmp_path):
+    from toolkit.fleet.last_values import MetricsServer, metrics_text
+
+    folder = make_run(logs, 'with "quotes"\\', 5, project="p")
+    text = (
+        (folder / "run.json").read_text().replace('"finished"', '"running"').replace('"pid": 1,', '"pid": 4,')
+    )
+    (folder / "run.json").write_text(text)
+    append(folder, [5], odd=float("inf"), acc=0.5)
+    shipper = ship(engine, logs, node="node7")
+    server = MetricsServer(("127.0.0.1", 0))
+    try:
+        server.show(metrics_text(shipper))
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+            found = answer.read().decode()
+    finally:
+        server.close()
+
+    assert "telemetry_ship_behind_bytes 0.0\n" in found
+    assert "telemetry_ship_lines_total 6.0\n" in found
+    assert "# TYPE telemetry_ship_batches_total counter\n" in found
+    assert f'run_id="{id_of(folder)}"' in found or "telemetry_run_live" not in found

@@ -1,0 +1,470 @@
+"""What is shipped comes back byte for byte, from every engine, whatever is in the files and however it was cut."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from tests.fleet.shipped_runs import (
+    BROKEN,
+    append,
+    engine_bytes,
+    engine_points,
+    file_points,
+    id_of,
+    log_run,
+    make_run,
+    newest_bytes,
+    record_bytes,
+    ship,
+    step_line,
+    write,
+)
+from toolkit.fleet import shipper as shipper_module
+from toolkit.fleet import tail as tail_module
+from toolkit.fleet import verify as verify_module
+from toolkit.fleet.engine import Engine, EngineError, quote
+from toolkit.fleet.pull import PullError, pull
+from toolkit.fleet.schema import require_tables, set_up
+from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.process import host_name
+from toolkit.runfolder.repair import build_table, table_form
+
+
+def test_a_run_of_the_logger_comes_back_byte_for_byte(engine, ask, logs, tmp_path):
+    folder = log_run(logs, "resumed")
+    for rank in (1, 2, 17):
+        append(folder, range(25), rank=rank, sec_per_step=0.5)
+    for line in BROKEN:
+        write(folder, line + b"\n")
+    write(folder, b"x" * 2_500_000 + b"\n")
+    append(folder, range(100, 110))
+    write(folder, b'{"event":"step","half a line')
+    (folder / "labels.json").write_bytes(b'{"display_name": "mine", "tags": ["a"]}\n')
+    ship(engine, logs)
+
+    pulled = pull(ask, id_of(folder), tmp_path / "back")
+
+    assert record_bytes(pulled.folder) == record_bytes(folder)
+    for name in ("run.json", "labels.json"):
+        assert (pulled.folder / name).read_bytes() == (folder / name).read_bytes()
+    build_table(folder / "metrics.jsonl", tmp_path / "table.csv", form=table_form(folder))
+    assert (pulled.folder / "metrics.csv").read_bytes() == (tmp_path / "table.csv").read_bytes()
+    assert engine_points(ask, id_of(folder)) == file_points(folder / "metrics.jsonl")
+    lines, bad_lines = ask.rows(
+        f"SELECT lines, bad_lines FROM commits WHERE run_id = {quote(id_of(folder))} AND rank = 0 "
+        "ORDER BY end DESC LIMIT 1",
+        *("UInt64", "UInt32"),
+    )[0]
+    assert lines == record_bytes(folder)["metrics.jsonl"].count(b"\n") + 2, "a long line is three rows"
+    assert bad_lines == 8, "all broken lines but the empty one and the one with bare words, and the long line"
+
+
+def test_what_a_run_has_is_known_without_reading_its_points(engine, ask, logs):
+    folder = log_run(logs, "totals")
+    ship(engine, logs)
+
+    rows = ask.rows(
+        "SELECT metric, maxMerge(count), maxMerge(bad), argMaxMerge(last), argMaxMerge(last_step), minMerge(low), "
+        f"maxMerge(high), argMinMerge(kind) FROM metrics WHERE run_id = {quote(id_of(folder))} GROUP BY metric",
+        *("String", "UInt32", "UInt32", "Float64", "Float64", "Float64", "Float64", "String"),
+    )
+
+    found = {row[0]: row[1:] for row in rows}
+    assert found["train_loss"] == (30, 3, 1 / 30, 29.0, 1 / 30, 1.0, "step")
+    assert found["val_loss"] == (2, 0, 0.5, 11.0, 0.5, 0.5, "eval")
+    assert found["epoch/mean"][:2] == (2, 0)
+
+
+HOSTILE = (
+    "it's",
+    'say "hi"',
+    "back\\slash",
+    "\\'",
+    "\\\\'",
+    "'; DROP TABLE records; --",
+    "' OR 1=1 --",
+    "`tick`",
+    "new\nline",
+    "tab\tand\rreturn",
+    "nul\x00inside",
+    "{x:String}",
+    "%s %d %(x)s",
+    "/* comment",
+    "-- dash",
+    "ünï cødé 🏃",
+    "\u2028separator",
+    "\\x41\\n",
+    "FORMAT Null",
+    "a" * 5000,
+    "$1 ${x} \\0",
+    "../../etc/passwd",
+)
+
+
+def test_hostile_names_are_only_data(engine, ask, logs, tmp_path):
+    runs = []
+    for number, name in enumerate(HOSTILE):
+        folder = make_run(logs, f"hostile-{number}", 3, run_id=f"{name}-{os.urandom(4).hex()}", project=name)
+        append(folder, [3], **{name: 1.5})
+        write(folder, step_line(4).replace(b'"step"', _as_json(name)))
+        runs.append(folder)
+    ship(engine, logs)
+
+    for folder, name in zip(runs, HOSTILE, strict=True):
+        run_id = id_of(folder)
+        assert newest_bytes(ask, run_id) == record_bytes(folder)["metrics.jsonl"]
+        assert (name, 1, 0) in [point[:3] for point in engine_points(ask, run_id)]
+        where = f"run_id = {quote(run_id)}"
+        assert ask.rows(f"SELECT event FROM records WHERE {where} ORDER BY at DESC LIMIT 1", "String") == [
+            (name,)
+        ]
+        assert ask.rows(f"SELECT project FROM runs WHERE {where}", "String") == [(name,)]
+        assert pull(ask, run_id, tmp_path / "back").lines == 5
+    assert {path.parent for path in (tmp_path / "back").iterdir()} == {tmp_path / "back"}
+    ship(engine, logs)
+    assert ask.query("SELECT 1") == b"1\n"
+
+
+def test_lines_that_are_sent_again_and_cut_elsewhere_replace_themselves(engine, ask, logs, monkeypatch):
+    folder = log_run(logs, "again", steps=60)
+    run_id = id_of(folder)
+    for rows_in_a_batch, batches in ((7, 3), (11, 4), (3, 2)):
+        monkeypatch.setattr(tail_module, "BATCH_ROWS", rows_in_a_batch)
+        unlucky = Shipper(Engine(engine.address()), [logs])
+        unlucky.start()
+        # As a process that is killed after the data, several times: the commit never comes.
+        with mock.patch.object(shipper_module, "insert_commits"):
+            for _ in range(batches):
+                unlucky.ship_some()
+    ship(engine, logs)
+
+    assert engine_bytes(ask, run_id) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+    assert engine_points(ask, run_id) == file_points(folder / "metrics.jsonl")
+    assert ship(engine, logs).verify() == []
+
+
+def test_a_file_that_grows_is_shipped_on_from_where_it_was(engine, ask, logs):
+    folder = make_run(logs, "grows", 10)
+    for begin in (10, 20, 30):
+        write(folder, step_line(begin)[:20])
+        ship(engine, logs)
+        write(folder, step_line(begin)[20:])
+        append(folder, range(begin + 1, begin + 10), odd=float(begin))
+
+    shipper = ship(engine, logs)
+
+    assert shipper.totals.lines == 10, "only what was new"
+    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+    assert engine_points(ask, id_of(folder)) == file_points(folder / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("seen", ["by the shipper", "by another shipper"])
+def test_a_truncated_or_replaced_file_is_a_new_generation(engine, ask, logs, seen):
+    folder = make_run(logs, f"replaced {seen}", 50)
+    run_id = id_of(folder)
+    shipper = ship(engine, logs)
+
+    def ship_again() -> None:
+        if seen == "by the shipper":
+            for run in shipper.runs.values():
+                run.next_look = 0.0
+            shipper.ship_all()
+        else:
+            ship(engine, logs)
+
+    changes = [
+        lambda path: os.truncate(path, 1000),
+        lambda path: path.write_bytes(b"".join(step_line(step, other=1.0) for step in range(80))),
+        replace_by_same_size,
+        lambda path: os.truncate(path, 100),
+    ]
+    for gen, change in enumerate(changes, 2):
+        change(folder / "metrics.jsonl")
+        ship_again()
+        assert newest_bytes(ask, run_id) == record_bytes(folder)["metrics.jsonl"]
+        assert engine_points(ask, run_id, gen=gen) == file_points(folder / "metrics.jsonl")
+
+    why = ask.rows(f"SELECT why FROM commits WHERE run_id = {quote(run_id)} AND gen = 4", "String")
+    assert why == [("the file was truncated or replaced",)]
+
+
+def replace_by_same_size(path):
+    data = path.read_bytes()
+    half = path.with_name("half")
+    half.write_bytes(data.replace(b'"lr":0.0001', b'"lr":0.0002'))
+    os.replace(half, path)
+
+
+def test_a_copied_or_renamed_folder_goes_on_where_it_was(engine, ask, logs, tmp_path):
+    folder = make_run(logs, "moves", 30)
+    ship(engine, logs)
+    (tmp_path / "elsewhere").mkdir()
+    copy = shutil.copytree(folder, tmp_path / "elsewhere" / "copied")
+    append(copy, range(30, 35))
+
+    shipper = ship(engine, tmp_path / "elsewhere")
+
+    assert shipper.totals.lines == 5
+    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(copy)["metrics.jsonl"]}
+
+
+def test_of_two_folders_with_one_run_one_is_shipped_and_the_other_named(engine, ask, logs):
+    folder = make_run(logs, "original", 10)
+    copy = shutil.copytree(folder, logs / "z-copy")
+    append(copy, [10])
+    said = []
+
+    ship(engine, logs, say=said.append)
+
+    assert len(engine_bytes(ask, id_of(folder))) == 1
+    assert any("is a copy of" in line for line in said)
+
+
+def test_two_shippers_of_one_folder_do_no_harm(engine, ask, logs):
+    folder = make_run(logs, "shared", 5)
+    both = [Shipper(Engine(engine.address()), [logs], node=f"node{number}") for number in (1, 2)]
+    for shipper in both:
+        shipper.start()
+    for step in range(5, 60, 5):
+        append(folder, range(step, step + 5), **{f"m{step}": 1.0})
+        both[step % 2].ship_some()
+        append(folder, [step + 1000])
+        for shipper in reversed(both):
+            for run in shipper.runs.values():
+                run.next_look = 0.0
+            shipper.ship_some()
+
+    for shipper in both:
+        shipper.ship_all()
+
+    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+    assert engine_points(ask, id_of(folder)) == file_points(folder / "metrics.jsonl")
+
+
+def test_lines_sent_before_a_kill_that_are_no_longer_in_the_file_stay_in_their_generation(engine, ask, logs):
+    folder = make_run(logs, "cut back", 10)
+    ship(engine, logs)
+    end = (folder / "metrics.jsonl").stat().st_size
+    append(folder, range(10, 20), lost=1.0)
+    killed = Shipper(Engine(engine.address()), [logs])
+    killed.start()
+    with mock.patch.object(shipper_module, "insert_commits"):
+        killed.ship_some()
+    # A power cut took what had not reached the disk, and the run was resumed.
+    os.truncate(folder / "metrics.jsonl", end)
+    append(folder, range(10, 16), other=2.0)
+
+    ship(engine, logs)
+
+    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+    assert engine_points(ask, id_of(folder), gen=2) == file_points(folder / "metrics.jsonl")
+
+
+def test_verify_finds_nothing_wrong_where_nothing_is(engine, logs, monkeypatch):
+    monkeypatch.setattr(verify_module, "PART_BYTES", 50_000)
+    folder = log_run(logs, "right")
+    append(folder, range(9), rank=3)
+    write(folder, b"y" * 1_200_000 + b"\n")
+    append(folder, range(40_000, 42_000))
+
+    assert ship(engine, logs).verify() == []
+
+
+@pytest.mark.parametrize("table", ["records", "points", "metrics", "commits"])
+def test_verify_sends_dropped_parts_again(engine, ask, logs, tmp_path, table):
+    folder = make_run(logs, "dropped", 200)
+    append(folder, range(20), rank=1)
+    ship(engine, logs)
+    expected = totals(ask, id_of(folder))
+    drop_parts(engine, table)
+    assert totals(ask, id_of(folder)) != expected
+
+    again = ship(engine, logs)
+    repaired = again.verify()
+    again.ship_all()
+
+    assert totals(ask, id_of(folder)) == expected
+    assert len(repaired) == (0 if table == "commits" else 2), "without commits all is sent again anyway"
+    assert again.verify() == []
+    assert record_bytes(pull(ask, id_of(folder), tmp_path / "back").folder) == record_bytes(folder)
+
+
+def drop_parts(engine, table):
+    """Lose a month of a table, on every shard; no other test needs its rows any more."""
+    for host in engine.address().hosts:
+        connection = Engine(replace(engine.address(), hosts=(host,)))
+        connection.query(f"ALTER TABLE {table}{'_local' if engine.cluster else ''} DROP PARTITION 202609")
+        connection.close()
+
+
+def totals(connection, run_id):
+    where = f"WHERE run_id = {quote(run_id)}"
+    return [
+        connection.query(sql.format(where=where))
+        for sql in (
+            "SELECT rank, gen, at, line FROM records {where} ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at",
+            "SELECT rank, metric, n, value FROM points {where} ORDER BY rank, metric, n LIMIT 1 BY rank, metric, n",
+            "SELECT rank, metric, maxMerge(count) FROM metrics {where} GROUP BY rank, metric ORDER BY rank, metric",
+            "SELECT rank, gen, max(end) FROM commits {where} GROUP BY rank, gen ORDER BY rank, gen",
+        )
+    ]
+
+
+def test_verify_begins_a_generation_where_the_engine_has_lines_of_another_file(engine, ask, logs):
+    folder = make_run(logs, "mixed", 30)
+    ship(engine, logs)
+    other = make_run(logs.parent / "other", "mixed", 40, run_id=id_of(folder))
+    (other / "metrics.jsonl").write_bytes(b"".join(step_line(step, longer="x" * 20) for step in range(9)))
+    with mock.patch.object(shipper_module, "strays_behind", return_value={}):
+        with mock.patch.object(shipper_module, "newest_commits", return_value={}):
+            with mock.patch.object(shipper_module, "insert_commits"):
+                ship(engine, logs.parent / "other")
+
+    shipper = Shipper(Engine(engine.address()), [logs])
+    shipper.start()
+    shipper.ship_all()
+    repaired = shipper.verify()
+    shipper.ship_all()
+
+    assert "the engine had lines that the file has not" in repaired[0]
+    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+    assert engine_points(ask, id_of(folder), gen=2) == file_points(folder / "metrics.jsonl")
+
+
+def test_more_metrics_than_a_page_shows_are_counted_by_line_only(engine, ask, logs):
+    folder = make_run(logs, "explosion", 1)
+    for step in range(12):
+        append(folder, [step], **{f"m{step}_{number}": 1.0 for number in range(500)})
+        if step == 7:
+            ship(engine, logs)
+    ship(engine, logs)
+
+    names = ask.rows(f"SELECT uniqExact(metric) FROM points WHERE run_id = {quote(id_of(folder))}", "UInt64")
+    assert names == [(5000,)]
+    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+    assert ship(engine, logs).verify() == []
+
+
+def test_the_node_works_out_the_status_and_ships_it(engine, ask, logs):
+    log_run(logs, "ended")
+    killed = make_run(logs, "killed", 5)
+    text = (killed / "run.json").read_text().replace('"finished"', '"running"')
+    (killed / "run.json").write_text(text.replace('"pid": 1', '"pid": 4194303'))
+    foreign = logs / "foreign"
+    foreign.mkdir()
+    append(foreign, range(3))
+    ship(engine, logs)
+
+    rows = ask.rows(
+        "SELECT argMax(name, version) AS called, argMax(status, version), argMax(sure, version), "
+        "length(argMax(trend, version)), argMax(behind, version) FROM runs "
+        f"WHERE node = {quote(host_name())} AND folder LIKE {quote(f'{logs}/%')} "
+        "GROUP BY run_id ORDER BY called",
+        *("String", "String", "UInt8", "UInt64", "UInt64"),
+    )
+
+    assert rows == [
+        ("ended", "finished", 1, 27, 0),
+        ("foreign", "lost", 0, 3, 0),
+        ("killed", "lost", 1, 5, 0),
+    ]
+
+
+def test_a_run_that_was_deleted_on_a_page_is_left_alone(engine, ask, logs):
+    folder = make_run(logs, "deleted", 5)
+    run_id = id_of(folder)
+    ship(engine, logs)
+    ask.query(
+        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
+        f"('', {quote(run_id)}, 4000000000000, 'someone', '', 1, '2026-09-21')"
+    )
+    append(folder, range(5, 9))
+
+    assert ship(engine, logs).totals.lines == 0
+    assert engine_bytes(ask, run_id)[0, 1].count(b"\n") == 5
+
+
+def test_labels_are_shipped_again_only_if_they_are_newer(engine, ask, logs):
+    folder = make_run(logs, "labelled", 2)
+    for text in (b'{"notes":"first"}', b'{"notes":"second"}'):
+        (folder / "labels.json").write_bytes(text)
+        ship(engine, logs)
+    os.utime(folder / "labels.json", (1, 1))
+    (folder / "labels.json").write_bytes(b'{"notes":"third"}')
+    os.utime(folder / "labels.json", (2, 2))
+    ship(engine, logs)
+
+    newest = ask.rows(
+        f"SELECT argMax(labels, version) FROM labels WHERE run_id = {quote(id_of(folder))}", "String"
+    )
+    assert newest[0][0] in ('{"notes":"first"}', '{"notes":"second"}')
+
+
+def test_a_part_of_a_run_on_another_node_adds_its_ranks_and_no_run(engine, ask, logs, tmp_path):
+    folder = make_run(logs, "job", 10)
+    part = make_run(tmp_path / "node2", "job@node2", 0, run_id=id_of(folder), other={"part_of": "node1"})
+    append(part, range(7), rank=8)
+    (part / "metrics.jsonl").unlink()
+    ship(engine, tmp_path / "node2", node="node2")
+    ship(engine, logs, node="node1")
+
+    assert ask.rows(f"SELECT node FROM runs WHERE run_id = {quote(id_of(folder))}", "String") == [("node1",)]
+    pulled = pull(ask, id_of(folder), tmp_path / "back")
+    assert record_bytes(pulled.folder) == {
+        "metrics.jsonl": record_bytes(folder)["metrics.jsonl"],
+        "00008.jsonl": rank_file(part, 8).read_bytes(),
+    }
+
+
+def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):
+    for name in ("twice", "2"):
+        make_run(logs / name, "twice", 2)
+    ship(engine, logs / "twice", logs / "2")
+
+    with pytest.raises(PullError, match="no run with the id or name nothing"):
+        pull(ask, "nothing", tmp_path)
+    with pytest.raises(PullError, match="2 runs are called twice; name one by its id: "):
+        pull(ask, "twice", tmp_path)
+    with pytest.raises(PullError, match="exists already"):
+        pull(ask, id_of(logs / "2" / "twice"), logs / "twice")
+    assert not list(tmp_path.glob(".*.pull"))
+
+
+def test_tables_of_another_version_are_refused_by_name(engine, logs):
+    database = f"later_{os.urandom(3).hex()}"
+    address = engine.address(database)
+    nowhere = Engine(address)
+    with pytest.raises(EngineError, match=f"has no database {database}; `telemetry ship --set-up` makes it"):
+        require_tables(nowhere)
+    Engine(engine.address("default")).query(f"CREATE DATABASE {database}")
+    with pytest.raises(EngineError, match="has no telemetry tables; `telemetry ship --set-up` makes them"):
+        require_tables(nowhere)
+    nowhere.query(
+        "CREATE VIEW schema_version AS SELECT toUInt32(2) AS version, '' AS cluster, toUInt32(0) AS keep_days"
+    )
+
+    for refused in (lambda: ship(engine_at(engine, database), logs), lambda: set_up(address, engine.cluster)):
+        with pytest.raises(
+            EngineError, match="have version 2 and this program writes version 1: upgrade this"
+        ):
+            refused()
+
+
+class engine_at:
+    def __init__(self, engine, database):
+        self._engine, self._database = engine, database
+
+    def address(self):
+        return self._engine.address(self._database)
+
+
+def _as_json(text):
+    import orjson
+
+    return orjson.dumps(text)

@@ -1,0 +1,177 @@
+"""`telemetry ship`: copy the records of run folders into ClickHouse."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.engine_arguments import add_engine_arguments, chosen_engine
+from toolkit.fleet.address import Address, AddressError
+from toolkit.fleet.backoff import Backoff
+from toolkit.fleet.engine import Engine, EngineError, RefusedError
+from toolkit.fleet.lag import Lag, lags_of
+from toolkit.fleet.last_values import MetricsServer, host_and_port, metrics_text
+from toolkit.fleet.schema import grants, require_tables, set_up
+from toolkit.fleet.shipper import Shipper
+
+LATE_S: Final = 60.0
+"""A shipper that has not shipped a record for this long is behind."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folders, the engine, and what to do."""
+    parser.add_argument(
+        "folders",
+        metavar="DIR",
+        nargs="*",
+        type=Path,
+        help=f"log directories or run folders (default: {LOGS})",
+    )
+    add_engine_arguments(parser, "--to")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--once", action="store_true", help="ship what is there now and exit")
+    what.add_argument(
+        "--verify", action="store_true", help="also compare it with the engine, and send again what differs"
+    )
+    what.add_argument(
+        "--status", action="store_true", help="show how far behind the engine is; exit code 1 after 60 s"
+    )
+    what.add_argument(
+        "--set-up", action="store_true", help="make the tables that are missing, and print the grants"
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
+    )
+    parser.add_argument(
+        "--keep-days",
+        metavar="DAYS",
+        type=_days,
+        default=0,
+        help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve the last values of live runs to Prometheus on this address",
+    )
+    parser.epilog = (
+        "It ships until it is stopped, and keeps nothing on the node: start it again at any time, anywhere. "
+        "While the engine is away, records stay in their files."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked; return 1 if it could not be done."""
+    folders = args.folders or [LOGS]
+    try:
+        address = chosen_engine(args)
+        if args.set_up:
+            return _set_up(address, args.cluster, args.keep_days)
+        for folder in folders:
+            if not folder.is_dir():
+                return refuse(f"{folder} is not a folder")
+        if args.status:
+            return _status(address, folders)
+        return _ship(address, folders, args)
+    except (AddressError, EngineError, OSError) as error:
+        return refuse(str(error))
+
+
+def _days(text: str) -> int:
+    days = int(text)
+    if days < 1:
+        raise ValueError
+    return days
+
+
+def _set_up(address: Address, cluster: str | None, keep_days: int) -> int:
+    for line in set_up(address, cluster, keep_days):
+        print(printable(line))
+    print(f"\n-- What an administrator runs next:\n{grants(address.database, cluster)}")
+    return 0
+
+
+def _status(address: Address, folders: list[Path]) -> int:
+    engine = Engine(address)
+    require_tables(engine)
+    lags = lags_of(engine, folders)
+    behind = [lag for lag in lags if lag.bytes]
+    print(
+        f"{len(lags)} record files, {sum(lag.bytes for lag in behind)} bytes behind in {len(behind)} of them"
+    )
+    for lag in sorted(behind, key=_age, reverse=True)[:20]:
+        print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
+    for line in Lag.shippers(engine):
+        print(printable(line))
+    return 1 if any(_age(lag) > LATE_S for lag in behind) else 0
+
+
+def _age(lag: Lag) -> float:
+    return max(0.0, time.time() - lag.since)
+
+
+def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> int:
+    shipper = Shipper(Engine(address), folders, say=_say)
+    if args.once or args.verify:
+        shipper.start()
+        shipper.ship_all()
+        if args.verify:
+            for line in shipper.verify():
+                _say(line)
+            shipper.ship_all()
+        print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
+        return 1 if any(file.problem for file in shipper.files) else 0
+    stop = threading.Event()
+    _stop_on_signal(stop)
+    server = MetricsServer(host_and_port(args.metrics)) if args.metrics else None
+
+    def show() -> None:
+        if server is not None:
+            server.show(metrics_text(shipper))
+
+    try:
+        show()
+        if _start(shipper, stop):
+            _say(f"shipping {', '.join(map(str, folders))} to {address}")
+            shipper.run(stop, after_round=show)
+    finally:
+        if server is not None:
+            server.close()
+    return 0
+
+
+def _start(shipper: Shipper, stop: threading.Event) -> bool:
+    """Wait for the engine; return whether it is there. A wrong password or table is not waited for."""
+    backoff = Backoff()
+    while not stop.is_set():
+        if backoff.is_ready:
+            try:
+                shipper.start()
+            except RefusedError:
+                raise
+            except EngineError as error:
+                if backoff.reason is None:
+                    _say(f"{error}; trying again until it answers")
+                backoff.failed(str(error))
+            else:
+                return True
+        stop.wait(0.2)
+    return False
+
+
+def _stop_on_signal(stop: threading.Event) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)

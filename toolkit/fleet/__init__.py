@@ -1,0 +1,1 @@
+"""Copies record files into ClickHouse and brings run folders back; training never imports it."""

@@ -1,0 +1,126 @@
+"""The address of an engine, `clickhouse://USER@HOST:PORT/DATABASE`, and the password that goes with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from toolkit.core.hosts import HOST, is_this_machine
+
+SCHEME: Final = "clickhouse"
+PASSWORD_VARIABLE: Final = "TELEMETRY_CLICKHOUSE_PASSWORD"  # noqa: S105 - a name, not a password
+"""Environment variable with the password, if no file is given."""
+
+_SECURE_PORT: Final = 8443
+_PLAIN_PORT: Final = 8123
+_DATABASE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_MAX_PASSWORD_BYTES: Final = 4096
+
+
+class AddressError(ValueError):
+    """An invalid address or password file; the message says what is wrong and never contains a password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the engine is and how to log in. The hosts are nodes of one cluster; the first that answers is used."""
+
+    hosts: tuple[tuple[str, int], ...]
+    user: str
+    database: str
+    secure: bool
+    password: str = field(default="", repr=False)
+    ca: Path | None = None
+
+    def __str__(self) -> str:
+        places = ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts
+        )
+        return f"{SCHEME}://{self.user}@{places}/{self.database}"
+
+
+def address_of(text: str, *, password: str = "", ca: Path | None = None) -> Address:
+    """Return the address in `text`.
+
+    TLS is used unless every host is this machine; `?secure=1` or a CA ask for it there too.
+
+    Raises:
+        AddressError: it is invalid.
+    """
+    form = f"{SCHEME}://USER@HOST:PORT/DATABASE"
+    scheme, _, rest = text.partition("://")
+    if scheme != SCHEME or not rest:
+        raise AddressError(f"the address must have the form {form}")
+    netloc, slash, path = rest.partition("/")
+    login, at, places = netloc.rpartition("@")
+    if ":" in login:
+        raise AddressError(
+            "the address contains a password, which other users of this machine can see: "
+            f"use --password-file or {PASSWORD_VARIABLE}"
+        )
+    parts = urlsplit(f"//x/{path}" if slash else "//x/")
+    database = unquote(parts.path.strip("/")) or "telemetry"
+    if not _DATABASE.fullmatch(database):
+        raise AddressError(f"{ascii(database)[:60]} is not the name of a database; use letters, digits and _")
+    hosts_and_ports = [_host_and_port(place) for place in places.split(",")]
+    is_local = all(is_this_machine(host) for host, _ in hosts_and_ports)
+    secure = _wants_tls(parts.query) or ca is not None or not is_local
+    default = _SECURE_PORT if secure else _PLAIN_PORT
+    return Address(
+        hosts=tuple((host, port or default) for host, port in hosts_and_ports),
+        user=unquote(login) if at else "default",
+        database=database,
+        secure=secure,
+        password=password,
+        ca=ca,
+    )
+
+
+def read_password(path: Path | None) -> str:
+    """Return the password in the file at `path`, else the one in the environment, else an empty one.
+
+    Raises:
+        AddressError: the file cannot be read, or other users can read it.
+    """
+    if path is None:
+        return os.environ.get(PASSWORD_VARIABLE, "")
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise AddressError(f"{path} is not a regular file")
+            if os.name == "posix" and status.st_mode & 0o077:
+                raise AddressError(f"other users can read the password in {path}: chmod 600 {path}")
+            data = file.read(_MAX_PASSWORD_BYTES + 1)
+    except OSError as error:
+        raise AddressError(f"the password file {path} cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_PASSWORD_BYTES:
+        raise AddressError(f"the password file {path} is larger than {_MAX_PASSWORD_BYTES} bytes")
+    try:
+        return data.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise AddressError(f"the password file {path} is not UTF-8 text") from None
+
+
+def _host_and_port(place: str) -> tuple[str, int | None]:
+    try:
+        parts = urlsplit(f"//{place}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or not HOST.fullmatch(host) or port == 0:
+        raise AddressError(f"{ascii(place)[:60]} is not HOST or HOST:PORT")
+    return host, port
+
+
+def _wants_tls(query: str) -> bool:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(options.keys() - {"secure"})
+    if unknown or options.get("secure", "1") not in ("1", "true"):
+        raise AddressError("the only option of an address is ?secure=1; TLS cannot be turned off")
+    return "secure" in options

@@ -1,0 +1,258 @@
+"""ClickHouse over HTTP: queries, inserts and quoted texts, with errors that say what to do."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import re
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from toolkit.fleet.address import Address
+from toolkit.fleet.row_binary import rows_of
+
+PATIENCE_S: Final = 30.0
+"""How long the engine may be silent before a request counts as failed."""
+
+_GZIP_LEVEL: Final = 1
+_SMALL_BODY: Final = 1024
+_MAX_MESSAGE: Final = 300
+_ERROR_CODE: Final = re.compile(r"Code: (\d+)")
+_EXCEPTION: Final = re.compile(r"(?:DB::)?Exception: (.*?)(?:, e\.what\(\) = .*| \(version .*)?$", re.DOTALL)
+
+_AUTHENTICATION: Final = frozenset({192, 193, 194, 516})
+_UNKNOWN_DATABASE: Final = 81
+_UNKNOWN_TABLE: Final = 60
+_ACCESS: Final = frozenset({164, 291, 497})
+_FULL: Final = frozenset({241, 243, 252})
+_SHARD_DOWN: Final = frozenset({209, 210, 279})
+
+
+class EngineError(Exception):
+    """The engine did not do what was asked; the message is one sentence and never contains a password."""
+
+    code: int | None = None
+    """ClickHouse's error code, if it answered."""
+
+
+class UnreachableError(EngineError):
+    """The engine does not answer; it may later."""
+
+
+class RefusedError(EngineError):
+    """Wrong user, password, certificate, database or rights: trying again does not help."""
+
+
+class FullError(EngineError):
+    """The engine is out of memory or disk space, or cannot keep up with merging; it may take the data later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The body of an answer, and how far this machine's clock is ahead of the engine's."""
+
+    body: bytes
+    clock_ahead_s: float | None
+
+
+def quote(text: str | bytes) -> str:
+    r"""Return `text` as a string literal: whatever it contains, the engine reads exactly these bytes.
+
+    Everything but letters, digits and a few harmless characters becomes `\xNN`, so no rule of escaping is relied on.
+    """
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    return "'" + "".join(_LITERAL[byte] for byte in data) + "'"
+
+
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-./:=+@,")
+_LITERAL: Final = tuple(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in range(256))
+
+
+class Engine:
+    """One kept connection to a ClickHouse server; not for several threads at once."""
+
+    def __init__(self, address: Address, *, patience_s: float = PATIENCE_S, suffix: str = "") -> None:
+        self.address = address
+        self._suffix = suffix
+        self._patience_s = patience_s
+        self._connection: http.client.HTTPConnection | None = None
+        self._host = 0
+        self._context = _tls_context(address) if address.secure else None
+        self.read_settings: dict[str, object] = {}
+        """Settings of every query."""
+        self.clock_ahead_s: float | None = None
+        """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
+
+    def table(self, name: str) -> str:
+        """Return what a table is called here: on a shard that is asked directly, its own part of it."""
+        return name + self._suffix
+
+    def query(self, sql: str, *, settings: Mapping[str, object] | None = None) -> bytes:
+        """Run `sql` and return the answer's body.
+
+        Raises:
+            EngineError: it failed.
+        """
+        return self._ask(
+            sql.encode("utf-8"),
+            {"wait_end_of_query": 1, **self.read_settings, **(settings or {})},
+            gzipped=False,
+        )
+
+    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
+        """Run a SELECT without FORMAT and return its rows; `types` are those of its columns.
+
+        Raises:
+            EngineError: it failed.
+        """
+        return list(self.iterate(sql, *types))
+
+    def iterate(self, sql: str, *types: str) -> Iterator[tuple[Any, ...]]:
+        """Run a SELECT without FORMAT and yield its rows; `types` are those of its columns.
+
+        Raises:
+            EngineError: it failed.
+        """
+        answer = self.query(f"{sql} FORMAT RowBinary")
+        try:
+            yield from rows_of(answer, types)
+        except (struct.error, IndexError) as error:
+            raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
+
+    def insert(self, table: str, columns: Sequence[str], block: bytes) -> None:
+        """Insert a Native block; when this returns, the engine and on a cluster every shard has taken it.
+
+        Raises:
+            EngineError: it failed, or its answer did not come; the block may have been taken all the same.
+        """
+        settings = {
+            "query": f"INSERT INTO {self.table(table)} ({', '.join(columns)}) FORMAT Native",
+            "insert_distributed_sync": 1,
+        }
+        self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
+
+    def close(self) -> None:
+        """Close the connection; the next request opens a new one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, body: bytes, settings: Mapping[str, object], *, gzipped: bool) -> bytes:
+        path = "/?" + urlencode({"database": self.address.database, **settings})
+        headers: dict[str, str | bytes] = {
+            "X-ClickHouse-User": self.address.user.encode(),
+            "X-ClickHouse-Key": self.address.password.encode(),
+            "Content-Type": "application/octet-stream",
+        }
+        if gzipped:
+            body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        failures: list[UnreachableError] = []
+        # Every host once, and a kept connection that the engine has closed meanwhile once more.
+        for _ in range(len(self.address.hosts) + (self._connection is not None)):
+            was_kept = self._connection is not None
+            try:
+                status, answer = self._send(path, body, headers)
+            except UnreachableError as error:
+                self.close()
+                failures.append(error)
+                if not was_kept:
+                    self._host = (self._host + 1) % len(self.address.hosts)
+                continue
+            if status != http.client.OK:
+                self.close()
+                raise self._error_in(status, answer)
+            return answer
+        raise failures[-1]
+
+    def _send(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> tuple[int, bytes]:
+        host, port = self.address.hosts[self._host]
+        place = f"{host}:{port}"
+        try:
+            if self._connection is None:
+                self._connection = self._connect(host, port)
+            self._connection.request("POST", path, body, headers)
+            response = self._connection.getresponse()
+            answer = response.read()
+        except ssl.SSLCertVerificationError as error:
+            self.close()
+            raise RefusedError(
+                f"the certificate of {place} is not trusted ({error.verify_message}); --ca names a CA that is"
+            ) from error
+        except ssl.SSLError as error:
+            self.close()
+            raise RefusedError(f"{place} does not speak TLS ({error.reason or 'no handshake'})") from error
+        except socket.gaierror as error:
+            raise UnreachableError(f"no machine is called {host}: {error.strerror}") from error
+        except TimeoutError as error:
+            raise UnreachableError(f"{place} has not answered for {self._patience_s:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise UnreachableError(f"{place} cannot be reached: {reason}") from error
+        self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)
+        return response.status, answer
+
+    def _connect(self, host: str, port: int) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=self._patience_s)
+        return http.client.HTTPSConnection(host, port, timeout=self._patience_s, context=self._context)
+
+    def _error_in(self, status: int, answer: bytes) -> EngineError:
+        host, port = self.address.hosts[self._host]
+        text = answer[:4000].decode("utf-8", "replace")
+        found = _ERROR_CODE.search(text)
+        code = int(found[1]) if found else None
+        said = _EXCEPTION.search(text.strip())
+        reason = " ".join((said[1] if said else text).split())[:_MAX_MESSAGE] or f"status {status}"
+        if self.address.password:
+            reason = reason.replace(self.address.password, "***")
+        error = _explained(code, status, reason, self.address, f"{host}:{port}")
+        error.code = code
+        return error
+
+
+def _explained(code: int | None, status: int, reason: str, address: Address, place: str) -> EngineError:
+    user, database = address.user, address.database
+    if code in _AUTHENTICATION or (code is None and status in (401, 403)):
+        return RefusedError(f"{place} refused user {user}: wrong user name or password")
+    if code == _UNKNOWN_DATABASE:
+        return RefusedError(f"{place} has no database {database}; `telemetry ship --set-up` makes it")
+    if code == _UNKNOWN_TABLE:
+        return RefusedError(
+            f"the database {database} on {place} lacks a table ({reason}); `telemetry ship --set-up` makes it"
+        )
+    if code in _ACCESS:
+        return RefusedError(f"user {user} may not do this on {place}: {reason}")
+    if code in _FULL:
+        return FullError(f"{place} cannot take more now: {reason}")
+    if code in _SHARD_DOWN:
+        return UnreachableError(f"{place} cannot reach another node of its cluster: {reason}")
+    if code is None:
+        return EngineError(f"{place} is not ClickHouse, or a proxy failed (status {status})")
+    return EngineError(f"{place} answered with error {code}: {reason}")
+
+
+def _tls_context(address: Address) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(address.ca) if address.ca else None)
+    except (OSError, ssl.SSLError) as error:
+        raise RefusedError(f"the CA file {address.ca} cannot be used: {error.strerror or error}") from error
+
+
+def _clock_ahead(
+    date: str | None, otherwise: float | None, now: Callable[[], float] = time.time
+) -> float | None:
+    if date is None:
+        return otherwise
+    try:
+        # The header is cut to whole seconds: its middle is the best guess.
+        return now() - (parsedate_to_datetime(date).timestamp() + 0.5)
+    except (TypeError, ValueError):
+        return otherwise

@@ -1,0 +1,162 @@
+"""Brings a run folder back from the engine, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.fleet.commits import Commit, newest_commits, whole_line
+from toolkit.fleet.engine import Engine, quote
+from toolkit.runfolder.layout import (
+    LABELS,
+    MANIFEST,
+    METRICS_CSV,
+    METRICS_JSONL,
+    PRIVATE,
+    RANKS,
+    is_safe_name,
+    rank_file,
+    safe_run_name,
+)
+from toolkit.runfolder.repair import build_table, table_form
+from toolkit.runfolder.safefile import write_all
+
+_ROWS_AT_ONCE: Final = 20_000
+_MOST_NAMED: Final = 5
+
+
+class PullError(ValueError):
+    """A run cannot be pulled; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulledRun:
+    """A run folder that was written."""
+
+    folder: Path
+    lines: int
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    run_id: str
+    name: str
+    place: str
+    manifest: bytes
+
+
+def pull(engine: Engine, wanted: str, log_dir: Path) -> PulledRun:
+    """Write the run with the id or name `wanted` into a new folder below `log_dir`.
+
+    The folder appears once it is complete. A live run comes as far as it was shipped.
+
+    Raises:
+        PullError: there is no such run, several have the name, its folder exists, or the engine lacks a part of it.
+        EngineError: the engine did not answer.
+        OSError: the folder cannot be written.
+    """
+    run = _find(engine, wanted)
+    name = run.place.rpartition("/")[2]
+    folder = log_dir / (name if is_safe_name(name) else safe_run_name(run.name))
+    if os.path.lexists(folder):
+        raise PullError(f"{folder} exists already; name another folder with --to")
+    os.makedirs(log_dir, 0o775, exist_ok=True)
+    half = log_dir / f".{folder.name}.{os.urandom(6).hex()}.pull"
+    os.mkdir(half, PRIVATE.folder)
+    try:
+        pulled = _write(engine, run, half)
+        os.rename(half, folder)
+    except BaseException:
+        shutil.rmtree(half, ignore_errors=True)
+        raise
+    return PulledRun(folder=folder, lines=pulled[0], files=pulled[1])
+
+
+def _find(engine: Engine, wanted: str) -> _Run:
+    rows = engine.rows(
+        "SELECT run_id, argMax(name, version) AS called, argMax(node, version), argMax(folder, version), "
+        "argMax(manifest, version) FROM runs "
+        f"WHERE run_id = {quote(wanted)} OR name = {quote(wanted)} GROUP BY run_id",
+        *("String", "String", "String", "String", "Bytes"),
+    )
+    exact = [row for row in rows if row[0] == wanted]
+    found = exact or rows
+    if not found:
+        raise PullError(f"the engine has no run with the id or name {wanted}")
+    if len(found) > 1:
+        ids = ", ".join(f"{row[0]} ({row[2]})" for row in found[:_MOST_NAMED])
+        raise PullError(f"{len(found)} runs are called {wanted}; name one by its id: {ids}")
+    run_id, name, _, place, manifest = found[0]
+    return _Run(run_id, name, place, manifest)
+
+
+def _write(engine: Engine, run: _Run, folder: Path) -> tuple[int, int]:
+    commits = newest_commits(engine, [run.run_id])
+    if any(rank for _, rank in commits):
+        os.mkdir(folder / RANKS, PRIVATE.folder)
+    lines = 0
+    for commit in commits.values():
+        lines += _write_records(engine, commit, rank_file(folder, commit.rank))
+    if run.manifest:
+        _write_file(folder / MANIFEST, run.manifest)
+    labels = engine.rows(
+        f"SELECT argMax(labels, version) FROM labels WHERE run_id = {quote(run.run_id)} GROUP BY run_id",
+        "Bytes",
+    )
+    if labels and labels[0][0]:
+        _write_file(folder / LABELS, labels[0][0])
+    if (folder / METRICS_JSONL).exists():
+        build_table(folder / METRICS_JSONL, folder / METRICS_CSV, form=table_form(folder))
+    return lines, len(commits)
+
+
+def _write_records(engine: Engine, commit: Commit, path: Path) -> int:
+    """Write a record file up to its commit, line after line without a gap; return the number of lines."""
+    at = crc = lines = 0
+    descriptor = _create(path)
+    try:
+        while at < commit.end:
+            rows = engine.rows(
+                "SELECT at, next, line FROM records "
+                f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
+                f"AND at >= {at} AND at < {commit.end} ORDER BY at LIMIT 1 BY at LIMIT {_ROWS_AT_ONCE}",
+                *("UInt64", "UInt64", "Bytes"),
+            )
+            parts = []
+            for begin, after, line in rows:
+                if begin != at:
+                    break
+                parts.append(whole_line(begin, after, line))
+                at, lines = after, lines + 1
+            if not parts:
+                raise PullError(
+                    f"the engine lacks {path.name} from byte {at} on; "
+                    "`telemetry ship --verify` on the node sends it again"
+                )
+            data = b"".join(parts)
+            crc = zlib.crc32(data, crc)
+            write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+    if at != commit.end or crc != commit.crc:
+        raise PullError(
+            f"{path.name} in the engine differs from the one that was shipped; `telemetry ship --verify` repairs it"
+        )
+    return lines
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    descriptor = _create(path)
+    try:
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE.file)

@@ -1,0 +1,271 @@
+"""What the engine knows of each run beside its lines: manifest, status by its own node, labels; and of each shipper."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.native_block import native_block
+from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
+from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.labels import MAX_LABELS_BYTES
+from toolkit.runfolder.layout import LABELS, METRICS_JSONL
+from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
+from toolkit.runfolder.trend import trend_of
+
+TREND_POINTS: Final = 40
+_EVERY_S: Final = 15.0
+_AT_ONCE: Final = 200
+_NO_MANIFEST: Final = Status(
+    name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
+)
+
+_RUN_TYPES: Final = {
+    "project": "String",
+    "run_id": "String",
+    "version": "UInt64",
+    "name": "String",
+    "node": "String",
+    "folder": "String",
+    "status": "String",
+    "why": "String",
+    "sure": "UInt8",
+    "heartbeat": "Float64",
+    "step": "Float64",
+    "manifest": "String",
+    "trend": "Array(Float32)",
+    "behind": "UInt64",
+    "created": "Date",
+}
+_LABEL_TYPES: Final = {
+    "project": "String",
+    "run_id": "String",
+    "version": "UInt64",
+    "by": "String",
+    "labels": "String",
+    "deleted": "UInt8",
+    "created": "Date",
+}
+_SHIPPER_TYPES: Final = {
+    "node": "String",
+    "version": "UInt64",
+    "started": "Float64",
+    "clock_ahead_s": "Float64",
+    "files": "UInt32",
+    "behind": "UInt64",
+    "last_error": "String",
+}
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What was sent to the engine about a run."""
+
+    is_known: bool = False
+    """Whether the engine was asked what it has."""
+    is_deleted: bool = False
+    """Whether someone deleted the run on a page: it is left alone."""
+    version: int = 0
+    labels_version: int = 0
+    status: Status | None = None
+    """The status that was sent last."""
+    has_ended: bool = False
+    """Whether the run was seen to end; the shipper then verifies it."""
+    _sent: tuple[Any, ...] = ()
+    _labels_sent: Signature = ()
+    _next: float = 0.0
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the run may still change its state by itself."""
+        status = self.status
+        return status is None or status.name in (RUNNING, STALLED) or not status.sure
+
+    def is_due(self, run: RunFolder) -> bool:
+        """Return whether the state of the run has to be sent now."""
+        if self.is_deleted or run.is_part:
+            return False
+        return _essence(run) != self._sent or (self.is_live and time.monotonic() >= self._next)
+
+
+def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
+    """Learn the versions that the engine has of these runs, and which of them are deleted.
+
+    Raises:
+        EngineError: it did not answer.
+    """
+    by_id: dict[str, list[RunReport]] = {}
+    for report, run in runs:
+        by_id.setdefault(run.key.run_id, []).append(report)
+    ids = list(by_id)
+    for begin in range(0, len(ids), _AT_ONCE):
+        some = ids[begin : begin + _AT_ONCE]
+        texts = ", ".join(map(quote, some))
+        for run_id, version in engine.iterate(
+            f"SELECT run_id, max(version) FROM {engine.table('runs')} WHERE run_id IN ({texts}) GROUP BY run_id",
+            "String",
+            "UInt64",
+        ):
+            for report in by_id[run_id]:
+                report.version = max(report.version, version)
+        for run_id, version, deleted in engine.iterate(
+            f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM {engine.table('labels')} "
+            f"WHERE run_id IN ({texts}) GROUP BY run_id",
+            *("String", "UInt64", "UInt8"),
+        ):
+            for report in by_id[run_id]:
+                report.labels_version, report.is_deleted = version, bool(deleted)
+        for report in chain.from_iterable(by_id[run_id] for run_id in some):
+            report.is_known = True
+
+
+def send(
+    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int]], *, all_runs: bool
+) -> None:
+    """Send the state of the runs that changed, and of live ones every 15 s; or of `all_runs`.
+
+    With each run comes how many of its bytes are not shipped yet.
+
+    Raises:
+        EngineError: it was not taken.
+    """
+    due = [
+        (report, run, behind)
+        for report, run, behind in runs
+        if report.is_known
+        and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
+    ]
+    rows = []
+    for report, run, behind in due:
+        status = status_of(run)
+        report.has_ended = report.status is not None and report.is_live and _is_final(status)
+        report.status = status
+        report.version = max(int(time.time() * 1000), report.version + 1)
+        rows.append(_run_row(run, status, report.version, node, behind))
+    if rows:
+        _insert(engine, "runs", _RUN_TYPES, rows)
+    for report, run, _ in due:
+        report._sent = _essence(run)  # noqa: SLF001 - of its own kind
+        report._next = time.monotonic() + _EVERY_S  # noqa: SLF001
+    _send_labels(engine, node, [(report, run) for report, run, _ in runs])
+
+
+def report_shipper(
+    engine: Engine, *, node: str, started: float, files: int, behind: int, last_error: str
+) -> None:
+    """Send the state of the shipper of a node.
+
+    Raises:
+        EngineError: it was not taken.
+    """
+    ahead = engine.clock_ahead_s
+    row = {
+        "node": node.encode(),
+        "version": int(time.time() * 1000),
+        "started": started,
+        "clock_ahead_s": math.nan if ahead is None else ahead,
+        "files": files,
+        "behind": behind,
+        "last_error": last_error.encode("utf-8", "replace"),
+    }
+    _insert(engine, "shippers", _SHIPPER_TYPES, [row])
+
+
+def status_of(run: RunFolder) -> Status:
+    """Return the status of a run, by this machine, which can ask for its process."""
+    if run.manifest is None:
+        return _NO_MANIFEST
+    return work_out_status(with_end_record(run.manifest, run.folder), time.time())
+
+
+def _is_final(status: Status) -> bool:
+    return status.sure and status.name not in (RUNNING, STALLED)
+
+
+def _essence(run: RunFolder) -> tuple[Any, ...]:
+    """Return what of a manifest is sent at once when it changes: all but the heartbeat of every few seconds."""
+    latest = run.manifest.latest if run.manifest is not None else None
+    if latest is None or latest.status != RUNNING:
+        return (run.folder, run.signature)
+    return (run.folder, latest.session, latest.status)
+
+
+def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> dict[str, Any]:
+    beat = run.manifest.heartbeat if run.manifest is not None else None
+    step = beat.global_step if beat is not None else None
+    try:
+        manifest = manifest_bytes(run.folder)
+    except OSError:
+        manifest = b""
+    try:
+        trend = trend_of(run.folder / METRICS_JSONL, TREND_POINTS)
+    except OSError:
+        trend = []
+    return {
+        "project": run.key.project.encode(),
+        "run_id": run.key.run_id.encode(),
+        "version": version,
+        "name": run.name.encode("utf-8", "surrogateescape"),
+        "node": node.encode(),
+        "folder": str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
+        "status": status.name.encode(),
+        "why": status.why.encode("utf-8", "replace"),
+        "sure": int(status.sure),
+        "heartbeat": beat.time if beat is not None else math.nan,
+        "step": _as_float(step),
+        "manifest": manifest,
+        "trend": trend,
+        "behind": behind,
+        "created": run.key.day,
+    }
+
+
+def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
+    """Send labels.json where it is newer than the labels in the engine: the last writer wins."""
+    rows, sent = [], []
+    for report, run in runs:
+        if report.is_deleted or run.is_part or not report.is_known:
+            continue
+        signature = signature_of(run.folder / LABELS)
+        if not signature or signature == report._labels_sent:  # noqa: SLF001
+            continue
+        version = signature[0] // 1_000_000
+        try:
+            labels = file_bytes(run.folder / LABELS, MAX_LABELS_BYTES)
+        except OSError:
+            continue
+        sent.append((report, signature))
+        if labels and version > report.labels_version:
+            report.labels_version = version
+            rows.append(
+                {
+                    "project": run.key.project.encode(),
+                    "run_id": run.key.run_id.encode(),
+                    "version": version,
+                    "by": node.encode(),
+                    "labels": labels,
+                    "deleted": 0,
+                    "created": run.key.day,
+                }
+            )
+    if rows:
+        _insert(engine, "labels", _LABEL_TYPES, rows)
+    for report, signature in sent:
+        report._labels_sent = signature  # noqa: SLF001
+
+
+def _insert(engine: Engine, table: str, types: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
+    block = native_block([(name, kind, [row[name] for row in rows]) for name, kind in types.items()])
+    engine.insert(table, tuple(types), block)
+
+
+def _as_float(step: int | None) -> float:
+    try:
+        return math.nan if step is None else float(step)
+    except OverflowError:
+        return math.nan

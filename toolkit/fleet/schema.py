@@ -1,0 +1,389 @@
+"""The tables of a fleet: their SQL for current and old engines, their version, and who may do what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from toolkit.fleet.address import Address
+from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
+
+VERSION: Final = 1
+INBOX: Final = f"inbox_{VERSION}"
+"""Where lines go in. A later version has another inbox beside it, into the same tables, so old shippers continue."""
+
+_ABOUT: Final = "schema_version"
+_FIRST_MODERN: Final = 20
+"""Major version from which on the engine has codecs for columns, LowCardinality without a switch, and TTL."""
+_CLUSTER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_RAW = "ZSTD(1)"
+_STEPPED = "DoubleDelta, ZSTD(1)"
+_CLOSE = "Delta, ZSTD(1)"
+
+
+class SchemaError(RefusedError):
+    """The tables are missing or of another version; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    name: str
+    columns: str
+    engine: str
+    key: str
+    shard_by: str = "run_id"
+    partition: str = "toYYYYMM(created)"
+    expires: bool = False
+    """Whether --keep-days applies."""
+    granularity: int = 8192
+
+
+_TABLES: Final = (
+    _Table(
+        name="records",
+        columns=f"""project {{LC}}, run_id String, rank UInt32, gen UInt16,
+            at UInt64 CODEC({_STEPPED}), next UInt64 CODEC({_STEPPED}),
+            seq Int64 CODEC({_STEPPED}), session UInt32, event {{LC}},
+            time Float64 CODEC({_CLOSE}), elapsed Float64 CODEC({_CLOSE}),
+            step Float64 CODEC({_CLOSE}), epoch Float64 CODEC({_CLOSE}),
+            line String CODEC(ZSTD(3)), created Date""",
+        engine="ReplacingMergeTree",
+        key="(run_id, rank, gen, at)",
+        expires=True,
+    ),
+    _Table(
+        name="points",
+        columns=f"""project {{LC}}, run_id String, metric {{LC}}, rank UInt32, gen UInt16,
+            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}),
+            at UInt64 CODEC({_STEPPED}), session UInt32,
+            time Float64 CODEC({_CLOSE}), step Float64 CODEC({_CLOSE}),
+            value Float64 CODEC({_RAW}), created Date""",
+        engine="ReplacingMergeTree",
+        key="(run_id, metric, rank, gen, n)",
+        expires=True,
+        granularity=2048,
+    ),
+    _Table(
+        name="metrics",
+        columns="""run_id String, rank UInt32, gen UInt16, metric {LC}, created Date, project {LC},
+            count AggregateFunction(max, UInt32), bad AggregateFunction(max, UInt32),
+            last AggregateFunction(argMax, Float64, UInt32), last_step AggregateFunction(argMax, Float64, UInt32),
+            low AggregateFunction(min, Float64), high AggregateFunction(max, Float64),
+            first_at AggregateFunction(min, UInt64), kind AggregateFunction(argMin, String, UInt64)""",
+        engine="AggregatingMergeTree",
+        key="(run_id, rank, gen, metric, project)",
+    ),
+    _Table(
+        name="commits",
+        columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32,
+            why String, node {LC}, received DateTime DEFAULT now(), created Date""",
+        engine="ReplacingMergeTree(end)",
+        key="(run_id, rank, gen)",
+    ),
+    _Table(
+        name="runs",
+        columns="""project {LC}, run_id String, version UInt64, name String, node {LC}, folder String, status {LC},
+            why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
+            trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date""",
+        engine="ReplacingMergeTree(version)",
+        key="run_id",
+    ),
+    _Table(
+        name="labels",
+        columns="""project {LC}, run_id String, version UInt64, by String, labels String, deleted UInt8,
+            created Date""",
+        engine="ReplacingMergeTree(version)",
+        key="run_id",
+    ),
+    _Table(
+        name="requests",
+        columns="""project {LC}, run_id String, id String, asked Float64, expires Float64, by String, body String,
+            mac String, created Date""",
+        engine="ReplacingMergeTree",
+        key="(run_id, id)",
+    ),
+    _Table(
+        name="objects",
+        columns="""project {LC}, run_id String, path String, sha256 String, bytes UInt64, version UInt64,
+            created Date""",
+        engine="ReplacingMergeTree(version)",
+        key="(run_id, path)",
+    ),
+    _Table(
+        name="shippers",
+        columns="""node {LC}, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64,
+            last_error String, received DateTime DEFAULT now()""",
+        engine="ReplacingMergeTree(version)",
+        key="node",
+        shard_by="node",
+        partition="tuple()",
+    ),
+)
+
+INBOX_COLUMNS: Final = (
+    ("project", "String"),
+    ("run_id", "String"),
+    ("rank", "UInt32"),
+    ("gen", "UInt16"),
+    ("at", "UInt64"),
+    ("next", "UInt64"),
+    ("seq", "Int64"),
+    ("session", "UInt32"),
+    ("event", "String"),
+    ("time", "Float64"),
+    ("elapsed", "Float64"),
+    ("step", "Float64"),
+    ("epoch", "Float64"),
+    ("line", "String"),
+    ("created", "Date"),
+    ("names", "Array(String)"),
+    ("ns", "Array(UInt32)"),
+    ("bads", "Array(UInt32)"),
+    ("vals", "Array(Float64)"),
+)
+"""Name and type of what a shipper sends for a line; the views make rows of three tables of it."""
+
+_VIEWS: Final = (
+    (
+        "records",
+        """SELECT project, run_id, rank, gen, at, next, seq, session, event, time, elapsed, step, epoch, line, created
+        FROM {inbox}""",
+    ),
+    (
+        "points",
+        """SELECT project, run_id, m AS metric, rank, gen, i AS n, k AS bad, at, session, time, step,
+        v AS value, created
+        FROM {inbox} ARRAY JOIN names AS m, ns AS i, bads AS k, vals AS v""",
+    ),
+    (
+        "metrics",
+        """SELECT run_id, rank, gen, m AS metric, created, project, maxState(i) AS count, maxState(k) AS bad,
+        argMaxState(v, i) AS last, argMaxState(step, i) AS last_step,
+        minState(if(isFinite(v), v, 1/0)) AS low, maxState(if(isFinite(v), v, -1/0)) AS high,
+        minState(at) AS first_at, argMinState(event, at) AS kind
+        FROM {inbox} ARRAY JOIN names AS m, ns AS i, bads AS k, vals AS v
+        GROUP BY run_id, rank, gen, m, created, project""",
+    ),
+)
+
+
+def set_up(address: Address, cluster: str | None = None, keep_days: int = 0) -> list[str]:
+    """Make the tables that are missing on every host of `address`; return what was found or made, in words.
+
+    On a cluster each host gets its part of every table, and a table over all parts. Nothing is ever dropped.
+    With `keep_days` the engine removes the lines and numbers of runs that were created longer ago.
+
+    Raises:
+        EngineError: a host refused.
+    """
+    if cluster is not None and not _CLUSTER.fullmatch(cluster):
+        raise SchemaError(f"{ascii(cluster)[:60]} is not the name of a cluster")
+    said = []
+    for host in address.hosts:
+        here = replace(address, hosts=(host,))
+        anywhere = Engine(replace(here, database="default"))
+        try:
+            anywhere.query(f"CREATE DATABASE IF NOT EXISTS {address.database}")
+            engine_version = _version_of(anywhere)
+        finally:
+            anywhere.close()
+        engine = Engine(here)
+        try:
+            found = _found_version(engine)
+            if found is not None:
+                _require_ours(found, address)
+            if cluster is not None:
+                _require_cluster(engine, cluster, host)
+            is_modern = _is_modern(engine_version)
+            if keep_days and not is_modern:
+                raise SchemaError(
+                    f"ClickHouse {engine_version} cannot remove old rows by itself; leave out --keep-days"
+                )
+            for statement in statements(address.database, cluster, is_modern=is_modern, keep_days=keep_days):
+                engine.query(statement)
+        finally:
+            engine.close()
+        made = "made" if found is None else "checked"
+        said.append(f"{host[0]}:{host[1]}: tables of version {VERSION} {made} (ClickHouse {engine_version})")
+    return said
+
+
+def statements(database: str, cluster: str | None, *, is_modern: bool, keep_days: int = 0) -> Iterator[str]:
+    """Yield the statements that make what is missing."""
+    local = "" if cluster is None else "_local"
+    for table in _TABLES:
+        yield _create(table, local, is_modern=is_modern, keep_days=keep_days)
+        if cluster is not None:
+            yield _over_all(table.name, table.shard_by, database, cluster)
+    columns = ", ".join(f"{name} {kind}" for name, kind in INBOX_COLUMNS)
+    yield f"CREATE TABLE IF NOT EXISTS {INBOX}{local} ({columns}) ENGINE = Null"
+    for target, select in _VIEWS:
+        yield (
+            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {INBOX}_{target} TO {target}{local} AS "
+            + select.format(inbox=f"{INBOX}{local}")
+        )
+    if cluster is not None:
+        yield _over_all(INBOX, "run_id", database, cluster)
+    # Last, so that tables are used only if all of them are there.
+    yield (
+        f"CREATE VIEW IF NOT EXISTS {_ABOUT} AS "
+        f"SELECT toUInt32({VERSION}) AS version, {quote(cluster or '')} AS cluster, "
+        f"toUInt32({keep_days}) AS keep_days"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """How the tables were made."""
+
+    cluster: str | None
+    """The cluster they are spread over; None for a single engine."""
+    keep_days: int
+    """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
+
+
+def require_tables(engine: Engine) -> Tables:
+    """Return how the tables of the engine were made.
+
+    From then on a query for a run asks only the shard that has it, if the engine is able to.
+
+    Raises:
+        SchemaError: the tables are missing or of another version.
+        EngineError: the engine did not answer.
+    """
+    try:
+        found = engine.rows(
+            f"SELECT version, cluster, keep_days, version() FROM {_ABOUT}",
+            *("UInt32", "String", "UInt32", "String"),
+        )
+    except EngineError as error:
+        if error.code == _UNKNOWN_TABLE:
+            raise SchemaError(
+                f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
+            ) from error
+        raise
+    version, cluster, keep_days, engine_version = found[0]
+    _require_ours(version, engine.address)
+    if cluster and _is_modern(engine_version):
+        engine.read_settings["optimize_skip_unused_shards"] = 1
+    return Tables(cluster or None, keep_days)
+
+
+def grants(database: str, cluster: str | None) -> str:
+    """Return the SQL that an administrator runs: four users, and a policy that shows a team its project only."""
+    local = "" if cluster is None else "_local"
+
+    def on(*tables: str) -> list[str]:
+        return [f"{database}.{table}" for name in tables for table in ({name: 0, f"{name}{local}": 0})]
+
+    tables = [table.name for table in _TABLES]
+    lines = [
+        "-- Users. Write a password in place of each '...'; no user gets SOURCES.",
+        *(
+            f"CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '...';"
+            for user in ("telemetry_ship", "telemetry_page", "telemetry_reader", "telemetry_admin")
+        ),
+        "-- telemetry_ship: writes on the nodes. It reads what it has written, to resume and to verify.",
+        *(
+            f"GRANT INSERT ON {table} TO telemetry_ship;"
+            for table in on(INBOX, "commits", "runs", "labels", "objects", "shippers")
+        ),
+        *(
+            f"GRANT SELECT ON {table} TO telemetry_ship;"
+            for table in on("records", "points", "metrics", "commits", "requests", "shippers")
+        ),
+        "GRANT SELECT ON system.clusters TO telemetry_ship;",
+        *(f"GRANT SELECT(run_id, version) ON {table} TO telemetry_ship;" for table in on("runs")),
+        *(f"GRANT SELECT(run_id, version, deleted) ON {table} TO telemetry_ship;" for table in on("labels")),
+        "-- telemetry_page: the dashboard. telemetry_reader: SQL by hand, Grafana, `telemetry pull`.",
+        *(f"GRANT SELECT ON {table} TO telemetry_page, telemetry_reader;" for table in on(*tables)),
+        *(f"GRANT INSERT ON {table} TO telemetry_page;" for table in on("labels", "requests")),
+        f"GRANT SELECT ON {database}.{_ABOUT} TO telemetry_ship, telemetry_page, telemetry_reader;",
+        "-- telemetry_admin: --set-up.",
+        f"GRANT ALL ON {database}.* TO telemetry_admin;",
+        "-- A team that sees only its project, here x: a user team_x beside telemetry_page, and on each table",
+        "-- with a project a policy. Without a policy for the other users they would see nothing any more.",
+        *(
+            line
+            for name in (*(table.name for table in _TABLES if "project" in table.columns), "commits")
+            for table in on(name)
+            for line in _policies(database, name, table)
+        ),
+    ]
+    if cluster is not None:
+        lines.append(
+            "-- On a cluster, set <secret> in remote_servers: else other shards apply another user's policy."
+        )
+    return "\n".join(lines)
+
+
+def _policies(database: str, name: str, table: str) -> Iterator[str]:
+    owned = (
+        f"run_id IN (SELECT run_id FROM {database}.runs WHERE project = 'x')"
+        if name == "commits"
+        else "project = 'x'"
+    )
+    policy = table.rpartition(".")[2]
+    yield f"CREATE ROW POLICY IF NOT EXISTS {policy}_of_x ON {table} USING {owned} TO team_x;"
+    yield f"CREATE ROW POLICY IF NOT EXISTS {policy}_all ON {table} USING 1 TO ALL EXCEPT team_x;"
+
+
+_UNKNOWN_TABLE: Final = 60
+
+
+def _found_version(engine: Engine) -> int | None:
+    try:
+        found = engine.rows(f"SELECT version FROM {_ABOUT}", "UInt32")
+    except EngineError as error:
+        if error.code == _UNKNOWN_TABLE:
+            return None
+        raise
+    return int(found[0][0])
+
+
+def _require_ours(version: int, address: Address) -> None:
+    if version == VERSION:
+        return
+    what = "upgrade this program" if version > VERSION else "run `telemetry ship --set-up` of this version"
+    raise SchemaError(
+        f"the tables of the database {address.database} have version {version} and this program writes "
+        f"version {VERSION}: {what}"
+    )
+
+
+def _require_cluster(engine: Engine, cluster: str, host: tuple[str, int]) -> None:
+    shards = engine.rows(f"SELECT shard_num FROM system.clusters WHERE cluster = {quote(cluster)}", "UInt32")
+    if not shards:
+        raise SchemaError(
+            f"{host[0]}:{host[1]} knows no cluster {cluster}; see <remote_servers> in its configuration"
+        )
+
+
+def _create(table: _Table, local: str, *, is_modern: bool, keep_days: int) -> str:
+    columns = table.columns.replace("{LC}", "LowCardinality(String)" if is_modern else "String")
+    if not is_modern:
+        columns = re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)", "", columns)
+    expiry = f"TTL created + INTERVAL {keep_days} DAY " if table.expires and keep_days else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table.name}{local} ({columns}) ENGINE = {table.engine} "
+        f"PARTITION BY {table.partition} ORDER BY {table.key} {expiry}"
+        f"SETTINGS index_granularity = {table.granularity}"
+    )
+
+
+def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name} AS {name}_local "
+        f"ENGINE = Distributed({quote(cluster)}, {quote(database)}, {quote(f'{name}_local')}, cityHash64({shard_by}))"
+    )
+
+
+def _version_of(engine: Engine) -> str:
+    return str(engine.rows("SELECT version()", "String")[0][0])
+
+
+def _is_modern(version: str) -> bool:
+    major = version.partition(".")[0]
+    return major.isdigit() and int(major) >= _FIRST_MODERN

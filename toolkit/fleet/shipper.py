@@ -1,0 +1,423 @@
+"""Ships the record files of some folders: reads what is new, sends it in batches, and commits what was taken.
+
+Nothing is kept on the node. What the engine has of a file is asked from the engine, and a batch that may or may not
+have been taken is sent again: the same lines make the same rows, which replace themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from toolkit.fleet import run_rows
+from toolkit.fleet.backoff import Backoff
+from toolkit.fleet.commits import Commit, counters_at, insert_commits, newest_commits, strays_behind
+from toolkit.fleet.engine import Engine, EngineError
+from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
+from toolkit.fleet.shards import Shards
+from toolkit.fleet.shipped import ShippedFile, ShippedRun, next_verify
+from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
+from toolkit.fleet.verify import differing_parts, expected_of, only_parts, rows_of_file
+from toolkit.fleet.watch import Watch
+from toolkit.runfolder.process import host_name
+
+EVERY_S: Final = 2.0
+"""How often files are looked at and a batch is sent that is not full."""
+
+REPORT_S: Final = 15.0
+"""How often the state of the shipper itself is sent."""
+
+_RECHECK_S: Final = 60.0
+"""How often the engine is asked whether another shipper began a new generation of a file, and what was deleted."""
+
+_CRC_AT_ONCE: Final = 256 * 1024 * 1024
+"""Bytes of shipped files that are checked before new lines are sent again."""
+
+_DAY_S: Final = 86_400
+_EVERYWHERE: Final = -1
+"""Stands for no shard in particular."""
+
+_COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
+_REPLACED: Final = "the file was truncated or replaced"
+_MIXED: Final = "the engine had lines that the file has not"
+
+
+@dataclass(slots=True)
+class _Batch:
+    block: bytes | None
+    """None once it was taken."""
+    commits: list[tuple[ShippedFile, Commit]]
+    lines: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a shipper has done since it started."""
+
+    lines: int = 0
+    batches: int = 0
+    errors: int = 0
+    last_error: str = ""
+
+
+class Shipper:
+    """Ships everything below `places`; one thread uses it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        places: Iterable[Path],
+        *,
+        node: str | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.node = node or host_name()
+        self.totals = Totals()
+        self._watch = Watch(places, self.node, assign=self._assign, failure=self._failure)
+        self._say = say
+        self._said: set[str] = set()
+        self._shards: Shards | None = None
+        self._backoffs: dict[int, Backoff] = {}
+        self._held: dict[int, _Batch] = {}
+        self._started = time.time()
+        self._next_report = 0.0
+        self._next_recheck: dict[int, float] = {}
+        self._keep_days = 0
+
+    # ------------------------------------------------------------ what commands call
+
+    @property
+    def runs(self) -> dict[Path, ShippedRun]:
+        """The runs that were found, by folder."""
+        return self._watch.runs
+
+    @property
+    def files(self) -> list[ShippedFile]:
+        """The record files that are shipped."""
+        return list(self._watch.files.values())
+
+    @property
+    def behind(self) -> int:
+        """How many bytes are not shipped yet."""
+        return sum(file.behind for file in self._watch.files.values())
+
+    def start(self) -> None:
+        """Check that the engine has our tables.
+
+        Raises:
+            EngineError: it has not, or does not answer.
+        """
+        tables = require_tables(self.engine)
+        self._shards = Shards(self.engine, tables.cluster)
+        self._keep_days = tables.keep_days
+
+    def ship_all(self) -> None:
+        """Ship what is there now, and report every run.
+
+        Raises:
+            EngineError: the engine refused or does not answer; what was sent until then is there.
+        """
+        self._watch.waits_for_manifest = False
+        while self.ship_some():
+            self._raise_failure()
+        self._raise_failure()
+        self._report(all_runs=True)
+        self._raise_failure()
+
+    def run(self, stop: threading.Event, after_round: Callable[[], None] | None = None) -> None:
+        """Ship until `stop` is set. What fails is tried again, with pauses; nothing is given up."""
+        while not stop.is_set():
+            begin = time.monotonic()
+            has_more = self.ship_some()
+            self._report(all_runs=False)
+            self._verify_when_due()
+            if after_round is not None:
+                after_round()
+            if not has_more:
+                stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
+
+    def ship_some(self) -> bool:
+        """Look for new lines and send a batch to each shard that has some; return whether there is more to do now."""
+        self._watch.look()
+        has_more = False
+        for shard in sorted({run.shard for run in self.runs.values()}):
+            with self._trying(shard) as is_ready:
+                if is_ready:
+                    self._ask(shard)
+                    batch = self._held.get(shard) or self._fill(shard)
+                    if batch is not None:
+                        self._held[shard] = batch
+                        self._send(shard, batch)
+                        del self._held[shard]
+                        has_more = True
+        return has_more or any(file.is_unknown for file in self._watch.files.values())
+
+    def verify(self, runs: Iterable[ShippedRun] | None = None) -> list[str]:
+        """Compare runs (default: all) with the engine and send again what differs; return what was repaired, in words.
+
+        Raises:
+            EngineError: the engine refused or does not answer.
+        """
+        repaired = []
+        for run in list(self.runs.values()) if runs is None else runs:
+            for file in () if self._is_left_alone(run) else run.files.values():
+                try:
+                    found = self._verify(file)
+                except OSError as error:
+                    self._problem(file, error)
+                else:
+                    repaired += [f"{file.path}: {found}"] if found else []
+        return repaired
+
+    # ------------------------------------------------------------ asking the engine what it has
+
+    def _assign(self, run_ids: list[str]) -> dict[str, int] | None:
+        with self._trying(_EVERYWHERE) as is_ready:
+            if is_ready and self._shards is not None:
+                return self._shards.of(run_ids)
+        return None
+
+    def _engine(self, shard: int) -> Engine:
+        return self.engine if self._shards is None else self._shards.engines[shard]
+
+    def _ask(self, shard: int) -> None:
+        """Learn what the shard has of new runs and files, a part of them at a time, and from time to time of all."""
+        engine = self._engine(shard)
+        runs = [run for run in self.runs.values() if run.shard == shard]
+        is_recheck = time.monotonic() >= self._next_recheck.get(shard, 0.0)
+        asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
+        if asked:
+            run_rows.ask(engine, [(run.report, run.found) for run in asked])
+        unknown = [file for file in self._of(shard) if file.is_unknown]
+        opened = [file for file in self._of(shard) if is_recheck and file.tail is not None]
+        commits = newest_commits(engine, {file.key[0] for file in (*unknown, *opened)})
+        for file in opened:
+            found = commits.get(file.key)
+            if found is not None and file.tail is not None and found.gen > file.tail.gen:
+                # Another shipper began a generation: two of them must not write two.
+                file.forget()
+        checked = 0
+        for file in unknown:
+            if checked > _CRC_AT_ONCE:
+                break
+            checked += self._resume(file, commits.get(file.key))
+        if is_recheck:
+            self._next_recheck[shard] = time.monotonic() + _RECHECK_S
+
+    def _resume(self, file: ShippedFile, found: Commit | None) -> int:
+        """Set where to go on: behind what the engine has if the file begins with that; return how much was read."""
+        if found is None:
+            file.commit, file.has_begun = _nothing_of(file), True
+            return 0
+        try:
+            is_same = crc_of(file.path, found.end) == found.crc
+        except OSError as error:
+            self._problem(file, error)
+            return 0
+        file.commit, file.has_begun = found if is_same else _next_generation(found, _REPLACED), is_same
+        if is_same and found.end == file.size:
+            file.read_size = file.size
+        return found.end
+
+    def _of(self, shard: int) -> Iterator[ShippedFile]:
+        return (file for file in self._watch.files.values() if file.run.shard == shard)
+
+    def _open(self, engine: Engine, files: list[ShippedFile]) -> None:
+        """Make ready to read on in each file: the running totals, and what was sent without a commit."""
+        commits = {file.key: file.commit for file in files if file.commit is not None}
+        strays = strays_behind(engine, [(key, commit.gen, commit.end) for key, commit in commits.items()])
+        for file in files:
+            commit = commits[file.key]
+            sent = strays.get(file.key, [])
+            # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
+            while any(stray.gen == commit.gen and not stray.is_in(file.path) for stray in sent):
+                commit, file.has_begun = _next_generation(commit, _REPLACED), False
+            commits[file.key] = commit
+        counters = counters_at(engine, [commit for commit in commits.values() if commit.end])
+        for file in files:
+            commit = file.commit = commits[file.key]
+            position = Position(
+                end=commit.end,
+                crc=commit.crc,
+                lines=commit.lines,
+                bad_lines=commit.bad_lines,
+                counters=counters.get(file.key, {}),
+            )
+            file.tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position)
+
+    def _is_left_alone(self, run: ShippedRun) -> bool:
+        """Return whether a run was deleted on a page, or is so old that the engine would remove its lines."""
+        age_days = time.time() // _DAY_S - run.found.key.day
+        return run.report.is_deleted or 0 < self._keep_days <= age_days
+
+    # ------------------------------------------------------------ batches
+
+    def _fill(self, shard: int) -> _Batch | None:
+        """Return the next lines of the shard's files, or None if there are none."""
+        waiting = [file for file in self._of(shard) if file.has_more and not self._is_left_alone(file.run)]
+        unopened = [file for file in waiting if file.tail is None]
+        if unopened:
+            self._open(self._engine(shard), unopened)
+        rows = Rows()
+        commits: list[tuple[ShippedFile, Commit]] = []
+        for file in waiting:
+            if rows.is_full:
+                break
+            self._watch.to_the_back(file)
+            commit = self._read(file, rows)
+            if commit is not None:
+                commits.append((file, commit))
+        block = rows.to_block() if len(rows) else None
+        return _Batch(block, commits, len(rows)) if commits else None
+
+    def _read(self, file: ShippedFile, rows: Rows) -> Commit | None:
+        """Append new lines of a file; return how far it is then shipped, None if there are none."""
+        tail, before = file.tail, file.commit
+        assert tail is not None
+        assert before is not None
+        begin = tail.position.end
+        try:
+            while not rows.is_full:
+                offset = tail.offset
+                if not tail.read(rows):
+                    file.forget()
+                    break
+                if tail.offset == offset:
+                    file.read_size = file.size
+                    break
+        except OSError as error:
+            self._problem(file, error)
+        position = tail.position
+        if position.end == begin and file.has_begun:
+            return None
+        return replace(
+            before, end=position.end, crc=position.crc, lines=position.lines, bad_lines=position.bad_lines
+        )
+
+    def _send(self, shard: int, batch: _Batch) -> None:
+        engine = self._engine(shard)
+        if batch.block is not None:
+            engine.insert(INBOX, _COLUMNS, batch.block)
+            batch.block = None
+        insert_commits(
+            engine, [(commit, file.run.found.key.day) for file, commit in batch.commits], self.node
+        )
+        for file, commit in batch.commits:
+            # It may have been found replaced since.
+            if file.tail is not None and file.tail.gen == commit.gen:
+                file.commit, file.has_begun = commit, True
+        self.totals.lines += batch.lines
+        self.totals.batches += 1
+
+    # ------------------------------------------------------------ comparing
+
+    def _verify(self, file: ShippedFile) -> str | None:
+        """Compare a file with the engine; return what was wrong, None if nothing was."""
+        engine, run = self._engine(file.run.shard), file.run.found.key
+        commit = newest_commits(engine, [run.run_id]).get(file.key)
+        if commit is None or (file.commit is not None and file.commit.gen > commit.gen):
+            return None
+        if crc_of(file.path, commit.end) != commit.crc:
+            file.forget()
+            return f"{_REPLACED}, and is shipped again"
+        expected = expected_of(file.path, run, commit)
+        parts = differing_parts(engine, commit, expected)
+        if not parts:
+            return None
+        for rows in rows_of_file(file.path, run, commit):
+            chosen = only_parts(rows, parts, commit.end)
+            if len(chosen):
+                engine.insert(INBOX, _COLUMNS, chosen.to_block())
+        if differing_parts(engine, commit, expected):
+            # A shipper never deletes: what does not belong there is left behind in its generation.
+            file.forget()
+            file.commit, file.has_begun = _next_generation(commit, _MIXED), False
+            return f"{_MIXED}; it is shipped again as a new generation"
+        return f"{len(parts)} of {len(expected.parts) or 1} parts differed and were sent again"
+
+    def _verify_when_due(self) -> None:
+        """Verify a run that has ended, or was not verified for a day; one at a time, as a large one takes a while."""
+        now = time.monotonic()
+        for run in self.runs.values():
+            is_due = run.report.has_ended or now >= run.next_verify
+            if not is_due or any(file.has_more for file in run.files.values()):
+                continue
+            with self._trying(run.shard) as is_ready:
+                if is_ready:
+                    for repaired in self.verify([run]):
+                        self._failure(repaired)
+                    run.report.has_ended = False
+                    run.next_verify = next_verify()
+                    return
+
+    # ------------------------------------------------------------ reports and failures
+
+    def _report(self, *, all_runs: bool) -> None:
+        """Send the state of the runs that changed or are live, and of this shipper."""
+        by_shard: dict[int, list[ShippedRun]] = {}
+        for run in self.runs.values():
+            if not run.copies:
+                by_shard.setdefault(run.shard, []).append(run)
+        for shard, runs in by_shard.items():
+            with self._trying(shard) as is_ready:
+                if is_ready:
+                    states = [(run.report, run.found, run.behind) for run in runs]
+                    run_rows.send(self._engine(shard), self.node, states, all_runs=all_runs)
+        if not all_runs and time.monotonic() < self._next_report:
+            return
+        self._next_report = time.monotonic() + REPORT_S
+        for shard in sorted(by_shard, key=lambda shard: self._backoffs[shard].reason is not None)[:1] or [0]:
+            with self._trying(shard) as is_ready:
+                if is_ready:
+                    run_rows.report_shipper(
+                        self._engine(shard),
+                        node=self.node,
+                        started=self._started,
+                        files=len(self._watch.files),
+                        behind=self.behind,
+                        last_error=self.totals.last_error,
+                    )
+
+    @contextmanager
+    def _trying(self, shard: int) -> Iterator[bool]:
+        """Yield whether it is time to talk to a shard; a failure is noted, and the next try is later."""
+        backoff = self._backoffs.setdefault(shard, Backoff())
+        is_ready = backoff.is_ready
+        try:
+            yield is_ready
+        except EngineError as error:
+            backoff.failed(str(error))
+            self._failure(str(error))
+        else:
+            if is_ready:
+                backoff.succeeded()
+
+    def _raise_failure(self) -> None:
+        for backoff in self._backoffs.values():
+            if backoff.reason is not None:
+                raise EngineError(backoff.reason)
+
+    def _problem(self, file: ShippedFile, error: OSError) -> None:
+        file.problem = str(error.strerror or error)
+        self._failure(f"{file.path}: {file.problem}")
+
+    def _failure(self, reason: str) -> None:
+        self.totals.errors += 1
+        self.totals.last_error = reason
+        if reason not in self._said and self._say is not None:
+            self._said.add(reason)
+            self._say(reason)
+
+
+def _nothing_of(file: ShippedFile) -> Commit:
+    return Commit(run_id=file.key[0], rank=file.rank, gen=1, end=0, crc=0, lines=0, bad_lines=0)
+
+
+def _next_generation(commit: Commit, why: str) -> Commit:
+    return replace(commit, gen=commit.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why)

@@ -1,0 +1,329 @@
+"""Lines of a record file as rows, from any place in it: the same lines make the same rows however they are cut."""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain, compress, repeat
+from math import isfinite
+from pathlib import Path
+from typing import Final
+
+from toolkit.fleet.native_block import block_of, numbers, text
+from toolkit.fleet.schema import INBOX_COLUMNS
+from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
+from toolkit.runfolder.portable import pread
+from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
+from toolkit.runfolder.records import FINDING, MAX_LINE_BYTES, Record
+from toolkit.runfolder.safefile import open_regular
+
+BATCH_BYTES: Final = 2 * 1024 * 1024
+BATCH_ROWS: Final = 50_000
+LONGEST_LINE: Final = 16 * 1024 * 1024
+"""A longer line is no record of anyone's: shipping of its file stops there."""
+
+_READ_BYTES: Final = 1024 * 1024
+_MOST_FINDINGS: Final = 1_000
+_NOT_A_RECORD: Final = BadLine(0, 0, "empty")
+
+
+class LineTooLong(OSError):  # noqa: N818 - the name says what it found
+    """A line is longer than any that is shipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunKey:
+    """What every row of a run carries."""
+
+    run_id: str
+    project: str
+    day: int
+    """The day the run was created, since 1970: all of a run is in one partition."""
+
+
+@dataclass(slots=True)
+class Counter:
+    """The values of one metric so far."""
+
+    name: bytes
+    n: int = 0
+    """How many there were."""
+    bad: int = 0
+    """How many of them were not finite."""
+    last: float = math.nan
+    """NaN also if no value was read since the shipper started."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Position:
+    """How far a file is shipped, and what its bytes up to there add up to."""
+
+    end: int = 0
+    crc: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    counters: dict[str, Counter] = field(default_factory=dict)
+    """By metric, in the order of their first value."""
+
+
+class Rows:
+    """Rows of a batch, by column."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.at: list[int] = []
+        self.next: list[int] = []
+        self.seq: list[int] = []
+        self.session: list[int] = []
+        self.event: list[str] = []
+        self.time: list[float] = []
+        self.elapsed: list[float] = []
+        self.step: list[float] = []
+        self.epoch: list[float] = []
+        self.line: list[bytes] = []
+        self.ends: list[int] = []
+        """Where the values of each row end in the lists below."""
+        self.names: list[bytes] = []
+        self.ns: list[int] = []
+        self.bads: list[int] = []
+        self.values: list[float] = []
+        self._files: list[tuple[int, RunKey, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch is sent without waiting for more."""
+        return self.bytes >= BATCH_BYTES or len(self) >= BATCH_ROWS
+
+    def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
+        """Say which file the rows are of that were added since the last call."""
+        before = sum(count for count, *_ in self._files)
+        if len(self) > before:
+            self._files.append((len(self) - before, run, rank, gen))
+
+    def only(self, chosen: Sequence[bool]) -> Rows:
+        """Return the rows that are `chosen`."""
+        found = Rows()
+        for name in _BY_ROW:
+            getattr(found, name).extend(compress(getattr(self, name), chosen))
+        begins = [0, *self.ends[:-1]]
+        lengths = [end - begin for begin, end in zip(begins, self.ends, strict=True)]
+        by_value = list(chain.from_iterable(map(repeat, chosen, lengths)))
+        for name in _BY_VALUE:
+            getattr(found, name).extend(compress(getattr(self, name), by_value))
+        found.ends.extend(accumulate(compress(lengths, chosen)))
+        begin = 0
+        for count, run, rank, gen in self._files:
+            if of_it := sum(chosen[begin : begin + count]):
+                found._files.append((of_it, run, rank, gen))
+            begin += count
+        return found
+
+    def to_block(self) -> bytes:
+        """Return the rows as one Native block."""
+        ends = numbers("UInt64", self.ends)
+        files = self._files
+        data = (
+            b"".join(text(run.project.encode()) * count for count, run, _, _ in files),
+            b"".join(text(run.run_id.encode()) * count for count, run, _, _ in files),
+            b"".join(numbers("UInt32", [rank]) * count for count, _, rank, _ in files),
+            b"".join(numbers("UInt16", [gen]) * count for count, _, _, gen in files),
+            numbers("UInt64", self.at),
+            numbers("UInt64", self.next),
+            numbers("Int64", self.seq),
+            numbers("UInt32", self.session),
+            b"".join([text(event.encode()) for event in self.event]),
+            numbers("Float64", self.time),
+            numbers("Float64", self.elapsed),
+            numbers("Float64", self.step),
+            numbers("Float64", self.epoch),
+            b"".join(map(text, self.line)),
+            b"".join(numbers("Date", [run.day]) * count for count, run, _, _ in files),
+            ends + b"".join(map(text, self.names)),
+            ends + numbers("UInt32", self.ns),
+            ends + numbers("UInt32", self.bads),
+            ends + numbers("Float64", self.values),
+        )
+        columns = [(name, kind, encoded) for (name, kind), encoded in zip(INBOX_COLUMNS, data, strict=True)]
+        return block_of(columns, len(self))
+
+
+_BY_ROW: Final = ("at", "next", "seq", "session", "event", "time", "elapsed", "step", "epoch", "line")
+_BY_VALUE: Final = ("names", "ns", "bads", "values")
+
+
+class RecordTail:
+    """Reads one record file from a position on."""
+
+    def __init__(self, path: Path, run: RunKey, rank: int, gen: int, position: Position) -> None:
+        self.path = path
+        self.run = run
+        self.rank = rank
+        self.gen = gen
+        self.position = position
+        self.open_findings: dict[str, str] = {}
+        """Severity of each finding that was read and is not resolved, by its id."""
+        self._cursor = Cursor(offset=position.end)
+
+    @property
+    def offset(self) -> int:
+        """How far the file was read: beyond the position while a very long line is passed over."""
+        return self._cursor.offset
+
+    def last_values(self) -> Iterator[tuple[str, float]]:
+        """Yield name and last value of each metric that was read."""
+        for name, counter in self.position.counters.items():
+            yield name, counter.last
+
+    def read(self, rows: Rows) -> bool:
+        """Append the next complete lines to `rows`; return False if the file was truncated or replaced.
+
+        At most about a megabyte is read at once, and `rows` gets at most one line more than fit.
+
+        Raises:
+            OSError: the file is missing or unreadable.
+            LineTooLong: its next line is longer than any that is shipped.
+        """
+        block = read_block(self.path, self._cursor, max_bytes=_READ_BYTES)
+        if block.replaced:
+            return False
+        cursor = block.cursor
+        if block.long_line is not None:
+            self._take_long_line(rows, block.long_line)
+        elif cursor.long_line_at is not None and cursor.offset - cursor.long_line_at > LONGEST_LINE:
+            raise LineTooLong(
+                f"{self.path.name} has a line of over {LONGEST_LINE >> 20} MiB at byte {cursor.long_line_at}"
+            )
+        if block.data:
+            end = self._take_lines(rows, block.data, block.start)
+            if end < block.start + len(block.data):
+                cursor = replace(cursor, offset=end, long_line_at=None)
+        self._cursor = cursor
+        rows.belong_to(self.run, self.rank, self.gen)
+        return True
+
+    def _take_lines(self, rows: Rows, data: bytes, start: int) -> int:
+        """Append the lines of `data`, as many as fit; return where the first one begins that was not taken."""
+        at = start
+        lines = data[:-1].split(b"\n")
+        room = max(1, BATCH_ROWS - len(rows))
+        if len(lines) > room:
+            del lines[room:]
+            data = data[: sum(map(len, lines)) + len(lines)]
+        for line in lines:
+            after = at + len(line) + 1
+            self._take(rows, at, after, line)
+            at = after
+        self.position.crc = zlib.crc32(data, self.position.crc)
+        self.position.end = at
+        rows.bytes += len(data)
+        return at
+
+    def _take_long_line(self, rows: Rows, line: BadLine) -> None:
+        """Append a line that is too long for a record in pieces, of which only the last ends with a newline."""
+        if line.length > LONGEST_LINE:
+            raise LineTooLong(f"{self.path.name} has a line of {line.length} bytes at byte {line.offset}")
+        data = bytes_of(self.path, line.offset, line.offset + line.length + 1)
+        for begin in range(0, line.length, MAX_LINE_BYTES):
+            piece = data[begin : min(begin + MAX_LINE_BYTES, line.length)]
+            at = line.offset + begin
+            is_last = begin + MAX_LINE_BYTES >= line.length
+            self._add(rows, at, at + len(piece) + is_last, piece, "", {})
+        self.position.crc = zlib.crc32(data, self.position.crc)
+        self.position.end = line.offset + len(data)
+        self.position.bad_lines += 1
+        rows.bytes += len(data)
+
+    def _take(self, rows: Rows, at: int, after: int, line: bytes) -> None:
+        record = parse_line(at, line) if line else _NOT_A_RECORD
+        event = record.get("event") if type(record) is dict else None
+        if type(record) is not dict or not isinstance(event, str):
+            # An empty line ends one that a killed writer left unfinished, and is not a fault.
+            self.position.bad_lines += bool(line)
+            self._add(rows, at, after, line, "", {})
+            return
+        if event in CARRIES_METRICS:
+            self._take_values(rows, record)
+        elif event == FINDING:
+            self._note_finding(record)
+        self._add(rows, at, after, line, event, record)
+
+    def _take_values(self, rows: Rows, record: Record) -> None:
+        counters = self.position.counters
+        names, ns, bads, values = rows.names, rows.ns, rows.bads, rows.values
+        for name, value in metrics_of(record):
+            counter = counters.get(name)
+            if counter is None:
+                if len(counters) >= MAX_METRICS:
+                    continue
+                counter = counters[name] = Counter(name.encode())
+            counter.n += 1
+            if not isfinite(value):
+                counter.bad += 1
+            counter.last = value
+            names.append(counter.name)
+            ns.append(counter.n)
+            bads.append(counter.bad)
+            values.append(value)
+
+    def _note_finding(self, record: Record) -> None:
+        name, severity = record.get("id"), record.get("severity")
+        if not isinstance(name, str) or not isinstance(severity, str):
+            return
+        if record.get("state") == "open" and len(self.open_findings) < _MOST_FINDINGS:
+            self.open_findings[name] = severity
+        else:
+            self.open_findings.pop(name, None)
+
+    def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
+        seq = record.get("seq")
+        time, elapsed, step, epoch, session = position_of(record)
+        rows.at.append(at)
+        rows.next.append(after)
+        rows.seq.append(seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1)
+        rows.session.append(session)
+        rows.event.append(event)
+        rows.time.append(time)
+        rows.elapsed.append(elapsed)
+        rows.step.append(step)
+        rows.epoch.append(epoch)
+        rows.line.append(line)
+        rows.ends.append(len(rows.names))
+        self.position.lines += 1
+
+
+def bytes_of(path: Path, start: int, end: int) -> bytes:
+    """Return what `path` has between two places; less where it ends before.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return b"".join(_parts(path, start, end))
+
+
+def crc_of(path: Path, end: int) -> int | None:
+    """Return the crc32 of the first `end` bytes of `path`; None if it has fewer.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    crc = length = 0
+    for part in _parts(path, 0, end):
+        crc = zlib.crc32(part, crc)
+        length += len(part)
+    return crc if length == end else None
+
+
+def _parts(path: Path, start: int, end: int) -> Iterator[bytes]:
+    descriptor = open_regular(path)
+    try:
+        while start < end and (part := pread(descriptor, min(_READ_BYTES, end - start), start)):
+            yield part
+            start += len(part)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,149 @@
+"""Compares what the engine has of a file with the file, part by part, without bringing the lines back."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from toolkit.fleet.commits import Commit
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Files are compared, and sent again, in parts of this size."""
+
+_WRAP: Final = 2**64
+_BITS: Final = struct.Struct("<Q")
+_FLOAT: Final = struct.Struct("<d")
+
+Sums = tuple[int, int, int, int]
+"""Number and hash of the lines of a part, number and hash of its values."""
+
+
+@dataclass(slots=True)
+class Expected:
+    """What a file adds up to."""
+
+    parts: dict[int, Sums] = field(default_factory=dict)
+    totals: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """For each metric the number of its values, and how many are not finite."""
+
+
+def rows_of_file(path: Path, run: RunKey, commit: Commit) -> Iterator[Rows]:
+    """Yield the rows of a file from its start to the commit's end, some at a time; the last may be of lines behind it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    tail = RecordTail(path, run, commit.rank, commit.gen, Position())
+    while tail.position.end < commit.end:
+        rows, before = Rows(), tail.offset
+        if not tail.read(rows) or tail.offset == before:
+            return
+        if len(rows):
+            yield rows
+
+
+def expected_of(path: Path, run: RunKey, commit: Commit) -> Expected:
+    """Return what the file adds up to, as far as the commit goes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = Expected()
+    sums: dict[int, list[int]] = {}
+    for rows in rows_of_file(path, run, commit):
+        begin = 0
+        for at, after, line, last in zip(rows.at, rows.next, rows.line, rows.ends, strict=True):
+            if at >= commit.end:
+                break
+            part = sums.setdefault(at // PART_BYTES, [0, 0, 0, 0])
+            part[0] += 1
+            part[1] += _half_md5(b"%d:%d:%s" % (at, after, line))
+            for i in range(begin, last):
+                part[2] += 1
+                bits = _BITS.unpack(_FLOAT.pack(rows.values[i]))[0]
+                part[3] += _half_md5(b"%s:%d:%d:%d:%d" % (rows.names[i], rows.ns[i], rows.bads[i], at, bits))
+                found.totals[rows.names[i]] = (rows.ns[i], rows.bads[i])
+            begin = last
+    found.parts = {number: _sums(part) for number, part in sums.items()}
+    return found
+
+
+def differing_parts(engine: Engine, commit: Commit, expected: Expected) -> set[int]:
+    """Return the numbers of the parts in which the engine has something else than the file.
+
+    Raises:
+        EngineError: the engine did not answer.
+    """
+    low, high = _parts_in_engine(engine, commit)
+    parts = expected.parts.keys() | low.keys() | high.keys()
+    differing = {
+        number for number in parts if not low.get(number) == high.get(number) == expected.parts.get(number)
+    }
+    if not differing and not _has_totals(engine, commit, expected.totals):
+        # The table of totals was lost; each part has some of it.
+        return set(expected.parts)
+    return differing
+
+
+def only_parts(rows: Rows, parts: set[int], end: int) -> Rows:
+    """Return the rows of the lines that begin in one of `parts`, before `end`."""
+    return rows.only([at < end and at // PART_BYTES in parts for at in rows.at])
+
+
+def _parts_in_engine(engine: Engine, commit: Commit) -> tuple[dict[int, Sums], dict[int, Sums]]:
+    """Return the sums twice: of rows with the same key once with the least and once with the greatest hash."""
+    where = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} AND at < {commit.end}"
+    lines = engine.rows(
+        f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
+        "SELECT at, min(hash) AS low, max(hash) AS high FROM ("
+        "SELECT at, halfMD5(concat(toString(at), ':', toString(next), ':', line)) AS hash "
+        f"FROM {engine.table('records')} WHERE {where}) GROUP BY at) GROUP BY part",
+        *("UInt64", "UInt64", "UInt64", "UInt64"),
+    )
+    values = engine.rows(
+        f"SELECT toUInt64(intDiv(place, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
+        "SELECT metric, n, max(at) AS place, min(hash) AS low, max(hash) AS high FROM ("
+        "SELECT metric, n, at, halfMD5(concat(toString(metric), ':', toString(n), ':', toString(bad), ':', "
+        "toString(at), ':', toString(reinterpretAsUInt64(reinterpretAsString(value))))) AS hash "
+        f"FROM {engine.table('points')} WHERE {where}) GROUP BY metric, n) GROUP BY part",
+        *("UInt64", "UInt64", "UInt64", "UInt64"),
+    )
+    counted = {part: row for part, *row in values}
+    low, high = {}, {}
+    for part, count, least, greatest in lines:
+        of_values = counted.pop(part, [0, 0, 0])
+        low[part] = (count, least, of_values[0], of_values[1])
+        high[part] = (count, greatest, of_values[0], of_values[2])
+    for part, (count, least, greatest) in counted.items():
+        low[part] = (0, 0, count, least)
+        high[part] = (0, 0, count, greatest)
+    return low, high
+
+
+def _has_totals(engine: Engine, commit: Commit, expected: dict[bytes, tuple[int, int]]) -> bool:
+    rows = engine.rows(
+        f"SELECT metric, maxMerge(count), maxMerge(bad) FROM {engine.table('metrics')} "
+        f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} GROUP BY metric",
+        *("Bytes", "UInt32", "UInt32"),
+    )
+    found = {metric: (count, bad) for metric, count, bad in rows}
+    # It may have more: lines that are sent and not committed yet.
+    return all(
+        count <= found.get(metric, (0, 0))[0] and bad <= found.get(metric, (0, 0))[1]
+        for metric, (count, bad) in expected.items()
+    )
+
+
+def _half_md5(data: bytes) -> int:
+    return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
+
+
+def _sums(part: list[int]) -> Sums:
+    lines, line_hash, values, value_hash = part
+    return lines, line_hash % _WRAP, values, value_hash % _WRAP

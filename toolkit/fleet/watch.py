@@ -1,0 +1,133 @@
+"""Watches folders for runs and record files that are new, have changed or are gone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from toolkit.fleet.commits import FileKey
+from toolkit.fleet.run_folders import RunFolder, read_run_folder, record_files, run_folders, signature_of
+from toolkit.fleet.shipped import ShippedFile, ShippedRun
+from toolkit.runfolder.layout import MANIFEST
+
+_SCAN_S: Final = 30.0
+"""How often a folder is listed although its modification time has not changed."""
+
+_SETTLED_NS: Final = 10 * 10**9
+"""An entry made within the same tick of the clock as a listing may be missing in it."""
+
+_SLOWEST_LOOK_S: Final = 60.0
+_LOOK_SHARE: Final = 20
+"""A run that has not changed for twenty minutes is looked at every minute."""
+
+AssignShards = Callable[[list[str]], dict[str, int] | None]
+"""Returns the shard of each run id, or None if that cannot be found out now."""
+
+
+class Watch:
+    """The runs below some places and their files."""
+
+    def __init__(
+        self, places: Iterable[Path], node: str, *, assign: AssignShards, failure: Callable[[str], None]
+    ) -> None:
+        self.runs: dict[Path, ShippedRun] = {}
+        self.files: dict[FileKey, ShippedFile] = {}
+        """Each file of a run once, whoever's turn it is first."""
+        self.waits_for_manifest = True
+        """Whether a folder without run.json is left alone while it is new."""
+        self._places = list(places)
+        self._node = node
+        self._assign = assign
+        self._failure = failure
+        self._listed: dict[Path, tuple[int, float, list[Path]]] = {}
+
+    def look(self) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at less often."""
+        now = time.monotonic()
+        there = {folder for place in self._places for folder in self._list(place, now)}
+        for gone in self.runs.keys() - there:
+            self._drop(gone)
+        new = there - self.runs.keys()
+        if new:
+            self._add(sorted(new, key=_changed_last, reverse=True))
+        for folder, run in list(self.runs.items()):
+            if now >= run.next_look:
+                self._look_at(folder, run, now)
+
+    def to_the_back(self, file: ShippedFile) -> None:
+        """Let the other files have their turn first next time."""
+        self.files[file.key] = self.files.pop(file.key)
+
+    def _list(self, place: Path, now: float) -> list[Path]:
+        known = self._listed.get(place)
+        try:
+            changed = os.stat(place).st_mtime_ns
+            if known is not None and known[0] == changed and now < known[1]:
+                return known[2]
+            found = run_folders([place])
+        except OSError as error:
+            self._failure(f"{place} cannot be listed: {error.strerror}")
+            return known[2] if known is not None else []
+        is_settled = time.time_ns() - changed > _SETTLED_NS
+        self._listed[place] = (changed, now + (_SCAN_S if is_settled else 0.0), found)
+        return found
+
+    def _add(self, folders: list[Path]) -> None:
+        found = [run for folder in folders if (run := self._read(folder)) is not None]
+        shards = self._assign([run.key.run_id for run in found]) if found else None
+        if shards is not None:
+            for run in found:
+                self.runs[run.folder] = ShippedRun(found=run, shard=shards[run.key.run_id])
+
+    def _read(self, folder: Path) -> RunFolder | None:
+        return read_run_folder(folder, self._node, is_waiting=self.waits_for_manifest)
+
+    def _look_at(self, folder: Path, run: ShippedRun, now: float) -> None:
+        if signature_of(folder / MANIFEST) != run.found.signature:
+            found = self._read(folder)
+            if found is not None and found.key != run.found.key:
+                # Another run is in the folder now; it is found at the next look.
+                self._drop(folder)
+                return
+            if found is not None:
+                run.found, run.changed = found, now
+        try:
+            paths = record_files(folder)
+        except OSError as error:
+            self._failure(f"{folder} cannot be listed: {error.strerror}")
+            return
+        for rank in run.files.keys() - paths.keys():
+            del self.files[run.files.pop(rank).key]
+        for rank, path in paths.items():
+            file = run.files.get(rank) or self._file(path, run, rank)
+            signature = signature_of(path)
+            if file is not None and signature and signature != file.signature:
+                file.changed_to(signature)
+                run.changed = now
+        run.next_look = now + min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S)
+
+    def _file(self, path: Path, run: ShippedRun, rank: int) -> ShippedFile | None:
+        file = ShippedFile(path, run, rank)
+        owner = self.files.setdefault(file.key, file)
+        if owner is file:
+            run.files[rank] = file
+            run.copies.discard(rank)
+            return file
+        if rank not in run.copies:
+            run.copies.add(rank)
+            self._failure(f"{path} is not shipped: it is a copy of {owner.path}, of the same run and rank")
+        return None
+
+    def _drop(self, folder: Path) -> None:
+        for file in self.runs.pop(folder).files.values():
+            del self.files[file.key]
+
+
+def _changed_last(folder: Path) -> int:
+    try:
+        return os.lstat(folder).st_mtime_ns
+    except OSError:
+        return 0
