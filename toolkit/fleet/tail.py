@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -53,8 +52,8 @@ class Counter:
     """How many there were."""
     bad: int = 0
     """How many of them were not finite."""
-    last: float = math.nan
-    """NaN also if no value was read since the shipper started."""
+    last: float | None = None
+    """None if no value was read since the shipper started."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,7 +177,8 @@ class RecordTail:
     def last_values(self) -> Iterator[tuple[str, float]]:
         """Yield name and last value of each metric that was read."""
         for name, counter in self.position.counters.items():
-            yield name, counter.last
+            if counter.last is not None:
+                yield name, counter.last
 
     def read(self, rows: Rows) -> bool:
         """Append the next complete lines to `rows`; return False if the file was truncated or replaced.

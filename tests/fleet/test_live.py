@@ -1,0 +1,149 @@
+"""`telemetry ship` beside a live run: it follows, shows last values, ends when asked, and the run never knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.engines import ROOT, free_ports
+from tests.fleet.shipped_runs import engine_bytes, id_of, newest_or_nothing, record_bytes
+from tests.lengths import in_make_faults
+from tests.provision import NoTool, tool
+from tests.waiting import wait_until
+from toolkit.telemetry import TelemetryLogger
+
+RULES = ROOT / "config" / "prometheus" / "telemetry_rules.yml"
+
+
+@pytest.fixture
+def shipper(engine, logs):
+    """The command in a process of its own, and the port for Prometheus."""
+    (port,) = free_ports(1)
+    hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "toolkit.cli.main", "ship", str(logs)),
+            *("--to", f"clickhouse://{hosts}/telemetry", "--metrics", f"127.0.0.1:{port}"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process, port
+    process.kill()
+    process.communicate()
+
+
+def scrape(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
+
+
+def test_a_live_run_is_followed_and_its_last_values_shown(ask, logs, shipper):
+    process, port = shipper
+    with TelemetryLogger("live", log_dir=logs, log_every=1, flush_interval=0.05, project="p") as log:
+        log.log_start()
+        for step in range(20):
+            log.log_step(step, train_loss=0.5 if step < 19 else float("nan"))
+        log.flush()
+        run_id = id_of(log.run_folder)
+        labels = f'run="live",run_id="{run_id}",project="p"'
+        wait_until(
+            lambda: f'{{{labels},host="' in scrape(port) and 'metric="train_loss"} NaN' in scrape(port),
+            process,
+        )
+        assert "telemetry_run_live{" in scrape(port)
+        status = f"SELECT argMax(status, version) FROM runs WHERE run_id = '{run_id}'"
+        wait_until(lambda: ask.query(status) == b"running\n", process)
+    expected = record_bytes(log.run_folder)["metrics.jsonl"]
+    wait_until(lambda: newest_or_nothing(ask, run_id) == expected, process)
+    wait_until(lambda: ask.query(status) == b"finished\n", process)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0
+    assert engine_bytes(ask, run_id) == {(0, 1): expected}
+    assert err.count("\n") == 1
+    assert f"shipping {logs} to clickhouse://default@" in err
+    assert out == ""
+
+
+def test_training_imports_nothing_of_the_fleet():
+    code = (
+        "import sys, tempfile; from toolkit.telemetry import TelemetryLogger\n"
+        "with TelemetryLogger('run', log_dir=tempfile.mkdtemp()) as log:\n"
+        "    log.log_start(); log.log_step(1, train_loss=1.0)\n"
+        "print([name for name in sys.modules if name.startswith('toolkit.fleet') or name == 'http.client'])"
+    )
+
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+@in_make_faults
+def test_the_alerts_fire_where_they_should_and_nowhere_else(tmp_path):
+    try:
+        promtool = tool("promtool", "prometheus")
+    except NoTool as error:
+        pytest.skip(str(error))
+    text = Path(__file__).with_name("telemetry_rules_test.yml").read_text().replace("RULES", str(RULES))
+    (tmp_path / "rules_test.yml").write_text(text)
+
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "rules_test.yml"], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@in_make_faults
+def test_prometheus_scrapes_a_shipper_and_raises_the_alert_of_a_loss(logs, shipper, tmp_path):
+    try:
+        prometheus = tool("prometheus", "prometheus")
+    except NoTool as error:
+        pytest.skip(str(error))
+    process, port = shipper
+    (own,) = free_ports(1)
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: [{RULES}]\n"
+        f"scrape_configs: [{{job_name: ship, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n"
+    )
+    server = subprocess.Popen(
+        [
+            prometheus,
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/tsdb",
+            f"--web.listen-address=127.0.0.1:{own}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def alerts() -> list[str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{own}/api/v1/alerts", timeout=30) as answer:
+                return [alert["labels"]["alertname"] for alert in json.load(answer)["data"]["alerts"]]
+        except OSError:
+            return []
+
+    try:
+        with TelemetryLogger("diverges", log_dir=logs, log_every=1, flush_interval=0.05) as log:
+            log.log_start()
+            log.log_step(1, train_loss=float("inf"))
+            log.flush()
+            wait_until(lambda: time.sleep(0.2) or "LossNotFinite" in alerts(), process)
+    finally:
+        server.kill()
+        server.wait()
