@@ -206,14 +206,20 @@ class RankReader:
             return
         for rank in ranks:
             if rank not in self._files:
+                # Before the lock is taken: a store takes its own, and asks for `nbytes` while it holds that.
+                file = _RankFile(self._source_of(rank))
                 with self._lock:
-                    self._files[rank] = _RankFile(self._source_of(rank))
-        for rank in ranks:
-            while self._read_block(rank):
-                if time.perf_counter() >= until:
+                    self._files[rank] = file
+        # A block of each in turn, the least read first: a part of every rank says more than all of a few.
+        waiting = sorted(ranks, key=lambda rank: self._files[rank].cursor.offset)
+        while waiting:
+            more = []
+            for number, rank in enumerate(waiting, 1):
+                if self._read_block(rank):
+                    more.append(rank)
+                if time.perf_counter() >= until and (more or number < len(waiting)):
                     return
-            if time.perf_counter() >= until and rank != ranks[-1]:
-                return
+            waiting = more
         ended = time.perf_counter()
         self._next_look = ended + _LOOK_EVERY_S + 5 * (ended - began)
 

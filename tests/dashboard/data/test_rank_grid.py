@@ -1,18 +1,20 @@
 """All ranks of a run as cells: every value counts once, in the cell of its step, however the files grew."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.data import rank_grid
+from dashboard.data import local_store, rank_grid
 from dashboard.data.local_store import LocalStore
 from dashboard.data.rank_grid import MAX_CELLS, RankCells
 from dashboard.data.run_store import RankGrid
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import longer
+from toolkit.runfolder import reader
 from toolkit.runfolder.layout import rank_file
 
 STEP_TIME = "sec_per_step"
@@ -179,6 +181,44 @@ def test_without_time_it_reads_a_part_and_says_how_much(tmp_path, store):
     assert len(first.ranks) < 20
     assert_same(whole_grid(store), whole_grid(LocalStore([tmp_path], cache_dir=None)))
     assert fractions == sorted(fractions)
+
+
+def test_files_of_many_blocks_are_read_in_turn(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(rank_grid, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 4096)
+    times = {STEP_TIME: float}
+    write_run(tmp_path, "r", curves=times, sessions=(range(200),), ranks={1: times, 2: times})
+
+    partly = [store.rank_grid("r", STEP_TIME, wait_s=0.0) for _ in range(6)]
+
+    assert [grid.ranks for grid in partly] == [(0,), (0, 1), *[(0, 1, 2)] * 4]
+    assert partly[-1].fraction_read < 1.0
+    assert_same(whole_grid(store), whole_grid(LocalStore([tmp_path], cache_dir=None)))
+
+
+def test_many_tabs_ask_at_once_and_none_waits_for_ever(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(local_store, "_RANKS_BUDGET", 1)
+    for name in ("a", "b"):
+        write_run(
+            tmp_path,
+            name,
+            curves={STEP_TIME: float},
+            ranks={rank: {STEP_TIME: float} for rank in range(1, 9)},
+        )
+    found = []
+
+    def look():
+        for _ in range(20):
+            for key in ("a", "b"):
+                found.append(store.rank_grid(key, STEP_TIME, wait_s=60.0).metric)
+
+    threads = [threading.Thread(target=look, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+
+    assert len(found) == 160
 
 
 def test_any_metric_can_be_asked_for(tmp_path, store):
