@@ -79,7 +79,9 @@ class SpanSelection:
             if not isinstance(seq, int) or seq <= self._last_seq:
                 continue
             self._last_seq = seq
-            self._newest = max(self._newest, record.get("time") or 0.0)
+            time = record.get("time")
+            if isinstance(time, int | float):
+                self._newest = max(self._newest, time)
             if record.get("event") not in _OF_SPANS:
                 self._waiting.append(record)
             elif _is_sound(record):
