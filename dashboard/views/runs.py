@@ -73,23 +73,25 @@ def _filters(runs: RunList) -> RunQuery:
             label_visibility="collapsed",
             width=150,
         )
-        days = _pick_days(runs)
-        project = _pick_project(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
     counts = Counter(runs.statuses)
     if archived:
         counts.update(runs.archived_statuses)
     names = [name for name in BADGES if counts[name]]
-    statuses = st.pills(
-        "Status",
-        names,
-        selection_mode="multi",
-        key="status",
-        bind="query-params",
-        format_func=lambda name: f"{BADGES[name][0]} {counts[name]}",
-        label_visibility="collapsed",
-    )
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        statuses = st.pills(
+            "Status",
+            names,
+            selection_mode="multi",
+            key="status",
+            bind="query-params",
+            format_func=lambda name: f"{BADGES[name][0]} {counts[name]}",
+            label_visibility="collapsed",
+            width="content",
+        )
+        days = _pick_days(runs)
+        project = _pick_project(runs)
     return RunQuery(
         project=project,
         days=days,
