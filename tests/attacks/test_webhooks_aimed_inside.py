@@ -68,9 +68,10 @@ ADDRESSES = (
 """The victim listens at {port} of this machine; names under evil.test lead where the one who owns them likes."""
 
 AIM = """
-    import json, socket, sys, time
+    import json, socket, sys
     from pathlib import Path
     from tests.mirrors.messages.local_receivers import receiving
+    from tests.waiting import wait_until
     from toolkit.telemetry import TelemetryLogger
     from toolkit.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
     from toolkit.telemetry.options import OptionsError
@@ -126,10 +127,8 @@ AIM = """
             log.log_start()
             sent += len(log._options.message_options)
             log.flush()
-            until = time.monotonic() + 60
-            is_rebinding = any("rebinding" in receiver["url"] for receiver in batch)
-            while is_rebinding and looked_up.get("rebinding.evil.test", 0) < 2 and time.monotonic() < until:
-                time.sleep(0.05)
+            if any("rebinding" in receiver["url"] for receiver in batch):
+                wait_until(lambda: looked_up.get("rebinding.evil.test", 0) >= 2)
             log.close()
         inside = [where for where in reached if where not in ("93.184.216.34", "2606:2800:220:1::1")]
         for number in range(5):
@@ -139,9 +138,7 @@ AIM = """
             )
             log.log_start()
             log.flush()
-            until = time.monotonic() + 60
-            while len(redirecting.got) <= number and time.monotonic() < until:
-                time.sleep(0.02)
+            wait_until(lambda: len(redirecting.got) > number)
             log.close()
         print(json.dumps({
             "inside": inside, "victim": len(victim.got), "refused": refused, "sent": sent,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.dashboard.run_folders import append, write_run
 from tests.faults.children import Child
+from tests.waiting import wait_until
 from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
@@ -43,11 +44,7 @@ class Training:
     def __init__(self, root: Path, name: str, cwd: Path) -> None:
         there = set(root.glob("*/run.json"))
         self.child = Child(_TRAINING, root, name, cwd=cwd)
-        deadline = time.monotonic() + 100
-        while not (new := set(root.glob("*/run.json")) - there):
-            assert self.child.process.poll() is None, self.child.process.communicate()
-            assert time.monotonic() < deadline, "the training process wrote no run.json"
-            time.sleep(0.05)
+        new = wait_until(lambda: set(root.glob("*/run.json")) - there, self.child.process)
         self.folder = new.pop().parent
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import settle, status
 from tests.lengths import is_long
+from tests.waiting import wait_until
 from toolkit.diagnostics.catalogue import CATALOGUE
 
 pytest.importorskip("torch")
@@ -106,9 +106,5 @@ def test_a_training_that_is_broken_is_explained_while_it_runs(shown, breaking, p
 
 
 def wait_until_it_logs(folder, training):
-    for _ in range(1200):
-        if (folder / "metrics.jsonl").exists():
-            return
-        assert training.is_running
-        time.sleep(0.1)
-    raise AssertionError("the training logged nothing")
+    wait_until(lambda: (folder / "metrics.jsonl").exists() or not training.is_running)
+    assert training.is_running

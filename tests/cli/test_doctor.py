@@ -14,6 +14,7 @@ import pytest
 
 from tests.fork_server import run_python, start_python
 from tests.lengths import in_make_faults
+from tests.records import read_records
 from toolkit.cli.main import main
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry import TelemetryLogger
@@ -349,7 +350,7 @@ def test_the_end_record_is_believed_where_run_json_never_got_that_far(tmp_path, 
 
 def test_the_rank_that_failed_first_is_the_one_to_look_at(tmp_path, doctor):
     run = log_run(tmp_path, "r", falling(10))
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_bytes().splitlines()]
+    records = read_records(run)
     error = {
         "event": "error",
         "session": 1,

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.records import read_records
 from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
 
@@ -114,7 +115,7 @@ def test_a_run_of_the_logger_is_read_with_its_status(tmp_path, capsys):
     code = main(["time", str(tmp_path / "greyjacket"), "--json"])
 
     answer = json.loads(capsys.readouterr().out)
-    end = json.loads((tmp_path / "greyjacket" / "metrics.jsonl").read_text().splitlines()[-1])
+    end = read_records(tmp_path / "greyjacket")[-1]
     assert code == 0
     assert answer["status"] == "finished"
     assert end["event"] == "end"

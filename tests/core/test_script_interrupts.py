@@ -4,12 +4,12 @@ import functools
 import signal
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
 
 import toolkit
+from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.core.script_interrupts import interrupt_behind
 from toolkit.telemetry import TelemetryLogger
@@ -247,7 +247,4 @@ def test_a_logger_that_is_interrupted_while_it_is_made_leaves_no_thread_behind(t
     with handled_by(by_function), pytest.raises(TimeoutError):
         TelemetryLogger("run", log_dir=tmp_path, system=False)
 
-    deadline = time.monotonic() + 60
-    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left
+    wait_until(lambda: set(threading.enumerate()) <= before)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.fork_server import A_DASHBOARD, start_python
 from tests.project.markdown import ROOT
+from tests.waiting import wait_until
 
 RUN_DASHBOARD = ROOT / "run_dashboard.py"
 PATIENCE_S = 180.0
@@ -57,11 +58,8 @@ class Started:
         return self._err.read_text(encoding="utf-8")
 
     def wait_for(self, text):
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in self.out:
-            assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.out}{self.err}"
-            assert time.monotonic() < deadline, f"never said {text!r}: {self.out}{self.err}"
-            time.sleep(0.02)
+        wait_until(lambda: text in self.out or self.process.poll() is not None)
+        assert text in self.out, f"ended with {self.process.returncode}: {self.out}{self.err}"
 
     def wait_until_ready(self):
         self.wait_for("Dashboard: ")

@@ -17,6 +17,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from tests.waiting import wait_until
+
 pytest.importorskip("streamlit")
 
 from streamlit import config
@@ -107,10 +109,8 @@ def test_a_client_that_does_not_hang_up_does_not_hold_it(tmp_path):
 
 def test_ctrl_c_while_it_is_still_starting_is_no_traceback(tmp_path):
     with dashboard(tmp_path, fresh=True) as started:
-        deadline = time.monotonic() + PATIENCE_S
         # It listens before it imports Streamlit, which takes most of a second.
-        while time.monotonic() < deadline and not psutil.Process(started.process.pid).net_connections():
-            time.sleep(0.005)
+        wait_until(lambda: psutil.Process(started.process.pid).net_connections())
         started.process.send_signal(signal.SIGINT)
         assert started.process.wait(PATIENCE_S) == 0
 
@@ -618,8 +618,9 @@ def test_a_browser_opens_where_somebody_can_see_it(monkeypatch, is_terminal, env
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     launcher.open_browser("http://localhost:8501")
-    deadline = time.monotonic() + (PATIENCE_S if opened else 0.1)
-    while not urls and time.monotonic() < deadline:
-        time.sleep(0.001)
+    if opened:
+        wait_until(lambda: urls)
+    else:
+        time.sleep(0.1)
 
     assert urls == (["http://localhost:8501"] if opened else [])

@@ -10,10 +10,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import psutil
 import pytest
+
+from tests.waiting import wait_until
 
 pytest.importorskip("streamlit")
 
@@ -196,13 +197,13 @@ def test_in_a_terminal_ctrl_c_reaches_the_trainer_once(tmp_path):
     os.close(other)
     seen = ""
 
-    def read_until(text):
+    def read_on():
         nonlocal seen
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in seen:
-            assert time.monotonic() < deadline, seen
-            if select.select([main], [], [], 0.1)[0]:
-                seen += os.read(main, 4096).decode()
+        if select.select([main], [], [], 0.1)[0]:
+            seen += os.read(main, 4096).decode()
+
+    def read_until(text):
+        wait_until(lambda: text in seen, pause=read_on)
 
     try:
         read_until("training [")

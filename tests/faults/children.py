@@ -11,17 +11,18 @@ import struct
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fork_server import A_RUN, start_python
+from tests.waiting import wait_until
 from toolkit.cli.main import main as telemetry_command
 
 ROOT = Path(__file__).parents[2]
 
 PREAMBLE = """
 import mmap, os, signal, struct, sys, threading, time
+from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry.options import TelemetryOptions
@@ -140,11 +141,7 @@ class Child:
 
     def wait_for_step(self, step: int, timeout_s: float = 120.0) -> None:
         """Wait until the call for `step` returned."""
-        deadline = time.monotonic() + timeout_s
-        while self.acknowledged < step:
-            assert self.process.poll() is None, f"the child ended early: {self.process.communicate()}"
-            assert time.monotonic() < deadline, f"no step {step} within {timeout_s} s"
-            time.sleep(0.005)
+        wait_until(lambda: self.acknowledged >= step, self.process, timeout_s=timeout_s)
 
     def tell(self, line: str) -> None:
         """Send `line` to the child's stdin."""
@@ -250,13 +247,14 @@ class Ended:
 
 def repair(*runs: Path) -> str:
     """Do what `telemetry repair` does to folders, without a start of Python for it, and return what it says."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def try_it() -> tuple[int, str] | None:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = telemetry_command(["repair", *map(str, runs)])
         # Any run that starts on this machine recovers the killed ones it finds, and may be at this one now.
-        if "a running process" not in said.getvalue() or time.monotonic() > deadline:
-            break
-    assert code == 0, said.getvalue()
-    return said.getvalue()
+        return None if "a running process" in said.getvalue() else (code, said.getvalue())
+
+    code, said = wait_until(try_it)
+    assert code == 0, said
+    return said

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.faults.fault_rules import Rule, set_rules
+from tests.waiting import wait_until
 
 
 class FaultyDisk:
@@ -34,13 +34,10 @@ class FaultyDisk:
             stderr=subprocess.PIPE,
             text=True,
         )
-        deadline = time.monotonic() + 120
-        while not self.mounted.is_mount():
-            if self._server.poll() is not None:
-                said = self._server.communicate()[1].strip().splitlines()[-1:]
-                pytest.skip(f"no user-space file system can be mounted here, only root may: {said}")
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: self.mounted.is_mount() or self._server.poll() is not None)
+        if self._server.poll() is not None:
+            said = self._server.communicate()[1].strip().splitlines()[-1:]
+            pytest.skip(f"no user-space file system can be mounted here, only root may: {said}")
 
     def fail(self, *rules: Rule) -> None:
         """Follow these rules from now on."""

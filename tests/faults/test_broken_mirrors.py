@@ -164,10 +164,7 @@ def test_a_mirror_that_ends_its_thread_does_not_make_a_flush_wait(tmp_path, star
         for step in range(100):
             log.log_step(step, train_loss=1.0)
         log.flush()
-        deadline = time.monotonic() + 60
-        while any(thread.name == "telemetry-exiting" for thread in threading.enumerate()):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: "telemetry-exiting" not in {thread.name for thread in threading.enumerate()})
         began = time.monotonic()
         log.flush(60)
         print(f"flushing={time.monotonic() - began}")
@@ -273,21 +270,19 @@ for step in range(500):
     if step % 25 == 0:
         time.sleep(0.05)
 # What ends its thread is named once its first batch has come, and that may take a while.
-deadline, ending = time.monotonic() + 60, ("an exit", "an interrupt", "an exception of its own kind")
-while time.monotonic() < deadline:
-    with open(log.run_folder / "metrics.jsonl") as file:
-        written = file.read()
-    if all(f"{what} in write is off" in written for what in ending):
-        break
-    time.sleep(0.05)
+ending = ("an exit", "an interrupt", "an exception of its own kind")
+
+def is_reported():
+    written = (log.run_folder / "metrics.jsonl").read_text()
+    return all(f"{what} in write is off" in written for what in ending)
+
+wait_until(is_reported)
 began = time.monotonic()
 log.close()
 print(f"mirrors={len(sinks)}")
 print(f"closing={time.monotonic() - began}")
 print(f"slowest={slowest.seconds}")
-deadline = time.monotonic() + 100
-while not good.closed and time.monotonic() < deadline:
-    time.sleep(0.01)
+wait_until(lambda: good.closed)
 print(f"good={len(good.seqs)}")
 print(f"in_order={good.seqs == sorted(set(good.seqs))}".replace("True", "1").replace("False", "0"))
 sys.exit(7)
@@ -322,9 +317,7 @@ for step in range(500):
     slowest.of(log.log_step, step, train_loss=1.0 / (step + 1), text="x" * 200)
     if step % 100 == 0:
         time.sleep(0.05)
-deadline = time.monotonic() + 60
-while not eval(sys.argv[3]) and time.monotonic() < deadline:
-    time.sleep(0.05)
+wait_until(lambda: eval(sys.argv[3]))
 began = time.monotonic()
 log.close()
 print(f"closing={time.monotonic() - began}", flush=True)

@@ -373,10 +373,8 @@ with TelemetryLogger("beside", log_dir=sys.argv[1], log_every=1):
 """
 
 RUNS_UNTIL_A_JOURNAL_IS_GONE = """
-deadline = time.monotonic() + 60
 with TelemetryLogger("beside", log_dir=sys.argv[1], log_every=1):
-    while os.path.exists(sys.argv[2]) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not os.path.exists(sys.argv[2]))
 """
 
 

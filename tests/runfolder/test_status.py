@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from toolkit.runfolder import process, status
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
 from toolkit.runfolder.process import boot_id, host_name, is_alive, pid_namespace, process_started
@@ -84,9 +84,7 @@ def test_a_zombie_process_is_dead():
     assert is_alive(child.pid, started)
 
     child.send_signal(signal.SIGKILL)
-    until = time.monotonic() + 60
-    while is_alive(child.pid, started) and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: not is_alive(child.pid, started))
 
     # Its parent, this test, has not waited for it: it still has its number, and answers signals.
     os.kill(child.pid, 0)
@@ -196,10 +194,8 @@ def test_a_process_whose_name_is_full_of_brackets_has_a_start_time(tmp_path):
     name.symlink_to("/bin/sleep")
     child = subprocess.Popen([str(name), "600"])
     try:
-        until = time.monotonic() + 60
         stat = Path(f"/proc/{child.pid}/stat")
-        while b"a ) R" not in stat.read_bytes() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: b"a ) R" in stat.read_bytes())
 
         assert abs(process_started(child.pid) - process_started(os.getpid())) < 10_000_000
         assert is_alive(child.pid, process_started(child.pid)) is True

@@ -519,6 +519,7 @@ PROGRAM = textwrap.dedent(
     """
     import datetime, json, os, random, sys, threading, time
     import torch, torch.distributed as dist
+    from tests.waiting import wait_until
     from toolkit.core.group_store import process_group_store
     from toolkit.telemetry.control.consensus import StepConsensus
     from toolkit.core.clock import SystemClock
@@ -533,10 +534,7 @@ PROGRAM = textwrap.dedent(
             file.write(str(store.port))
         os.replace(address + ".part", address)
     else:
-        until = time.monotonic() + patience.total_seconds()
-        while not os.path.exists(address):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: os.path.exists(address))
         with open(address) as file:
             port = int(file.read())
         store = dist.TCPStore("127.0.0.1", port, None, False, timeout=patience)

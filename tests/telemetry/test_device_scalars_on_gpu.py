@@ -1,12 +1,12 @@
 """GPU tensors are logged without waiting for the GPU. Needs a CUDA device; says so where there is none."""
 
-import json
 import time
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.records import read_records  # noqa: E402
 from toolkit.telemetry import TelemetryLogger  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -22,8 +22,7 @@ def syncs_are_errors():
 
 
 def steps_of(log):
-    lines = (log.run_folder / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["event"] == "step"]
+    return read_records(log.run_folder, "step", live=True)
 
 
 def keep_the_gpu_busy(seconds):
@@ -65,9 +64,7 @@ def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_m
 
     assert took < 0.5
     assert [record["train_loss"] for record in steps_of(log)] == [1.0, 1.0, 0.0]
-    events = [
-        json.loads(line)["event"] for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()
-    ]
+    events = [record["event"] for record in read_records(log.run_folder)]
     assert events.index("eval") > events.index("step")
     assert events[-1] == "end"
 
@@ -187,8 +184,7 @@ def test_memory_and_utilisation_of_the_gpu_are_recorded_off_the_training_thread(
 
     steps = [record for record in steps_of(log) if "gpu_mem_allocated" in record]
     assert steps[0]["gpu_mem_allocated"] >= 0.25
-    system = [json.loads(line) for line in (log.run_folder / "metrics.jsonl").read_text().splitlines()]
-    assert any("gpu/0/mem_used_gb" in record for record in system if record["event"] == "system")
+    assert any("gpu/0/mem_used_gb" in record for record in read_records(log.run_folder, "system"))
 
 
 def test_the_last_values_are_waited_for_at_the_end(tmp_path):

@@ -7,6 +7,7 @@ import threading
 import pytest
 import yaml
 
+from tests.records import read_records
 from toolkit.telemetry import OptionsError, TelemetryLogger
 
 TRAINING = """
@@ -32,10 +33,6 @@ def training(tmp_path):
     return training
 
 
-def records(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_training_yaml_is_all_that_is_needed(training, tmp_path, capsys):
     with TelemetryLogger.from_config(training, system=False) as log:
         for step in range(11):
@@ -46,14 +43,14 @@ def test_a_training_yaml_is_all_that_is_needed(training, tmp_path, capsys):
         "[telemetry] run_name=grey jacket\n"
         f"[telemetry] Logging to {tmp_path}/logs/grey-jacket/metrics.jsonl (and metrics.csv)\n"
     )
-    found = records(log.run_folder)
+    found = read_records(log.run_folder)
     assert [record["global_step"] for record in found if record["event"] == "step"] == [0, 5, 10]
 
 
 def test_the_start_record_tells_what_the_yaml_says_without_being_told(training):
     with TelemetryLogger.from_config(training, system=False) as log:
         log.log_start()
-    start = records(log.run_folder)[0]
+    start = read_records(log.run_folder)[0]
 
     assert start["event"] == "start"
     assert (start["run_name"], start["lora_rank"], start["lora_alpha"]) == ("grey jacket", 16, 8)
@@ -139,4 +136,4 @@ def test_a_name_is_never_a_path_and_is_kept_as_it_was(training, tmp_path, name):
     assert log.run_folder.parent == tmp_path / "logs"
     assert os.listdir(tmp_path / "logs") == [log.run_folder.name]
     assert json.loads((log.run_folder / "run.json").read_text())["display_name"] == name
-    assert records(log.run_folder)[0]["run_name"] == name
+    assert read_records(log.run_folder)[0]["run_name"] == name

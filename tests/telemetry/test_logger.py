@@ -22,6 +22,7 @@ import torch
 from tests.fork_server import run_python
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
+from tests.waiting import wait_until
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.control import write_request
@@ -71,10 +72,7 @@ def keep_house(log):
     for task in log._run.periodic._tasks:
         with log.guard.catch(task.doing):
             task.do()
-    until = time.monotonic() + PATIENCE_S
-    while read_manifest(log.run_folder) != log._run.pipeline.manifest:
-        assert time.monotonic() < until, "run.json was not written"
-        time.sleep(0.005)
+    wait_until(lambda: read_manifest(log.run_folder) == log._run.pipeline.manifest)
 
 
 # ---------------------------------------------------------------- making one
@@ -524,14 +522,10 @@ def test_a_run_leaves_no_thread_and_no_open_file_behind(make):
         log.close()
 
     def is_all_gone():
+        gc.collect()
         return threading.active_count() <= threads and (not files or process.num_fds() <= files)
 
-    until = time.monotonic() + PATIENCE_S
-    while not is_all_gone() and time.monotonic() < until:
-        gc.collect()
-        time.sleep(0.05)
-
-    assert is_all_gone(), (threads, threading.enumerate(), files, process.open_files())
+    wait_until(is_all_gone)
 
 
 def test_the_journal_is_gone_once_all_is_written(make):
@@ -969,9 +963,7 @@ def test_a_call_costs_little_even_while_the_disk_takes_nothing(make, monkeypatch
 
 def test_system_records_are_written_and_step_records_have_the_newest_sample(make):
     log = make(system=True, log_every=1)
-    until = time.monotonic() + PATIENCE_S
-    while not log._run._sampling.latest().get("cpu_mem_rss_mb") and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: log._run._sampling.latest().get("cpu_mem_rss_mb"))
     keep_house(log)
     log.log_step(1, train_loss=0.5)
     log.log_step(2, train_loss=0.5)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S
+from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.core.sink import MemorySink
 from toolkit.runfolder.codec import encode
@@ -322,9 +323,7 @@ def test_records_that_a_failed_sync_took_for_a_moment_are_not_missed(tmp_path, m
         sink, path, start_at=lambda: 0, guard=Guard(), interval_s=0.01, optional=True, on_off=lambda *_: None
     )
     mirror.start()
-    until = time.monotonic() + PATIENCE_S
-    while mirror._patience_s == PATIENCE_S and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: mirror._patience_s != PATIENCE_S)
     path.write_bytes(whole)
     assert mirror.close(PATIENCE_S)
     assert [record["seq"] for record in sink.records] == list(range(20))

@@ -91,8 +91,8 @@ def test_offline_is_not_fooled_by_a_name_that_looks_like_this_machine(host):
 @in_make_faults
 def test_a_real_wandb_run_beside_this_one_is_told_of_in_one_line(tmp_path):
     script = f"""
-import time
 import wandb
+from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine.other_trackers import active_trackers
 
@@ -100,10 +100,7 @@ log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False, c
 print(active_trackers(log.guard))
 run = wandb.init(project="p", mode="offline", dir={str(tmp_path)!r})
 print(active_trackers(log.guard))
-deadline = time.monotonic() + 150
-while b'"other_trackers"' not in (log.run_folder / "metrics.jsonl").read_bytes():
-    assert time.monotonic() < deadline
-    time.sleep(0.1)
+wait_until(lambda: b'"other_trackers"' in (log.run_folder / "metrics.jsonl").read_bytes(), timeout_s=150)
 run.finish()
 print(active_trackers(log.guard))
 wandb.init(project="p", mode="disabled")

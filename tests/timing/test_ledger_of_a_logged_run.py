@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.records import read_records
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.timing.history import read_run_time
 
@@ -61,7 +61,7 @@ def total(records, field, steps=None):
 
 
 def test_the_ledger_of_a_run_that_was_killed_twice_is_what_its_records_say(folder):
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    records = read_records(folder)
     found = read_run_time(folder)
     ledger = found.ledger
     seconds = {line.entry: line.seconds for line in ledger.lines}

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.faults.crash_checks import with_rows
 from tests.fork_server import run_python
+from tests.waiting import wait_until
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
@@ -196,8 +197,7 @@ def test_pandas_reads_the_table_of_a_live_run_at_every_moment(tmp_path):
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     path, reads, newest = tmp_path / "r" / "metrics.csv", 0, -1
     try:
-        while not path.exists() and writer.poll() is None:
-            time.sleep(0.01)
+        wait_until(path.exists, writer)
         while writer.poll() is None:
             frame = pd.read_csv(path, float_precision="round_trip", low_memory=False)
             steps = frame[frame["event"] == "step"].dropna(subset="global_step")

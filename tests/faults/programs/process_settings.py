@@ -25,6 +25,8 @@ import threading
 import time
 import warnings
 
+from tests.waiting import wait_until
+
 if sys.argv[2] == "torch":
     import numpy
     import torch
@@ -127,9 +129,7 @@ def main():
         call_everything(log, step)
     log.flush()
     during = settings()
-    deadline = time.monotonic() + 30
-    while log._run._sampling.latest().get("cpu_mem_rss_mb") is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: log._run._sampling.latest().get("cpu_mem_rss_mb") is not None)
     log.close()
     deadline = time.monotonic() + 30
     while different(before, settings()) and time.monotonic() < deadline:

@@ -525,10 +525,13 @@ TRAINING = """
 import yaml
 log = TelemetryLogger.from_config(yaml.safe_load(sys.argv[1]))
 log.log_start(training={"max_steps": 20})
-deadline = time.monotonic() + float(sys.argv[3])
-while time.monotonic() < deadline and b'"event":"message"' not in (log.run_folder / "metrics.jsonl").read_bytes():
+
+def is_reported():
     log.flush()
-    time.sleep(0.02)
+    return b'"event":"message"' in (log.run_folder / "metrics.jsonl").read_bytes()
+
+if sys.argv[3] == "wait":
+    wait_until(is_reported)
 for step in range(1, 21):
     log.log_step(step, train_loss=1.0 / step, lr=1e-4)
     if step == 12 and sys.argv[2] == "crash":
@@ -558,7 +561,7 @@ def training_yaml(folder, close_timeout=60.0):
 def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start, ending, said):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), ending, 30, env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path), ending, "wait", env=env).end()
 
     assert ended.code == 0, ended.err
     texts = [got.json["content"]["text"] for got in receiver.got]
@@ -573,7 +576,7 @@ def test_a_process_that_ends_reports_its_start_and_its_end(tmp_path, start, endi
 def test_a_process_that_crashes_reports_why(tmp_path, start):
     with receiving(usual=verifying_lark()) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path), "crash", 30, env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path), "crash", "wait", env=env).end()
 
     assert ended.code == 1
     text = receiver.got[-1].json["content"]["text"]
@@ -588,7 +591,7 @@ def test_a_process_that_crashes_reports_why(tmp_path, start):
 def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
     with raw_receiving(never_answer) as receiver:
         env = {"LARK_HOOK": receiver.url, "LARK_SECRET": SECRET}
-        ended = start(TRAINING, training_yaml(tmp_path, close_timeout=2.0), "leave", 0, env=env).end()
+        ended = start(TRAINING, training_yaml(tmp_path, close_timeout=2.0), "leave", "", env=env).end()
 
     assert ended.code == 0
     assert "no response before the run closed; it may have arrived" in ended.err

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
+from tests.waiting import wait_until
 from toolkit.core.clock import ManualClock
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.errors.hang import HangWatch, TrainingProgress, thread_stacks
@@ -263,6 +263,11 @@ def test_every_thread_is_reported_but_ours_and_those_at_the_same_place_together(
         arrived.release()
         waiting.wait()
 
+    def stacks_with_all_waiters_together():
+        found = thread_stacks()["stacks"]
+        together = [each for each in found if any("wait_here" in line for line in each["stack"])]
+        return (found, *together) if len(together) == 1 else None
+
     threads = [
         threading.Thread(target=wait_here, name=f"waiter-{number}", daemon=True) for number in range(50)
     ]
@@ -271,17 +276,11 @@ def test_every_thread_is_reported_but_ours_and_those_at_the_same_place_together(
         thread.start()
     try:
         wait_for_all(threads, arrived)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            found = thread_stacks()["stacks"]
-            together = [each for each in found if any("wait_here" in line for line in each["stack"])]
-            if len(together) == 1:
-                break
+        found, waiters = wait_until(stacks_with_all_waiters_together)
     finally:
         waiting.set()
 
     assert found[0]["threads"][0] == threading.main_thread().name
-    (waiters,) = together
     assert waiters["threads"][:2] == ["waiter-0", "waiter-1"]
     assert all(name.startswith("waiter-") for name in waiters["threads"])
     assert (len(waiters["threads"]), waiters["more_threads"]) == (40, 10)

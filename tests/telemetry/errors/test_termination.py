@@ -65,10 +65,9 @@ def test_two_loggers_share_it_and_the_last_one_gives_it_back(tmp_path):
     second.close()
 
     assert not is_hooked()
-    deadline = time.monotonic() + 60
-    while "telemetry-termination" in {thread.name for thread in threading.enumerate()} - before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: "telemetry-termination" not in {thread.name for thread in threading.enumerate()} - before
+    )
 
 
 @pytest.mark.parametrize("errors", [False, {"signals": False}])

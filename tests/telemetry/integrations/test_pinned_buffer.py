@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+
+from tests.waiting import wait_until
 
 torch = pytest.importorskip("torch")
 
@@ -48,10 +48,7 @@ def test_a_device_is_not_waited_for_and_the_value_is_that_of_the_call():
         was_here = copy.has_arrived
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    deadline = time.monotonic() + 30
-    while not (copy.has_arrived and other.has_arrived):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(lambda: copy.has_arrived and other.has_arrived)
 
     assert not was_here
     assert copy.values() == [[0, 1, 2], [3, 4, 5]]
