@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.fork_server import run_python
 from toolkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).with_name("programs")
 
 ADDRESSES = (
     "http://169.254.169.254/latest/meta-data/",
@@ -67,89 +67,10 @@ ADDRESSES = (
 )
 """The victim listens at {port} of this machine; names under evil.test lead where the one who owns them likes."""
 
-AIM = """
-    import json, socket, sys
-    from pathlib import Path
-    from tests.mirrors.messages.local_receivers import receiving
-    from tests.waiting import wait_until
-    from toolkit.telemetry import TelemetryLogger
-    from toolkit.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
-    from toolkit.telemetry.options import OptionsError
-
-    reached, looked_up = [], {}
-
-    def watch(event, arguments):
-        if event == "socket.connect":
-            where = arguments[1][0]
-            reached.append(where)
-            if where in ("93.184.216.34", "2606:2800:220:1::1"):
-                raise ConnectionRefusedError("nobody is there")
-
-    names = {
-        "private": ["10.0.0.7"], "mapped": ["::ffff:127.0.0.1"], "metadata": ["169.254.169.254"],
-        "localhost": ["127.0.0.1"], "127.0.0.1": ["127.0.0.1"], "both": ["127.0.0.1", "93.184.216.34"],
-        "hooks": ["93.184.216.34"],
-    }
-    real = socket.getaddrinfo
-
-    def look_up(host, port, *rest, **more):
-        if not str(host).endswith(".evil.test"):
-            return real(host, port, *rest, **more)
-        looked_up[host] = looked_up.get(host, 0) + 1
-        name = host.removesuffix(".evil.test")
-        # Public for whoever checks, private for whoever comes back.
-        found = names.get(name) or (["93.184.216.34"] if looked_up[host] == 1 else ["127.0.0.1"])
-        family = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [(family[":" in ip], socket.SOCK_STREAM, 6, "", (ip, port)) for ip in found]
-
-    socket.getaddrinfo = look_up
-    sys.addaudithook(watch)
-    place = Path(sys.argv[1])
-    refused = sent = 0
-    with receiving() as victim, receiving() as redirecting:
-        to = {"Location": f"{victim.url}/stolen"}
-        redirecting.answers[:] = [(status, to, b"") for status in (301, 302, 303, 307, 308)]
-        addresses = [one.format(port=victim.port) for one in json.loads(sys.argv[2])]
-        receivers = []
-        for url in addresses:
-            block = {"to": "webhook", "url": url, "when": ["start"]}
-            try:
-                MessageOptions.from_block("messages", [block])
-            except OptionsError:
-                refused += 1
-            else:
-                receivers.append(block)
-        for number in range(0, len(receivers), MOST_RECEIVERS):
-            log = TelemetryLogger(
-                f"r{number}", log_dir=place, system=False, csv=False, control=False,
-                messages=(batch := receivers[number : number + MOST_RECEIVERS]),
-            )
-            log.log_start()
-            sent += len(log._options.message_options)
-            log.flush()
-            if any("rebinding" in receiver["url"] for receiver in batch):
-                wait_until(lambda: looked_up.get("rebinding.evil.test", 0) >= 2)
-            log.close()
-        inside = [where for where in reached if where not in ("93.184.216.34", "2606:2800:220:1::1")]
-        for number in range(5):
-            log = TelemetryLogger(
-                f"redirected{number}", log_dir=place, system=False, csv=False, control=False,
-                messages=[{"to": "webhook", "url": f"{redirecting.url}/", "when": ["start"]}],
-            )
-            log.log_start()
-            log.flush()
-            wait_until(lambda: len(redirecting.got) > number)
-            log.close()
-        print(json.dumps({
-            "inside": inside, "victim": len(victim.got), "refused": refused, "sent": sent,
-            "redirecting": len(redirecting.got), "rebound": looked_up.get("rebinding.evil.test", 0),
-        }))
-"""
-
 
 def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path, record_property):
     done = run_python(
-        ["-c", textwrap.dedent(AIM), tmp_path, json.dumps(ADDRESSES)],
+        [PROGRAMS / "aim_webhooks_inside.py", tmp_path, json.dumps(ADDRESSES)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "no_proxy": "*"},
         capture_output=True,
         text=True,
@@ -168,72 +89,9 @@ def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path,
     record_property("measured", f"{tried}, {len(told['inside'])} connections to a machine inside")
 
 
-IN_ONES_OWN_NETWORK = """
-    import ctypes, fcntl, json, os, socket, struct, sys, threading
-    from pathlib import Path
-
-    # A network of its own, in which this machine is 10.254.7.9 and nothing else is there.
-    if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:
-        sys.exit(77)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        address = struct.pack("16sHH4s8x", b"lo", socket.AF_INET, 0, socket.inet_aton("10.254.7.9"))
-        fcntl.ioctl(any_socket, 0x8916, address)
-        fcntl.ioctl(any_socket, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x40))
-
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-    from toolkit.cli.main import main
-    from toolkit.runfolder.reader import read_from
-    from toolkit.telemetry import TelemetryLogger
-
-    got = []
-
-    class Chat(BaseHTTPRequestHandler):
-        def do_POST(self):
-            got.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    names = {"chat.corp.test": "10.254.7.9", "turned.corp.test": "169.254.169.254"}
-    real = socket.getaddrinfo
-    socket.getaddrinfo = lambda host, *rest, **more: real(names.get(host, host), *rest, **more)
-    server = ThreadingHTTPServer(("10.254.7.9", 0), Chat)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    port, place = server.server_port, Path(sys.argv[1])
-    os.environ["WHERE"] = f"http://10.254.7.9:{port}/by-variable"
-
-    def run(name, receiver):
-        "Have a run send its start and end to `receiver`, and return what came of it, and its folder."
-        options = {"log_dir": place, "messages": [receiver], "close_timeout": 60.0}
-        config = {"telemetry": {"messages": [receiver]}}
-        with TelemetryLogger(name, system=False, csv=False, config=config, **options) as log:
-            log.log_start()
-        records = read_from(log.run_folder / "metrics.jsonl").records
-        return [one for one in records if one["event"] in ("message", "error")], log.run_folder
-
-    allowed = {"to": "slack", "allow_private": True}
-    result = {"sent": [], "refused": []}
-    for url in (f"http://10.254.7.9:{port}/hooks/a", f"http://chat.corp.test:{port}/hooks/b"):
-        result["sent"] += [one["status"] for one in run("allowed", {**allowed, "url": url})[0]]
-    by_variable, folder = run("variable", {**allowed, "url_env": "WHERE"})
-    result["sent"] += [one["status"] for one in by_variable]
-    before = len(got)
-    refused, _ = run("not-allowed", {"to": "slack", "url_env": "WHERE"})
-    result["refused"] += [one["message"] for one in refused]
-    turned, _ = run("turned", {**allowed, "url": "http://turned.corp.test/latest/meta-data"})
-    result["refused"] += [one["reason"] for one in turned if one["event"] == "message"]
-    # The folder says allow_private too, and is not asked.
-    result["from_folder"] = main(["message", str(folder)])
-    result["arrived"], result["after"] = before, len(got) - before
-    print(json.dumps(result))
-"""
-
-
 def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, record_property):
     done = run_python(
-        ["-c", textwrap.dedent(IN_ONES_OWN_NETWORK), tmp_path],
+        [PROGRAMS / "send_in_a_private_network.py", tmp_path],
         env={**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://10.254.7.9:9", "all_proxy": ""},
         capture_output=True,
         text=True,

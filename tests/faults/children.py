@@ -20,49 +20,14 @@ from toolkit.cli.main import main as telemetry_command
 
 ROOT = Path(__file__).parents[2]
 
+PROGRAMS = Path(__file__).with_name("programs")
+
 PREAMBLE = """
 import mmap, os, signal, struct, sys, threading, time
+from tests.faults.child_program import Acknowledged, SlowestCall, TelemetryLogger
 from tests.waiting import wait_until
-from toolkit.telemetry import TelemetryLogger
-from toolkit.runfolder.process import is_in_container
-from toolkit.telemetry.options import TelemetryOptions
-
-# A machine that is busy elsewhere is no disk that does not answer: a run has a minute for its end,
-# unless it is told otherwise.
-TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = 60.0
-
-# Also where all these tests run in a container: disks fail here that a journal in the run folder would lie on.
-if is_in_container():
-    TelemetryOptions.__init__.__kwdefaults__["journal"] = "shm"
-
-class Acknowledged:
-    "The number of the last step whose call returned, in memory that a kill leaves behind."
-
-    def __init__(self, path):
-        self._map = mmap.mmap(os.open(path, os.O_RDWR), 8)
-
-    def set(self, step):
-        self._map[:] = struct.pack("<q", step)
-
-class SlowestCall:
-    "Times calls; `seconds` is the longest."
-
-    def __init__(self):
-        self.longest = [0.0] * 4
-
-    def of(self, function, *args, **fields):
-        began = time.perf_counter()
-        function(*args, **fields)
-        took = time.perf_counter() - began
-        if took > self.longest[0]:
-            self.longest = sorted([*self.longest[1:], took])
-
-    @property
-    def seconds(self):
-        # Three may have met a pause of the machine. What waits for a fault is held up each time.
-        assert self.longest[0] < 1.0, f"calls that took long: {self.longest}"
-        return self.longest[-1]
 """
+"""What a program in a test file begins with; one in `PROGRAMS` imports what it needs."""
 
 LONGEST_PAUSE_S = 10.0
 """A machine that is busy elsewhere may hold up any call, but hardly for so long.
@@ -70,29 +35,19 @@ LONGEST_PAUSE_S = 10.0
 A call that waits for what fails in these tests takes longer: that fails for ever, or until the loop went on.
 """
 
-LOGS_UNTIL_TOLD = """
-# Logs a step every millisecond until a line comes; "new" makes a metric that the table has no column for.
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
-log.log_start()
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-slowest = SlowestCall()
-told = []
-threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
-step = 0
-while "end\\n" not in told:
-    extra = {"made_later": 1.0} if "new\\n" in told else {}
-    slowest.of(log.log_step, step, train_loss=1.0, x=step, **extra)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.001)
-log.close()
-print(f"slowest={slowest.seconds}")
-sys.exit(7)
-"""
+
+def _script(program: str | Path, folder: Path, name: str) -> Path:
+    """Return the file to run: one of `PROGRAMS`, or a new one in `folder` with `PREAMBLE` and the program in it."""
+    if isinstance(program, Path):
+        return program
+    # A file and not `-c`, so that spawned processes of its own find its classes.
+    script = folder / f"{name}.py"
+    script.write_text(PREAMBLE + textwrap.dedent(program))
+    return script
 
 
 class Child:
-    """A Python process that runs `source` behind `PREAMBLE`, with `arguments` in `sys.argv[1:]`.
+    """A Python process that runs a program: a file, or source behind `PREAMBLE`; `arguments` are `sys.argv[1:]`.
 
     `launcher` comes between the interpreter and the script, such as `-m torch.distributed.run`; `container` before the
     interpreter, such as `unshare --pid`. It is forked where it can be, from a process that has `imported` that;
@@ -101,7 +56,7 @@ class Child:
 
     def __init__(
         self,
-        source: str,
+        program: str | Path,
         *arguments: object,
         cwd: Path,
         env: dict[str, str] | None = None,
@@ -113,9 +68,7 @@ class Child:
         name = os.urandom(4).hex()
         self.acknowledged_at = cwd / f"acknowledged-{name}"
         self.acknowledged_at.write_bytes(struct.pack("<q", -1))
-        # A file and not `-c`, so that spawned processes of its own find its classes.
-        script = cwd / f"child_{name}.py"
-        script.write_text(PREAMBLE + textwrap.dedent(source))
+        script = _script(program, cwd, f"child_{name}")
         how = {
             "cwd": cwd,
             "env": {
@@ -174,12 +127,12 @@ class Child:
 
 
 class Background:
-    """A process that runs `source` behind `PREAMBLE`, always forked; what it prints can be read while it runs."""
+    """A process that runs a program as `Child` does, always forked; what it prints can be read while it runs."""
 
-    def __init__(self, source: str, *arguments: object, folder: Path) -> None:
+    def __init__(self, program: str | Path, *arguments: object, folder: Path) -> None:
         name = os.urandom(4).hex()
-        script, self._out, self._err = (folder / f"{name}.{kind}" for kind in ("py", "out", "err"))
-        script.write_text(PREAMBLE + source)
+        script = _script(program, folder, name)
+        self._out, self._err = (folder / f"{name}.{kind}" for kind in ("out", "err"))
         with self._out.open("w") as out, self._err.open("w") as err:
             self._process = start_python(
                 [script, *arguments],

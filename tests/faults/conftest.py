@@ -28,8 +28,8 @@ def start(tmp_path):
     """Start a child process; whatever is left of it goes when the test ends."""
     children: list[Child] = []
 
-    def start_child(source: str, *arguments: object, **how) -> Child:
-        child = Child(source, *arguments, cwd=tmp_path, **how)
+    def start_child(program: str | Path, *arguments: object, **how) -> Child:
+        child = Child(program, *arguments, cwd=tmp_path, **how)
         children.append(child)
         return child
 
@@ -46,8 +46,8 @@ def start_in_background(tmp_path_factory):
     folder = tmp_path_factory.mktemp("background")
     started: list[Background] = []
 
-    def start_one(source: str, *arguments: object) -> Background:
-        started.append(Background(source, *arguments, folder=folder))
+    def start_one(program: str | Path, *arguments: object) -> Background:
+        started.append(Background(program, *arguments, folder=folder))
         return started[-1]
 
     yield start_one

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS
 from tests.faults.crash_checks import whole_run, with_rows
 from tests.faults.faulty_disk import FaultyDisk
 from tests.lengths import in_make_faults, longer
@@ -182,117 +182,10 @@ def test_a_mirror_that_ends_its_thread_does_not_make_a_flush_wait(tmp_path, star
     ]
 
 
-MANY_BROKEN_MIRRORS = """
-class Broken(BaseException):
-    pass
-
-class BadDay:
-    "Does something odd whenever it is asked for anything."
-
-    def __init__(self, name, in_write, in_close):
-        self.name = name
-        self.write = lambda batch: in_write(batch)
-        self.close = lambda: in_close(None)
-
-def fine(batch):
-    pass
-
-def raising(error):
-    def fail(batch):
-        raise error
-    return fail
-
-def recursing(batch):
-    recursing(batch)
-
-def hogging(batch, kept=[]):
-    kept.append(bytes(20_000_000))
-    raise MemoryError
-
-def spoiling(batch):
-    for record in batch:
-        record.clear()
-        record["event"] = object()
-
-def logging_again(batch):
-    log.log_event("from_the_mirror")
-    log.flush(0.1)
-
-def slow(batch):
-    time.sleep(0.3)
-
-def hanging(batch):
-    threading.Event().wait()
-
-odd = {
-    "an error": raising(RuntimeError("down")),
-    "a stop of an iteration": raising(StopIteration()),
-    "an exit": raising(SystemExit(3)),
-    "an interrupt": raising(KeyboardInterrupt()),
-    "an end of a generator": raising(GeneratorExit()),
-    "an exception of its own kind": raising(Broken("of its own")),
-    "a recursion without end": recursing,
-    "a memory without end": hogging,
-    "a full disk": raising(OSError(28, "no space left on device")),
-    "a spoilt batch": spoiling,
-    "a record of its own": logging_again,
-    "a slow answer": slow,
-    "no answer": hanging,
-}
-
-class Nameless:
-    def write(self, batch):
-        pass
-
-    def close(self):
-        pass
-
-threading.excepthook = lambda _: None  # what a mirror's thread ends with is the mirror's own
-sinks = [BadDay(f"{what} in write", does, fine) for what, does in odd.items()]
-sinks += [BadDay(f"{what} in close", fine, does) for what, does in odd.items()]
-sinks += [Nameless(), None, "no sink at all"]
-
-class Good:
-    name = "good"
-    seqs, closed = [], False
-
-    def write(self, batch):
-        self.seqs.extend(record["seq"] for record in batch)
-
-    def close(self):
-        self.closed = True
-
-good = Good()
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, sinks=[*sinks, good], close_timeout=2.0)
-slowest = SlowestCall()
-for step in range(500):
-    slowest.of(log.log_step, step, train_loss=1.0)
-    if step % 25 == 0:
-        time.sleep(0.05)
-# What ends its thread is named once its first batch has come, and that may take a while.
-ending = ("an exit", "an interrupt", "an exception of its own kind")
-
-def is_reported():
-    written = (log.run_folder / "metrics.jsonl").read_text()
-    return all(f"{what} in write is off" in written for what in ending)
-
-wait_until(is_reported)
-began = time.monotonic()
-log.close()
-print(f"mirrors={len(sinks)}")
-print(f"closing={time.monotonic() - began}")
-print(f"slowest={slowest.seconds}")
-wait_until(lambda: good.closed)
-print(f"good={len(good.seqs)}")
-print(f"in_order={good.seqs == sorted(set(good.seqs))}".replace("True", "1").replace("False", "0"))
-sys.exit(7)
-"""
-
-
 def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_other_alone(
     tmp_path, start, record_property
 ):
-    ended = start(MANY_BROKEN_MIRRORS, tmp_path).end(150)
+    ended = start(PROGRAMS / "many_broken_mirrors.py", tmp_path).end(150)
 
     assert ended.code == 7, ended.err
     record_property(
@@ -308,22 +201,6 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
     told = {record["message"].partition(" is off")[0] for record in with_event(records, "error")}
     for what in ("an exit", "an interrupt", "an exception of its own kind"):
         assert f"{what} in write" in told, "a mirror that ended its thread is named"
-
-
-REAL_MIRRORS = """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=2.0, system=False, **eval(sys.argv[2]))
-slowest = SlowestCall()
-for step in range(500):
-    slowest.of(log.log_step, step, train_loss=1.0 / (step + 1), text="x" * 200)
-    if step % 100 == 0:
-        time.sleep(0.05)
-wait_until(lambda: eval(sys.argv[3]))
-began = time.monotonic()
-log.close()
-print(f"closing={time.monotonic() - began}", flush=True)
-print(f"slowest={slowest.seconds}", flush=True)
-os._exit(7)  # a thread that hangs in the kernel would keep an exit of the usual kind waiting
-"""
 
 
 @pytest.fixture
@@ -345,7 +222,7 @@ def test_the_real_tensorboard_on_a_full_disk_is_told_of_and_the_run_is_whole(
 ):
     options = {"tensorboard": True, "tensorboard_dir": str(full_disk / "events")}
     waited_for = f"log.guard.total >= {FAILURES_WAITED_FOR}"
-    ended = start(REAL_MIRRORS, tmp_path / "logs", repr(options), waited_for).end(150)
+    ended = start(PROGRAMS / "real_mirrors.py", tmp_path / "logs", repr(options), waited_for).end(150)
 
     assert ended.code == 7, ended.err
     record_property("measured", f"slowest call {ended.number('slowest') * 1e3:.1f} ms, 500 of 500 steps kept")
@@ -366,7 +243,7 @@ def test_the_real_tensorboard_on_a_disk_that_hangs_holds_up_neither_the_loop_nor
     try:
         disk.fail({"op": "write", "do": "hang"})
         options = {"tensorboard": True, "tensorboard_dir": str(disk.mounted / "events")}
-        child = start(REAL_MIRRORS, tmp_path / "logs", repr(options), "True")
+        child = start(PROGRAMS / "real_mirrors.py", tmp_path / "logs", repr(options), "True")
         closing = float(child.wait_for_line("closing=").partition("=")[2])
         slowest = float(child.wait_for_line("slowest=").partition("=")[2])
         disk.heal()

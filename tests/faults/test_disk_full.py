@@ -7,38 +7,13 @@ import time
 
 import pytest
 
-from tests.faults.children import LONGEST_PAUSE_S, repair
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.runfolder.journal import shared_memory_folders
 from toolkit.runfolder.repair import journals_of
-
-LOGS_AS_TOLD = """
-# Reads "steps N" and "end" from stdin: logs N more steps, or ends.
-options = {"queue_max_mb": float(sys.argv[2]), "close_timeout": float(sys.argv[3])}
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, **options)
-log.log_start()
-slowest = SlowestCall()
-step = 0
-for line in sys.stdin:
-    word, _, number = line.partition(" ")
-    if word == "end":
-        break
-    if word == "event":
-        slowest.of(log.log_event, number.strip(), text="z")
-    for _ in range(int(number) if word == "steps" else 0):
-        slowest.of(log.log_step, step, train_loss=1.0, x=step, note="y" * 1000)
-        step += 1
-        if step % 5 == 0:
-            time.sleep(0.001)
-    print("done", line.strip(), flush=True)
-log.close()
-print(f"slowest={slowest.seconds}")
-sys.exit(7)
-"""
-
 
 AT_ONCE_S = 3.0
 MOST_TRIES = 5
@@ -51,7 +26,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_w
 ):
     disk = mount_in_memory("size=16m")
     records_at = disk / "run" / "metrics.jsonl"
-    child = start(LOGS_AS_TOLD, disk, 32, 60)
+    child = start(PROGRAMS / "log_on_request.py", disk, 32, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
     steps, resumed_after = 100, []
@@ -85,7 +60,7 @@ def test_a_run_that_starts_on_a_full_disk_is_written_once_there_is_room(start, m
     ballast = disk / "ballast"
     with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(bytes(2**21))
-    child = start(LOGS_AS_TOLD, disk, 32, 60)
+    child = start(PROGRAMS / "log_on_request.py", disk, 32, 60)
     child.tell("steps 200")
     child.wait_for_line("done")
     ballast.unlink()
@@ -99,7 +74,7 @@ def test_a_run_that_starts_on_a_full_disk_is_written_once_there_is_room(start, m
 
 def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 32, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
     steps, resumed_after = 100, []
@@ -133,7 +108,7 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
 )
 def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 32, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
     (journal, _) = journals_of(run)[0]
@@ -155,7 +130,7 @@ def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
 
 @in_make_faults
 def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
-    child = start(LOGS_AS_TOLD, tmp_path, 1.0, 60)
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 1.0, 60)
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
@@ -185,7 +160,7 @@ def test_what_does_not_fit_into_the_queue_is_counted_exactly(tmp_path, start):
 
 def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_rest(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 1)
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 32, 1)
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
@@ -207,7 +182,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
 
 def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_of(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_AS_TOLD, tmp_path, 1.0, 1)
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 1.0, 1)
     child.tell("steps 100")
     child.wait_for_line("done")
     child.limit_files(100_000)
@@ -226,7 +201,7 @@ def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_
 
 
 def test_a_full_disk_leaves_no_half_line_in_the_middle(tmp_path, start):
-    child = start(LOGS_AS_TOLD, tmp_path, 32, 60)
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 32, 60)
     child.tell("steps 10")
     child.wait_for_line("done")
     for limit in range(50_000, 150_000, longer(9_137, 2_237)):

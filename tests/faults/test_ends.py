@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tests.faults.children import PREAMBLE, ROOT, repair
+from tests.faults.children import PREAMBLE, PROGRAMS, ROOT, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, whole_run
 from tests.lengths import longer
 from tests.records import read_records, with_event
@@ -236,37 +236,7 @@ def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tm
 @pytest.mark.timeout(longer(240, 3_000))
 def test_a_run_that_is_ended_from_everywhere_at_once_ends_once(tmp_path, start, record_property):
     ended = start(
-        """
-        runs = int(sys.argv[2])
-        waits = []
-        for number in range(runs):
-            log = TelemetryLogger(f"run{number}", log_dir=sys.argv[1], log_every=1, system=False, csv=False)
-            for step in range(20):
-                log.log_step(step, train_loss=1.0)
-            together = threading.Barrier(4)
-
-            def end(log=log, together=together):
-                together.wait()
-                log.close("stopped")
-                # Whoever comes back finds the run ended, by whomever.
-                with open(log.run_folder / "run.json") as file:
-                    waits.append('"status": "running"' in file.read())
-
-            threads = [threading.Thread(target=end, daemon=True) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            # And from a signal handler, in the middle of whatever the main thread is doing then.
-            signal.signal(signal.SIGALRM, lambda *_, log=log: log.close())
-            together.wait()
-            signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.0005 * (number % 8))
-            log.close()
-            for thread in threads:
-                thread.join()
-            log.close()
-        print(f"came_back_early={sum(waits)}")
-        print(f"returned={len(waits)}")
-        sys.exit(7)
-        """,
+        PROGRAMS / "end_from_everywhere.py",
         tmp_path / "logs",
         longer(24, 200),
     ).end(longer(200, 2_000))
@@ -364,33 +334,7 @@ def test_who_interrupts_the_end_of_a_run_waits_no_longer_and_finds_it_ended(
 
 def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, start):
     ended = start(
-        """
-        from toolkit.telemetry.writing.pipeline import RecordPipeline
-
-        def interrupted(*_, **__):
-            raise KeyboardInterrupt
-
-        for part in ("wait_for_devices", "conclude_findings", "conclude_messages", "close"):
-            log = TelemetryLogger(f"run-{part}", log_dir=sys.argv[1], log_every=5, system=False)
-            for step in range(9):
-                log.log_step(step, train_loss=1.0)
-            whole, calls = getattr(RecordPipeline, part), []
-
-            def once(*args, whole=whole, calls=calls, **named):
-                calls.append(1)
-                if len(calls) == 1:
-                    raise KeyboardInterrupt
-                return whole(*args, **named)
-
-            setattr(RecordPipeline, part, once)
-            try:
-                log.close()
-            except KeyboardInterrupt:
-                print("interrupted", part)
-            setattr(RecordPipeline, part, whole)
-            log.close()  # it is ended, and nothing is written twice
-        wait_until(lambda: not any(thread.name.startswith("telemetry") for thread in threading.enumerate()))
-        """,
+        PROGRAMS / "interrupt_the_end.py",
         tmp_path,
     ).end()
 

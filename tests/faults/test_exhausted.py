@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.records import read_records, with_event
 from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
@@ -24,35 +24,7 @@ from toolkit.telemetry.writing.record_file import RecordFile
 
 def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start, record_property):
     ended = start(
-        """
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
-        slowest = SlowestCall()
-        options = {"log_dir": sys.argv[1], "log_every": 1, "system": False, "sync_interval": 0.2}
-        log = TelemetryLogger("before", **options)
-        for step in range(200):
-            slowest.of(log.log_step, step, train_loss=1.0)
-        taken = []
-        try:
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
-        except OSError:
-            pass
-        later = TelemetryLogger("during", **options)
-        for step in range(1200):
-            slowest.of(log.log_step, 200 + step, train_loss=1.0, made_later=1)
-            slowest.of(later.log_step, step, train_loss=1.0)
-            time.sleep(0.001)
-        for descriptor in taken:
-            os.close(descriptor)
-        log.close()
-        later.close()
-        print(f"slowest={slowest.seconds}")
-        print(f"taken={len(taken)}")
-        sys.exit(7)
-        """,
+        PROGRAMS / "use_up_all_descriptors.py",
         tmp_path,
         fresh=True,
     ).end()
@@ -74,7 +46,7 @@ def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start
 @pytest.mark.root
 def test_a_file_system_without_inodes_loses_nothing(mount_in_memory, start, record_property):
     disk = mount_in_memory("nr_inodes=40")
-    child = start(LOGS_UNTIL_TOLD, disk)
+    child = start(PROGRAMS / "log_until_end.py", disk)
     child.wait_for_step(200)
     taken = []
     while os.statvfs(disk).f_ffree:
@@ -97,31 +69,7 @@ def test_a_file_system_without_inodes_loses_nothing(mount_in_memory, start, reco
 
 def test_a_machine_that_starts_no_threads_writes_everything_at_the_end(tmp_path, start, record_property):
     ended = start(
-        """
-        import resource
-
-        # A thread's stack does not fit into what is left of the address space.
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (400 << 20), resource.RLIM_INFINITY))
-        threading.stack_size(1 << 30)
-        refused = 0
-        try:
-            threading.Thread(target=print).start()
-        except RuntimeError:
-            refused = 1
-        slowest = SlowestCall()
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=5)
-        for step in range(2000):
-            slowest.of(log.log_step, step, train_loss=1.0)
-        slowest.of(log.log_checkpoint, 2000, "model.safetensors")
-        began = time.monotonic()
-        assert not log.flush()
-        log.close()
-        print(f"closing={time.monotonic() - began}")
-        print(f"slowest={slowest.seconds}")
-        print(f"refused={refused}")
-        sys.exit(7)
-        """,
+        PROGRAMS / "start_no_threads.py",
         tmp_path,
     ).end()
 

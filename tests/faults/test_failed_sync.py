@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS
 from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, whole_run
 from tests.lengths import in_make_faults
 from tests.provision import NoTool, tool
@@ -187,26 +187,6 @@ def _write_page_by_page(mounted):
 STEPS_SYNCED = 600
 """Steps that are on the disk before it is full: more than the 48 KiB that a file has without a block of pointers."""
 
-LOGS_UNTIL_TOLD = """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sync_interval=0.2)
-log.log_start()
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-slowest = SlowestCall()
-told = []
-threading.Thread(target=lambda: told.append(sys.stdin.readline()), daemon=True).start()
-step = 0
-while not told:
-    slowest.of(log.log_step, step, train_loss=1.0, x=step)
-    if step == STEPS_SYNCED:
-        assert log.sync()
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.002)
-log.close()
-print(f"slowest={slowest.seconds}")
-sys.exit(7)
-""".replace("STEPS_SYNCED", str(STEPS_SYNCED))
-
 
 @pytest.mark.root
 def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
@@ -214,7 +194,7 @@ def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
 ):
     behind, mounted, mount = disk_without_a_ground
     run = mounted / "run"
-    child = start(LOGS_UNTIL_TOLD, mounted)
+    child = start(PROGRAMS / "log_and_sync_once.py", mounted, STEPS_SYNCED)
     child.wait_for_step(STEPS_SYNCED)
     assert (run / "metrics.jsonl").stat().st_size > 64 * 1024
     with (behind / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):

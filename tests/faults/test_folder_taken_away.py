@@ -13,7 +13,7 @@ import time
 import pandas as pd
 import pytest
 
-from tests.faults.children import LOGS_UNTIL_TOLD, LONGEST_PAUSE_S, repair
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import (
     assert_nothing_is_missing,
     assert_table_matches,
@@ -36,7 +36,7 @@ from toolkit.telemetry.options import OptionsError
 @pytest.mark.parametrize("removed", ["the run folder", "all of log_dir"])
 def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tmp_path, start, removed):
     run = tmp_path / "logs" / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path / "logs")
+    child = start(PROGRAMS / "log_until_end.py", tmp_path / "logs")
     _wait_until_written(run, 100)
     _remove(run if removed == "the run folder" else run.parent)
     gone_at = child.acknowledged
@@ -60,7 +60,7 @@ def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tm
 
 def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path)
     child.wait_for_step(100)
     (run / "metrics.jsonl").rename(tmp_path / "taken.jsonl")
     (run / "metrics.jsonl").touch(0o600)
@@ -82,7 +82,7 @@ def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, 
 @in_make_faults
 def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path)
     _wait_until_written(run, 100)
     copy = (run / "metrics.jsonl").read_bytes()
     _wait_until_written(run, child.acknowledged + 100)
@@ -106,7 +106,7 @@ def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(t
 
 def test_a_record_file_that_is_cut_short_goes_on_and_the_gap_is_told(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path)
     _wait_until_written(run, 150)
     data = (run / "metrics.jsonl").read_bytes()
     cut = data.find(b"\n", len(data) // 2) + 1
@@ -136,7 +136,7 @@ def test_a_folder_that_goes_elsewhere_keeps_what_it_has_and_the_rest_is_at_the_o
         for folder in (taken, other):
             folder.mkdir()
         logs.symlink_to("first")
-    child = start(LOGS_UNTIL_TOLD, logs)
+    child = start(PROGRAMS / "log_until_end.py", logs)
     child.wait_for_step(100)
     if how == "log_dir is renamed":
         logs.rename(other)
@@ -159,7 +159,7 @@ def test_a_folder_that_goes_elsewhere_keeps_what_it_has_and_the_rest_is_at_the_o
 
 def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path)
     _wait_until_written(run, 100)
     child.limit_files((run / "metrics.jsonl").stat().st_size)
     # It has found the disk full once it has put that into its journal.
@@ -206,7 +206,7 @@ def test_a_script_that_changes_its_working_directory_takes_nothing_away(tmp_path
 @pytest.mark.root
 def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path)
     child.wait_for_step(300)
     with _immutable(run / "metrics.jsonl", run):
         child.tell("new")
@@ -231,7 +231,7 @@ def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
 )
 def test_a_folder_without_write_permission_is_waited_for(tmp_path, start):
     run = tmp_path / "run"
-    child = start(LOGS_UNTIL_TOLD, tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path)
     child.wait_for_step(300)
     run.chmod(0o500)
     child.tell("new")
@@ -267,7 +267,7 @@ def test_a_log_dir_that_cannot_be_written_is_refused_at_once_by_its_name(tmp_pat
 def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
     table = tmp_path / "run" / "metrics.csv"
     # No findings: for their columns the table is written anew, with whatever harm came a moment before that.
-    child = start(LOGS_UNTIL_TOLD.replace("system=False", "system=False, diagnostics=False"), tmp_path)
+    child = start(PROGRAMS / "log_until_end.py", tmp_path, "no-diagnostics")
     child.wait_for_step(200)
     _seconds_until(lambda: table.exists() and table.stat().st_size > 5000)
     if harm == "deleted":

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.faults.children import repair
+from tests.faults.children import PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, assert_table_matches
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import longer
@@ -35,38 +35,6 @@ from toolkit.runfolder.repair import build_table, journals_of, repair_run
 from toolkit.telemetry import TelemetryLogger
 
 SYNC_INTERVAL_S = 0.4
-
-LOGS_AND_NOTES_WHAT_IS_SYNCED = """
-# noted: steps logged; steps that `log.sync()` acknowledged; bytes that a sync of the record file had before it; when.
-log_dir, name, noted_at = sys.argv[1:]
-noted = memoryview(mmap.mmap(os.open(noted_at, os.O_RDWR), 32)).cast("q")
-fdatasync = os.fdatasync
-
-def noting_fdatasync(descriptor):
-    is_record_file = os.readlink(f"/proc/self/fd/{descriptor}").endswith("metrics.jsonl")
-    size, began = os.fstat(descriptor).st_size, time.time()
-    fdatasync(descriptor)
-    if is_record_file and size > noted[2]:
-        noted[2], noted[3] = size, int(began * 1e6)
-
-os.fdatasync = noting_fdatasync
-log = TelemetryLogger(name, log_dir=log_dir, log_every=1, system=False, sync_interval=SYNC_INTERVAL_S)
-
-def sync_now_and_then():
-    while True:
-        time.sleep(0.7)
-        logged = noted[0]
-        # Where the power is gone already, this says so and acknowledges nothing.
-        if log.sync():
-            noted[1] = logged
-
-threading.Thread(target=sync_now_and_then, daemon=True).start()
-for step in range(1_000_000):
-    later = {f"metric_{step // 400}": 1.0}
-    log.log_step(step, train_loss=1.0, twice=2 * step, **later)
-    noted[0] = step + 1
-    time.sleep(0.001)
-""".replace("SYNC_INTERVAL_S", str(SYNC_INTERVAL_S))
 
 _GOING_DOWN = 0x8004587D
 """The ioctl that cuts xfs, ext4 and others off from their disk."""
@@ -130,7 +98,8 @@ def test_a_power_cut_takes_nothing_that_was_synced(
             noted_at = tmp_path / f"noted{number}"
             noted_at.write_bytes(bytes(32))
             process = start_in_background(
-                LOGS_AND_NOTES_WHAT_IS_SYNCED, disk.mounted / "logs", f"run{number}", noted_at
+                PROGRAMS / "log_and_note_syncs.py",
+                *(disk.mounted / "logs", f"run{number}", noted_at, SYNC_INTERVAL_S),
             )
             # One is cut in its first moments, the others once they have synced.
             if number != 1:
@@ -170,54 +139,6 @@ def test_a_power_cut_takes_nothing_that_was_synced(
     assert not any(one.synced_lost for one in found)
 
 
-MODELLED = """
-# A disk that remembers of each file what was synced, so that a power cut can be imagined at any moment.
-import base64, json
-
-synced, calls = {}, {name: getattr(os, name) for name in ("fdatasync", "fsync", "replace")}
-
-def remember(descriptor):
-    path = os.readlink(f"/proc/self/fd/{descriptor}")
-    if path.startswith(sys.argv[1]) and os.path.isfile(path):
-        with open(path, "rb") as file:
-            content = file.read()
-        calls["fdatasync"](descriptor)
-        synced[path] = content
-
-def replace(old, new, **also):
-    calls["replace"](old, new, **also)
-    # What was synced before it got its name is safe under it; what was not may turn out empty.
-    renamed[str(new)] = synced.pop(str(old), None)
-
-renamed = {}
-os.fdatasync = os.fsync = remember
-os.replace = replace
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sync_interval=3600)
-for step in range(1500):
-    later = {f"metric_{step // 400}": 1.0}
-    log.log_step(step, train_loss=1.0, twice=2 * step, **later)
-    if step == 1000:
-        assert log.sync()
-        acknowledged = step + 1
-    time.sleep(0.0005)
-log.flush(60)
-files = {}
-for path in list(log.run_folder.iterdir()):
-    try:
-        files[str(path)] = path.read_bytes()
-    except FileNotFoundError:
-        pass  # it was about to be renamed into its place
-text = lambda data: None if data is None else base64.b64encode(data).decode()
-with open(sys.argv[2], "w") as file:
-    json.dump({
-        "acknowledged": acknowledged,
-        "files": {os.path.basename(path): text(data) for path, data in files.items()},
-        "synced": {os.path.basename(path): text(data) for path, data in synced.items()},
-        "renamed": {os.path.basename(path): text(data) for path, data in renamed.items()},
-    }, file)
-os._exit(0)
-"""
-
 _PAGE = 4096
 
 
@@ -228,7 +149,7 @@ def test_whatever_chance_leaves_of_what_was_not_synced_is_read_and_gone_on_with(
 ):
     cuts = longer(6, 400)
     state_file = tmp_path / "state.json"
-    process = start_in_background(MODELLED, tmp_path / "logs", state_file)
+    process = start_in_background(PROGRAMS / "remember_what_is_synced.py", tmp_path / "logs", state_file)
     process.wait()
     assert state_file.exists(), process.err
     state = json.loads(state_file.read_text())

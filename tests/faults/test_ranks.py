@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.children import repair
+from tests.faults.children import PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.fork_server import A_TRAINING
 from tests.lengths import is_long
@@ -16,39 +16,18 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 LAUNCH = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
 
-TRAINS_TOGETHER = """
-import torch
-import torch.distributed as distributed
-
-# Without a launcher the ranks meet in a file.
-is_alone = os.environ["MASTER_PORT"] == "29511"
-met = {"init_method": f"file://{sys.argv[1]}.met", "rank": int(os.environ["RANK"]), "world_size": 2} if is_alone else {}
-distributed.init_process_group("gloo", **met)
-rank = distributed.get_rank()
-for ranks in ("zero", "all"):
-    with TelemetryLogger("run", log_dir=f"{sys.argv[1]}/{ranks}", log_every=1, ranks=ranks, system=False) as log:
-        for step in range(20):
-            loss = torch.tensor(float(rank + step))
-            distributed.all_reduce(loss)
-            log.log_step(step, train_loss=loss, mine=rank)
-        distributed.barrier()
-    # In one piece, or the words of both ranks come between each other.
-    os.write(1, f"rank {rank} reached {loss.item()}\\n".encode())
-distributed.destroy_process_group()
-"""
-
 
 @pytest.mark.slow
 def test_of_two_ranks_only_the_first_writes_and_every_rank_that_is_asked_to_has_a_file_of_its_own(
     tmp_path, start
 ):
     if is_long():
-        ranks = [start(TRAINS_TOGETHER, tmp_path / "logs", launcher=TORCHRUN)]
+        ranks = [start(PROGRAMS / "train_on_two_ranks.py", tmp_path / "logs", launcher=TORCHRUN)]
     else:
         # As torchrun starts them, but for three imports of torch.
         ranks = [
             start(
-                TRAINS_TOGETHER,
+                PROGRAMS / "train_on_two_ranks.py",
                 tmp_path / "logs",
                 env={**LAUNCH, "RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
                 imported=A_TRAINING,

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS
 from tests.faults.crash_checks import whole_run
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import with_event
@@ -57,67 +57,10 @@ def with_driver(library, sickness):
     return {"DRIVER": str(library), "SICK_DRIVER": str(sickness)}
 
 
-LOADS_THE_DRIVER = """
-import ctypes
-ctypes.CDLL(os.environ["DRIVER"])
-"""
-
-
-ASKS_OFTEN = """
-import toolkit.telemetry.live_run
-from toolkit.telemetry.machine.samplers import sampling
-
-# A source that has not answered for three of its intervals hangs: half a second instead of four.
-toolkit.telemetry.live_run._SAMPLE_EVERY_S = sampling.SHORTEST_INTERVAL_S = 0.1
-"""
-
-ASKS_AGAIN_AND_AGAIN = (
-    LOADS_THE_DRIVER
-    + """
-import json
-from toolkit.telemetry.machine.environment import _nvidia_accelerators
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
-from toolkit.telemetry.machine.samplers.sampler import NothingToSample
-
-def sampled(sickness):
-    "What two rounds under `sickness` and one behind it say, and how many failures were counted."
-    with open(os.environ["SICK_DRIVER"], "w") as file:
-        file.write(sickness)
-    guard = Guard()
-    sampler = NvmlSampler(guard=guard, environ={})
-    values = {}
-    for _ in range(2):
-        with guard.catch("sampling"):
-            try:
-                values = dict(sampler.sample())
-            except NothingToSample:
-                values = {"nothing": 1}
-    with guard.catch("describing"):
-        _nvidia_accelerators()
-    with guard.catch("closing"):
-        sampler.close()
-    return values, guard.total
-
-import logging
-logging.disable(logging.CRITICAL)
-well, failures = sampled("")
-print(json.dumps({"well": well, "failures": failures}))
-for function, code in json.loads(sys.argv[1]):
-    values, failures = sampled(f"{function} {code}\\n")
-    wrong = {name: value for name, value in values.items() if name != "nothing" and value != well.get(name)}
-    print(json.dumps({"function": function, "code": code, "kept": len(values), "wrong": wrong, "failures": failures}))
-began = time.monotonic()
-values, failures = sampled("lies 1\\n")
-print(json.dumps({"lies": values, "failures": failures, "seconds": time.monotonic() - began}))
-"""
-)
-
-
 def test_no_error_and_no_lie_of_a_driver_becomes_a_value(tmp_path, start, driver, record_property):
     cases = [(function, code) for function in FUNCTIONS for code in CODES]
     sickness = tmp_path / "sickness"
-    child = start(ASKS_AGAIN_AND_AGAIN, json.dumps(cases), env=with_driver(driver, sickness))
+    child = start(PROGRAMS / "ask_a_sick_driver.py", json.dumps(cases), env=with_driver(driver, sickness))
     ended = child.end(200)
 
     assert ended.code == 0, ended.err
@@ -135,46 +78,6 @@ def test_no_error_and_no_lie_of_a_driver_becomes_a_value(tmp_path, start, driver
     assert {answer["code"] for answer in unseen} <= {3, 4, 9, 12, 13}, unseen
     assert lies["lies"] in ({}, {"nothing": 1}), "better no value than a false one"
     assert lies["seconds"] < 60.0, "a driver that counts four billion GPUs is not asked for each of them"
-
-
-LOGS_BESIDE_A_DRIVER = (
-    LOADS_THE_DRIVER
-    + ASKS_OFTEN
-    + """
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=20.0)
-slowest = SlowestCall()
-deadline = time.monotonic() + 120
-step = 0
-
-def log_until(is_done):
-    global step
-    while not is_done(log._run._sampling) and time.monotonic() < deadline:
-        slowest.of(log.log_step, step, train_loss=1.0)
-        step += 1
-        time.sleep(0.05)
-
-if sys.argv[3]:
-    log_until(lambda sampling: "gpu/0/util" in sampling.latest())
-    with open(os.environ["SICK_DRIVER"], "w") as file:
-        file.write(sys.argv[3])
-if "hang" in sys.argv[2] + sys.argv[3]:
-    hangs_at_the_end = "nvmlShutdown" in sys.argv[3]
-    # Until a system record says so.
-    import re
-
-    records = log.run_folder / "metrics.jsonl"
-    named = re.compile(rb'"not_answering":[[][^]]*"nvml"')
-    log_until(lambda _: hangs_at_the_end or records.exists() and named.search(records.read_bytes()))
-else:
-    log_until(lambda sampling: any("GPU 0" in kind for kind in log.guard.counts))
-began = time.monotonic()
-log.close()
-print(f"closing={time.monotonic() - began}")
-print(f"slowest={slowest.seconds}")
-print(f"steps={step}")
-sys.exit(7)
-"""
-)
 
 
 @pytest.mark.slow
@@ -199,7 +102,13 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
         sickness.write_text(at_first)
         folder = tmp_path / str(number)
         # All at once: each of them mostly waits.
-        child = start(LOGS_BESIDE_A_DRIVER, folder, at_first, later, env=with_driver(driver, sickness))
+        child = start(
+            PROGRAMS / "log_beside_a_sick_driver.py",
+            folder,
+            at_first,
+            later,
+            env=with_driver(driver, sickness),
+        )
         children[way] = folder, child
     slowest, closing = 0.0, 0.0
     for way, (folder, child) in children.items():
@@ -309,43 +218,14 @@ def test_nonsense_from_psutil_is_not_written_down_as_a_value(monkeypatch, nonsen
     assert answers_of(HostSampler(guard=Guard(), clock=clock), clock) == {}
 
 
-LOGS_BESIDE_AN_ODD_PSUTIL = (
-    ASKS_OFTEN
-    + """
-import re
-import psutil
-how = sys.argv[2]
-
-def odd(*_, **__):
-    if how == "exits":
-        sys.exit("a library that thinks it is a program")
-    threading.Event().wait()
-
-psutil.virtual_memory = odd
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=20.0)
-slowest = SlowestCall()
-deadline = time.monotonic() + 100
-wanted = {"hangs": rb'"not_answering":[[][^]]*"host"', "exits": rb"it ended its own thread"}[how]
-records = log.run_folder / "metrics.jsonl"
-step = 0
-is_told = lambda: records.exists() and re.search(wanted, records.read_bytes())
-while time.monotonic() < deadline and not is_told():
-    slowest.of(log.log_step, step, train_loss=1.0)
-    step += 1
-    time.sleep(0.02)
-log.close()
-print(f"slowest={slowest.seconds}")
-print(f"steps={step}")
-sys.exit(7)
-"""
-)
-
-
 @in_make_faults
 def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
     tmp_path, start, record_property
 ):
-    children = {how: start(LOGS_BESIDE_AN_ODD_PSUTIL, tmp_path / how, how) for how in ("hangs", "exits")}
+    children = {
+        how: start(PROGRAMS / "log_beside_an_odd_psutil.py", tmp_path / how, how)
+        for how in ("hangs", "exits")
+    }
     for how, child in children.items():
         ended = child.end()
         assert ended.code == 7, ended.err

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.faults.children import ROOT, repair
+from tests.faults.children import PROGRAMS, ROOT, repair
 from tests.faults.crash_checks import (
     assert_nothing_is_missing,
     assert_steps,
@@ -51,40 +51,6 @@ for name in sys.argv[2:]:
 
 KILLS = longer(20, 1_000)
 
-WAYS_TO_LOG = """
-# Logs in the way that is asked for until it is killed. `done[n]` is how many records of series n were acknowledged.
-log_dir, name, way, acknowledged_at = sys.argv[1:]
-done = memoryview(mmap.mmap(os.open(acknowledged_at, os.O_RDWR), 64)).cast("q")
-options = {"log_every": 1, "system": way == "paced", "csv": way not in ("fast", "threads")}
-log = TelemetryLogger(name, log_dir=log_dir, **options)
-
-def log_series(series, text, pause_every):
-    for number in range(60_000):
-        log.log_event("mine", series=series, number=number, text=text)
-        done[series] = number + 1
-        if number % pause_every == 0:
-            time.sleep(0.001)
-
-if way == "threads":
-    for series in range(1, 4):
-        threading.Thread(target=log_series, args=(series, "short", 5), daemon=True).start()
-if way in ("threads", "large"):
-    log_series(0, *(("short", 5) if way == "threads" else ("x" * 30_000, 1)))
-wide = {f"metric_{number}": 0.5 for number in range(60 if way == "wide" else 2)}
-for number in range(300 if way == "closing" else 60_000):
-    if way == "spans":
-        with log.span("forward"), log.span("attention"):
-            pass
-    log.log_step(number, train_loss=1.0 / (number + 1), twice=number * 2, **wide)
-    done[0] = number + 1
-    if number % (200 if way == "fast" else 7) == 0:
-        time.sleep(0.001)
-done[7] = 1
-log.close()
-done[7] = 2
-signal.pause()
-"""
-
 RATES = ("fast", "paced", "spans", "wide", "large", "threads")
 
 
@@ -105,7 +71,7 @@ def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, start_in_
         way, kind, after_s = plan[name]
         acknowledged_at = tmp_path / f"acknowledged-{name}"
         acknowledged_at.write_bytes(bytes(64))
-        process = start_in_background(WAYS_TO_LOG, runs, name, way, acknowledged_at)
+        process = start_in_background(PROGRAMS / "log_in_one_way.py", runs, name, way, acknowledged_at)
         if kind != 9:
             slot = 7 if kind == 8 else 0
             wait_until(lambda: _counts(acknowledged_at)[slot], process)
@@ -195,35 +161,11 @@ def _lost(records, acknowledged):
     return sum(max(0, other - one) for one, other in zip(there, acknowledged[:7], strict=True))
 
 
-STALLS_IN_THE_MIDDLE_OF_A_WRITE = """
-# The disk takes the first bytes of a batch and then does not answer: a kill now leaves half a line in the file.
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, csv=False)
-log.log_event("first")
-log.flush(60)
-write = os.write
-
-def write_a_part(descriptor, data):
-    if not os.readlink(f"/proc/self/fd/{descriptor}").endswith("metrics.jsonl"):
-        return write(descriptor, data)
-    lines = bytes(data).split(b"\\n")
-    keep = {"half a line": len(lines[0]) // 2, "all but the newline": len(lines[0])}[sys.argv[2]]
-    write(descriptor, bytes(data)[:keep])
-    print("stalled", flush=True)
-    threading.Event().wait()
-
-os.write = write_a_part
-for step in range(int(sys.argv[3])):
-    log.log_step(step, train_loss=1.0)
-print("logged", flush=True)
-signal.pause()
-"""
-
-
 @pytest.mark.parametrize("written", ["half a line", "all but the newline"])
 @pytest.mark.parametrize("steps", [1, 300])
 @pytest.mark.parametrize("by", ["repair", "the next session"])
 def test_a_line_that_the_kill_cut_is_completed(tmp_path, start, written, steps, by):
-    child = start(STALLS_IN_THE_MIDDLE_OF_A_WRITE, tmp_path, written, steps)
+    child = start(PROGRAMS / "stall_in_a_write.py", tmp_path, written, steps)
     child.wait_for_line("logged")
     wait_until(lambda: not (tmp_path / "run" / "metrics.jsonl").read_bytes().endswith(b"\n"), child.process)
     child.kill()
@@ -257,49 +199,10 @@ def test_a_kill_without_shared_memory_loses_nothing_either(tmp_path, start, by):
     assert not list((tmp_path / "run").glob("*.journal"))
 
 
-GROWS_A_COLUMN_A_STEP = """
-import toolkit.runfolder.csv_table
-
-# A table that takes long to write anew, as on a machine that is busy elsewhere, is otherwise put off.
-toolkit.runfolder.csv_table._QUICK_S = 60.0
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-for step in range(10):
-    log.log_step(step, train_loss=1.0, metric_0=step)
-    acknowledged.set(step)
-log.flush(60)
-replace, write = os.replace, os.write
-stall_at = sys.argv[2]
-
-def stall():
-    print("stalled", flush=True)
-    threading.Event().wait()
-
-def replace_or_stall(source, target, **kwargs):
-    if stall_at == "renaming" and str(target).endswith("metrics.csv"):
-        stall()
-    replace(source, target, **kwargs)
-
-def write_or_stall(descriptor, data):
-    if stall_at == "writing" and ".metrics.csv." in os.readlink(f"/proc/self/fd/{descriptor}"):
-        write(descriptor, bytes(data)[: len(data) // 2])
-        stall()
-    return write(descriptor, data)
-
-os.replace, os.write = replace_or_stall, write_or_stall
-step = 10
-while True:
-    log.log_step(step, train_loss=1.0, **{f"metric_{step // 10}": step})
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.002)
-"""
-
-
 @pytest.mark.parametrize("moment", ["writing", "renaming"])
 def test_a_kill_while_the_table_gets_new_columns_leaves_a_readable_table(tmp_path, start, moment):
     run = tmp_path / "run"
-    child = start(GROWS_A_COLUMN_A_STEP, tmp_path, moment)
+    child = start(PROGRAMS / "stall_while_the_table_grows.py", tmp_path, moment)
     child.wait_for_line("stalled")
     child.kill()
     at_once = pd.read_csv(run / "metrics.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.faults.children import LONGEST_PAUSE_S
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS
 from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
 from tests.records import with_event
@@ -14,28 +14,7 @@ STEPS = longer(8_000, 30_000)
 
 def test_eight_threads_log_at_once(tmp_path, start):
     ended = start(
-        """
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
-        slowest = [SlowestCall() for _ in range(8)]
-        together = threading.Barrier(8)
-
-        def work(number):
-            together.wait()
-            for step in range(400):
-                slowest[number].of(log.log_step, 400 * number + step, train_loss=1.0, thread=number)
-                slowest[number].of(log.log_event, "mine", thread=number, count=step)
-                if step % 50 == 0:
-                    time.sleep(0.001)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        log.close()
-        print(f"slowest={max(each.seconds for each in slowest)}")
-        sys.exit(7)
-        """,
+        PROGRAMS / "log_from_eight_threads.py",
         tmp_path,
     ).end()
 
@@ -164,46 +143,7 @@ print(f"returned={returned}")
 
 def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path, start, record_property):
     ended = start(
-        """
-        # A time limit as people write it, in a loop that does nothing but log.
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
-        log.log_start()
-        raised = arrived = returned = 0
-        is_open = False
-
-        def handle(signal_number, frame):
-            global raised
-            if is_open:
-                raised += 1
-                raise TimeoutError("too slow")
-
-        signal.signal(signal.SIGALRM, handle)
-        step = 0
-        while raised < 150:
-            step += 1
-            try:
-                is_open = True
-                signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.000003 * (step % 50))
-                for turn in range(20):
-                    log.log_step(20 * step + turn, train_loss=1.0, text="a")
-                    with log.span("forward"), log.span("mine"):
-                        pass
-                    log.log_event("mine", value=turn)
-                    returned += 1
-                is_open = False
-            except TimeoutError:
-                is_open = False
-                arrived += 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        log.log_event("behind")
-        assert log.flush(60), "a lock was left held"
-        log.close()
-        print(f"raised={raised}")
-        print(f"arrived={arrived}")
-        print(f"returned={returned}")
-        print(f"swallowed={log.guard.total}")
-        sys.exit(7)
-        """,
+        PROGRAMS / "raise_in_a_signal_handler.py",
         tmp_path,
     ).end()
 
@@ -220,32 +160,7 @@ def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path,
 
 def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start):
     ended = start(
-        """
-        import gc
-
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
-
-        destroyed = []
-
-        class LogsAtItsEnd:
-            def __init__(self):
-                self.itself = self
-
-            def __del__(self):
-                log.log_event("destroyed")
-                destroyed.append(1)
-
-        gc.set_threshold(7)  # a collection falls into the middle of calls of ours, too
-        for step in range(1000):
-            LogsAtItsEnd()
-            log.log_step(step, train_loss=1.0, extra={"a": [step]})
-        # A collection may be going on in another thread, and this one is then none.
-        while len(destroyed) < 1000:
-            gc.collect()
-            time.sleep(0.01)
-        log.close()
-        sys.exit(7)
-        """,
+        PROGRAMS / "log_while_destroyed.py",
         tmp_path,
     ).end()
 

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -515,67 +514,7 @@ def test_in_any_order_all_ranks_take_an_action_at_the_same_step_or_none_does(siz
 
 # ---------------------------------------------------------------- real process groups
 
-PROGRAM = textwrap.dedent(
-    """
-    import datetime, json, os, random, sys, threading, time
-    import torch, torch.distributed as dist
-    from tests.waiting import wait_until
-    from toolkit.core.group_store import process_group_store
-    from toolkit.telemetry.control.consensus import StepConsensus
-    from toolkit.core.clock import SystemClock
-
-    rank, size, address, rounds, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
-    torch.set_num_threads(1)
-    patience = datetime.timedelta(seconds=120)
-    if rank == 0:
-        # Rank 0 takes a port that is free and tells it: one that somebody looked up before may be taken by now.
-        store = dist.TCPStore("127.0.0.1", 0, None, True, timeout=patience, wait_for_workers=False)
-        with open(address + ".part", "w") as file:
-            file.write(str(store.port))
-        os.replace(address + ".part", address)
-    else:
-        wait_until(lambda: os.path.exists(address))
-        with open(address) as file:
-            port = int(file.read())
-        store = dist.TCPStore("127.0.0.1", port, None, False, timeout=patience)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=patience)
-    agreement = StepConsensus(
-        process_group_store(), rank, size, clock=SystemClock(), prefix="telemetry", lead_s=0.08
-    )
-    chance = random.Random(rank)
-    taken, running, step, longest = [], True, -1, 0.0
-
-    def background():
-        proposed = 0
-        while running:
-            if rank == 0 and proposed == len(taken) < rounds and chance.random() < 0.3:
-                agreement.propose(f"stop-{proposed}", 0.004)
-                proposed += 1
-            agreement.poll(step)
-            time.sleep(chance.uniform(0.005, 0.03))
-
-    thread = threading.Thread(target=background)
-    thread.start()
-    value = torch.ones(1)
-    while len(taken) < rounds:
-        step += 1
-        if rank == step // 50 % size:  # the slow one changes
-            time.sleep(chance.uniform(0.0, 0.008))
-        dist.all_reduce(value)
-        value.fill_(1.0)
-        started = time.monotonic()
-        actions = agreement.due(step)
-        longest = max(longest, time.monotonic() - started)
-        taken += [(action, step) for action in actions]
-    running = False
-    thread.join()
-    # The store goes with rank 0; a rank that the machine holds up for some seconds still has to read the last step.
-    agreement.close(timeout_s=60.0)
-    with open(out, "w") as file:
-        json.dump({"taken": taken, "steps": step, "longest": longest, "given_up": agreement.take_given_up()}, file)
-    # No last barrier: each rank simply leaves, as a stopped training does.
-    """
-)
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.mark.slow
@@ -583,12 +522,17 @@ PROGRAM = textwrap.dedent(
 @pytest.mark.parametrize("size", [2, 3] if is_long() else [2])
 def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
     rounds = longer(4, 8)
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
     source = str(Path(toolkit.__file__).parent.parent)
     ranks = [
         start_python(
-            [program, rank, size, tmp_path / "address", rounds, tmp_path / f"{rank}.json"],
+            [
+                PROGRAMS / "agree_on_steps.py",
+                rank,
+                size,
+                tmp_path / "address",
+                rounds,
+                tmp_path / f"{rank}.json",
+            ],
             A_TRAINING,
             env={**os.environ, "PYTHONPATH": source, "GLOO_SOCKET_IFNAME": "lo"},
             stderr=subprocess.PIPE,
@@ -610,48 +554,11 @@ def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
     assert len({result["steps"] for result in results}) == 1
 
 
-ENDS_WHILE_THE_STORE_IS_SILENT = textwrap.dedent(
-    """
-    import os, signal, subprocess, sys, threading, time
-    from torch.distributed import TCPStore
-    from toolkit.core.group_store import asking_in_background
-
-    serve = (
-        "import time; from torch.distributed import TCPStore\\n"
-        "store = TCPStore('127.0.0.1', 0, None, True, wait_for_workers=False)\\n"
-        "print(store.port, flush=True)\\n"
-        "time.sleep(600)"
-    )
-    server = subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    store = TCPStore("127.0.0.1", int(server.stdout.readline()), None, False)
-    os.kill(server.pid, signal.SIGSTOP)
-    begun = threading.Event()
-
-    def ask():
-        with asking_in_background():
-            begun.set()
-            store.check(["nothing"])
-
-    class Slow:
-        # The interpreter takes its time over the end, as it does with many modules.
-        def __del__(self, sleep=time.sleep):
-            sleep(4)
-
-    slow = Slow()
-    threading.Thread(target=ask, daemon=True).start()
-    begun.wait()
-    wake = f"sleep 2; kill -CONT {server.pid}; sleep 10; kill {server.pid}"
-    subprocess.Popen(["sh", "-c", wake], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    sys.exit(7)
-    """
-)
-
-
 @in_make_faults
 @pytest.mark.slow
 def test_a_store_that_is_silent_at_the_end_does_not_change_how_a_process_ends():
     ended = subprocess.run(
-        [sys.executable, "-c", ENDS_WHILE_THE_STORE_IS_SILENT],
+        [sys.executable, PROGRAMS / "end_while_the_store_is_silent.py"],
         env={**os.environ, "PYTHONPATH": str(Path(toolkit.__file__).parent.parent)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,39 +15,13 @@ from tests.waiting import wait_until
 
 pytest.importorskip("torch")
 
-SCRIPT = """
-import sys, time
-import torch
-import torch.distributed as dist
-from toolkit.telemetry import TelemetryLogger
-
-folder, ranks = sys.argv[1:3]
-dist.init_process_group("gloo")
-log = TelemetryLogger("together", log_dir=folder, log_every=5, ranks=ranks, close_timeout=60.0)
-log.declare_action("stop")
-value = torch.ones(1)
-stopped_at = None
-for step in range(1, 20_000):
-    dist.all_reduce(value)
-    value /= dist.get_world_size()
-    time.sleep(0.01 if dist.get_rank() else 0.012)
-    log.log_step(step, train_loss=1.0 / step)
-    if log.should_stop:
-        stopped_at = step
-        break
-with open(f"{folder}/stopped-{dist.get_rank()}", "w") as file:
-    file.write(str(stopped_at))
-log.close()
-dist.destroy_process_group()
-"""
+PROGRAM = Path(__file__).parent / "programs" / "train_until_stopped.py"
 
 
 @in_make_faults
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("ranks", ["all", "zero"] if is_long() else ["all"])
 def test_all_ranks_stop_at_the_same_step(tmp_path, ranks):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     process = subprocess.Popen(
         [
@@ -55,7 +30,7 @@ def test_all_ranks_stop_at_the_same_step(tmp_path, ranks):
             "torch.distributed.run",
             "--standalone",
             "--nproc-per-node=2",
-            script,
+            PROGRAM,
             tmp_path,
             ranks,
         ],

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,36 +11,7 @@ from toolkit.runfolder.manifest import read_manifest
 from toolkit.timing.history import read_run_time
 
 ROOT = Path(__file__).resolve().parents[2]
-
-TRAINING = textwrap.dedent(
-    """
-    import os, signal, sys, time
-    from toolkit.telemetry import TelemetryLogger
-
-    log_dir, first, last, is_killed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "killed"
-    log = TelemetryLogger("run", log_dir=log_dir, log_every=5, resume=True, system=False)
-    with log.span("model_init"):
-        time.sleep(0.05)
-    log.log_start(training={"resumed_from_step": first})
-    with log.span("training_loop"):
-        for step in range(first + 1, last + 1):
-            with log.span("data_loading"):
-                time.sleep(0.001)
-            with log.span("training_iteration"):
-                time.sleep(0.003)
-            log.log_step(step, train_loss=1.0 / step)
-            if step % 20 == 0:
-                with log.span("validation_loop"):
-                    time.sleep(0.04)
-                with log.span("checkpoint_save_sync"):
-                    time.sleep(0.02)
-                log.log_checkpoint(step, "model.safetensors", seconds=0.02)
-        if is_killed:
-            log.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-    log.close()
-    """
-)
+PROGRAM = Path(__file__).parent / "programs" / "train_for_the_ledger.py"
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +19,7 @@ def folder(tmp_path_factory):
     """A run that was killed at step 50, and again at 75 after it had resumed from 40, and then finished."""
     log_dir = tmp_path_factory.mktemp("logs")
     for first, last, how in ((0, 50, "killed"), (40, 75, "killed"), (60, 80, "finished")):
-        command = [sys.executable, "-c", TRAINING, str(log_dir), str(first), str(last), how]
+        command = [sys.executable, PROGRAM, str(log_dir), str(first), str(last), how]
         subprocess.run(command, cwd=ROOT, timeout=100, capture_output=True)
     return log_dir / "run"
 

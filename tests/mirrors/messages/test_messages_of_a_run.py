@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -521,24 +522,7 @@ def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
 # ------------------------------------------------------------ whole processes
 
 
-TRAINING = """
-import yaml
-log = TelemetryLogger.from_config(yaml.safe_load(sys.argv[1]))
-log.log_start(training={"max_steps": 20})
-
-def is_reported():
-    log.flush()
-    return b'"event":"message"' in (log.run_folder / "metrics.jsonl").read_bytes()
-
-if sys.argv[3] == "wait":
-    wait_until(is_reported)
-for step in range(1, 21):
-    log.log_step(step, train_loss=1.0 / step, lr=1e-4)
-    if step == 12 and sys.argv[2] == "crash":
-        raise RuntimeError("CUDA out of memory in /home/jane/secret-project/train.py")
-if sys.argv[2] == "close":
-    log.close()
-"""
+TRAINING = Path(__file__).parent / "programs" / "train_and_send_messages.py"
 
 
 def training_yaml(folder, close_timeout=60.0):

@@ -34,57 +34,15 @@ from toolkit.telemetry.records.device_scalars import PendingScalar
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
-# In the style of W&B's own examples; the import is the only line that differs.
-SCRIPT = """
-    import argparse, math, random
-    {wandb}
-
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--epochs", type=int, default=3)
-    args = parser.parse_args([])
-
-    wandb.login()
-    run = wandb.init(
-        project="greyjacket",
-        name="typical",
-        config=args,
-        tags=["baseline"],
-        notes="a typical script",
-        group="g1",
-        job_type="train",
-        settings=wandb.Settings(console="off", x_disable_stats=True),
-    )
-    wandb.config.update({{"batch_size": 4}})
-    config = wandb.config
-    wandb.define_metric("val/acc", summary="max")
-    wandb.define_metric("val/loss", summary="min")
-
-    random.seed(7)
-    table = wandb.Table(columns=["epoch", "guess", "truth"])
-    weight = 3.0
-    for epoch in range(config.epochs):
-        for batch in range(config["batch_size"]):
-            loss = weight**2
-            weight -= config.lr * 2 * weight + random.uniform(-0.01, 0.01)
-            wandb.log({{"train/loss": loss, "optim": {{"lr": config.lr}}, "epoch": epoch}})
-        wandb.log({{"val/loss": weight**2 + 0.1 * (epoch == 2)}}, commit=False)
-        run.log({{"val/acc": 1 - abs(weight) / 3, "weights": wandb.Histogram([weight, 1.0, 2.0])}})
-        table.add_data(epoch, round(weight, 3), 0.0)
-    wandb.log({{"late": 1.0}}, step=40)
-    wandb.log({{"later": 2.0}}, step=40)
-    wandb.log({{"latest": 3.0}})
-    wandb.log({{"after": math.nan}})
-    wandb.log({{"predictions": table}})
-    run.summary["best"] = 0.5
-    run.alert(title="Low accuracy", text="it is low", level=wandb.AlertLevel.WARN)
-    print("STEP", run.step)
-    wandb.finish()
-"""
+# The import is the only line in which a script for W&B differs.
+OUR_IMPORT = "import toolkit.telemetry.compat.wandb as wandb"
+PROGRAMS = Path(__file__).with_name("programs")
+SCRIPT = PROGRAMS / "typical_wandb_script.py"
 
 
 def run_script(folder, line, script=SCRIPT, **environment):
-    text = textwrap.dedent(script).format(wandb=line)
+    assert OUR_IMPORT in script.read_text()
+    text = script.read_text().replace(OUR_IMPORT, line)
     finished = subprocess.run(
         [sys.executable, "-c", text],
         cwd=folder,
@@ -102,7 +60,7 @@ def both(tmp_path_factory):
     """The same script through the real W&B, offline, and through ours: what each of them kept."""
     theirs, ours = tmp_path_factory.mktemp("theirs"), tmp_path_factory.mktemp("ours")
     finished = run_script(theirs, "import wandb", WANDB_MODE="offline", WANDB_SILENT="true")
-    mine = run_script(ours, "import toolkit.telemetry.compat.wandb as wandb")
+    mine = run_script(ours, OUR_IMPORT)
     assert mine.stdout.splitlines()[-1] == finished.stdout.splitlines()[-1] == "STEP 43"
     # It watches itself: the script logs a NaN.
     assert [line.split(" from")[0] for line in mine.stderr.splitlines()] == [
@@ -188,53 +146,8 @@ def test_a_typical_script_leaves_its_table_histograms_and_alert(both):
     assert (alert["title"], alert["text"], alert["level"]) == ("Low accuracy", "it is low", "WARN")
 
 
-# What people ask of W&B besides: each line that it prints is one that W&B itself prints.
-ASKING = """
-    import multiprocessing, os, sys, typing
-    import numpy, torch
-    {wandb}
-
-    def hinted(run: wandb.sdk.wandb_run.Run | None, table: typing.Optional[wandb.Table] = None): ...
-
-    def in_a_child(queue):
-        run = wandb.init(project="p", name="child")
-        run.log({{"loss": 1.0}})
-        queue.put((run.name, run.step))
-
-    print(wandb.run, wandb.__version__.count("."))
-    for name in ("Error", "CommError", "UsageError", "AuthenticationError", "UnsupportedError"):
-        print(name, issubclass(getattr(wandb.errors, name), wandb.Error))
-    with wandb.init(project="p", name="asking", config={{"lr": 0.1, "nested": {{"a": [1, 2]}}}}, tags=["a"]) as run:
-        print(isinstance(run, wandb.sdk.wandb_run.Run), isinstance(wandb.run, wandb.Run), run is wandb.run)
-        print(run.config.nested["a"], "lr" in wandb.config, wandb.config.get("none", 3), dict(wandb.config))
-        run.name, run.notes = "renamed", "noted"
-        run.tags = run.tags + ("b",)
-        run.tags += ("c",)
-        print(run.name, run.notes, run.tags)
-        run.log({{"outer": {{"inner": {{"x": 1}}}}, "list": [1, 2], "array": numpy.arange(3)}})
-        run.log({{"tensor": torch.arange(4), "one": torch.tensor([3.5]), "text": "t", "yes": True}}, commit=False)
-        run.log({{"q": 1}}, step=numpy.int64(31))
-        run.log({{"q": 2}}, step=torch.tensor(32))
-        wandb.log({{}})
-        seen = ("outer", "list", "array", "tensor", "one", "text", "yes", "q", "missing")
-        print([run.summary.get(name) for name in seen], run.step)
-        child = multiprocessing.get_context("fork")
-        queue = child.Queue()
-        process = child.Process(target=in_a_child, args=(queue,))
-        process.start()
-        print(queue.get(timeout=60))
-        process.join(60)
-        print(process.exitcode)
-    print(wandb.run)
-    made = wandb.sdk.lib.runid.generate_id()
-    print(type(made).__name__, len(made), made.isalnum())
-    first = wandb.init(project="p", id=made, resume="allow")
-    print(first.id == made, wandb.init(project="p") is first, wandb.init(project="p", reinit=True) is first)
-    wandb.finish()
-    with wandb.init(project="p", mode="disabled") as run:
-        wandb.log({{"a": 1}})
-        print(run is wandb.run, run.disabled, run.url, run.project)
-"""
+# Each line that it prints is one that W&B itself prints.
+ASKING = PROGRAMS / "ask_wandb.py"
 
 
 @in_make_faults
@@ -246,7 +159,7 @@ def test_a_script_is_answered_what_wandb_answers(tmp_path):
     theirs = run_script(
         tmp_path / "theirs", "import wandb", ASKING, WANDB_MODE="offline", WANDB_SILENT="true"
     )
-    ours = run_script(tmp_path / "ours", "import toolkit.telemetry.compat.wandb as wandb", ASKING)
+    ours = run_script(tmp_path / "ours", OUR_IMPORT, ASKING)
     lines = [line for line in ours.stdout.splitlines() if not line.startswith("[telemetry]")]
 
     assert lines == theirs.stdout.splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import textwrap
 import threading
 from pathlib import Path
 
@@ -13,41 +12,12 @@ from tests.fork_server import run_python
 from toolkit.telemetry.errors.stack import frame_of_main_thread, frames_of_threads
 
 ROOT = Path(__file__).parents[3]
-
-# With `sys._current_frames` itself, Python 3.11.7 hangs within the first hundred rounds.
-COLLECTS_WITHIN = """
-    import gc, threading
-    from toolkit.telemetry.errors.stack import frames_of_threads
-
-    class Holder:
-        pass
-
-    def make_garbage():
-        holder = Holder()
-        holder.itself, holder.local = holder, threading.local()
-        holder.local.value = 1
-
-    def wait_deep_down(levels):
-        if levels:
-            wait_deep_down(levels - 1)
-        while not stop.wait(0.0005):
-            pass
-
-    stop = threading.Event()
-    for _ in range(20):
-        threading.Thread(target=wait_deep_down, args=(20,), daemon=True).start()
-    gc.set_threshold(25)
-    for _ in range(3000):
-        make_garbage()
-        assert len(frames_of_threads()) == 21
-    stop.set()
-    print("no hang")
-"""
+PROGRAM = Path(__file__).parent / "programs" / "collect_while_frames_are_read.py"
 
 
 def test_a_collection_that_falls_due_meanwhile_does_not_hang_the_process():
     done = run_python(
-        ["-c", textwrap.dedent(COLLECTS_WITHIN)],
+        [PROGRAM],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -9,7 +9,6 @@ import os
 import pickle
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -481,47 +480,14 @@ def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
         TelemetryTracker(make_logger(tmp_path, enabled=False), log_dir="logs")
 
 
-TWO_RANKS = """
-    import json
-    import time
-    from pathlib import Path
-    import torch
-    from accelerate import Accelerator
-    from toolkit.runfolder.control import write_request
-    from toolkit.telemetry.integrations.accelerate import TelemetryTracker
-
-    tracker = TelemetryTracker(log_dir="logs", run_name="r", system=False, csv=False)
-    accelerator = Accelerator(cpu=True, log_with=tracker)
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    tracker.watch(accelerator, save_to="saved")
-    accelerator.init_trackers("project")
-    for step in range(1, 1000):
-        with accelerator.accumulate(model):
-            loss = model(torch.ones(1, 2)).mean()
-            accelerator.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-        accelerator.log({"loss": loss.detach()}, step=step)
-        if tracker.should_stop:
-            break
-        if step == 3 and accelerator.is_main_process:
-            write_request(tracker.tracker.run_folder, actions=["save_and_stop"])
-        time.sleep(0.05)
-    accelerator.end_training()
-    left = sorted({"log", "accumulate", "backward"} & set(vars(accelerator)))
-    # A file each: torchrun starts ranks with -u, and then two that print cut each other's lines.
-    Path(f"rank-{accelerator.process_index}.json").write_text(json.dumps({"stopped_at": step, "left": left}))
-"""
+TWO_RANKS = Path(__file__).parent / "programs" / "accelerate_on_two_ranks.py"
 
 
 @in_make_faults
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
-    (tmp_path / "job.py").write_text(textwrap.dedent(TWO_RANKS))
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "job.py"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", TWO_RANKS],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -954,47 +954,12 @@ def test_the_older_name_of_the_package_works_too(tmp_path, imports, both):
     assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2, 3]
 
 
-TWO_RANKS = """
-    import time
-    import lightning.pytorch as pl
-    import torch
-    from toolkit.runfolder.control import write_request
-    from toolkit.telemetry.integrations.lightning import TelemetryCallback
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(2, 1)
-
-        def training_step(self, batch, batch_idx):
-            if self.global_rank == 0 and self.global_step == 3:
-                write_request(callback.telemetry.run_folder, actions=["save_and_stop"])
-            time.sleep(0.05)
-            loss = self.layer(batch).mean()
-            self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
-            return loss
-
-        def validation_step(self, batch, batch_idx):
-            self.log("val_loss", self.layer(batch).mean(), sync_dist=True)
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    callback = TelemetryCallback(log_dir="logs", run_name="r", log_every=1, system=False)
-    trainer = pl.Trainer(
-        max_epochs=100, devices=2, strategy="ddp", accelerator="cpu", enable_progress_bar=False, logger=False,
-        enable_checkpointing=False, enable_model_summary=False, callbacks=[callback],
-    )
-    batches = torch.utils.data.DataLoader(torch.ones(40, 2), batch_size=2)
-    trainer.fit(Module(), batches, batches)
-    print("rank", trainer.global_rank, "stopped at", trainer.global_step, callback.guard.counts, flush=True)
-"""
+PROGRAMS = Path(__file__).with_name("programs")
 
 
-def run_job(folder, script):
-    (folder / "job.py").write_text(textwrap.dedent(script))
+def run_job(folder, program):
     done = subprocess.run(
-        [sys.executable, "job.py"],
+        [sys.executable, program],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -1008,7 +973,7 @@ def run_job(folder, script):
 @in_make_faults
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
-    said = run_job(tmp_path, TWO_RANKS)
+    said = run_job(tmp_path, PROGRAMS / "lightning_on_two_ranks.py")
 
     (answer,) = records(tmp_path, "control_change")
     step = answer["global_step"]
@@ -1018,43 +983,10 @@ def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [step]
 
 
-OLDER_THAN_ITS_RANKS = """
-    import lightning.pytorch as pl
-    import torch
-    from toolkit.runfolder.control import write_request
-    from toolkit.telemetry.integrations.lightning import TelemetryCallback
-    from toolkit.telemetry.logger import TelemetryLogger
-
-    class Module(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(2, 1)
-
-        def training_step(self, batch, batch_idx):
-            if self.global_rank == 0 and self.global_step == 3:
-                write_request(log.run_folder, actions=["save_and_stop"])
-                log._run.rank_control.poller.poll()
-            return self.layer(batch).mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    log = TelemetryLogger("r", log_dir="logs", log_every=1, system=False)
-    log.declare_action("stop")
-    trainer = pl.Trainer(
-        max_epochs=1, devices=2, strategy="ddp", accelerator="cpu", enable_progress_bar=False, logger=False,
-        enable_checkpointing=False, enable_model_summary=False, callbacks=[TelemetryCallback(log)],
-    )
-    trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(40, 2), batch_size=2))
-    print("rank", trainer.global_rank, "ended at", trainer.global_step, flush=True)
-    log.close()
-"""
-
-
 @pytest.mark.slow
 @in_make_faults
 def test_one_rank_does_not_stop_without_the_others_where_the_logger_is_older_than_them(tmp_path):
-    said = run_job(tmp_path, OLDER_THAN_ITS_RANKS)
+    said = run_job(tmp_path, PROGRAMS / "lightning_after_the_logger.py")
 
     assert said == ["rank 0 ended at 10", "rank 1 ended at 10"]
     steps = [len(records(tmp_path, "step", name=folder.name)) for folder in (tmp_path / "logs").iterdir()]

@@ -745,39 +745,15 @@ def test_a_parameter_that_deepspeed_has_spread_counts_whole():
     assert start_fields.model_fields(model) == whole
 
 
-TWO_RANKS = """
-import os, sys, time
-from pathlib import Path
-from transformers import TrainerCallback
-from tests.telemetry.integrations.test_transformers import make_trainer
-from toolkit.runfolder.control import write_request
-from toolkit.telemetry.integrations.transformers import TelemetryCallback
-
-folder = Path(sys.argv[1])
-telemetry = TelemetryCallback(log_dir=folder / "logs", system=False, csv=False)
-
-class Ask(TrainerCallback):
-    def on_step_begin(self, args, state, control, **kwargs):
-        time.sleep(0.1)
-        if state.global_step == 1 and not telemetry.log.is_live:
-            put = [name for name in vars(trainer) if callable(getattr(type(trainer), name, None))]
-            (folder / "put-on-the-other").write_text(" ".join(sorted(put)))
-        if state.global_step == 3 and telemetry.log.is_live:
-            write_request(telemetry.log.run_folder, actions=["save_and_stop"])
-
-trainer = make_trainer(folder, telemetry, Ask(), num_train_epochs=500, ddp_backend="gloo")
-trainer.train()
-(folder / f"ended-{os.environ['RANK']}").write_text(str(trainer.state.global_step))
-"""
+TWO_RANKS = Path(__file__).parent / "programs" / "transformers_on_two_ranks.py"
 
 
 @in_make_faults
 @pytest.mark.slow
 def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
-    (tmp_path / "train.py").write_text(TWO_RANKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     finished = subprocess.run(
-        [*command, tmp_path / "train.py", tmp_path],
+        [*command, TWO_RANKS, tmp_path],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -1,0 +1,51 @@
+"""What the programs of these tests import: the logger with time for its end, and what measures its calls."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+
+from toolkit.runfolder.process import is_in_container
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.options import TelemetryOptions
+
+__all__ = ["Acknowledged", "SlowestCall", "TelemetryLogger"]
+
+# A busy machine is no disk that does not answer: a run has a minute for its end, unless a program says otherwise.
+TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = 60.0
+
+# Also where all these tests run in a container: disks fail here that a journal in the run folder would lie on.
+if is_in_container():
+    TelemetryOptions.__init__.__kwdefaults__["journal"] = "shm"
+
+
+class Acknowledged:
+    """The number of the last step whose call returned, in memory that a kill leaves behind."""
+
+    def __init__(self, path):
+        self._map = mmap.mmap(os.open(path, os.O_RDWR), 8)
+
+    def set(self, step):
+        self._map[:] = struct.pack("<q", step)
+
+
+class SlowestCall:
+    """Times calls; `seconds` is the longest."""
+
+    def __init__(self):
+        self.longest = [0.0] * 4
+
+    def of(self, function, *args, **fields):
+        began = time.perf_counter()
+        function(*args, **fields)
+        took = time.perf_counter() - began
+        if took > self.longest[0]:
+            self.longest = sorted([*self.longest[1:], took])
+
+    @property
+    def seconds(self):
+        # Three may have met a pause of the machine. What waits for a fault is held up each time.
+        assert self.longest[0] < 1.0, f"calls that took long: {self.longest}"
+        return self.longest[-1]
