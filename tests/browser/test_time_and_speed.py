@@ -128,7 +128,7 @@ def test_the_bar_of_a_live_run_changes_in_place_and_what_was_opened_stays_open(s
 
 
 @in_make_faults
-def test_a_slower_tag_is_told_on_the_compare_page(shown, page):
+def test_a_slower_tag_is_shown_on_the_compare_page(shown, page):
     shown.open(page, "/compare", runs="job-0,job-1,job-2")
 
     verdict = main_of(page).get_by_text("after is")

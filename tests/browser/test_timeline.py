@@ -44,7 +44,7 @@ def click_in_row(page, row, *, of):
 
 
 @in_make_faults
-def test_a_drag_looks_closer_a_click_tells_of_a_span_and_leads_to_its_step(shown, page):
+def test_a_drag_zooms_and_a_click_shows_a_span_and_leads_to_its_step(shown, page):
     shown.open(page, "/timeline", run="r")
     expect(page.get_by_role("heading", name="Span timeline")).to_contain_text("96\N{EN DASH}100")
     before = figure(page, "spans")

@@ -337,7 +337,7 @@ def test_a_run_that_was_asked_to_stop_ended_well(tmp_path, doctor):
     )
 
 
-def test_the_end_record_is_believed_where_run_json_never_got_that_far(tmp_path, doctor):
+def test_the_end_record_wins_over_a_run_json_that_still_says_running(tmp_path, doctor):
     run = failing_run(tmp_path)
     manifest = json.loads((run / "run.json").read_bytes())
     manifest["sessions"][-1] |= {"status": "running", "ended": None}

@@ -45,7 +45,7 @@ def test_what_goes_well_is_not_counted():
     assert guard.total == 0
 
 
-def test_the_first_of_a_kind_is_said_and_the_others_only_counted(caplog):
+def test_the_first_failure_of_a_kind_is_printed_and_the_others_only_counted(caplog):
     guard = Guard()
     for _ in range(5):
         guard.report("writing", OSError("disk full"))
@@ -58,7 +58,7 @@ def test_the_first_of_a_kind_is_said_and_the_others_only_counted(caplog):
     assert "disk full" in caplog.text
 
 
-def test_a_bug_is_said_with_its_traceback_and_a_systems_answer_without(caplog):
+def test_a_bug_is_printed_with_its_traceback_and_an_os_error_without(caplog):
     guard = Guard()
     with guard.catch("a"):
         raise OSError("disk full")
@@ -108,7 +108,7 @@ def test_a_function_for_every_step_is_guarded():
     assert guard.counts == {"log_step: ValueError": 1}
 
 
-def test_the_run_is_told_of_each_new_kind_once():
+def test_each_new_kind_of_failure_is_reported_to_the_run_once():
     told = []
     guard = Guard(lambda doing, error: told.append((doing, str(error))))
     for _ in range(3):
@@ -184,7 +184,7 @@ def test_failures_of_many_threads_are_counted_without_one_waiting_for_another():
     assert all(0 < total <= 1800 for total in totals)
 
 
-def test_a_call_that_makes_no_sense_is_said_in_its_own_words_and_once(caplog):
+def test_an_invalid_call_is_reported_once_with_its_own_message(caplog):
     guard = Guard()
     for _ in range(3):
         guard.report_misuse("the span 'a' was stopped twice")
@@ -194,7 +194,7 @@ def test_a_call_that_makes_no_sense_is_said_in_its_own_words_and_once(caplog):
     assert "failed" not in caplog.text
 
 
-def test_kinds_without_end_are_said_a_few_hundred_times_and_counted_all():
+def test_endless_kinds_are_printed_a_few_hundred_times_and_all_counted():
     told = []
     guard = Guard(on_first=lambda doing, error: told.append(doing))
     for number in range(2000):
@@ -204,7 +204,7 @@ def test_kinds_without_end_are_said_a_few_hundred_times_and_counted_all():
     assert len(told) == len(guard.counts) < 600
 
 
-def test_what_is_said_can_be_written_to_a_file_of_text(caplog):
+def test_what_is_printed_can_be_written_to_a_text_file(caplog):
     guard = Guard()
 
     guard.report_misuse("the span '\ud800' was stopped twice")

@@ -51,7 +51,7 @@ def test_a_handler_that_interrupts_the_beginning_of_an_end_neither_ends_it_too_n
     assert at > 10
 
 
-def test_a_handler_that_interrupts_somebody_who_waits_for_an_end_comes_back():
+def test_a_handler_that_interrupts_a_wait_for_the_end_returns():
     ends = CloseOnce()
     assert ends.begin()
     handled = []

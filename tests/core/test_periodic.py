@@ -8,7 +8,7 @@ from toolkit.core.guard import Guard
 from toolkit.core.periodic import PeriodicThread, Task
 
 
-def test_each_chore_has_its_own_pace():
+def test_each_task_has_its_own_interval():
     clock, done = ManualClock(), []
     tasks = [
         Task("often", 1.0, lambda: done.append("often")),
@@ -22,7 +22,7 @@ def test_each_chore_has_its_own_pace():
     assert (done.count("often"), done.count("seldom")) == (10, 2)
 
 
-def test_a_chore_that_fails_is_counted_and_comes_again_and_the_others_are_done():
+def test_a_task_that_fails_is_counted_and_retried_and_the_others_run():
     clock, done, guard = ManualClock(), [], Guard()
 
     def fail():
@@ -39,7 +39,7 @@ def test_a_chore_that_fails_is_counted_and_comes_again_and_the_others_are_done()
     assert len(done) == 3
 
 
-def test_a_chore_that_hangs_does_not_hold_up_the_end():
+def test_a_task_that_hangs_does_not_delay_the_end():
     hangs, let_go = threading.Event(), threading.Event()
 
     def hang():

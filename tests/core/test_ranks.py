@@ -65,7 +65,7 @@ def test_the_launcher_says_which_process_this_is(monkeypatch, environ, rank):
 
 
 @pytest.mark.parametrize("nonsense", ["", " ", "-1", "x", "1.0", "٣", "0x1", "9" * 5000])
-def test_a_rank_that_is_no_number_is_none(monkeypatch, nonsense):
+def test_a_rank_that_is_no_number_is_ignored(monkeypatch, nonsense):
     monkeypatch.setenv("RANK", nonsense)
     monkeypatch.setenv("SLURM_PROCID", "2")
 

@@ -217,7 +217,7 @@ class Odd(Exception):
         raise RuntimeError("no")
 
 
-def test_an_exception_whose_class_stands_in_the_way_is_looked_at_all_the_same():
+def test_an_exception_with_a_hostile_class_is_still_examined():
     guard = Guard()
 
     def raise_odd(signum, frame):

@@ -73,7 +73,7 @@ def open_page(port):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_one_line_and_ends_at_once_when_told_even_with_a_page_open(tmp_path, number):
+def test_it_prints_one_line_and_ends_at_once_on_a_signal_even_with_a_page_open(tmp_path, number):
     took = []
     # Were it to wait for the page, it would do so each time; a pause of the machine comes once.
     while len(took) < 3 and min(took, default=3) >= 3:
@@ -146,7 +146,7 @@ sys.addaudithook(_note)
 """
 
 
-def test_it_calls_nobody_and_leaves_nothing_in_the_home_folder(tmp_path):
+def test_it_connects_to_no_one_and_leaves_nothing_in_the_home_folder(tmp_path):
     (tmp_path / "hook").mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(REPORTER)
     calls = tmp_path / "calls.txt"
@@ -216,7 +216,7 @@ def test_a_home_that_is_not_known_is_named(option):
 
 
 @in_make_faults
-def test_nothing_in_the_folder_it_is_started_in_is_believed(tmp_path):
+def test_no_file_in_the_working_directory_is_trusted(tmp_path):
     (tmp_path / "cwd" / ".streamlit").mkdir(parents=True)
     (tmp_path / "cwd" / ".streamlit" / "config.toml").write_text(
         textwrap.dedent("""
@@ -408,7 +408,7 @@ def test_without_a_wish_the_next_free_port_is_taken_and_said(monkeypatch):
     assert listener.url == f"http://localhost:{listener.port}"
 
 
-def test_an_open_door_comes_with_a_warning_and_asks_for_a_token(tmp_path):
+def test_an_exposed_dashboard_warns_and_asks_for_a_token(tmp_path):
     with dashboard(tmp_path, "--host", "0.0.0.0") as started:
         started.wait_until_ready()
         place = f"10.1.2.3:{started.port}"
@@ -442,7 +442,7 @@ def test_an_open_door_comes_with_a_warning_and_asks_for_a_token(tmp_path):
     assert not any(token in word for word in argv)
 
 
-def test_a_door_without_a_token_is_opened_on_request_only_and_says_what_that_means(tmp_path):
+def test_a_dashboard_is_exposed_without_a_token_only_on_request_and_with_a_warning(tmp_path):
     with dashboard(tmp_path, "--host", "0.0.0.0", "--no-token") as started:
         started.wait_until_ready()
         status = get(started.port, host=f"10.1.2.3:{started.port}")[0]
@@ -463,9 +463,7 @@ def test_a_door_without_a_token_is_opened_on_request_only_and_says_what_that_mea
         ("0.0.0.0", None, AccessTokens(operator="x"), "not encrypted"),
     ],
 )
-def test_a_dashboard_that_others_reach_is_warned_of_unless_https_and_a_question_stand_before_it(
-    host, url, access, words
-):
+def test_an_exposed_dashboard_warns_unless_it_has_https_and_access_control(host, url, access, words):
     listener = listening.listen(host, 0, public=PublicUrl.parse(url) if url else None)
     listener.socket.close()
 
@@ -490,7 +488,7 @@ def test_a_login_that_would_come_back_to_another_place_is_named(tmp_path):
         assert part in finished.stderr
 
 
-def test_what_a_login_needs_is_said_with_the_command_that_installs_it(monkeypatch):
+def test_a_missing_login_package_is_reported_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(missing_packages, "_is_installed", lambda name: name != "authlib")
     said = [missing_packages.missing_login_packages_message()]
     monkeypatch.setattr(missing_packages, "_is_installed", lambda _name: True)
@@ -506,7 +504,7 @@ def test_what_a_login_needs_is_said_with_the_command_that_installs_it(monkeypatc
         assert missing_packages.missing_login_packages_message() is None
 
 
-def test_what_is_too_old_to_start_with_is_what_pip_is_told():
+def test_the_oldest_version_that_starts_is_the_one_pip_requires():
     wanted = (ROOT / "requirements" / "login.txt").read_text() + (
         ROOT / "dashboard_requirements.txt"
     ).read_text()
@@ -535,7 +533,7 @@ def test_no_browser_is_sent_to_an_address_with_a_token():
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_a_closed_door_comes_without_one(host):
+def test_a_local_dashboard_listens_on_this_machine_only(host):
     listener = listening.listen(host, 0)
     listener.socket.close()
 
@@ -560,7 +558,7 @@ def test_the_installed_command_is_telemetry_dashboard(capsys):
     assert capsys.readouterr().out.startswith("usage: telemetry-dashboard ")
 
 
-def test_a_missing_package_is_said_with_the_command_that_installs_it():
+def test_a_missing_package_is_reported_with_the_command_that_installs_it():
     finished = run(python=(sys.executable, "-S"))
 
     assert finished.returncode == 1
@@ -572,7 +570,7 @@ def test_a_missing_package_is_said_with_the_command_that_installs_it():
     assert command[5:] == [str(ROOT / "dashboard_requirements.txt")]
 
 
-def test_a_streamlit_that_is_too_old_is_said(tmp_path):
+def test_a_streamlit_that_is_too_old_is_reported(tmp_path):
     (tmp_path / "streamlit").mkdir()
     (tmp_path / "streamlit" / "__init__.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "streamlit-1.60.2.dist-info").mkdir()
@@ -608,7 +606,7 @@ def test_help_and_wrong_options_come_without_streamlit():
         (True, {"DISPLAY": "localhost:10.0", "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}, False),
     ],
 )
-def test_a_browser_opens_where_somebody_can_see_it(monkeypatch, is_terminal, environ, opened):
+def test_a_browser_opens_where_the_user_can_see_it(monkeypatch, is_terminal, environ, opened):
     urls = []
     monkeypatch.setattr(launcher.sys, "platform", "linux")
     monkeypatch.setattr(launcher.sys.stdout, "isatty", lambda: is_terminal, raising=False)

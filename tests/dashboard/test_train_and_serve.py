@@ -97,7 +97,7 @@ def test_pages_stay_when_the_training_has_ended_and_ctrl_c_ends_them(tmp_path):
     )
 
 
-def test_a_failed_training_stays_on_show_and_is_the_answer_in_the_end(tmp_path):
+def test_a_failed_training_stays_visible_and_sets_the_exit_code(tmp_path):
     with train_and_serve(tmp_path, "raise SystemExit(3)") as started:
         started.wait_for("Training failed with exit code 3. The dashboard is still at")
         started.wait_until_ready()
@@ -149,7 +149,7 @@ def test_a_second_interrupt_ends_a_trainer_that_takes_long_to_save(tmp_path):
 
 
 @in_make_faults
-def test_a_trainer_that_hears_nothing_is_killed_in_the_end(tmp_path):
+def test_a_trainer_that_ignores_signals_is_killed(tmp_path):
     deaf = """
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

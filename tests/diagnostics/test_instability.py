@@ -106,7 +106,7 @@ def test_a_spike_that_lasts_becomes_a_divergence_and_stays_the_same_incident():
     assert words[0].id == words[1].id
 
 
-def test_a_short_divergence_becomes_a_spike_in_the_end():
+def test_a_short_divergence_ends_as_a_spike():
     losses = curve(1, records=400, first=1.0, last=1.0)
     losses[150:190] = [4.0 * loss for loss in losses[150:190]]
 

@@ -47,7 +47,7 @@ def test_a_loss_that_falls_as_losses_do_is_not_reported(noise, records, seed):
 
 
 @pytest.mark.parametrize("seed", range(longer(2, 3)))
-def test_a_slow_steady_gain_is_no_warning_and_nothing_in_the_end(seed):
+def test_a_slow_steady_gain_is_no_warning_during_or_after_the_run(seed):
     dice = random.Random(seed)
     losses = [2.0 * (1.0 - 0.1 * place / 1000) * math.exp(dice.gauss(0.0, 0.05)) for place in range(1000)]
 

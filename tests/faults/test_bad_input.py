@@ -422,7 +422,7 @@ def test_a_bug_while_the_run_is_set_up_leaves_a_logger_that_does_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("part", ["csv_mirror.CsvMirror", "findings.FindingsSink"])
-def test_a_part_that_cannot_be_set_up_does_not_cost_the_others(tmp_path, monkeypatch, part):
+def test_a_part_that_cannot_be_set_up_does_not_affect_the_others(tmp_path, monkeypatch, part):
     def bug(*_, **__):
         raise RuntimeError("a bug of ours")
 

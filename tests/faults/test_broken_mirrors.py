@@ -68,7 +68,7 @@ class FlakySink(MemorySink):
         super().write(batch)
 
 
-def test_a_mirror_that_raises_is_told_of_once_switched_off_and_harms_nobody(tmp_path, caplog):
+def test_a_mirror_that_raises_is_reported_once_switched_off_and_harms_no_one(tmp_path, caplog):
     raising, other = RaisingSink(), MemorySink()
     slowest = 0.0
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, sinks=[raising, other], system=False) as log:
@@ -131,7 +131,7 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
     assert [record["seq"] for record in other.records] == [record["seq"] for record in records]
 
 
-def test_a_mirror_that_fails_now_and_then_gets_everything_in_the_end(tmp_path):
+def test_a_mirror_that_fails_now_and_then_still_gets_everything(tmp_path):
     flaky = FlakySink()
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, sinks=[flaky], system=False) as log:
         for step in range(300):
@@ -217,7 +217,7 @@ FAILURES_WAITED_FOR = longer(1, 5)
 
 
 @pytest.mark.root
-def test_the_real_tensorboard_on_a_full_disk_is_told_of_and_the_run_is_whole(
+def test_the_real_tensorboard_on_a_full_disk_is_reported_and_the_run_is_whole(
     tmp_path, start, full_disk, record_property
 ):
     options = {"tensorboard": True, "tensorboard_dir": str(full_disk / "events")}

@@ -39,7 +39,7 @@ def test_a_clock_that_is_set_forth_and_back_moves_no_record_and_no_duration(tmp_
     assert steps[200]["time"] == began - YEAR_S
 
 
-def test_a_run_that_was_started_in_the_future_can_be_resumed_and_goes_on_counting(tmp_path):
+def test_a_run_that_was_started_in_the_future_can_be_resumed_and_keeps_counting(tmp_path):
     clock = ManualClock(wall=time.time() + YEAR_S)
     for wall in (clock.wall(), clock.wall() - 2 * YEAR_S):
         clock.set_wall(wall)

@@ -106,7 +106,7 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
 @pytest.mark.skipif(
     not shared_memory_folders(), reason="the journal grows in shared memory, and there is none"
 )
-def test_the_memory_that_a_full_disk_costs_is_given_back(tmp_path, start):
+def test_the_memory_that_a_full_disk_takes_is_given_back(tmp_path, start):
     run = tmp_path / "run"
     child = start(PROGRAMS / "log_on_request.py", tmp_path, 32, 60)
     child.tell("steps 100")
@@ -180,7 +180,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     assert with_event(records, "end")
 
 
-def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_tells_of(tmp_path, start):
+def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_reports(tmp_path, start):
     run = tmp_path / "run"
     child = start(PROGRAMS / "log_on_request.py", tmp_path, 1.0, 1)
     child.tell("steps 100")

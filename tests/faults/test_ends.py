@@ -70,7 +70,7 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False) as l
         ),
     ],
 )
-def test_an_end_of_its_own_is_told_and_the_exit_code_stays(tmp_path, start, source, code, status, reason):
+def test_each_end_is_recorded_and_the_exit_code_stays(tmp_path, start, source, code, status, reason):
     ended = start(source, tmp_path).end()
 
     assert ended.code == code, ended.err

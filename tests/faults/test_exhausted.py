@@ -188,7 +188,9 @@ def _descriptors_of(path):
 
 @pytest.mark.root
 @pytest.mark.parametrize("how", ["size=64k", "ro"])
-def test_shared_memory_that_takes_no_journal_costs_nothing_at_a_kill(tmp_path, start, how, record_property):
+def test_a_kill_without_room_for_a_journal_in_shared_memory_loses_nothing(
+    tmp_path, start, how, record_property
+):
     child = start(
         """
         import ctypes, subprocess

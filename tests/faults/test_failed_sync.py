@@ -62,7 +62,7 @@ sys.exit(7)
 """
 
 
-def test_a_sync_that_fails_once_is_told_and_its_bytes_are_written_again(tmp_path, start):
+def test_a_sync_that_fails_once_is_reported_and_its_bytes_are_written_again(tmp_path, start):
     child = start(
         "calls = iter([False, True])\nfails = lambda: next(calls, False)\n"
         + PATIENT_TABLE
@@ -189,7 +189,7 @@ STEPS_SYNCED = 600
 
 
 @pytest.mark.root
-def test_what_a_real_disk_threw_away_at_a_sync_is_on_it_in_the_end(
+def test_what_a_real_disk_threw_away_at_a_sync_is_written_again(
     start, disk_without_a_ground, record_property
 ):
     behind, mounted, mount = disk_without_a_ground

@@ -109,9 +109,7 @@ def layer(request):
 
 
 @pytest.mark.slow
-def test_no_fault_of_a_disk_costs_a_record_or_holds_up_the_loop(
-    tmp_path, start, layer, request, record_property
-):
+def test_no_disk_fault_loses_a_record_or_delays_the_loop(tmp_path, start, layer, request, record_property):
     if layer == "a file system":
         disk = request.getfixturevalue("faulty_disk")
         logs, switch, source = disk.mounted, disk.switch, LOGS_EVERYWHERE
@@ -198,7 +196,7 @@ def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, fault
 
 
 @pytest.mark.parametrize("journal", ["shm", "folder"])
-def test_descriptors_that_a_script_closes_by_their_numbers_cost_nothing_and_nobody_else_is_written_to(
+def test_descriptors_that_a_script_closes_lose_nothing_and_its_new_files_stay_untouched(
     tmp_path, start, journal
 ):
     ended = start(

@@ -264,7 +264,7 @@ def test_a_log_dir_that_cannot_be_written_is_refused_at_once_by_its_name(tmp_pat
 
 
 @pytest.mark.parametrize("harm", ["deleted", "emptied", "cut in the middle of a row", "edited", "replaced"])
-def test_a_table_that_somebody_harms_is_built_again(tmp_path, start, harm):
+def test_a_table_that_someone_damages_is_built_again(tmp_path, start, harm):
     table = tmp_path / "run" / "metrics.csv"
     # No findings: for their columns the table is written anew, with whatever harm came a moment before that.
     child = start(PROGRAMS / "log_until_end.py", tmp_path, "no-diagnostics")

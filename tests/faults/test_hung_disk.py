@@ -123,7 +123,7 @@ def test_a_process_killed_in_the_middle_of_a_hang_loses_nothing(tmp_path, start)
     whole_run(tmp_path / "run", steps=range(STEPS))
 
 
-def test_a_checkpoint_whose_disk_hangs_is_told_of_without_waiting(tmp_path, start):
+def test_a_checkpoint_whose_disk_hangs_is_recorded_without_waiting(tmp_path, start):
     ended = start(
         """
         stat = os.stat
@@ -152,7 +152,7 @@ def test_a_checkpoint_whose_disk_hangs_is_told_of_without_waiting(tmp_path, star
 
 
 @pytest.mark.parametrize("operation", ["write", "any"])
-def test_a_file_system_that_hangs_holds_up_nobody(start, faulty_disk, operation, record_property):
+def test_a_file_system_that_hangs_delays_no_one(start, faulty_disk, operation, record_property):
     slowest, closing = [], []
     while min(closing, default=AT_MOST_S) >= AT_MOST_S and len(closing) < MOST_TRIES:
         log_dir = faulty_disk.mounted / str(len(closing))

@@ -144,7 +144,7 @@ _PAGE = 4096
 
 @pytest.mark.timeout(longer(240, 3_000))
 @pytest.mark.slow
-def test_whatever_chance_leaves_of_what_was_not_synced_is_read_and_gone_on_with(
+def test_a_run_with_any_random_part_of_unsynced_data_is_read_and_resumed(
     tmp_path, start_in_background, record_property
 ):
     cuts = longer(6, 400)
@@ -267,7 +267,7 @@ def _bytes(text):
     return b"" if text is None else base64.b64decode(text)
 
 
-def test_a_manifest_that_a_power_cut_emptied_is_told_of(tmp_path):
+def test_a_manifest_that_a_power_cut_emptied_is_reported(tmp_path):
     (tmp_path / "run.json").touch()
 
     with pytest.raises(ManifestError, match="run.json is not JSON"):

@@ -35,7 +35,7 @@ while True:
 """
 
 
-def test_three_sessions_stand_one_behind_the_other_and_nothing_is_rewritten(tmp_path):
+def test_three_sessions_follow_each_other_and_nothing_is_rewritten(tmp_path):
     left = []
     for first in (0, 50, 20):  # the third begins at a checkpoint that lies behind what the second reached
         with TelemetryLogger("run", log_dir=tmp_path, log_every=1, resume=True, system=False) as log:
@@ -97,9 +97,7 @@ for step in range(1_000_000):
 
 
 @pytest.mark.parametrize("first", ["lives", "is stopped", "hangs on its disk"])
-def test_a_run_whose_process_is_there_is_not_gone_on_with(
-    tmp_path, start_in_background, first, capsys, caplog
-):
+def test_a_run_whose_process_is_alive_is_not_resumed(tmp_path, start_in_background, first, capsys, caplog):
     noted_at = tmp_path / "acknowledged"
     noted_at.write_bytes(struct.pack("<q", -1))
     writer = start_in_background(IS_THERE, tmp_path, noted_at, first)
@@ -195,7 +193,7 @@ signal.pause()
         ),
     ],
 )
-def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
+def test_a_run_is_resumed_only_if_no_one_can_be_writing_it(
     tmp_path, start_in_background, changes, silent_s, goes_on
 ):
     # The journal is in the run folder: any run that starts on this machine recovers what is in shared memory.
@@ -217,9 +215,7 @@ def test_a_run_is_gone_on_with_only_where_nobody_can_be_writing_it(
         assert len(read_records(run)) < 300, "what another may be writing was not touched"
 
 
-def test_a_copy_of_a_killed_run_is_gone_on_with_and_the_original_keeps_what_is_its(
-    tmp_path, start_in_background
-):
+def test_a_copy_of_a_killed_run_is_resumed_and_the_original_keeps_its_records(tmp_path, start_in_background):
     run, writer = _run_in_its_journal(tmp_path, start_in_background)
     # Before the kill: afterwards any run that starts on this machine may write them out.
     # Hidden files come and go.
@@ -317,7 +313,7 @@ def test_what_a_power_cut_took_is_named_by_the_next_session(tmp_path, start):
     assert with_event(records, "step")[-1]["seq"] > known, "a number that was given once is not given again"
 
 
-def test_half_a_line_that_nobody_can_complete_is_ended_and_not_glued_to(tmp_path):
+def test_half_a_line_that_cannot_be_completed_is_ended_before_the_next(tmp_path):
     run = tmp_path / "run"
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(0, train_loss=1.0)

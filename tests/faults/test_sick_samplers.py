@@ -160,9 +160,7 @@ def answers_of(sampler, clock, rounds=3):
     return values
 
 
-def test_a_psutil_that_raises_anything_anywhere_costs_only_what_it_was_asked_for(
-    monkeypatch, record_property
-):
+def test_a_psutil_that_raises_anything_anywhere_loses_only_its_own_values(monkeypatch, record_property):
     clock, tried = ManualClock(), 0
     whole = answers_of(HostSampler(guard=Guard(), clock=clock), clock)
     for place, functions in ((psutil.Process, OF_THE_PROCESS), (psutil, OF_THE_MACHINE)):
@@ -219,7 +217,7 @@ def test_nonsense_from_psutil_is_not_written_down_as_a_value(monkeypatch, nonsen
 
 
 @in_make_faults
-def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_goes_on(
+def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_continues(
     tmp_path, start, record_property
 ):
     children = {

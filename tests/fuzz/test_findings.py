@@ -91,7 +91,7 @@ def test_a_resumed_run_builds_a_damaged_table_again(tmp_path, damage):
     assert rows[-1]["another"] == "2.5"
 
 
-def test_a_cache_file_with_a_flipped_byte_is_not_believed_where_its_columns_do_not_fit_together(tmp_path):
+def test_a_cache_file_with_a_flipped_byte_is_rejected_if_its_columns_do_not_fit_together(tmp_path):
     folder = write_run(tmp_path, "r", [step_record(i, train_loss=float(i)) for i in range(20)])
     log = RunLog(folder / "metrics.jsonl", None)
     log.refresh(60.0)

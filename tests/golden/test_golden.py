@@ -121,7 +121,7 @@ def test_the_table_says_what_the_records_say(golden):
     assert frame["formula"].dropna().tolist() == ["'=1+1"]
 
 
-def test_an_old_table_is_gone_on_with(copied):
+def test_an_old_table_is_continued(copied):
     table = CsvTable(copied / "metrics.csv")
     records = read_from(copied / "metrics.jsonl").records
 
@@ -130,7 +130,7 @@ def test_an_old_table_is_gone_on_with(copied):
     table.close()
 
 
-def test_an_old_run_goes_on_and_nothing_of_it_is_rewritten(copied):
+def test_an_old_run_is_resumed_and_nothing_of_it_is_rewritten(copied):
     before = (copied / "metrics.jsonl").read_bytes()
     count = len(before.splitlines())
     with TelemetryLogger("grey jacket, =v1", log_dir=copied.parent, resume=True, system=False) as log:

@@ -92,7 +92,7 @@ def test_what_was_written_live_is_what_history_says(tmp_path):
     assert {finding.kind for finding in last_words(records).values()} == {"spike", "nan"}
 
 
-def test_the_last_records_are_examined_before_the_end_is_told(tmp_path):
+def test_the_last_records_are_examined_before_the_end_record(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 99 else loss)
     log.close()
@@ -103,7 +103,7 @@ def test_the_last_records_are_examined_before_the_end_is_told(tmp_path):
 
 
 @pytest.mark.usefixtures("examined_when_flushed")
-def test_a_finding_that_goes_on_gets_its_last_word_at_the_end(tmp_path):
+def test_an_open_finding_is_updated_at_the_end(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
     log.flush(PATIENCE_S)
@@ -117,7 +117,7 @@ def test_a_finding_that_goes_on_gets_its_last_word_at_the_end(tmp_path):
     assert [record["count"] for record in found] == [40, 80]
 
 
-def test_a_resumed_run_goes_on_with_what_it_knew_and_tells_nothing_twice(tmp_path):
+def test_a_resumed_run_keeps_its_findings_and_reports_nothing_twice(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(200), broken=spike_at(150, 160))
     log.close()
@@ -130,7 +130,7 @@ def test_a_resumed_run_goes_on_with_what_it_knew_and_tells_nothing_twice(tmp_pat
     assert last_words(records) == words_of_history(records)
 
 
-def test_a_killed_session_s_finding_is_told_by_the_next_one(tmp_path):
+def test_a_killed_session_s_finding_is_reported_by_the_next_one(tmp_path):
     log = make_logger(tmp_path, log_every=1, diagnostics=False)
     train(log, range(200), broken=spike_at(150, 160))
     log.close()
@@ -180,7 +180,7 @@ def test_silence_and_severity_are_chosen_by_kind(tmp_path, capfd):
     assert "[telemetry] warning" not in capfd.readouterr().err
 
 
-def test_the_manifest_counts_what_goes_on_and_keeps_what_was_silenced(tmp_path):
+def test_the_manifest_counts_open_findings_and_keeps_what_was_silenced(tmp_path):
     log = make_logger(tmp_path, log_every=1, diagnostics={"plateau": "off"})
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
     log.close()
@@ -199,7 +199,7 @@ def test_diagnostics_can_be_off(tmp_path):
     log.close()
 
 
-def test_what_is_critical_is_said_on_standard_error(tmp_path, capfd):
+def test_what_is_critical_is_printed_on_standard_error(tmp_path, capfd):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
     log.close()

@@ -130,7 +130,7 @@ def test_the_bundle_holds_nothing_else(members):
     }
 
 
-def test_every_harmless_value_survives_wherever_it_stood(members):
+def test_every_harmless_value_survives_wherever_it_was(members):
     texts = texts_by_field(members["metrics.jsonl"])
 
     assert set(HARMLESS) <= set(texts("step", "remark"))

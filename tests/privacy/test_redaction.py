@@ -179,7 +179,7 @@ def test_a_file_name_of_plain_words_is_kept(path, shown):
     assert Redactor(environ={}).redact_text(path) == shown
 
 
-def test_a_relative_path_is_replaced_where_paths_stand():
+def test_a_relative_path_is_replaced_where_paths_are_expected():
     written = Redactor(environ={}).redact(
         {
             "output_dir": "out/acme",
@@ -347,7 +347,7 @@ def test_a_model_that_may_be_a_local_folder_does_not_pass(tmp_path, monkeypatch)
     assert written == {"model": ["<model-1>", "<model-2>", "mistralai/Mistral-7B-v0.1"]}
 
 
-def test_a_name_of_ordinary_words_is_no_secret_where_models_stand():
+def test_a_name_of_ordinary_words_is_no_secret_where_models_are_expected():
     config = {"checkpoint": "eval/accuracy", "model": "models/checkpoint-500", "line": "--model models/tiny"}
 
     assert Redactor(environ={}).redact(config) == config

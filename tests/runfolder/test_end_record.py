@@ -58,7 +58,7 @@ def test_records_of_what_went_wrong_at_the_end_may_follow_it(run):
         b'{"event":"end","seq":900,"session":1,"time":1.0}',
     ],
 )
-def test_an_end_of_another_session_and_one_without_a_status_are_not_believed(run, line):
+def test_an_end_of_another_session_and_one_without_a_status_are_ignored(run, line):
     append(run, line)
 
     assert with_end_record(read_manifest(run), run).latest.status == "running"

@@ -465,7 +465,7 @@ class _NeverFree:
 # ---------------------------------------------------------------- written instead of mapped
 
 
-def test_a_disk_that_refuses_a_line_costs_neither_the_line_nor_the_next_ones(tmp_path, monkeypatch):
+def test_a_disk_that_refuses_a_line_loses_neither_it_nor_the_next_ones(tmp_path, monkeypatch):
     made = create(tmp_path)
     made.append(line(0))
 

@@ -114,7 +114,7 @@ class Odd:
 @pytest.mark.parametrize(
     "odd", [Odd(), {1, 2}, 2**80, "half \ud800", {3: "x"}, float("nan"), b"bytes", object]
 )
-def test_one_odd_value_does_not_cost_the_run_its_manifest(tmp_path, odd):
+def test_one_odd_value_does_not_invalidate_the_manifest(tmp_path, odd):
     manifest = Manifest(
         run_id="i", name="n", display_name="half \ud800", created=1.0, summary={"odd": odd, "train_loss": 0.5}
     )

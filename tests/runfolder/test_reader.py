@@ -244,7 +244,7 @@ def test_an_over_long_line_that_is_still_being_written_is_passed_over_as_it_grow
 
 
 @posix
-def test_an_endless_line_costs_no_memory(tmp_path):
+def test_an_endless_line_takes_no_memory(tmp_path):
     path = tmp_path / "metrics.jsonl"
     append(path, line(0))
     os.truncate(path, 128 * 1024 * 1024)

@@ -350,7 +350,7 @@ def test_a_process_without_a_process_group_has_no_store():
     assert process_group_store() is None
 
 
-def test_a_step_with_nothing_in_play_costs_well_under_a_microsecond():
+def test_a_step_without_a_proposal_takes_well_under_a_microsecond():
     (rank,) = make_ranks(1)
     due, best = rank.due, float("inf")
     # In short stretches, of which a busy machine leaves some alone.

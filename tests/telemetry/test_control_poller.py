@@ -176,7 +176,7 @@ def test_two_changes_are_30_s_apart_and_of_several_the_last_one_counts(run):
     assert len(run.answers) == 4
 
 
-def test_the_30_s_are_not_measured_by_a_clock_that_somebody_sets(run):
+def test_the_30_s_are_not_measured_by_a_clock_that_can_be_set(run):
     run.ask(log_every=100)
     run.go()
     run.clock.set_wall(run.clock.wall() + 3600)
@@ -561,7 +561,7 @@ def test_a_second_stop_is_answered_too(run):
     assert [answer["status"] for answer in run.answers] == ["applied", "applied"]
 
 
-def test_a_stop_that_nobody_read_expires_and_does_not_stop_the_run_later(run):
+def test_an_unread_stop_expires_and_does_not_stop_the_run_later(run):
     run.poller.declare_action("stop")
     run.ask(actions=["stop"], expires_in_s=60)
     run.go()
@@ -718,7 +718,7 @@ def test_a_knob_with_a_callback_gets_the_value(run):
     assert type(values[0]) is int
 
 
-def test_a_knob_may_stand_beside_the_other_keys(run):
+def test_a_knob_may_be_beside_the_other_keys(run):
     run.poller.declare_knob("lr_scale", float)
     run.put({"lr_scale": 0.5, "timestamp": run.clock.wall()})
     run.go()
@@ -757,7 +757,7 @@ def test_a_knob_that_was_not_declared_is_refused(run):
     assert run.answer()["reason"] == "this run has no knob lr; declared: none"
 
 
-def test_a_knob_that_nobody_took_keeps_its_value(run):
+def test_a_knob_that_no_one_took_keeps_its_value(run):
     run.poller.declare_knob("lr", float, value=1.0)
     run.ask(knobs={"lr": 2.0})
     run.go()
@@ -931,7 +931,7 @@ def test_held_actions_wait_for_the_step_that_all_ranks_agreed_on(tmp_path):
     assert run.answer()["global_step"] == 41
 
 
-def test_another_rank_does_what_it_is_told_once(tmp_path):
+def test_another_rank_applies_a_decision_once(tmp_path):
     run = Run(tmp_path, hold=True)
     run.poller.declare_action("save")
     request = ControlRequest(id="a", timestamp=0.0, actions=("save",))
@@ -964,7 +964,7 @@ def test_a_request_that_the_ranks_could_not_agree_on_is_refused(tmp_path):
     assert not run.poller.should_stop
 
 
-def test_a_held_request_that_nobody_fetched_expires(tmp_path):
+def test_a_held_request_that_no_one_fetched_expires(tmp_path):
     tmp_path.chmod(0o700)
     run = Run(tmp_path, hold=True)
     run.poller.declare_action("stop")

@@ -154,7 +154,7 @@ def test_a_real_tensor_that_is_spread_over_ranks_is_met_with_the_same_care(scala
         dist.destroy_process_group()
 
 
-def test_a_pending_number_is_none_until_it_is_there():
+def test_a_pending_number_is_missing_until_it_arrives():
     memory = Arriving()
     pending = PendingScalar(memory, "place", "f32")
 

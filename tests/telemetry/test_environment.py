@@ -91,11 +91,11 @@ def test_secrets_on_the_command_line_are_masked(monkeypatch):
     ]
 
 
-def test_the_path_of_the_interpreter_is_not_told():
+def test_the_path_of_the_interpreter_is_not_recorded():
     assert sys.executable not in json.dumps(describe())
 
 
-def test_a_clean_and_a_changed_repository_are_told_apart(repository):
+def test_a_clean_and_a_changed_repository_are_distinguished(repository):
     clean = describe()["git"]
     (repository / "train.py").write_text("changed\n")
     changed = describe()["git"]
@@ -120,7 +120,7 @@ def test_untracked_files_do_not_make_a_repository_dirty(repository):
         ("git@example.org:a/b.git", "git@example.org:a/b.git"),
     ],
 )
-def test_a_remote_is_told_without_its_login(repository, url, told):
+def test_a_remote_is_recorded_without_its_login(repository, url, told):
     git(repository, "remote", "add", "origin", url)
 
     assert describe()["git"]["remote"] == told

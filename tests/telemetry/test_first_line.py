@@ -45,7 +45,7 @@ def numbers(log):
     return [record["seq"] for record in read_records(log.run_folder / "metrics.jsonl")]
 
 
-def test_spans_before_the_start_stand_behind_it(make):
+def test_spans_before_the_start_follow_it(make):
     log = make()
     with log.span("application"), log.span("model_init"):
         pass

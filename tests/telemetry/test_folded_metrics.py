@@ -70,7 +70,7 @@ def test_nothing_is_put_on_a_record_where_nothing_was_folded():
     assert record == {"lr": 1e-4}
 
 
-def test_what_was_taken_is_not_told_again():
+def test_what_was_taken_is_not_returned_again():
     metrics = FoldedMetrics()
     metrics.add({"grad_norm": 5.0, "nan_inf_detected": True})
     metrics.take_into({})

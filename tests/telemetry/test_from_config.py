@@ -47,7 +47,7 @@ def test_a_training_yaml_is_all_that_is_needed(training, tmp_path, capsys):
     assert [record["global_step"] for record in found if record["event"] == "step"] == [0, 5, 10]
 
 
-def test_the_start_record_tells_what_the_yaml_says_without_being_told(training):
+def test_the_start_record_has_what_the_yaml_says(training):
     with TelemetryLogger.from_config(training, system=False) as log:
         log.log_start()
     start = read_records(log.run_folder)[0]
@@ -94,7 +94,7 @@ def test_a_yaml_without_a_block_is_not_logged(training, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_wrong_block_is_heard_of_at_once_and_leaves_nothing_behind(training, tmp_path):
+def test_a_wrong_block_is_rejected_at_once_and_leaves_nothing_behind(training, tmp_path):
     training["config"]["process"][0]["telemetry"]["log_evry"] = 5
 
     with pytest.raises(OptionsError, match="log_every"):

@@ -112,7 +112,7 @@ def test_a_text_says_how_long_it_was_however_often_it_is_cut():
     assert {"config/a", "config/b"} <= set(twice["cut"])
 
 
-def test_the_fields_that_are_missing_are_counted_to_the_last_one_whoever_leaves_them_out():
+def test_every_missing_field_is_counted_at_whichever_place_it_was_left_out():
     fields = {f"metric_number_{n}": n / 7 for n in range(9_000)}
     record = decode(encode({"event": "step", **bounded(fields, cut_plainly)}))
     # Texts full of what JSON has to escape are longer than they look.

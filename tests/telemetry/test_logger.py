@@ -156,7 +156,7 @@ def test_a_start_record_comes_first_whatever_is_called_first(make):
         assert records_of(log)[0]["event"] == "start"
 
 
-def test_a_start_record_tells_of_run_training_and_machine(make):
+def test_a_start_record_describes_run_training_and_machine(make):
     log = make(clock=ManualClock())
     log.log_start(
         config={"config": {"name": "x"}},
@@ -217,7 +217,7 @@ def test_no_secret_reaches_the_run_folder(make, monkeypatch):
             assert secret not in path.read_text("utf-8", "replace"), path.name
 
 
-def test_an_evaluation_an_epoch_and_an_event_are_told(make):
+def test_an_evaluation_an_epoch_and_an_event_are_recorded(make):
     log = make()
     log.log_eval(5, val_loss=torch.tensor(0.5), deep={"psnr": np.float32(30)})
     log.log_epoch(2, global_step=50, train_loss=0.25)
@@ -260,7 +260,7 @@ def test_an_event_of_any_name_is_kept(make, event, kept):
     assert [record["event"] for record in records_of(log) if record.get("n") == 1] == [kept]
 
 
-def test_a_checkpoint_is_told_with_its_size(make, tmp_path, monkeypatch):
+def test_a_checkpoint_is_recorded_with_its_size(make, tmp_path, monkeypatch):
     monkeypatch.setattr(logger_module, "look_at", lambda path, _, guard: look_at(path, PATIENCE_S, guard))
     (tmp_path / "model.safetensors").write_bytes(b"x" * 1234)
     (tmp_path / "folder").mkdir()
@@ -283,7 +283,7 @@ def test_a_checkpoint_is_told_with_its_size(make, tmp_path, monkeypatch):
     assert "bytes" not in third
 
 
-def test_a_sample_inside_the_run_folder_is_told_relative_to_it(make, tmp_path):
+def test_a_sample_inside_the_run_folder_is_recorded_relative_to_it(make, tmp_path):
     log = make()
     log.log_sample(5, log.run_folder / "samples" / "a.png", prompt="a cat", seed=3)
     log.log_sample(6, tmp_path / "elsewhere.png")
@@ -295,7 +295,7 @@ def test_a_sample_inside_the_run_folder_is_told_relative_to_it(make, tmp_path):
 
 
 @pytest.mark.parametrize("path", [None, 5, object(), ["a"]])
-def test_a_path_that_is_none_does_not_cost_the_record(make, path):
+def test_an_invalid_path_does_not_lose_the_record(make, path):
     log = make()
     log.log_checkpoint(1, path)
     log.log_sample(2, path)
@@ -552,7 +552,7 @@ def test_a_copy_of_a_logger_does_nothing(make, copied):
 # ---------------------------------------------------------------- sessions
 
 
-def test_a_resumed_run_goes_on_in_its_own_folder(make):
+def test_a_resumed_run_continues_in_its_own_folder(make):
     first = make(log_every=1)
     first.log_step(1, train_loss=0.5)
     first.close()
@@ -690,7 +690,7 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
         "toolkit.mirrors.csv_mirror.CsvMirror.close",
     ],
 )
-def test_one_part_of_the_end_that_fails_does_not_cost_the_others(make, monkeypatch, target):
+def test_one_part_of_the_end_that_fails_does_not_affect_the_others(make, monkeypatch, target):
     log = make(csv=True, system=True, control=True, log_every=10)
     for step in range(5):
         log.log_step(step, train_loss=0.5)
@@ -752,7 +752,7 @@ def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
     assert last(log, "step")["train_loss"] == 0.25
 
 
-def test_a_loop_goes_on_after_it_caught_an_exception(make):
+def test_a_loop_continues_after_it_caught_an_exception(make):
     log = make(log_every=1)
     for step in range(4):
         try:
@@ -772,7 +772,7 @@ class Evil:
     __float__ = __repr__ = __str__ = __bool__ = __len__ = __iter__ = __fspath__ = __hash__ = __getattr__
 
 
-def test_evil_arguments_do_not_reach_the_loop_whatever_they_stand_for(make):
+def test_no_evil_argument_raises_into_the_loop(make):
     evil = Evil()
     log = make(log_every=1)
     log.log_start(config=evil, lora=evil, model=evil, training=evil, other=evil)
@@ -938,7 +938,7 @@ def test_logging_inside_of_a_compiled_function_breaks_its_graph_once_at_most(mak
     assert {record["global_step"] for record in records_of(log, "step")} == {3}
 
 
-def test_a_call_costs_little_even_while_the_disk_takes_nothing(make, monkeypatch):
+def test_a_call_is_cheap_even_while_the_disk_takes_nothing(make, monkeypatch):
     longest = []
     # Up to three times: a pause of the machine is in one of them, a call that waits for the disk in each.
     while min(longest, default=0.5) >= 0.5 and len(longest) < 3:
@@ -974,7 +974,7 @@ def test_system_records_are_written_and_step_records_have_the_newest_sample(make
     assert "cpu_mem_rss_mb" not in second
 
 
-def test_a_machine_that_answers_late_is_told_of_later(make, monkeypatch):
+def test_a_machine_that_answers_late_is_recorded_later(make, monkeypatch):
     may_answer = threading.Event()
     monkeypatch.setattr(
         environment, "describe_environment", lambda guard: may_answer.wait(100) and {"host": "here"}
@@ -1074,7 +1074,7 @@ def test_a_device_that_is_gone_holds_up_the_end_for_part_of_its_time_only(make):
 
 
 @pytest.mark.parametrize("epoch", [1, 1.0])
-def test_steps_told_as_a_mapping_are_taken_for_what_they_are(tmp_path, epoch):
+def test_steps_logged_as_a_mapping_are_steps(tmp_path, epoch):
     log = make_logger(tmp_path, log_every=5)
     for step in range(1, 11):
         log.log_step(step, epoch, {"train_loss": 1.0 / step, "lr": 1e-4, "mine": step})
@@ -1091,7 +1091,7 @@ def test_steps_told_as_a_mapping_are_taken_for_what_they_are(tmp_path, epoch):
     log.close()
 
 
-def test_evaluations_epochs_and_checkpoints_are_told_that_way_too(tmp_path):
+def test_evaluations_epochs_and_checkpoints_can_be_logged_as_a_mapping_too(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"1234")
     log = make_logger(tmp_path)
     log.log_eval(10, {"val_loss": 0.5})

@@ -239,7 +239,7 @@ def test_the_runs_own_table_is_never_switched_off(following):
     assert one.off == []
 
 
-def test_a_sink_that_hangs_holds_nobody_up(following):
+def test_a_sink_that_hangs_delays_no_one(following):
     one = following(Hanging())
     one.log(1)
     one.mirror.start()
@@ -329,7 +329,7 @@ def test_records_that_a_failed_sync_took_for_a_moment_are_not_missed(tmp_path, m
     assert [record["seq"] for record in sink.records] == list(range(20))
 
 
-def test_whoever_wants_to_know_is_told_that_the_sink_has_everything(following):
+def test_a_callback_learns_that_the_sink_has_everything(following):
     seen = []
     sink = MemorySink()
     one = following(sink, caught_up=lambda: seen.append(len(sink.records)))

@@ -89,7 +89,7 @@ def test_offline_is_not_fooled_by_a_name_that_looks_like_this_machine(host):
 
 
 @in_make_faults
-def test_a_real_wandb_run_beside_this_one_is_told_of_in_one_line(tmp_path):
+def test_a_real_wandb_run_beside_this_one_is_reported_in_one_line(tmp_path):
     script = f"""
 import wandb
 from tests.waiting import wait_until
@@ -118,7 +118,7 @@ log.close()
     assert told["trackers"] == ["W&B"]
 
 
-def test_each_tracker_is_told_of_once_and_several_in_one_line(monkeypatch, capsys):
+def test_each_tracker_is_reported_once_and_several_in_one_line(monkeypatch, capsys):
     told = []
     watch = TrackerWatch(told.append, Guard(), has_begun=lambda: True)
     active = SimpleNamespace(active_run=lambda: object())
@@ -136,7 +136,7 @@ def test_each_tracker_is_told_of_once_and_several_in_one_line(monkeypatch, capsy
     assert second.startswith("[telemetry] Comet logs this process too")
 
 
-def test_a_tracker_that_begins_after_a_long_preparation_is_told_of_and_one_far_into_the_training_is_not(
+def test_a_tracker_that_begins_after_a_long_preparation_is_reported_and_one_far_into_the_training_is_not(
     monkeypatch, capsys
 ):
     told, steps = [], []
@@ -168,7 +168,7 @@ class RunsOfThreads(threading.local):
         return dict(self.everybody_s)
 
 
-def test_a_run_that_only_its_own_thread_is_told_of_is_found_from_another():
+def test_a_run_that_is_local_to_a_thread_is_found_from_another():
     runs = RunsOfThreads()
     current = contextvars.ContextVar("current_run", default=None)
     mlflow = SimpleNamespace(

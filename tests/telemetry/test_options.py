@@ -462,7 +462,7 @@ def test_logging_still_says_whether_and_how_to_use_wandb():
 
 
 @pytest.mark.parametrize("logging", [{}, {"use_wandb": False}, {"use_wandb": None}, None, "text", ["x"]])
-def test_wandb_stays_off_where_nobody_asks_for_it(logging):
+def test_wandb_is_off_by_default(logging):
     assert not options_from_config(training({}, logging=logging)).wandb
 
 

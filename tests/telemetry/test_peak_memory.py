@@ -137,7 +137,7 @@ def test_a_machine_that_starts_no_more_threads_still_gets_its_end_record(tmp_pat
 
 
 @pytest.mark.gpu
-def test_a_real_allocator_tells_of_memory_that_was_given_back(tmp_path):
+def test_a_real_allocator_reports_memory_that_was_given_back(tmp_path):
     import torch
 
     with make_logger(tmp_path) as log:

@@ -139,7 +139,7 @@ def test_a_value_is_kept_as_a_plain_one(value, plain):
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("make", [float, np.float32, np.float64, np.array, torch.tensor, MyFloat])
-def test_a_number_that_is_not_finite_is_kept_as_such_whoever_made_it(number, make):
+def test_a_number_that_is_not_finite_is_kept_as_such_from_any_library(number, make):
     plain, _ = PlainValues(Guard(), DeviceScalars()).fields({"v": make(number)})
     record = decode(encode(plain))
 
@@ -366,7 +366,7 @@ EVIL = {
 
 
 @pytest.mark.parametrize("name", EVIL)
-def test_an_evil_value_costs_no_more_than_itself(values, name):
+def test_an_evil_value_loses_no_more_than_itself(values, name):
     evil = EVIL[name]
     plain, pending = values.fields({"before": 1, "evil": evil, "after": 2})
     tree = values.tree({"before": 1, "after": [evil, 2], "evil": evil})

@@ -59,7 +59,7 @@ def profiled(record):
     return {name: value for name, value in record.items() if name.startswith("profiling/")}
 
 
-def test_a_block_stands_on_the_next_step_record_in_seconds(begin, clock):
+def test_a_block_is_on_the_next_step_record_in_seconds(begin, clock):
     log = begin()
     with log.profile_block("forward_pass"):
         clock.now += 0.25
@@ -72,7 +72,7 @@ def test_a_block_stands_on_the_next_step_record_in_seconds(begin, clock):
     assert profiled(second) == {}
 
 
-def test_of_several_calls_the_mean_and_the_longest_are_told(begin, clock):
+def test_of_several_calls_the_mean_and_the_longest_are_recorded(begin, clock):
     log = begin()
     for seconds in (0.1, 0.2, 0.6):
         with log.profile_block("a"):
@@ -140,7 +140,7 @@ def test_what_is_awaited_or_iterated_is_timed_to_its_end(begin, clock):
     assert profiled(step) == {"profiling/fetch": pytest.approx(0.5), "profiling/batches": pytest.approx(0.25)}
 
 
-def test_an_exception_passes_as_it_is_and_the_time_up_to_it_is_told(begin, clock):
+def test_an_exception_passes_unchanged_and_the_time_up_to_it_is_recorded(begin, clock):
     log = begin()
     raised = ValueError("theirs")
 
@@ -245,7 +245,7 @@ def test_a_logger_that_does_nothing_profiles_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_after_the_end_a_profiled_function_goes_on_working(begin):
+def test_after_the_end_a_profiled_function_still_works(begin):
     log = begin()
 
     @log.profile

@@ -100,7 +100,7 @@ def test_a_line_that_another_process_spoils_at_the_very_moment_is_known(
     assert path.read_bytes() == FIRST + theirs + SECOND + THIRD
 
 
-def test_a_run_that_another_process_writes_into_says_so_and_what_it_cost(tmp_path, caplog, monkeypatch):
+def test_a_run_that_another_process_writes_into_reports_it_and_what_was_lost(tmp_path, caplog, monkeypatch):
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, csv=False) as log:
         records = log.run_folder / "metrics.jsonl"
         log.log_step(0, train_loss=1.0)

@@ -307,7 +307,7 @@ def test_the_reserve_has_an_end_too(taken):
     assert taken.record_queue.dropped_total > 50
 
 
-def test_what_was_dropped_is_said_at_the_end_whether_or_not_there_is_room(taken):
+def test_what_was_dropped_is_reported_at_the_end_with_or_without_room(taken):
     taken.fill()
     taken.record_queue.say_what_was_dropped(1000.0, 5.0)
     found = taken.drain()
@@ -320,7 +320,7 @@ def test_what_was_dropped_is_said_at_the_end_whether_or_not_there_is_room(taken)
     assert len(taken.drain()) == len(found)
 
 
-def test_what_is_dropped_after_it_was_said_is_said_again(taken):
+def test_what_is_dropped_after_a_report_is_reported_again(taken):
     total = 0
     for _ in range(3):
         for n in range(3000):

@@ -121,7 +121,7 @@ def log_steps(log, steps, **seconds):
 
 
 @pytest.mark.usefixtures("of_two")
-def test_what_other_ranks_wrote_is_examined_before_the_end_is_told(tmp_path):
+def test_what_other_ranks_wrote_is_examined_before_the_end_record(tmp_path):
     log = make_logger(tmp_path, log_every=1, ranks="all")
     write_rank(log, 1, range(1, 60), data_loading=0.3, forward=0.1, backward=0.1)
     log_steps(log, range(1, 60), data_loading=0.01, forward=0.1, backward=0.39)

@@ -91,7 +91,7 @@ def test_parents_are_what_is_open_around(make):
     }
 
 
-def test_an_exception_is_noted_on_the_span_and_goes_on(make):
+def test_an_exception_is_noted_on_the_span_and_passes_on(make):
     log = make()
     with pytest.raises(KeyError), log.span("outer"), log.span("inner"):
         raise KeyError("token=hf_abcdefghijklmnopqrstuvwxyz0123456789")
@@ -101,7 +101,7 @@ def test_an_exception_is_noted_on_the_span_and_goes_on(make):
     assert "hf_abcdef" not in json.dumps(inner)
 
 
-def test_events_stand_in_the_file_at_once_and_name_their_span(make):
+def test_events_are_in_the_file_at_once_and_name_their_span(make):
     log = make()
     with log.span("training_loop") as span:
         span.event("cache_miss", key="a")
@@ -411,7 +411,7 @@ def test_a_short_span_that_fails_is_kept(make, clock):
     assert failed["parent_id"] == loop.id
 
 
-def test_somebody_may_ask_for_the_next_steps(make, clock):
+def test_a_user_may_ask_for_the_next_steps(make, clock):
     log = make(spans={"around": 2})
     train(log, clock, 20)
     log._run.spans.keep_next()
@@ -463,7 +463,7 @@ def test_what_is_kept_added_up_and_dropped_can_be_chosen(make, clock):
     assert type(make(spans="all").span("forward")) is Span
 
 
-def test_what_is_always_kept_stands_on_the_step_records_all_the_same(make, clock):
+def test_what_is_always_kept_is_also_on_the_step_records(make, clock):
     for spans in ("all", {"keep": ["forward", "backward"]}):
         log = make(spans=spans, log_every=1)
         train(log, clock, 3)
@@ -513,7 +513,7 @@ def test_one_short_span_used_again_and_again_is_counted_each_time(make, clock):
 
 @pytest.mark.parametrize("name", ["forward", "encode"])
 @pytest.mark.parametrize("nonsense", ["now", float("nan"), float("inf"), True, [], 1.7e12, -1])
-def test_a_time_that_is_none_is_now(make, clock, name, nonsense):
+def test_an_invalid_time_is_now(make, clock, name, nonsense):
     log = make(spans={"around": 0})
     span = log.start_span(name, start_time=nonsense)
     clock.advance(1.0)
@@ -523,7 +523,7 @@ def test_a_time_that_is_none_is_now(make, clock, name, nonsense):
 
 
 @pytest.mark.parametrize("name", ["forward", "encode"])
-def test_a_span_that_is_said_to_end_before_it_began_took_no_time(make, clock, name):
+def test_a_span_whose_end_is_before_its_start_took_no_time(make, clock, name):
     log = make(spans={"around": 0})
     log.start_span(name).stop(stop_time=clock.wall() - 5.0)
     log.start_span(name, start_time=clock.wall() + 50.0).stop()
@@ -566,7 +566,7 @@ def test_incidents_without_end_do_not_fill_the_disk(make, clock):
     assert len([span for span in spans_of(log) if "error" in span]) <= 200 + 1
 
 
-def test_short_spans_do_not_hold_on_to_what_they_are_told(make):
+def test_short_spans_keep_no_reference_to_their_attributes(make):
     class Batch:
         pass
 
@@ -683,7 +683,7 @@ def test_a_close_look_asked_for_at_the_end_of_another_is_taken(make, clock):
     assert any(span.get("kept") == "incident" for span in spans_of(log))
 
 
-def test_a_beginning_is_never_told_behind_its_end(make, clock):
+def test_a_beginning_is_never_recorded_after_its_end(make, clock):
     log = make()
     span = log.start_span("encode")
     clock.advance(2.0)
@@ -762,7 +762,7 @@ def test_a_run_that_is_closed_inside_a_span_is_no_misuse(make):
 # ---------------------------------------------------------------- long spans, the end, and a kill
 
 
-def test_a_long_span_is_told_of_when_it_begins(make, clock):
+def test_a_long_span_is_recorded_when_it_begins(make, clock):
     log = make()
     with log.span("application") as application, log.span("encode") as encode:
         assert [record["id"] for record in records_of(log, "span_start")] == [application.id]
@@ -773,7 +773,7 @@ def test_a_long_span_is_told_of_when_it_begins(make, clock):
         assert len(records_of(log, "span_start")) == 2
 
 
-def test_the_logger_ends_what_nobody_ended(make, clock):
+def test_the_logger_ends_spans_left_open(make, clock):
     log = make()
     loop = log.start_span("training_loop")
     clock.advance(3.0)
@@ -811,7 +811,7 @@ def test_a_run_without_spans_has_no_word_of_them(make):
 # ---------------------------------------------------------------- harm
 
 
-def test_what_is_off_costs_nothing_and_takes_every_call(make, tmp_path):
+def test_disabled_spans_do_nothing_and_take_every_call(make, tmp_path):
     for log in (make(enabled=False), make(spans=False)):
         with log.span("a") as span:
             span.set(x=1)
@@ -839,7 +839,7 @@ def test_odd_names_and_attributes_do_no_harm(make):
     assert len(records_of(log, "span_event")) == 9
 
 
-def test_what_is_said_of_a_span_in_an_odd_way_does_no_harm(make, clock):
+def test_odd_attributes_of_a_span_do_no_harm(make, clock):
     log = make(spans={"around": 0})
     for name in ("forward", "encode"):
         with log.span(name) as span:
@@ -904,7 +904,7 @@ def test_a_summary_has_room_for_every_name(make, clock):
     assert "cut" not in summary
 
 
-def test_stopping_twice_is_said_once_or_raised_where_that_is_wanted(make):
+def test_stopping_twice_is_reported_once_or_raised_if_configured(make):
     log = make()
     span = log.start_span("a")
     span.stop()
@@ -933,7 +933,7 @@ def test_a_child_process_writes_nothing_of_its_parents_spans(make):
     assert [span["name"] for span in spans_of(log)] == ["application"]
 
 
-def test_tags_stand_in_the_start_record_and_in_the_manifest(make):
+def test_tags_are_in_the_start_record_and_in_the_manifest(make):
     log = make(perf_tag=["a", "b"], session_tag=lambda: "night")
     log.log_start()
     (start,) = records_of(log, "start")

@@ -78,7 +78,7 @@ def test_a_step_within_a_span_that_was_never_ended_still_has_a_speed(make, clock
 
 
 @pytest.mark.parametrize("loss", [float, torch.tensor])
-def test_what_a_script_without_spans_tells_of_right_after_a_record_is_not_a_steps(make, clock, loss):
+def test_what_a_script_without_spans_logs_right_after_a_record_is_not_a_steps(make, clock, loss):
     log = make(log_every=5)
     for step in range(1, 46):
         clock.advance(0.5)
@@ -96,7 +96,7 @@ def test_what_a_script_without_spans_tells_of_right_after_a_record_is_not_a_step
     assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * 9
 
 
-def test_the_seconds_of_a_checkpoint_count_once_however_it_is_told_of(make, clock):
+def test_the_seconds_of_a_checkpoint_count_once_however_it_is_logged(make, clock):
     log = make(log_every=10)
     for step in range(1, 41):
         clock.advance(0.5)
@@ -118,7 +118,7 @@ def test_the_seconds_of_a_checkpoint_count_once_however_it_is_told_of(make, cloc
     assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * 4
 
 
-def test_what_another_thread_tells_of_takes_nothing_from_a_step(make, clock):
+def test_what_another_thread_logs_takes_nothing_from_a_step(make, clock):
     log = make(log_every=1)
     for step in range(1, 5):
         clock.advance(0.5)
@@ -172,7 +172,7 @@ def test_parts_of_a_step_in_an_evaluation_are_not_the_trainings(make, clock):
     assert [seconds for seconds, _ in speeds_of(log)] == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_an_evaluation_whose_end_is_never_told_ends_with_the_next_step(make, clock):
+def test_an_evaluation_whose_end_is_never_logged_ends_with_the_next_step(make, clock):
     log = make(log_every=1)
     log.log_step(1, train_loss=0.5)
     log.start_span("validation_loop")

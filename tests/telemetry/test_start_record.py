@@ -115,7 +115,7 @@ class Moody(dict):
         raise RuntimeError(f"missing mandatory value: {key}")
 
 
-def test_a_configuration_that_raises_costs_no_more_than_itself():
+def test_a_configuration_that_raises_loses_no_more_than_itself():
     guard = Guard()
     found = fields(config=Moody(a=1), training={"batch_size": 3}, guard=guard)
 
@@ -132,7 +132,7 @@ def test_a_configuration_that_has_no_end_is_cut_off():
     assert (found["run_name"], found["batch_size"]) == ("r", 3)
 
 
-def test_no_secret_gets_through_by_any_door(monkeypatch):
+def test_no_secret_gets_through_by_any_argument(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "a-very-secret-value")
     config = {
         "config": {
@@ -174,7 +174,7 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
     assert samples_per_step(given) == samples
 
 
-def test_a_machine_that_answers_late_holds_nobody_up(monkeypatch):
+def test_a_machine_that_answers_late_delays_no_one(monkeypatch):
     may_answer = threading.Event()
 
     def slowly(guard):

@@ -42,7 +42,7 @@ def test_mean_least_and_greatest_are_those_of_the_folded_steps_and_the_steps_own
     )
 
 
-def test_what_was_taken_is_not_told_again():
+def test_what_was_taken_is_not_returned_again():
     gate = StepGate()
     fold(gate, [1.0, 2.0])
     gate.take(3.0)

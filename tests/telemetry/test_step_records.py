@@ -85,7 +85,7 @@ def test_a_loop_that_goes_back_is_seen_at_once(make):
     assert steps_of(log) == [0, 10, 20, 30, 40, 50, 50, 60, 70]
 
 
-def test_a_step_that_is_told_of_in_two_calls_is_written_in_both(make):
+def test_a_step_that_is_logged_in_two_calls_is_written_in_both(make):
     log = make(log_every=10)
     for step in range(11):
         log.log_step(step, train_loss=0.5)
@@ -108,7 +108,7 @@ def test_a_step_of_any_make_is_a_number(make, given, step):
 
 
 @pytest.mark.parametrize("given", ["ten", None, math.nan, math.inf, object(), [1], {}])
-def test_a_step_that_is_no_number_does_not_cost_its_record(make, given):
+def test_a_step_that_is_no_number_does_not_lose_its_record(make, given):
     log = make(log_every=1)
     log.log_step(4, train_loss=0.5)
     log.log_step(given, train_loss=0.25)
@@ -398,7 +398,7 @@ def test_speed_is_absent_where_it_cannot_be_known(make):
     assert all("samples_per_sec" not in record for record in found)
 
 
-def test_time_that_stands_still_gives_no_infinite_speed(make):
+def test_a_frozen_clock_gives_no_infinite_speed(make):
     log = make(log_every=1)
     log.log_start(training={"batch_size": 4})
     log.log_step(0, train_loss=0.5)

@@ -93,7 +93,7 @@ def test_a_resumed_run_keeps_the_form_of_its_table_unless_everything_is_asked_fo
         assert frame["event"].tolist() == OF_A_PERSON * 2
 
 
-def test_a_table_of_an_earlier_version_is_gone_on_with_as_it_is(tmp_path):
+def test_a_table_of_an_earlier_version_is_continued_as_it_is(tmp_path):
     folder = log_everything(tmp_path / "new", csv="all")
     text = (folder / "run.json").read_text()
     assert '"table": "all"' in text

@@ -77,9 +77,7 @@ def test_a_lock_that_was_lost_is_taken_again(lock, path, harm):
     assert is_being_written(path)
 
 
-def test_a_file_that_another_process_has_locked_is_asked_for_again_and_that_is_said_once(
-    lock, path, conflicts
-):
+def test_a_file_that_another_process_has_locked_is_retried_and_reported_once(lock, path, conflicts):
     theirs = os.open(path, os.O_RDWR)
     assert portable.try_lock(theirs)
     for _ in range(2 * writer_lock._REFUSED_TIMES):

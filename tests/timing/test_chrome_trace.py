@@ -102,7 +102,7 @@ def test_what_happened_is_marked_where_it_happened():
     assert named(found, "finding")[0]["args"]["message"] == "a spike"
 
 
-def test_a_span_that_its_process_died_in_ends_where_the_session_was_last_heard_of():
+def test_a_span_that_its_process_died_in_ends_with_the_sessions_last_record():
     found = trace(
         begun("a", session=1, time=100.0),
         {"event": "system", "time": 108.0, "session": 1},

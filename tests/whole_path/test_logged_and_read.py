@@ -316,7 +316,7 @@ def test_a_folder_that_was_copied_elsewhere_opens_there(make, tmp_path):
     assert len(table(tmp_path / "copy")) == 3
 
 
-def test_a_table_that_somebody_deleted_or_edited_comes_again(make):
+def test_a_table_that_someone_deleted_or_edited_is_rebuilt(make):
     log = make(log_every=1)
     for step in range(10):
         log.log_step(step, train_loss=step / 3)

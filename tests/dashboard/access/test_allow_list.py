@@ -80,7 +80,7 @@ def test_an_id_is_one_persons_at_one_provider_only():
 @pytest.mark.parametrize(
     "entry", ["", "*", "ann", "@", "*@lab.example", "a@b@c.example", "ann@lab.example ", "sub:"]
 )
-def test_an_entry_that_stands_for_nobody_is_named(entry):
+def test_an_entry_that_matches_no_one_is_named(entry):
     with pytest.raises(AllowListError, match="is not a valid entry"):
         AllowList(operators=(entry,))
 
@@ -183,7 +183,7 @@ def test_several_providers_have_names(written):
         ("[auth", "is not valid TOML"),
     ],
 )
-def test_what_is_missing_or_too_wide_in_the_file_is_said_and_no_secret_shown(written, text, words):
+def test_what_is_missing_or_too_permissive_in_the_file_is_reported_without_secrets(written, text, words):
     with pytest.raises(LoginFileError, match=words) as caught:
         read_login_file(written(text))
 

@@ -85,7 +85,7 @@ def test_no_page_changes_a_file_by_itself():
     ids=["token", "login"],
 )
 @pytest.mark.parametrize("page", ["runs", "overview", "config_notes", "settings_page"])
-def test_a_page_that_nobody_let_in_shows_the_door_and_nothing_else(tmp_path, monkeypatch, access, page):
+def test_an_unauthenticated_page_shows_the_login_and_nothing_else(tmp_path, monkeypatch, access, page):
     logs = tmp_path / "logs"
     logs.mkdir()
     write_run(logs, "secret-run")

@@ -55,7 +55,7 @@ def test_on_this_machine_alone_no_token_is_asked_for_and_anywhere_else_one_is():
     assert asked(require="never") is None
 
 
-def test_each_start_has_a_token_of_its_own_that_nobody_guesses():
+def test_each_start_has_its_own_unguessable_token():
     made = {asked().operator for _ in range(200)} | {asked(reader_token=True).viewer for _ in range(200)}
 
     assert len(made) == 400
@@ -96,7 +96,7 @@ def test_wishes_that_contradict_each_other_are_named(options, environ, parts):
     assert GOOD not in str(caught.value)
 
 
-def test_a_token_for_readers_has_no_use_where_nobody_may_steer():
+def test_a_viewer_token_is_refused_where_control_is_off():
     with pytest.raises(AccessError, match="--read-only"):
         asked(read_only=True, reader_token=True)
 

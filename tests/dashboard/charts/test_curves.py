@@ -344,7 +344,7 @@ numbers = st.one_of(
     clip=st.booleans(),
     window=st.none() | st.tuples(st.integers(-5, 70), st.integers(-5, 70)),
 )
-def test_any_values_make_a_figure_whose_frame_stands_upright(values, log_y, clip, window):
+def test_any_values_make_a_figure_with_an_ascending_axis(values, log_y, clip, window):
     window = None if window is None else (float(min(window)), float(max(window)))
 
     found = figure(values, ChartStyle(log_y=log_y, clip=clip, window=window), window=window)

@@ -44,7 +44,7 @@ def test_the_place_is_shaded_and_begin_and_notice_are_marked_within_the_window()
     assert [mark.x for mark in evidence.marks] == [5_000, 5_050]
 
 
-def test_what_goes_on_is_shaded_to_the_end_and_shown_where_it_began():
+def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
     evidence = around(alert(end_step=None, severity="critical"), info())
 
     assert evidence.bands[0] == Band(start=5_000, end=9_990, tone="critical")

@@ -12,7 +12,7 @@ from tests.dashboard.timed_runs import ledger
 from toolkit.timing.names import ENTRIES
 
 
-def test_the_parts_of_a_bar_add_up_and_stand_in_the_order_of_the_ledger():
+def test_the_parts_of_a_bar_add_up_in_the_order_of_the_ledger():
     parts = bar_of(ledger(training=0.7, data_wait=0.2, redone=0.1).lines)
 
     assert [part["words"] for part in parts] == [

@@ -108,7 +108,7 @@ def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
     assert any(note.startswith("level before") for note in notes)
 
 
-def test_a_live_one_goes_on(live):
+def test_an_alert_of_a_live_run_stays_open(live):
     live("divergence")
 
     assert "since step 200, ongoing" in said(open_page("alerts", "r"))
@@ -199,7 +199,7 @@ def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
     assert charts(tab) == 1
 
 
-def test_a_long_run_is_examined_in_slices_while_the_page_stands(logs, monkeypatch):
+def test_a_long_run_is_examined_in_slices_while_the_page_is_shown(logs, monkeypatch):
     monkeypatch.setattr(frame, "_FIRST_EXAMINE_S", 0.0)
     write_run(logs, "r", steps("divergence", count=3_000), sessions=(range(3_000),))
 
@@ -466,7 +466,7 @@ def test_what_is_over_needs_no_button(live):
     assert buttons(tab, "Halve") == []
 
 
-def test_what_the_run_asked_of_itself_is_said(logs):
+def test_what_the_run_asked_of_itself_is_shown(logs):
     asked = {"event": "control_change", "time": 1.7e9, "status": "applied", "actions": ["stop"]}
     own = {**asked, "id": "finding:nan:1-nan-train_loss-200", "source": "finding", "global_step": 203}
     write_run(logs, "r", told(steps("nan")), extra=[own], status="stopped")
@@ -477,7 +477,7 @@ def test_what_the_run_asked_of_itself_is_said(logs):
 # ---------------------------------------------------------------- on the other pages
 
 
-def test_the_worst_open_one_stands_on_every_page_with_the_way_to_the_others(alarmed):
+def test_the_worst_open_alert_is_on_every_page_with_a_link_to_the_others(alarmed):
     tab = open_page("metrics", "r")
 
     assert "2 critical" in badges(tab), "a finding and an error"
@@ -487,7 +487,7 @@ def test_the_worst_open_one_stands_on_every_page_with_the_way_to_the_others(alar
     assert link.proto.page.endswith("alerts")
 
 
-def test_what_is_over_or_seen_no_longer_stands_on_every_page(logs):
+def test_what_is_over_or_seen_is_no_longer_on_every_page(logs):
     write_run(logs, "over", told(steps("spike")))
     write_run(logs, "r", told(steps("divergence")))
 
@@ -504,7 +504,7 @@ def tab_warns(tab):
     return bool([badge for badge in badges(tab) if "critical" in badge or "warning" in badge])
 
 
-def test_a_critical_finding_of_a_live_run_is_said_aloud_once(live):
+def test_a_critical_finding_of_a_live_run_is_announced_once(live):
     folder = live("divergence")
     tab = open_page("overview", "r")
 
@@ -532,7 +532,7 @@ def test_an_old_run_and_a_warning_say_nothing_aloud(logs, live):
     assert toasts(open_page("overview", "r")) == []
 
 
-def test_the_latest_events_tell_of_a_finding_once_and_that_it_is_over(logs):
+def test_the_latest_events_show_a_finding_once_and_its_end(logs):
     write_run(logs, "r", told(steps("spike")))
 
     words = said(open_page("overview", "r"))

@@ -330,7 +330,7 @@ def test_it_keeps_labels_and_trash(store):
         (Health(records=9, lag_s=2.0, gaps=1), "Lines are missing at one place."),
     ],
 )
-def test_what_its_reading_showed_stands_on_the_page(store, health, words):
+def test_what_its_reading_showed_is_on_the_page(store, health, words):
     store.health = health
 
     tab = open_page("metrics", "alpha")

@@ -95,7 +95,7 @@ def test_only_what_was_configured_differently_is_listed(ten):
     assert list(config.loc["lr"]) == ["0", "1"]
 
 
-def test_the_same_configuration_is_said_to_be_the_same(logs):
+def test_equal_configurations_are_reported_as_equal(logs):
     for name in "ab":
         write_run(logs, name, start={"config": {"lr": 1}})
 
@@ -111,7 +111,7 @@ def test_a_tag_makes_a_group_with_mean_and_spread(ten):
     assert "one standard deviation" in said(tab)
 
 
-def test_a_group_and_single_runs_stand_under_each_other(ten):
+def test_a_group_and_single_runs_are_listed_together(ten):
     tab = open_page("compare", runs="r1,r3", tag="all")
 
     assert is_well(tab)

@@ -126,7 +126,7 @@ def test_search_steps_and_sorting_are_in_the_address(show):
     assert len(rows(tab)) == 10
 
 
-def test_beside_what_is_found_stands_nothing_that_was_not_asked_for(show):
+def test_a_search_shows_nothing_but_what_it_found(show):
     tab = show([completion(1, "the sea"), completion(2, "the sky"), completion(3, "a cloud")])
     sea = rows(tab)[2]["place"]
 
@@ -154,7 +154,7 @@ def test_many_are_shown_a_page_at_a_time(show):
     assert pages.proto.num_pages == 3
 
 
-def test_numbers_that_are_none_and_rewards_by_function_are_shown(show):
+def test_nan_and_rewards_by_function_are_shown(show):
     tab = show(
         [
             completion(1, reward=math.nan, **{"rewards/format": 1.0, "rewards/maths": 0.25}),
@@ -207,7 +207,7 @@ def test_a_pair_is_side_by_side_with_its_words_marked(show):
     assert rows(tab)[0]["reward"] == "reward_diff 0.7"
 
 
-def test_the_same_prompt_at_an_earlier_step_stands_beside_it(show):
+def test_the_same_prompt_at_an_earlier_step_is_shown_beside_it(show):
     tab = show(
         [
             completion(100, "the sky is grey", prompt="What colour?", reward=0.1),
@@ -235,21 +235,21 @@ def test_the_same_prompt_at_an_earlier_step_stands_beside_it(show):
     assert panes(tab) == []
 
 
-def test_two_that_differ_in_nothing_or_everything_are_said_to(show):
+def test_two_that_differ_in_nothing_or_everything_are_reported_so(show):
     words = [" ".join(f"{letter}{number}" for number in range(2_000)) for letter in "ab"]
     tab = show([completion(1, words[0], prompt="p"), completion(2, words[1], prompt="p")])
     assert "differ too much" in said(tab)
     assert [marked(pane) for pane in panes(tab)] == words
 
 
-def test_the_question_of_a_chat_stands_in_the_list_and_not_its_system_prompt(show):
+def test_the_question_of_a_chat_is_in_the_list_and_not_its_system_prompt(show):
     tab = show([completion(1, prompt="system: Be brief.\n\nuser: What colour is the sky?")])
 
     assert rows(tab)[0]["prompt"] == "What colour is the sky?"
     assert codes(tab)[0] == "system: Be brief.\n\nuser: What colour is the sky?"
 
 
-def test_a_text_that_was_cut_and_completions_that_were_dropped_are_told_of(show):
+def test_a_truncated_text_and_dropped_completions_are_reported(show):
     tab = show(
         [
             completion(1, "long … [100 of 200 characters left out] … end", cut=["completion"]),

@@ -242,7 +242,7 @@ def test_the_answer_of_the_run_takes_the_place_of_pending(run, status, more, wor
     assert "pending" not in said(tab)
 
 
-def test_the_answer_to_somebody_elses_request_is_not_ours(run):
+def test_the_answer_to_another_users_request_is_not_ours(run):
     tab = open_page("overview", "r")
     button(tab, "Apply").click().run()
     answer(run, "another", "applied", global_step=5, old=1, new=2)

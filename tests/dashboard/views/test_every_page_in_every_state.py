@@ -257,7 +257,7 @@ def test_no_page_breaks_in_this_state_and_each_shows_it(state, root_in, look_at)
 # ---------------------------------------------------------------- faces
 
 
-def test_a_folder_that_is_not_there_yet_is_said_to_be_so(root_in, look_at):
+def test_a_folder_that_does_not_exist_yet_is_reported(root_in, look_at):
     look_at(root_in("no_folder"))
 
     tab = open_page("runs")
@@ -401,7 +401,7 @@ def test_the_half_of_a_line_is_no_bad_line(root_in, look_at):
     assert "100 of 100 points drawn" in said(tab)
 
 
-def test_a_missing_record_file_is_said_to_be_missing(root_in, look_at):
+def test_a_missing_record_file_is_reported(root_in, look_at):
     look_at(root_in("no_record_file"))
 
     assert f"{METRICS_JSONL}: No such file" in said(open_page("overview", RUN))
@@ -422,7 +422,7 @@ def test_a_thousand_runs_come_in_pages_of_a_hundred(root_in, look_at):
     assert len(tab.dataframe[0].value) == 1
 
 
-def test_a_log_that_is_replaced_is_read_anew_and_that_is_said(logs):
+def test_a_replaced_log_is_read_again_and_reported(logs):
     folder = write_run(logs, RUN)
     tab = open_page("overview", RUN)
     (folder / METRICS_JSONL).write_bytes(b"")

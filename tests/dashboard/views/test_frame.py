@@ -154,7 +154,7 @@ def test_an_unknown_run_brings_up_the_three_names_most_like_it(logs, page):
     assert all(name.startswith("lora-") for name in near)
 
 
-def test_an_unknown_run_like_no_other_is_said_to_be_gone(logs):
+def test_an_unknown_run_like_no_other_is_reported_missing(logs):
     write_run(logs, "lora")
 
     tab = open_page("overview", "q" * 40)

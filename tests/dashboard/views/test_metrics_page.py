@@ -78,7 +78,7 @@ def test_ordinary_patterns_stay_regular_expressions(logs, pattern):
     assert charts(tab) == 1
 
 
-def test_a_filter_that_is_far_too_long_is_left_out_and_that_is_said(several):
+def test_a_filter_that_is_far_too_long_is_ignored_and_reported(several):
     tab = open_page("metrics", "r", filter="(a+)+" * 100)
 
     assert is_well(tab)

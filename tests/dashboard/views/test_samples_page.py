@@ -99,7 +99,7 @@ def test_a_folder_on_the_way_that_is_a_link_is_refused(logs, tmp_path):
     assert "its path contains a link or a file" in said(tab)
 
 
-def test_a_missing_file_is_said_to_be_missing(show):
+def test_a_missing_file_is_reported(show):
     tab = show("samples/gone.png")
 
     assert not tab.image
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_image_are_not_shown_as_one(show):
     assert "samples/a.png" in said(tab)
 
 
-def test_an_image_that_breaks_off_is_said_to_be_no_image(show):
+def test_a_truncated_image_is_reported_as_no_image(show):
     tab = show("samples/a.png", b"\x89PNG\r\n\x1a\n" + b"\x00" * 50)
 
     assert not tab.image
@@ -141,7 +141,7 @@ def test_a_huge_file_is_not_read(show):
     assert "30,000,000 bytes" in said(tab)
 
 
-def test_a_pipe_in_the_place_of_an_image_blocks_nobody(show):
+def test_a_pipe_in_place_of_an_image_blocks_no_one(show):
     tab = show("samples/a.png", make=os.mkfifo)
 
     assert not tab.image

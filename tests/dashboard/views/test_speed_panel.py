@@ -53,7 +53,7 @@ def speed_chart(tab):
     return next(json.loads(one["figure"]) for one in sent if one["label"].startswith("Seconds per step"))
 
 
-def test_a_slower_tag_is_said_to_be_slower_than_the_one_before(logs):
+def test_a_slower_tag_is_reported_as_slower_than_the_one_before(logs):
     write_jobs(logs, "old", [0.5], perf_tags=["tag-a"], began=1.7e9)
     write_jobs(logs, "new", [0.6], perf_tags=["tag-b"], began=1.8e9)
 

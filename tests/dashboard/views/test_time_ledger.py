@@ -41,7 +41,7 @@ def test_the_bar_says_how_much_of_the_time_was_training(logs):
     assert table["table"]["rows"][0]["cells"] == ["training", "27 m 40 s", "78 %"]
 
 
-def test_much_waiting_for_data_is_said_with_what_to_do_about_it(logs):
+def test_much_waiting_for_data_is_reported_with_advice(logs):
     write_timed_run(logs, "r", shares={"training": 0.6, "data_wait": 0.35})
 
     assert "Try more loader workers" in said(open_page("overview", "r"))

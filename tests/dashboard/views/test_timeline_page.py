@@ -112,7 +112,7 @@ def test_what_a_killed_process_left_open_says_so(logs):
     assert "the process ended inside this span, after" in json.dumps(spans_chart(tab)["data"])
 
 
-def test_what_a_live_run_is_inside_of_goes_on(logs):
+def test_the_open_span_of_a_live_run_reaches_the_right_edge(logs):
     run = SpanRun(began=time.time() - 20)
     run.begin_session()
     run.open("training_loop")
@@ -164,7 +164,7 @@ def test_where_steps_were_only_summed_up_the_page_says_so(logs):
     assert "recorded individually only at the start" in said(tab)
 
 
-def test_ranks_stand_beside_each_other_or_one_by_one(logs):
+def test_ranks_are_shown_side_by_side_or_one_by_one(logs):
     write_span_run(logs, "r", ranks=3)
 
     together = open_page("timeline", "r", by="By rank")

@@ -285,7 +285,7 @@ def test_a_page_that_sends_one_elsewhere_is_no_collector():
             exporter(receiver.url).write([span(A, "x", 0, 1)])
 
 
-def test_a_collector_that_is_not_there_is_said():
+def test_a_missing_collector_is_reported():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -304,7 +304,7 @@ def test_a_collector_that_hangs_is_given_up():
             sink.write([span(A, "x", 0, 1)])
 
 
-def test_a_collector_that_talks_nonsense_is_said():
+def test_a_collector_with_invalid_answers_is_reported():
     with socket.socket() as odd:
         odd.bind(("127.0.0.1", 0))
         odd.listen()
@@ -410,7 +410,7 @@ def test_records_without_spans_ask_for_nothing():
     assert receiver.requests == []
 
 
-def test_a_missing_opentelemetry_is_said_with_the_command_that_helps(monkeypatch):
+def test_a_missing_opentelemetry_is_reported_with_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
 
     with pytest.raises(ModuleNotFoundError, match="pip install"):

@@ -185,7 +185,7 @@ def test_a_write_that_fails_halfway_leaves_no_torn_event(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_short_writes_are_gone_on_with(tmp_path, monkeypatch):
+def test_short_writes_are_completed(tmp_path, monkeypatch):
     real_write = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real_write(file, data[:7]))
 
@@ -253,7 +253,7 @@ def test_neither_torch_nor_tensorflow_nor_numpy_is_needed(tmp_path):
     assert done.stdout.strip() == "[]"
 
 
-def test_a_missing_tensorboard_is_said_with_the_command_that_helps(tmp_path, monkeypatch):
+def test_a_missing_tensorboard_is_reported_with_the_command_that_installs_it(tmp_path, monkeypatch):
     for module in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -277,7 +277,7 @@ def test_a_killed_training_loses_nothing_that_wandb_was_given(tmp_path):
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [1]
 
 
-def test_without_a_key_the_run_is_kept_offline_and_that_is_said(tmp_path, caplog, monkeypatch):
+def test_without_a_key_the_run_is_kept_offline_and_this_is_reported(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(client_module, "FINISH_TIMEOUT_S", PATIENCE_S)
     exporter = WandbExporter(tmp_path, "p", "n", "no-key")
     exporter.write([step(1)])
@@ -309,7 +309,7 @@ def test_records_without_metrics_start_nothing(tmp_path, monkeypatch):
     exporter.close()
 
 
-def test_a_missing_wandb_is_said_with_the_command_that_helps(tmp_path, monkeypatch):
+def test_a_missing_wandb_is_reported_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setattr(client_module.importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(ModuleNotFoundError, match="pip install"):

@@ -171,7 +171,7 @@ def test_lark_takes_what_is_signed_for_it(tmp_path, monkeypatch):
     assert all("greyjacket: " in got.json["content"]["text"] for got in receiver.got)
 
 
-def test_a_wrong_signing_secret_is_said_and_recorded(tmp_path, monkeypatch, caplog):
+def test_a_wrong_signing_secret_is_printed_and_recorded(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LARK_SECRET", "another-secret-entirely")
     with receiving(usual=verifying_lark()) as receiver:
         receivers = {"to": "lark", "url": receiver.url, "secret_env": "LARK_SECRET", "when": ["start"]}

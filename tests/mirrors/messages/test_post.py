@@ -146,7 +146,7 @@ def test_an_unknown_host_name_is_reported():
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..example"])
-def test_a_name_that_no_machine_can_have_is_said_to_be_none(host):
+def test_an_invalid_host_name_is_reported(host):
     error = refusal(f"https://{host}/")
 
     assert "its name is not a valid host name" in str(error)

@@ -245,7 +245,7 @@ def test_certificates_that_cannot_be_read_are_reported(monkeypatch, tmp_path):
     assert sending.guard.counts == {}
 
 
-def test_a_fault_of_our_own_costs_one_message_and_is_reported():
+def test_our_own_failure_loses_one_message_and_is_reported():
     odd = Message(occasion="start", title="r", details={"odd": object()})
     with receiving() as receiver, Sending(to(receiver.url)) as sending:
         sending.sender.put(odd)

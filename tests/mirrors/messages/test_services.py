@@ -271,7 +271,7 @@ def test_a_header_of_ntfys_holds_any_title(title):
     assert title.isascii() or decoded(header) == title
 
 
-def test_a_title_cannot_bring_a_header_of_its_own():
+def test_a_title_cannot_add_a_header():
     headers = SERVICES["ntfy"].request(message(title="a\r\nX-Evil: 1\x00b"), None, NOW).headers
 
     assert headers["X-Title"] == "a X-Evil: 1 b"

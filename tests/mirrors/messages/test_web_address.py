@@ -91,7 +91,7 @@ def test_any_other_is_refused_with_the_reason_and_without_its_path(url, said):
 
 
 @pytest.mark.parametrize("host", ["example.org", "2130706433", "0x7f.1", "127.1", "localhost.example.org"])
-def test_a_name_may_stand_for_public_machines_only(host):
+def test_a_name_may_resolve_to_public_addresses_only(host):
     address = web_address(f"https://{host}/")
 
     assert address.may_be("93.184.216.34")
@@ -107,7 +107,7 @@ def test_a_name_may_stand_for_public_machines_only(host):
         assert not address.may_be(private)
 
 
-def test_localhost_may_stand_for_this_machine_only():
+def test_localhost_may_resolve_to_this_machine_only():
     address = web_address("http://localhost:1/")
 
     assert address.may_be("127.0.0.1")
@@ -196,7 +196,7 @@ def test_nothing_else_is_allowed_with_it(url):
         web_address(url, allow_private=True)
 
 
-def test_a_name_may_stand_for_a_private_machine_where_that_is_allowed_and_by_http_for_no_other():
+def test_a_name_may_resolve_to_a_private_address_where_allowed_and_over_http_to_no_other():
     encrypted = web_address("https://chat.corp.example/", allow_private=True)
     plain = web_address("http://chat.corp.example/", allow_private=True)
 

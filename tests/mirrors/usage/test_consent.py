@@ -60,7 +60,7 @@ def test_on_continuous_integration_it_is_as_everywhere():
     assert why_not(options(), {"K": "phc_x", "CI": "true"}) is None
 
 
-def test_a_key_that_is_not_there_is_said_by_the_name_of_its_variable():
+def test_a_missing_key_is_reported_by_the_name_of_its_variable():
     assert why_not(options(), {}) == "the environment variable K (telemetry.usage_reports.key_env) is not set"
 
 

@@ -136,7 +136,7 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
         assert not server.is_closing.is_set()
 
 
-def test_a_client_that_is_not_installed_is_said_with_how_to_install_it(monkeypatch):
+def test_a_client_that_is_not_installed_is_reported_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "posthog", None)
 
     with pytest.raises(NotInstalled) as refusal:

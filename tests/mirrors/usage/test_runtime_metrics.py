@@ -137,7 +137,7 @@ def test_epochs_are_timed_from_the_start_of_the_training_and_from_one_another():
     assert sent["epochs_completed"] == 2
 
 
-def test_a_trainer_that_times_its_epochs_itself_is_believed():
+def test_epoch_times_that_the_trainer_reports_are_used():
     sent = totals_of((1.0, "start", {}), (11.0, "epoch", {"epoch": 1, "seconds": 7.5}))
 
     assert sent["epoch_times"] == {"epoch_1_seconds": 7.5}

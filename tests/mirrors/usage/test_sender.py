@@ -54,7 +54,7 @@ def test_events_are_sent_in_their_order():
 
 
 @pytest.mark.usefixtures("_no_pauses")
-def test_a_server_that_is_away_for_a_while_gets_everything_in_the_end():
+def test_a_server_that_is_away_for_a_while_still_gets_everything():
     server = Server(refusals=3)
     sender, guard = make(server)
     sender.put(event("a"))
@@ -67,7 +67,7 @@ def test_a_server_that_is_away_for_a_while_gets_everything_in_the_end():
 
 
 @pytest.mark.usefixtures("_no_pauses")
-def test_a_server_that_never_takes_anything_is_left_alone_and_that_is_said_once(caplog):
+def test_a_server_that_never_takes_anything_is_given_up_and_reported_once(caplog):
     server = Server(refusals=10**9)
     sender, guard = make(server)
     sender.put(event("a"))

@@ -216,7 +216,7 @@ def test_of_two_ranks_only_the_first_reports(tmp_path):
 # ------------------------------------------------------------ a server that is no good
 
 
-def test_a_server_that_fails_costs_the_run_nothing_but_a_line(tmp_path, caplog):
+def test_a_failing_server_leaves_only_a_line_in_the_run(tmp_path, caplog):
     with receiving(*[(500, {}, b"oops")] * 50) as server:
         log = train(tmp_path, server.url)
 
@@ -227,7 +227,7 @@ def test_a_server_that_fails_costs_the_run_nothing_but_a_line(tmp_path, caplog):
     assert "answered 500" in said[0]
 
 
-def test_what_a_server_refused_at_first_it_gets_in_the_end(tmp_path):
+def test_what_a_server_refused_at_first_is_sent_again(tmp_path):
     with receiving((503, {}, b"later")) as server:
         with make_logger(tmp_path, log_every=1, close_timeout=60.0, **reporting_to(server.url)) as log:
             log.log_start()

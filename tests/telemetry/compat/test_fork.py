@@ -269,7 +269,7 @@ def test_an_exception_ends_the_run_as_failed(tmp_path):
     assert read_records(tmp_path / "failing/metrics.jsonl", "end")[0]["status"] == "failed"
 
 
-def test_wrong_options_are_heard_of_at_once(tmp_path):
+def test_wrong_options_are_rejected_at_once(tmp_path):
     with pytest.raises(OptionsError, match="log_evry"):
         TelemetryLogger("r", tmp_path, log_evry=3)
 

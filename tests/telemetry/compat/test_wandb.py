@@ -839,7 +839,7 @@ def test_an_exit_code_sets_how_a_run_ended(begin):
     assert read_records(run.telemetry.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
 
 
-def test_wrong_options_of_ours_are_heard_of_at_once(begin):
+def test_wrong_options_of_ours_are_rejected_at_once(begin):
     with pytest.raises(OptionsError, match="log_evry"):
         begin(telemetry={"log_evry": 5})
 
@@ -884,7 +884,7 @@ def test_a_script_that_forgets_to_finish_loses_nothing(tmp_path, how, status):
     assert kept[-1]["status"] == status
 
 
-def test_the_door_brings_nothing_along():
+def test_the_compat_module_imports_nothing_heavy():
     probe = """
 import sys
 import toolkit.telemetry.compat.wandb

@@ -475,7 +475,7 @@ def test_one_that_was_reported_is_not_reported_again_at_the_end(tmp_path):
 # ---------------------------------------------------------------- ways to decorate
 
 
-def test_it_may_stand_above_other_decorators_and_without_parentheses(log):
+def test_it_works_above_other_decorators_and_without_parentheses(log):
     class Data:
         @log.capture_errors()
         @staticmethod

@@ -83,7 +83,7 @@ class Evil(Exception):
     __repr__ = __str__
 
 
-def test_a_message_that_cannot_be_read_is_said_to_be_so():
+def test_an_unreadable_message_is_reported():
     assert describe_failure(caught(Evil()))["message"] == "Evil: its message could not be read"
 
 

@@ -228,7 +228,7 @@ def test_each_rank_has_its_own():
     assert training.reported[0][0].id == "1-hang-global_step-20-rank-3"
 
 
-def test_every_sentence_of_the_catalogue_is_said_and_has_no_gap():
+def test_every_sentence_of_the_catalogue_is_used_and_has_no_gap():
     said = set()
     for steps, waits in ((20, 400), (2, 700), (0, 700)):
         training = Training()

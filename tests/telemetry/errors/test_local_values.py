@@ -86,7 +86,7 @@ def test_modules_functions_and_classes_are_no_values():
     assert shown(sys=sys, one=one, Loud=Loud, kept=1) == {"kept": "1"}
 
 
-def test_more_values_than_a_record_has_room_for_are_said_to_be_more():
+def test_values_beyond_the_room_of_a_record_are_reported_as_more():
     found = shown(**{f"v{number}": number for number in range(100)})
 
     assert len(found) == 26

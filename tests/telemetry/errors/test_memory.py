@@ -136,7 +136,7 @@ def test_an_unused_device_is_not_woken(kernel, cuda):
     assert not [name for name in state(kernel, OutOfMemoryError()) if name.startswith("gpu")]
 
 
-def test_a_driver_that_fails_costs_only_its_own_figure(kernel, cuda):
+def test_a_driver_that_fails_loses_only_its_own_figure(kernel, cuda):
     def fail():
         raise RuntimeError("CUDA error: unspecified launch failure")
 

@@ -143,7 +143,7 @@ def test_a_stream_that_takes_another_s_place_is_followed_and_what_it_hands_on_is
     assert tail.last_lines() == ["before it is noticed", "after"]
 
 
-def test_a_stream_that_stood_in_for_a_while_is_not_kept_alive(listen):
+def test_a_temporary_stream_is_not_kept_alive(listen):
     tail, _, _ = listen()
     with contextlib.redirect_stdout(Stream()) as redirected:
         tail.follow()

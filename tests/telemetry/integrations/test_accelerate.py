@@ -471,7 +471,7 @@ def test_a_state_that_cannot_be_saved_raises_as_without_us(tmp_path):
     assert records(tmp_path, "checkpoint") == []
 
 
-def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
+def test_wrong_options_are_rejected_when_it_is_created(tmp_path):
     with pytest.raises(OptionsError, match="log_evry"):
         TelemetryTracker(log_evry=5)
     with pytest.raises(OptionsError, match="log_every"):

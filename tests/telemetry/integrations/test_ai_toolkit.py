@@ -171,7 +171,7 @@ def test_gradient_norms_that_are_tensors_stay_on_their_device():
     assert steps._combined([]) is None
 
 
-def test_a_gradient_that_cannot_be_added_up_does_not_cost_the_step(make, stand_in, monkeypatch, records):
+def test_a_gradient_that_cannot_be_added_up_does_not_lose_the_step(make, stand_in, monkeypatch, records):
     class OnAnotherDevice(float):
         def __mul__(self, other):
             raise RuntimeError("expected all tensors to be on the same device")
@@ -240,7 +240,7 @@ def test_validation_epochs_and_samples_are_recorded(trained, records, run_folder
 
 
 @pytest.mark.parametrize("trouble", [{"0": "inf", "1": "-inf"}, {"0": "1e308", "1": "1.7e308"}])
-def test_losses_without_a_mean_do_not_cost_their_epoch(trouble, make, process_config, records):
+def test_losses_without_a_mean_do_not_lose_their_epoch(trouble, make, process_config, records):
     process_config["train"]["trouble"] = trouble
     make().run()
 
@@ -348,7 +348,7 @@ def test_the_time_of_a_job_that_is_not_recorded_is_not_the_next_ones(
 # Where it is switched on.
 
 
-def test_the_block_may_stand_at_three_levels_and_the_innermost_counts(stand_in, config, process_config):
+def test_the_block_may_be_at_three_levels_and_the_innermost_counts(stand_in, config, process_config):
     job = stand_in.Job(config)
     inner = process_config.pop("telemetry")
     process = stand_in.SDTrainer(0, job, process_config)

@@ -248,7 +248,7 @@ def test_profiling_can_be_switched_off(tmp_path):
     assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
 
 
-def test_spans_stand_within_one_another_as_the_work_did(trained):
+def test_spans_are_nested_as_the_work_was(trained):
     folder, _, _, _ = trained
     by_id = {record["id"]: record["name"] for record in records(folder, "span")}
     parents = {(record["name"], by_id.get(record.get("parent_id"))) for record in records(folder, "span")}
@@ -579,7 +579,7 @@ def test_a_broken_logger_does_not_stop_the_training(tmp_path, monkeypatch, metho
     assert "broken" in caplog.text
 
 
-def test_wrong_options_are_heard_of_when_it_is_made(tmp_path):
+def test_wrong_options_are_rejected_when_it_is_created(tmp_path):
     for make in (ours.TelemetryCallback, ours.TelemetryLightningLogger):
         with pytest.raises(OptionsError, match="log_evry"):
             make(log_evry=5)

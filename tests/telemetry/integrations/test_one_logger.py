@@ -339,7 +339,7 @@ def test_short_spans_are_added_up_as_ours_are(failed):
     assert step["time/training_iteration"] == pytest.approx(sum(theirs[:2]), abs=0.0025)
 
 
-def test_wrong_options_are_heard_of_at_once(tmp_path):
+def test_wrong_options_are_rejected_at_once(tmp_path):
     from toolkit.telemetry.integrations.one_logger import RunFolderExporter
     from toolkit.telemetry.options import OptionsError
 

@@ -714,7 +714,7 @@ def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, 
     assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
 
 
-def test_a_wrong_option_is_heard_of_at_once():
+def test_a_wrong_option_is_rejected_at_once():
     with pytest.raises(OptionsError, match="log_evry"):
         ours.TelemetryCallback(log_evry=3)
 

@@ -113,7 +113,7 @@ def test_each_source_has_a_daemon_thread_of_its_own_and_is_closed_on_it(quick):
     assert one.closed_on == one.asked_on
 
 
-def test_a_hung_source_holds_up_nobody_and_is_named(quick):
+def test_a_hung_source_delays_no_one_and_is_named(quick):
     clock = ManualClock()
     steady, hanging = Steady(), Hanging()
     system = start(steady, hanging, clock=clock)
@@ -258,7 +258,7 @@ def test_the_default_sources_say_something_about_this_machine(tmp_path):
     assert guard.counts == {}
 
 
-def test_reading_the_latest_costs_the_training_thread_next_to_nothing(tmp_path):
+def test_reading_the_latest_takes_the_training_thread_next_to_no_time(tmp_path):
     system = start(*default_samplers(tmp_path), interval_s=1)
     wait_until(lambda: "cpu_mem_rss_mb" in system.latest())
 

@@ -46,7 +46,7 @@ def test_the_first_device_in_use_gives_the_two_fields_of_a_step(monkeypatch):
     assert backend.asked == [0, 1], "one look at each device"
 
 
-def test_several_devices_in_use_are_told_apart(monkeypatch):
+def test_several_devices_in_use_are_kept_apart(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.cuda", Backend((1, 2, 3), (4, 5, 6)))
 
     sample = TorchMemorySampler().sample()
@@ -76,7 +76,7 @@ def test_a_module_that_is_still_being_imported_is_left_alone(monkeypatch):
     assert TorchMemorySampler().sample() == {}
 
 
-def test_an_allocator_without_counters_is_said_once_and_not_asked_again(monkeypatch):
+def test_an_allocator_without_counters_is_reported_once_and_not_asked_again(monkeypatch):
     guard = Guard()
     backend = Backend(RuntimeError("the pluggable allocator keeps no statistics"), (1, 2, 3))
     monkeypatch.setitem(sys.modules, "torch.cuda", backend)

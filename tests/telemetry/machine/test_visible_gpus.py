@@ -75,7 +75,7 @@ def test_uuids_in_bytes_are_understood(make_gpu, make_nvml):
     assert gpu.device.uuid == b"GPU-2"
 
 
-def test_torch_is_believed_over_the_variable_once_it_has_initialised(make_gpu, make_nvml, monkeypatch):
+def test_torch_wins_over_the_variable_once_it_has_initialised(make_gpu, make_nvml, monkeypatch):
     nvml = make_nvml(make_gpu("GPU-slow"), make_gpu("GPU-fast"))
     in_torchs_order = ["fast", "slow"]
     cuda = SimpleNamespace(

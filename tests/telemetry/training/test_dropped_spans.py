@@ -89,7 +89,7 @@ def test_what_is_dropped_is_not_among_the_open_spans(make):
         assert log._run.spans.path() == ["mine"]
 
 
-def test_a_name_that_no_figure_needs_costs_nothing(make):
+def test_a_dropped_name_that_no_figure_needs_is_no_span(make):
     log = make(spans={"drop": ["noise", "forward"]})
 
     assert log.span("noise") is NO_SPAN
