@@ -16,10 +16,10 @@ _GROUPS = {
         f"{_INTEGRATIONS}/test_lightning.py",
     ),
     "a dashboard process": (
-        "tests/attacks/test_doors.py",
+        "tests/attacks/test_http_exposure.py",
         "tests/attacks/test_floods.py",
-        "tests/attacks/test_login_door.py",
-        "tests/attacks/test_token_door.py",
+        "tests/attacks/test_login_access.py",
+        "tests/attacks/test_token_access.py",
         "tests/dashboard/test_launcher.py",
         "tests/dashboard/test_network_guard.py",
         "tests/dashboard/test_page_messages.py",

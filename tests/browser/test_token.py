@@ -10,7 +10,7 @@ from tests.browser.browser_helpers import settle
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
 
-# tests/attacks/test_token_door.py does the same over HTTP in `make test`.
+# tests/attacks/test_token_access.py does the same over HTTP in `make test`.
 pytestmark = in_make_faults
 
 
