@@ -72,7 +72,7 @@ DRAWN = """() => [...document.querySelectorAll(".telemetry-chart")].every(div =>
 
 
 class Beacon:
-    """Somebody else's web server, which notes what it is asked for."""
+    """The web server of another site, which notes what it is asked for."""
 
     def __init__(self):
         asked = self.asked = []
@@ -95,7 +95,10 @@ class Beacon:
         self._thread.start()
         self.place = f"127.0.0.1:{self._server.server_port}"
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

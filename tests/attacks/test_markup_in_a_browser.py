@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from tests.attacks.hostile_runs import INIT_SCRIPT, RAN, WORDS_OF_MARKUP, Poison, payloads, poisoned_run
 from tests.attacks.page_checks import DRAWN, MADE_OF_DATA, WIDTH, Beacon, Looked
@@ -24,7 +24,7 @@ from tests.browser.browser_helpers import (
     wait_for_query,
     wait_in,
 )
-from tests.browser.provision import NoBrowser, chromium_file, launch
+from tests.browser.provision import open_browser
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import dashboard
 from tests.lengths import in_make_faults
@@ -71,21 +71,14 @@ _POINT_AT_ALL = """() => {
 
 @pytest.fixture(scope="module")
 def beacon():
-    server = Beacon()
-    yield server
-    server.close()
+    with Beacon() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def browser():
-    try:
-        file = chromium_file()
-    except NoBrowser as error:
-        pytest.skip(f"there is no browser to drive: {error}")
-    with sync_playwright() as playwright:
-        started = launch(file, playwright)
+    with open_browser() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

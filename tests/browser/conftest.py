@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,15 +11,13 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import sync_playwright
-
 from tests.browser.browser_helpers import PATIENCE_MS, Dashboard, Watch, what_it_shows
-from tests.browser.provision import NoBrowser, chromium_file, launch
+from tests.browser.provision import open_browser
 from tests.dashboard.serving import dashboard
 
 _HERE = Path(__file__).parent
 _ARGUMENTS = (
-    # Should a page ask for somebody else, nobody is found; the request is seen all the same.
+    # Should a page ask for another host, it is not found; the request is seen all the same.
     "--host-resolver-rules=MAP rebind.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )
 
@@ -60,14 +59,9 @@ def chromium():
     """The browser: one for all modules that follow each other."""
     if _browsers:
         return _browsers[0]
-    try:
-        file = chromium_file()
-    except NoBrowser as error:
-        pytest.skip(f"there is no browser to drive: {error}")
-    playwright = sync_playwright().start()
-    _started.append(playwright.stop)
-    browser = launch(file, playwright, _ARGUMENTS)
-    _started.append(browser.close)
+    with ExitStack() as opened:
+        browser = opened.enter_context(open_browser(_ARGUMENTS))
+        _started.append(opened.pop_all().close)
     _browsers.append(browser)
     _started.append(_browsers.clear)
     return browser

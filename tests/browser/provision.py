@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.provision import install_package, run_quietly
 
@@ -45,8 +48,22 @@ def chromium_file() -> Path:
     return found
 
 
-def launch(chromium: Path, playwright: Playwright, arguments: Sequence[str] = ()) -> Browser:
-    """Start a Chromium that was found."""
+@contextmanager
+def open_browser(arguments: Sequence[str] = ()) -> Iterator[Browser]:
+    """Open a browser for tests; skips the test where there is none."""
+    from playwright.sync_api import sync_playwright
+
+    try:
+        file = chromium_file()
+    except NoBrowser as error:
+        pytest.skip(f"there is no browser to drive: {error}")
+    with sync_playwright() as playwright:
+        browser = _launch(file, playwright, arguments)
+        yield browser
+        browser.close()
+
+
+def _launch(chromium: Path, playwright: Playwright, arguments: Sequence[str]) -> Browser:
     # Root has no namespace to put a sandbox into; /dev/shm is 64 MB in many a container.
     as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     return playwright.chromium.launch(

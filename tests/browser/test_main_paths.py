@@ -43,9 +43,8 @@ _SOCKET = """host => {
 @pytest.fixture(scope="module")
 def beacon():
     """Another site, with one empty page."""
-    server = Beacon()
-    yield server
-    server.close()
+    with Beacon() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

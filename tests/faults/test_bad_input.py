@@ -8,7 +8,7 @@ import decimal
 import inspect
 import pathlib
 import threading
-from collections import UserDict, UserList, UserString, deque, namedtuple
+from collections import UserList, UserString, deque, namedtuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.evil_values import EndlessList, EndlessMapping, EvilClass
 from tests.faults.crash_checks import assert_nothing_is_missing, with_rows
 from tests.lengths import is_long, longer
 from tests.records import read_records, with_event
@@ -80,24 +81,6 @@ def _close_a_span(self):
 class EvilAttributes:
     def __getattribute__(self, name):
         raise RuntimeError(name)
-
-
-class EvilClass:
-    @property
-    def __class__(self):
-        raise RuntimeError("no class")
-
-
-class Endless(UserDict):
-    def items(self):
-        while True:
-            yield "k", {}
-
-
-class EndlessList(list):
-    def __iter__(self):
-        while True:
-            yield 1
 
 
 class LyingInt(int):
@@ -214,7 +197,7 @@ EVIL = {
 
 if is_long():
     # Twenty thousand names, each looked at for secrets, before it is cut off.
-    EVIL["is endless"] = lambda: Endless(a=1)
+    EVIL["is endless"] = lambda: EndlessMapping(a=1)
     EVIL["is an endless list"] = lambda: EndlessList([1])
 
 evil = st.sampled_from(sorted(EVIL))

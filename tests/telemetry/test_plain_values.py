@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.evil_values import EndlessList, EndlessMapping, EvilClass
 from tests.lengths import longer
 from toolkit.core.guard import Guard
 from toolkit.runfolder.codec import decode, encode
@@ -294,12 +295,6 @@ class Evil:
     __getattr__ = __index__ = __format__ = __fspath__ = __array__ = _raise
 
 
-class EvilClass:
-    @property
-    def __class__(self):
-        raise RuntimeError("evil")
-
-
 class EvilMapping(collections.UserDict):
     def items(self):
         raise RuntimeError("evil")
@@ -334,18 +329,6 @@ class EvilKey:
 class EvilFloat:
     def __float__(self):
         raise MemoryError
-
-
-class EndlessMapping(collections.UserDict):
-    def items(self):
-        while True:
-            yield "k", {}
-
-
-class EndlessList(list):
-    def __iter__(self):
-        while True:
-            yield 1
 
 
 EVIL = {
