@@ -34,7 +34,7 @@ from toolkit.telemetry.options import OptionsError
 
 
 @pytest.mark.parametrize("removed", ["the run folder", "all of log_dir"])
-def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tmp_path, start, removed):
+def test_a_removed_folder_is_created_again_and_the_loss_is_recorded(tmp_path, start, removed):
     run = tmp_path / "logs" / "run"
     child = start(PROGRAMS / "log_until_end.py", tmp_path / "logs")
     _wait_until_written(run, 100)
@@ -58,7 +58,7 @@ def test_a_folder_that_is_removed_is_made_again_and_what_went_with_it_is_told(tm
     assert read_manifest(run).latest.status == "finished"
 
 
-def test_a_record_file_that_is_replaced_by_an_empty_one_goes_on_there(tmp_path, start):
+def test_a_record_file_that_is_replaced_by_an_empty_one_continues_there(tmp_path, start):
     run = tmp_path / "run"
     child = start(PROGRAMS / "log_until_end.py", tmp_path)
     child.wait_for_step(100)
@@ -104,7 +104,7 @@ def test_a_record_file_that_is_put_back_from_a_copy_lacks_only_what_came_since(t
     assert_table_matches(run, records)
 
 
-def test_a_record_file_that_is_cut_short_goes_on_and_the_gap_is_told(tmp_path, start):
+def test_a_truncated_record_file_continues_and_the_gap_is_recorded(tmp_path, start):
     run = tmp_path / "run"
     child = start(PROGRAMS / "log_until_end.py", tmp_path)
     _wait_until_written(run, 150)
@@ -157,7 +157,7 @@ def test_a_folder_that_goes_elsewhere_keeps_what_it_has_and_the_rest_is_at_the_o
     assert steps == list(range(child.acknowledged + 1)), "both together have everything, once"
 
 
-def test_a_folder_that_is_removed_while_the_disk_is_full_is_told_of_too(tmp_path, start):
+def test_a_folder_that_is_removed_while_the_disk_is_full_is_recorded_too(tmp_path, start):
     run = tmp_path / "run"
     child = start(PROGRAMS / "log_until_end.py", tmp_path)
     _wait_until_written(run, 100)

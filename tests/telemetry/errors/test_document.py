@@ -29,7 +29,7 @@ def run(folder, *command):
     return finished.stdout
 
 
-def test_the_script_leaves_what_the_command_is_said_to_print(tmp_path):
+def test_the_script_leaves_what_the_document_says_the_command_prints(tmp_path):
     (script,), (printed,) = blocks(DOCUMENT, "python"), blocks(DOCUMENT, "text")
     (command,) = commands(DOCUMENT)
     (tmp_path / "train.py").write_text(script.text)
