@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 DROP_ANSWER = "drop the answer"
@@ -24,15 +26,17 @@ class FlakyFront:
     def __init__(self, port: int) -> None:
         self.faults: list[tuple[str, str]] = []
         """What to do with the next inserts: one of the above, and a text."""
-        self.requests = 0
+        self.clock_ahead_s = 0.0
         front = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def date_time_string(self, timestamp=None):
+                return formatdate(time.time() + front.clock_ahead_s, usegmt=True)
+
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                front.requests += 1
                 fault, text = front.next_fault() if "INSERT" in self.path else ("", "")
                 if fault == DROP_REQUEST:
                     self.close_connection = True

@@ -86,6 +86,23 @@ def test_an_engine_that_refuses_or_drops_is_waited_for(engine, ask, front, logs,
     assert shipper.totals.errors >= 1
 
 
+def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
+    make_run(logs, "late", 3)
+    front.clock_ahead_s = -3600.0
+    shipper = Shipper(
+        Engine(address_of(f"clickhouse://127.0.0.1:{front.port}/telemetry")), [logs], node="an hour ahead"
+    )
+    shipper.start()
+    if engine.cluster:
+        # The shards are asked directly; the front is before the first one.
+        shipper._shards.engines = [Engine(shipper.engine.address, suffix="_local")] * 2
+    shipper.ship_all()
+
+    main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{front.port}/telemetry"])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("an hour ahead: "))
+    assert "its clock is +3600 s off" in line or "its clock is +3599 s off" in line
+
+
 def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
     make_run(logs, "refused", 3)
     (closed,) = free_ports(1)

@@ -24,6 +24,7 @@ from tests.fleet.shipped_runs import (
     step_line,
     write,
 )
+from toolkit.core.ranks import node_name
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet import tail as tail_module
 from toolkit.fleet import verify as verify_module
@@ -32,7 +33,6 @@ from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.process import host_name
 from toolkit.runfolder.repair import build_table, table_form
 
 
@@ -365,7 +365,7 @@ def test_the_node_works_out_the_status_and_ships_it(engine, ask, logs):
     rows = ask.rows(
         "SELECT argMax(name, version) AS called, argMax(status, version), argMax(sure, version), "
         "length(argMax(trend, version)), argMax(behind, version) FROM runs "
-        f"WHERE node = {quote(host_name())} AND folder LIKE {quote(f'{logs}/%')} "
+        f"WHERE node = {quote(node_name())} AND folder LIKE {quote(f'{logs}/%')} "
         "GROUP BY run_id ORDER BY called",
         *("String", "String", "UInt8", "UInt64", "UInt64"),
     )
@@ -421,6 +421,22 @@ def test_a_part_of_a_run_on_another_node_adds_its_ranks_and_no_run(engine, ask, 
         "metrics.jsonl": record_bytes(folder)["metrics.jsonl"],
         "00008.jsonl": rank_file(part, 8).read_bytes(),
     }
+
+
+def test_of_a_rank_that_moved_to_another_node_the_newer_file_counts(engine, ask, logs, tmp_path):
+    folder = make_run(logs, "moved", 3)
+    parts = []
+    for node, steps in (("node1", range(7)), ("node2", range(5, 9))):
+        part = make_run(tmp_path / node, f"moved@{node}", 0, run_id=id_of(folder), other={"part_of": "node0"})
+        append(part, steps, rank=8, **{node: 1.0})
+        (part / "metrics.jsonl").unlink()
+        parts.append(part)
+        ship(engine, tmp_path / node, node=node)
+    said = []
+    ship(engine, tmp_path / "node1", node="node1", say=said.append)
+
+    assert newest_bytes(ask, id_of(folder), 8) == rank_file(parts[1], 8).read_bytes()
+    assert said == [f"{rank_file(parts[0], 8)} is not shipped: node node2 has shipped a newer file of rank 8"]
 
 
 def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):

@@ -35,6 +35,8 @@ class Commit:
     bad_lines: int
     why: str = ""
     """Why this generation began, if it is not the first."""
+    node: str = ""
+    """The node that sent it; empty before that."""
 
     @property
     def key(self) -> FileKey:
@@ -48,12 +50,12 @@ def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Comm
     for some in _chunks(run_ids):
         rows = engine.iterate(
             "SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end), argMax(lines, end), "
-            "argMax(bad_lines, end), argMax(why, end) "
+            "argMax(bad_lines, end), argMax(why, end), argMax(node, end) "
             f"FROM {engine.table('commits')} WHERE run_id IN ({', '.join(map(quote, some))}) "
             "GROUP BY run_id, rank, gen",
-            *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String"),
+            *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String", "String"),
         )
-        for run_id, rank, gen, end, crc, lines, bad_lines, why in rows:
+        for run_id, rank, gen, end, crc, lines, bad_lines, why, node in rows:
             known = found.get((run_id, rank))
             if known is None or gen > known.gen:
                 found[run_id, rank] = Commit(
@@ -65,6 +67,7 @@ def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Comm
                     lines=lines,
                     bad_lines=bad_lines,
                     why=why,
+                    node=node,
                 )
     return found
 
@@ -89,6 +92,16 @@ def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: 
 
 
 _COLUMNS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "created")
+
+
+def last_time(engine: Engine, commit: Commit) -> float:
+    """Return the time of the last record that the engine has of a file's generation; 0 if no record has one."""
+    rows = engine.rows(
+        f"SELECT maxIf(time, isFinite(time)) FROM {engine.table('records')} "
+        f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])}",
+        "Float64",
+    )
+    return float(rows[0][0]) if rows else 0.0
 
 
 def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict[str, Counter]]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from toolkit.core.ranks import node_name
 from toolkit.fleet.commits import newest_commits
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
 from toolkit.fleet.tail import bytes_of
-from toolkit.runfolder.process import host_name
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
@@ -52,7 +52,7 @@ def lags_of(engine: Engine, places: Iterable[Path]) -> list[Lag]:
         EngineError: the engine did not answer.
         OSError: a folder cannot be listed.
     """
-    node = host_name()
+    node = node_name()
     files = [
         (run.key.run_id, rank, path)
         for folder in run_folders(places)

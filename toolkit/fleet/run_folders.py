@@ -23,8 +23,6 @@ _LAST_DAY: Final = 2**16 - 1
 _SETTLED_S: Final = 60.0
 """A run writes run.json when it starts: a folder that has none after this time gets none."""
 _START_WITHIN_BYTES: Final = 1024 * 1024
-PART_OF: Final = "part_of"
-"""Key in the run.json of a folder that has only some ranks of a run: the node of rank 0."""
 
 Signature = tuple[int, ...]
 
@@ -47,7 +45,7 @@ class RunFolder:
     @property
     def is_part(self) -> bool:
         """Whether it has only some ranks of a run whose own folder is on another node."""
-        return self.manifest is not None and self.manifest.other.get(PART_OF) is not None
+        return self.manifest is not None and self.manifest.part_of is not None
 
 
 def run_folders(places: Iterable[Path]) -> list[Path]:

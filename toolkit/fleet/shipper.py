@@ -14,9 +14,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from toolkit.core.ranks import node_name
 from toolkit.fleet import run_rows
 from toolkit.fleet.backoff import Backoff
-from toolkit.fleet.commits import Commit, counters_at, insert_commits, newest_commits, strays_behind
+from toolkit.fleet.commits import (
+    Commit,
+    counters_at,
+    insert_commits,
+    last_time,
+    newest_commits,
+    strays_behind,
+)
 from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
 from toolkit.fleet.shards import Shards
@@ -24,7 +32,7 @@ from toolkit.fleet.shipped import ShippedFile, ShippedRun, next_verify
 from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import differing_parts, expected_of, only_parts, rows_of_file
 from toolkit.fleet.watch import Watch
-from toolkit.runfolder.process import host_name
+from toolkit.runfolder.reader import last_record
 
 EVERY_S: Final = 2.0
 """How often files are looked at and a batch is sent that is not full."""
@@ -77,7 +85,7 @@ class Shipper:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.engine = engine
-        self.node = node or host_name()
+        self.node = node or node_name()
         self.totals = Totals()
         self._watch = Watch(places, self.node, assign=self._assign, failure=self._failure)
         self._say = say
@@ -220,10 +228,25 @@ class Shipper:
         except OSError as error:
             self._problem(file, error)
             return 0
+        if not is_same and found.node != self.node and self._is_older(file, found):
+            # A resumed run gave the rank to another node.
+            file.problem = f"not shipped: node {found.node} has shipped a newer file of rank {file.rank}"
+            self._failure(f"{file.path} is {file.problem}")
+            return found.end
         file.commit, file.has_begun = found if is_same else _next_generation(found, _REPLACED), is_same
         if is_same and found.end == file.size:
             file.read_size = file.size
         return found.end
+
+    def _is_older(self, file: ShippedFile, found: Commit) -> bool:
+        """Return whether the last record of a file is older than the last one that another node has shipped."""
+        try:
+            record = last_record(file.path)
+        except OSError:
+            return False
+        moment = record.get("time") if record is not None else None
+        own = float(moment) if isinstance(moment, (int, float)) else 0.0
+        return own < last_time(self._engine(file.run.shard), found)
 
     def _of(self, shard: int) -> Iterator[ShippedFile]:
         return (file for file in self._watch.files.values() if file.run.shard == shard)
