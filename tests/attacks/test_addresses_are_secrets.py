@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 import zipfile
 from pathlib import Path
 
@@ -14,24 +13,6 @@ from tests.mirrors.messages.local_receivers import receiving
 from toolkit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-
-TRAIN = """
-    import json, os, sys
-    from toolkit.telemetry import TelemetryLogger
-
-    config = json.loads(sys.argv[1])
-    log = TelemetryLogger.from_config(config)
-    log.log_start(config=config, note=sys.argv[2])
-    for address in sys.argv[2:]:
-        log.log_step(1, train_loss=0.5, remark=f"posted to {address}")
-        log.log_event("sent", to=address, **{address: 1})
-        log.log_completion(1, prompt=address, completion=f"see {address}")
-        with log.span("sending", where=address):
-            pass
-    print("\\n".join(sys.argv[2:]))
-    with log.capture_errors():
-        raise ConnectionError("HTTPSConnectionPool: no answer from " + " or ".join(sys.argv[2:]))
-"""
 
 
 def test_no_address_that_a_run_sends_to_is_in_any_byte_of_it_or_of_its_bundle(tmp_path, record_property):
@@ -69,8 +50,7 @@ def test_no_address_that_a_run_sends_to_is_in_any_byte_of_it_or_of_its_bundle(tm
         done = subprocess.run(
             [
                 sys.executable,
-                "-c",
-                textwrap.dedent(TRAIN),
+                Path(__file__).parent / "programs" / "log_addresses.py",
                 json.dumps(config),
                 *named,
                 *alone,

@@ -285,43 +285,19 @@ def test_a_script_that_is_over_waits_for_a_thread_that_is_ending_its_run(tmp_pat
     assert read_manifest(tmp_path / "run").latest.status == "finished"
 
 
-SLOW_TO_CLOSE = """
-class Slow:
-    name = "slow"
-
-    def write(self, batch):
-        pass
-
-    def close(self):
-        print("the slow mirror is being closed", flush=True)
-        time.sleep(200)
-
-class Limit(Exception):
-    pass
-
-def raise_limit(number, frame):
-    raise Limit
-
-signal.signal(signal.SIGUSR1, raise_limit)
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, sinks=[Slow()], close_timeout=100)
-for step in range(500):
-    log.log_step(step, train_loss=1.0)
-"""
-
-
 @pytest.mark.parametrize(
     ("ends", "number", "status"),
     [
-        pytest.param("raise KeyboardInterrupt", signal.SIGINT, "stopped", id="a second Ctrl-C at the exit"),
-        pytest.param("log.close()", signal.SIGINT, "finished", id="Ctrl-C in close"),
-        pytest.param("log.close()", signal.SIGUSR1, "finished", id="a handler that raises in close"),
-        pytest.param("with log: sys.exit(3)", signal.SIGINT, "failed", id="Ctrl-C in a block's end"),
+        pytest.param("raise", signal.SIGINT, "stopped", id="a second Ctrl-C at the exit"),
+        pytest.param("close", signal.SIGINT, "finished", id="Ctrl-C in close"),
+        pytest.param("close", signal.SIGUSR1, "finished", id="a handler that raises in close"),
+        pytest.param("exit", signal.SIGINT, "failed", id="Ctrl-C in a block's end"),
     ],
 )
 def test_who_interrupts_the_end_of_a_run_waits_no_longer_and_finds_it_ended(
     tmp_path, start, ends, number, status
 ):
-    child = start(SLOW_TO_CLOSE + ends, tmp_path)
+    child = start(PROGRAMS / "interrupted_while_closing.py", tmp_path, ends)
     child.wait_for_line("is being closed")
     child.process.send_signal(number)
     child.end(60)

@@ -15,64 +15,9 @@ from tests.provision import NoTool, tool
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 
-PATIENT_TABLE = """
-# The table follows the records, which a machine that is busy elsewhere may take long to write again.
-import toolkit.telemetry.writing.mirror
-
-toolkit.telemetry.writing.mirror._PATIENCE_S = 60.0
-"""
-
-FAILS_TO_SYNC = """
-# A failing sync also does what the kernel then does: pages that were not on the disk yet become zeros.
-good_upto = 0
-failures = 0
-fdatasync = os.fdatasync
-
-def failing_fdatasync(descriptor):
-    global good_upto, failures
-    if not os.readlink(f"/proc/self/fd/{descriptor}").endswith("metrics.jsonl"):
-        return fdatasync(descriptor)
-    size = os.fstat(descriptor).st_size
-    if not fails():
-        good_upto = size
-        return
-    failures += 1
-    path = os.readlink(f"/proc/self/fd/{descriptor}")
-    with open(path, "r+b") as file:
-        file.seek(good_upto)
-        file.write(bytes(size - good_upto))
-    raise OSError(5, "Input/output error")
-
-os.fdatasync = failing_fdatasync
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, sync_interval=float(sys.argv[2]), system=False)
-log.log_start()
-slowest = SlowestCall()
-
-def steps(first, last, **fields):
-    for step in range(first, last):
-        slowest.of(log.log_step, step, train_loss=1.0, x=step, **fields)
-        if step % 10 == 0:
-            time.sleep(0.001)
-"""
-
-ENDS = """
-print(f"slowest={slowest.seconds}")
-print(f"failures={failures}")
-sys.exit(7)
-"""
-
 
 def test_a_sync_that_fails_once_is_reported_and_its_bytes_are_written_again(tmp_path, start):
-    child = start(
-        "calls = iter([False, True])\nfails = lambda: next(calls, False)\n"
-        + PATIENT_TABLE
-        + FAILS_TO_SYNC
-        + "steps(0, 4000)\nlog.close()\n"
-        + ENDS,
-        tmp_path,
-        0.1,
-    )
-    ended = child.end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 0.1, "once").end()
 
     assert ended.code == 7, ended.err
     assert ended.number("failures") == 1
@@ -84,16 +29,7 @@ def test_a_sync_that_fails_once_is_reported_and_its_bytes_are_written_again(tmp_
 
 
 def test_a_sync_that_fails_at_the_very_end_loses_nothing(tmp_path, start):
-    child = start(
-        "closing = False\nfails = lambda: closing and not failures\n"
-        + PATIENT_TABLE
-        + FAILS_TO_SYNC
-        + "steps(0, 1000)\nlog.flush()\nclosing = True\nlog.close()\n"
-        + ENDS,
-        tmp_path,
-        3600,
-    )
-    ended = child.end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 3600, "at_the_end").end()
 
     assert ended.code == 7, ended.err
     assert ended.number("failures") == 1
@@ -102,16 +38,7 @@ def test_a_sync_that_fails_at_the_very_end_loses_nothing(tmp_path, start):
 
 
 def test_a_disk_that_never_syncs_harms_neither_the_loop_nor_what_is_still_held(tmp_path, start):
-    child = start(
-        "fails = lambda: not told_to_stop\ntold_to_stop = False\n"
-        + PATIENT_TABLE
-        + FAILS_TO_SYNC
-        + "steps(0, 5000)\nlog.flush()\ntold_to_stop = True\ntime.sleep(0.5)\nlog.close()\n"
-        + ENDS,
-        tmp_path,
-        0.05,
-    )
-    ended = child.end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 0.05, "always").end()
 
     assert ended.code == 7, ended.err
     assert ended.number("failures") > 3
@@ -122,15 +49,7 @@ def test_a_disk_that_never_syncs_harms_neither_the_loop_nor_what_is_still_held(t
 
 @in_make_faults
 def test_bytes_that_were_not_synced_and_are_no_longer_held_are_named(tmp_path, start):
-    child = start(
-        "calls = iter([True])\nfails = lambda: next(calls, False)\n"
-        + FAILS_TO_SYNC
-        + "steps(0, 1200, note='y' * 5000)\nlog.flush()\nlog.sync()\ntime.sleep(0.5)\nlog.close()\n"
-        + ENDS,
-        tmp_path,
-        3600,
-    )
-    ended = child.end()
+    ended = start(PROGRAMS / "fail_to_sync.py", tmp_path, 3600, "too_late").end()
 
     assert ended.code == 7, ended.err
     assert ended.number("failures") == 1

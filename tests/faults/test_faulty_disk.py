@@ -33,70 +33,6 @@ FAULTS = {
 }
 """What the disk does: the call that goes wrong, how, and how often."""
 
-INJECTED = """
-# The calls into the system that telemetry makes, as far as they concern its files.
-from tests.faults.fault_rules import Rules
-
-rules, opened = Rules(sys.argv[2]), {}
-calls = {name: getattr(os, name) for name in ("write", "pwrite", "open", "fdatasync", "fsync", "replace")}
-
-def meet(op, path, since=0.0):
-    return str(path).startswith(sys.argv[1]) and rules.meet(op, str(path), since)
-
-def path_of(descriptor):
-    return os.readlink(f"/proc/self/fd/{descriptor}")
-
-def write(descriptor, data, *where):
-    if meet("write", path_of(descriptor), opened.get(descriptor, 0.0)):
-        data = memoryview(data)[: max(1, len(data) // 2)]
-    return calls["pwrite" if where else "write"](descriptor, data, *where)
-
-def open_(path, *how, **also):
-    meet("open", path)
-    descriptor = calls["open"](path, *how, **also)
-    opened[descriptor] = time.monotonic()
-    return descriptor
-
-def sync(descriptor):
-    meet("fsync", path_of(descriptor))
-    calls["fdatasync"](descriptor)
-
-def replace(old, new, **also):
-    meet("rename", new)
-    calls["replace"](old, new, **also)
-
-os.write = os.pwrite = write
-os.open, os.fdatasync, os.fsync, os.replace = open_, sync, sync, replace
-"""
-
-LOGS_EVERYWHERE = """
-# A run for each fault, a step of each in turn: before the fault, for as long as it lasts, and behind it.
-names = sys.argv[3:]
-logs = {
-    name: TelemetryLogger(name, log_dir=sys.argv[1], log_every=1, system=False, sync_interval=0.3, close_timeout=30)
-    for name in names
-}
-slowest = {name: SlowestCall() for name in names}
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-told = []
-threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
-step = 0
-while "end\\n" not in told:
-    # A new metric makes the table anew, which opens and renames files.
-    later = {"made_later": 1.0} if "faults\\n" in told else {}
-    for name, log in logs.items():
-        slowest[name].of(log.log_step, step, train_loss=1.0, x=step, **later)
-    acknowledged.set(step)
-    step += 1
-    time.sleep(0.002)
-for log in logs.values():
-    log.close()
-for name in names:
-    print(f"{name}={slowest[name].seconds}")
-sys.exit(7)
-"""
-
-
 HAS_FUSE = os.access("/dev/fuse", os.R_OK | os.W_OK)
 
 
@@ -112,10 +48,10 @@ def layer(request):
 def test_no_disk_fault_loses_a_record_or_delays_the_loop(tmp_path, start, layer, request, record_property):
     if layer == "a file system":
         disk = request.getfixturevalue("faulty_disk")
-        logs, switch, source = disk.mounted, disk.switch, LOGS_EVERYWHERE
+        logs, switch, injected = disk.mounted, disk.switch, "-"
     else:
-        logs, switch, source = tmp_path / "logs", tmp_path / "rules", INJECTED + LOGS_EVERYWHERE
-    child = start(source, logs, switch, *FAULTS)
+        logs, switch, injected = tmp_path / "logs", tmp_path / "rules", tmp_path / "rules"
+    child = start(PROGRAMS / "log_many_runs.py", logs, injected, *FAULTS)
     child.wait_for_step(50)
     for name in FAULTS:
         wait_until((logs / name / "metrics.csv").exists)
@@ -165,7 +101,7 @@ def test_no_disk_fault_loses_a_record_or_delays_the_loop(tmp_path, start, layer,
 @pytest.mark.root
 def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, faulty_disk, record_property):
     run = faulty_disk.mounted / "run"
-    child = start(LOGS_EVERYWHERE, faulty_disk.mounted, "-", "run")
+    child = start(PROGRAMS / "log_many_runs.py", faulty_disk.mounted, "-", "run")
     child.wait_for_step(100)
     faulty_disk.die()
     child.wait_for_step(child.acknowledged + 150)

@@ -4,62 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.children import LONGEST_PAUSE_S, ROOT, repair
+from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, ROOT, repair
 from tests.faults.crash_checks import whole_run
 from tests.fork_server import run_python
 from tests.lengths import longer
 from tests.records import with_event
 from toolkit.runfolder.manifest import read_manifest
 
-HANGS = """
-# Writes to files that `is_hung` names do not return before `answers` is set.
-answers = threading.Event()
-write = os.write
-
-def hanging_write(descriptor, data):
-    if is_hung(os.readlink(f"/proc/self/fd/{descriptor}")):
-        answers.wait()
-    return write(descriptor, data)
-
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=float(sys.argv[2]))
-log.log_event("before")
-log.flush()
-os.write = hanging_write
-slowest = SlowestCall()
-for step in range(int(sys.argv[3])):
-    slowest.of(log.log_step, step, train_loss=1.0, lr=1e-4, grad_norm=0.5)
-slowest.of(log.log_event, "behind")
-print(f"slowest={slowest.seconds}", flush=True)
-"""
-
-CLOSES_AND_ENDS = """
-began = time.monotonic()
-log.close()
-print(f"closing={time.monotonic() - began}", flush=True)
-# Counted here: once this process is gone, any run that starts on this machine may write out what it left.
-with open(log.run_folder / "metrics.jsonl", "rb") as file:
-    print(f"on_disk={file.read().count(10)}", flush=True)
-sys.exit(7)
-"""
-
+HANG = PROGRAMS / "hang_in_writes.py"
 STEPS = longer(3_000, 20_000)
 CLOSE_TIMEOUT_S = longer(0.5, 1.5)
 AT_MOST_S = CLOSE_TIMEOUT_S + longer(LONGEST_PAUSE_S, 1.0)
 MOST_TRIES = 4
 """An end that waits for the disk takes for ever; a machine that is busy elsewhere holds up one of several."""
 
-RECORD_FILE = 'is_hung = lambda path: path.endswith("metrics.jsonl")\n'
-WHOLE_FOLDER = "is_hung = lambda path: path.startswith(sys.argv[1])\n"
 
-
-@pytest.mark.parametrize("is_hung", [RECORD_FILE, WHOLE_FOLDER], ids=["the record file", "the whole folder"])
-def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_everything(
-    tmp_path, start, is_hung
-):
+@pytest.mark.parametrize("hung", ["records", "folder"], ids=["the record file", "the whole folder"])
+def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_everything(tmp_path, start, hung):
     closing = []
     while min(closing, default=AT_MOST_S) >= AT_MOST_S and len(closing) < MOST_TRIES:
         log_dir = tmp_path / str(len(closing))
-        ended = start(is_hung + HANGS + CLOSES_AND_ENDS, log_dir, CLOSE_TIMEOUT_S, STEPS).end()
+        ended = start(HANG, log_dir, CLOSE_TIMEOUT_S, STEPS, hung, "close").end()
         repair(log_dir / "run")
 
         assert ended.code == 7, ended.err
@@ -74,7 +39,7 @@ def test_a_hung_disk_holds_up_neither_the_loop_nor_its_end_and_repair_finds_ever
 
 
 def test_a_hang_that_passes_leaves_nothing_to_repair(tmp_path, start):
-    child = start(RECORD_FILE + HANGS + "answers.set()" + CLOSES_AND_ENDS, tmp_path, 60, STEPS)
+    child = start(HANG, tmp_path, 60, STEPS, "records", "answer")
     ended = child.end()
 
     assert ended.code == 7, ended.err
@@ -85,19 +50,7 @@ def test_a_hang_that_passes_leaves_nothing_to_repair(tmp_path, start):
 
 
 def test_a_write_that_arrives_after_the_end_was_given_up_comes_once(tmp_path, start):
-    child = start(
-        RECORD_FILE
-        + HANGS
-        + """
-log.close()
-print("closed", flush=True)
-sys.stdin.readline()
-answers.set()
-time.sleep(1.0)
-sys.exit(7)
-""",
-        *(tmp_path, CLOSE_TIMEOUT_S, STEPS),
-    )
+    child = start(HANG, tmp_path, CLOSE_TIMEOUT_S, STEPS, "records", "answer_late")
     child.wait_for_line("closed")
     meanwhile = run_python(
         ["-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
@@ -115,7 +68,7 @@ sys.exit(7)
 
 
 def test_a_process_killed_in_the_middle_of_a_hang_loses_nothing(tmp_path, start):
-    child = start(WHOLE_FOLDER + HANGS + "signal.pause()", tmp_path, CLOSE_TIMEOUT_S, STEPS)
+    child = start(HANG, tmp_path, CLOSE_TIMEOUT_S, STEPS, "folder", "stay")
     child.wait_for_line("slowest")
     child.kill()
     repair(tmp_path / "run")

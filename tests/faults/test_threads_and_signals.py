@@ -30,57 +30,10 @@ def test_eight_threads_log_at_once(tmp_path, start):
     assert len(steps) + sum(step.get("steps_folded", 0) for step in steps) == 3200, "no step is unseen"
 
 
-STORM = """
-# A timer interrupts the loop some hundred times; its handler logs too, and then sets it again. One that
-# went on by itself would leave a slow machine no time but for handlers.
-import itertools
-
-log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
-log.log_start()
-numbers = itertools.count(1)
-is_stormy = True
-
-def handle(signal_number, frame):
-    number = next(numbers)
-    log.log_event("interrupt", number=number)
-    log.log_step(10_000_000 + number, train_loss=2.0)
-    set_timer()
-    raise_if_wanted()
-
-def set_timer():
-    signal.setitimer(signal.ITIMER_REAL, 0.0003 if is_stormy else 0)
-
-signal.signal(signal.SIGALRM, handle)
-slowest = SlowestCall()
-STEPS = int(sys.argv[2])
-set_timer()
-"""
-
-ENDS = """
-is_stormy = False
-set_timer()
-log.close()
-print(f"slowest={slowest.seconds}")
-print(f"interrupts={next(numbers) - 1}")
-sys.exit(7)
-"""
-
-
 def test_a_signal_handler_that_logs_in_the_middle_of_a_call_neither_hangs_nor_spoils_the_order(
     tmp_path, start
 ):
-    ended = start(
-        STORM
-        + """
-def raise_if_wanted():
-    pass
-
-for step in range(STEPS):
-    slowest.of(log.log_step, step, train_loss=1.0)
-"""
-        + ENDS,
-        *(tmp_path, STEPS),
-    ).end()
+    ended = start(PROGRAMS / "log_in_a_signal_handler.py", tmp_path, STEPS, "returns").end()
 
     assert ended.code == 7, ended.err
     assert not ended.trouble
@@ -94,41 +47,7 @@ for step in range(STEPS):
 
 
 def test_a_signal_handler_that_raises_out_of_a_call_leaves_no_gap_and_no_lock_behind(tmp_path, start):
-    ended = start(
-        """
-class Interrupted(BaseException):
-    pass
-
-is_wanted = False
-
-def raise_if_wanted():
-    global is_wanted
-    if is_wanted:
-        is_wanted = False
-        raise Interrupted
-"""
-        + STORM
-        + """
-returned = 0
-for step in range(STEPS):
-    try:
-        is_wanted = True
-        log.log_step(step, train_loss=1.0)
-        returned += 1
-        is_wanted = False
-    except Interrupted:
-        pass
-is_stormy = False
-set_timer()
-began = time.monotonic()
-log.log_event("behind")
-log.flush(60)
-print(f"flushing={time.monotonic() - began}")
-print(f"returned={returned}")
-"""
-        + ENDS,
-        *(tmp_path, STEPS),
-    ).end()
+    ended = start(PROGRAMS / "log_in_a_signal_handler.py", tmp_path, STEPS, "raises").end()
 
     assert ended.code == 7, ended.err
     assert ended.number("interrupts") > longer(20, 100)

@@ -8,8 +8,8 @@ import os
 import random
 import stat
 import subprocess
-import textwrap
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.fork_server import start_python
 from tests.lengths import in_make_faults, longer
 from tests.runfolder.plain_data import tries
+from tests.waiting import wait_until
 from toolkit.runfolder import csv_table
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.columns import FIRST_COLUMNS
@@ -298,35 +299,12 @@ def test_a_row_longer_than_a_page_is_never_appended(run):
 @in_make_faults
 @pytest.mark.slow
 def test_pandas_reads_a_table_that_another_process_writes_at_full_speed(tmp_path):
-    script = """
-        import random, sys
-        from pathlib import Path
-        from toolkit.runfolder.csv_table import CsvTable
-
-        path, rng, seq = Path(sys.argv[1]), random.Random(5), 0
-        table = CsvTable(path)
-        while True:
-            batch = []
-            for _ in range(rng.randint(1, 30)):
-                record = {"event": "step", "time": 1.7e9 + seq / 3, "seq": seq, "global_step": seq,
-                          "train_loss": 1 / (seq + 3), "lr": 1e-4 / 3}
-                if rng.random() < 0.02:
-                    record["note"] = "a \\"quoted\\", text " * rng.choice([1, 10, 60, 110])
-                if rng.random() < 0.0005:
-                    record |= dict.fromkeys(("a", "b", "c"), "longer than a page" * 100)
-                if rng.random() < 0.01 and seq < 1000:
-                    record[f"new/{seq}"] = 1.5
-                batch.append(record)
-                seq += 1
-            table.append(batch)
-    """
+    program = Path(__file__).parent / "programs" / "write_a_table.py"
     path = tmp_path / "metrics.csv"
-    writer = start_python(["-c", textwrap.dedent(script), str(path)], stderr=subprocess.PIPE)
+    writer = start_python([program, path], stderr=subprocess.PIPE)
     reads = wholes = incomplete = newest = 0
     try:
-        while not path.exists():
-            assert writer.poll() is None, writer.stderr.read().decode()
-            time.sleep(0.01)
+        wait_until(path.exists, writer)
         until = time.monotonic() + 3.5
         while time.monotonic() < until or reads <= 10:
             assert writer.poll() is None, writer.stderr.read().decode()

@@ -4,7 +4,7 @@ import json
 import os
 import resource
 import socket
-import textwrap
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -249,28 +249,9 @@ def test_an_endless_line_takes_no_memory(tmp_path):
     append(path, line(0))
     os.truncate(path, 128 * 1024 * 1024)
     append(path, b"\n" + line(1))
-    script = """
-        import resource, sys
-        from pathlib import Path
-        from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
-
-        path = Path(sys.argv[1])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        cursor, seqs, bad = Cursor(), [], 0
-        while True:
-            chunk = read_from(path, cursor, max_bytes=4 * 1024 * 1024)
-            seqs += [record["seq"] for record in chunk.records]
-            bad += chunk.bad_count
-            if chunk.next_offset == cursor.offset:
-                break
-            cursor = chunk.cursor
-        assert (seqs, bad) == ([0, 1], 1), (seqs, bad)
-        assert last_record(path)["seq"] == 1
-        assert read_from(path, offset_behind(path, 0)).bad_count == 0
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    """
+    program = Path(__file__).parent / "programs" / "read_an_endless_line.py"
     done = run_python(
-        ["-c", textwrap.dedent(script), str(path)],
+        [program, path],
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -172,36 +173,9 @@ def test_nothing_of_it_is_imported_before_the_first_event():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_fork_in_the_midst_of_a_request_leaves_the_child_free():
-    code = """
-import os, sys, threading
-from tests.mirrors.messages.local_receivers import raw_receiving
-from toolkit.mirrors.usage.event import UsageEvent
-from toolkit.mirrors.usage.posthog_client import ReportNotSent, PostHogClient
-
-def say_nothing(connection, is_closing):
-    asked.set()
-    is_closing.wait(60)
-
-def send():
-    try:
-        client.send(UsageEvent(name="run-start", time=0.0, properties={}))
-    except ReportNotSent:
-        pass
-
-asked = threading.Event()
-with raw_receiving(say_nothing) as server:
-    client = PostHogClient(server.url, "phc_x", "id")
-    sending = threading.Thread(target=send, daemon=True)
-    sending.start()
-    assert asked.wait(60)
-    child = os.fork()
-    if child == 0:
-        import requests
-        os._exit(7)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
+    program = Path(__file__).parent / "programs" / "fork_during_a_request.py"
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=100,
+        [sys.executable, "-W", "ignore", program], capture_output=True, text=True, timeout=100,
         env={**os.environ, "PYTHONPATH": os.getcwd(), "no_proxy": "*"},
     )  # fmt: skip
 
