@@ -1,7 +1,7 @@
 """Run everything that reads a run folder in one process: each command, and each query of a page.
 
 `python -m tests.attacks.entry_points ROOT OUT` looks at every run below ROOT that way, each under an alarm, and
-leaves in OUT, as JSON, what came of it: errors that nobody expected, how long it took, and how much memory.
+leaves in OUT, as JSON, what came of it: unexpected errors, how long it took, and how much memory.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class _Walk:
                 given = call()
         except expected():
             given = None
-        except (Exception, Hung, SystemExit) as error:  # noqa: BLE001 - what nobody expected is what is looked for
+        except (Exception, Hung, SystemExit) as error:  # noqa: BLE001 - unexpected errors are what is looked for
             given = None
             what = "hung at\n" if isinstance(error, Hung) else ""
             self.broken[entrance] = what + traceback.format_exc(limit=-4)

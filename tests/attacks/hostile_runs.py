@@ -70,7 +70,7 @@ def payloads(beacon: str) -> dict[str, str]:
         "constructor": "constructor",
         "toString": "toString",
         "colour of ours": "@critical",
-        "colour of nobody": "@constructor/0.5",
+        "colour of no one": "@constructor/0.5",
         "backwards": "\u202egnp.exe\u2066\u2067 \u200fpwn",
         "nothing to see": "a\u200bb\ufeffc\u2060d\u00ade",
         "terminal": "\x1b[31mred\x07\x00\x08\x7f\x9b",

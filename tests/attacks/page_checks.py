@@ -26,7 +26,7 @@ MADE_OF_DATA = """words => {
         for (const { name: attribute, value } of element.attributes) {
             if (/^on/i.test(attribute)) say("a handler", element);
             if (/^(href|src|srcset|action|poster|xlink:href)$/i.test(attribute) && value && elsewhere(value)) {
-                say("an address of somebody else", element);
+                say("an address of another site", element);
             }
             if (attribute === "style" && /url\\(|pwn/i.test(value) && !/url\\("?(data:|blob:|#)/.test(value)) {
                 say("a style", element);
@@ -123,7 +123,7 @@ class Looked:
             self.trouble.append(message.text)
 
     def check(self, where):
-        """Assert that the page that stands there is whole, and that nothing of a run has become more than text."""
+        """Assert that the page is whole, and that nothing of a run has become more than text."""
         page = self.page
         page.wait_for_function(DRAWN)
         self.pages += 1

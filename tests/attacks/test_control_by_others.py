@@ -229,13 +229,13 @@ def test_an_old_request_is_not_replayed_by_the_next_session_or_another_folder(tm
         )
         look(other)
         stopped = log.should_stop, other.should_stop
-        told = answers(other)
+        answered = answers(other)
         other.close()
 
     assert log.run_folder == first.run_folder
     assert stopped == (False, False)
-    assert [answer["status"] for answer in told] == ["refused"]
-    assert asked.id not in [answer["id"] for answer in told]
+    assert [answer["status"] for answer in answered] == ["refused"]
+    assert asked.id not in [answer["id"] for answer in answered]
 
 
 def test_a_plain_file_of_an_earlier_session_is_not_obeyed_by_the_next(tmp_path):
@@ -256,8 +256,8 @@ def test_a_plain_file_of_an_earlier_session_is_not_obeyed_by_the_next(tmp_path):
         look(log)
 
         assert (unmoved, unmoved_still, log.log_every) == (10, 10, 100)
-        told = answers(log)
-    assert [answer["status"] for answer in told] == ["expired", "applied"]
+        answered = answers(log)
+    assert [answer["status"] for answer in answered] == ["expired", "applied"]
 
 
 def test_no_value_outside_the_declared_reaches_the_script(run, record_property):
@@ -315,9 +315,11 @@ def test_a_flood_of_requests_changes_the_run_a_few_times_and_never_slows_it(run,
         run.log_step(next(_steps), train_loss=1.0)
         longest = max(longest, time.perf_counter() - began)
     run.flush()
-    told = answers(run)
+    answered = answers(run)
 
-    assert sum(answer["status"] == "applied" for answer in told) <= 2
-    assert len(told) <= count
+    assert sum(answer["status"] == "applied" for answer in answered) <= 2
+    assert len(answered) <= count
     assert longest < 2.0
-    record_property("measured", f"{count:,} requests, {len(told)} seen, longest call {longest * 1000:.1f} ms")
+    record_property(
+        "measured", f"{count:,} requests, {len(answered)} seen, longest call {longest * 1000:.1f} ms"
+    )

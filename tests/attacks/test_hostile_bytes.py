@@ -62,7 +62,7 @@ def test_bytes_that_python_would_unpickle_are_only_bytes(walked):
 
     assert not mark.exists()
     pickle.loads(harm)
-    assert mark.exists(), "the harm is none, and the test proves nothing"
+    assert mark.exists(), "the attack does no harm, and the test proves nothing"
 
 
 def test_no_hostile_manifest_labels_or_request_breaks_an_entry_point(tmp_path, record_property):

@@ -285,7 +285,7 @@ def test_no_path_leads_out_and_no_response_reveals_the_server(hostile, record_pr
         )
     ]
     targets = targets[:: longer(5, 1)] + list(_ODD_TARGETS)
-    told, codes, bare = [], set(), []
+    led_out, codes, bare = [], set(), []
     inside = [
         CANARY,
         "root:x:",
@@ -300,15 +300,17 @@ def test_no_path_leads_out_and_no_response_reveals_the_server(hostile, record_pr
             hostile.port, [f"GET {target} HTTP/1.1", f"Host: localhost:{hostile.port}", "Connection: close"]
         )
         text = body.decode("utf-8", "replace") + str(headers)
-        told += [(target, status, word) for word in inside if word in text]
+        led_out += [(target, status, word) for word in inside if word in text]
         codes.add(status)
         if "location" in headers and not re.match(r"/(?![/\\])", headers["location"]):
-            told.append((target, "leads to", headers["location"]))
+            led_out.append((target, "leads to", headers["location"]))
         if status != 400 and not {"content-security-policy", "x-frame-options"} <= set(headers):
             bare.append(target)
-    record_property("measured", f"{len(targets)} paths requested, {len(told)} led out or revealed the server")
+    record_property(
+        "measured", f"{len(targets)} paths requested, {len(led_out)} led out or revealed the server"
+    )
 
-    assert told == []
+    assert led_out == []
     assert bare == [], "answers without the headers that keep a browser in"
     assert codes <= {200, 302, 307, 400, 403, 404, 405}, codes
     assert is_alive(hostile.port)
@@ -445,7 +447,7 @@ def test_client_input_does_not_reach_the_terminal(hostile):
 
     assert "\x1b" not in hostile.err + hostile.out
     assert "owned" not in hostile.err + hostile.out
-    assert "secrets" not in hostile.err, "nobody here has settings for a login"
+    assert "secrets" not in hostile.err, "there are no settings for a login here"
 
 
 def test_the_oldest_streamlit_we_take_knows_which_hosts_are_ours():
@@ -466,7 +468,7 @@ def test_a_failing_page_reveals_no_path_and_no_code(tmp_path):
         with Visitor(process.port).tab() as tab:
             tab.open()
         # Whoever started it reads it in the terminal.
-        wait_until(lambda: "/home/somebody/secret" in process.err + process.out, process.process)
+        wait_until(lambda: "/home/someone/secret" in process.err + process.out, process.process)
 
     assert "it began" in tab.text
     assert any(element.HasField("exception") for element in tab.elements)

@@ -111,7 +111,7 @@ def window(browser, *, headers):
 
 @pytest.fixture(scope="module")
 def unguarded(browser):
-    """A window in which the first wall stands alone: what a page does with a text, whatever the headers forbid."""
+    """A window without the protection of headers: what a page does with a text by itself."""
     opened = window(browser, headers=False)
     yield opened
     opened.close()
@@ -207,7 +207,7 @@ def main_of(page):
     return page.locator('[data-testid="stMain"]')
 
 
-def told(looked):
+def summary_of(looked):
     return (
         f"{looked.pages} page views, {len(looked.asked):,} browser requests, "
         "0 of them to another server, 0 scripts run"
@@ -219,7 +219,7 @@ def test_no_page_of_a_poisoned_run_runs_fetches_or_formats_anything(shown, look,
     looked = look()
     visit(looked, f"poisoned-{number}")
 
-    record_property("measured", told(looked))
+    record_property("measured", summary_of(looked))
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -229,7 +229,7 @@ def test_the_headers_have_nothing_to_forbid_on_pages_of_a_poisoned_run(
     looked = look(guarded)
     visit(looked, f"poisoned-{number}")
 
-    record_property("measured", told(looked))
+    record_property("measured", summary_of(looked))
 
 
 def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones(
@@ -273,7 +273,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones
     chart(page, "Loss")
     looked.check("a good run beside the others")
 
-    record_property("measured", told(looked))
+    record_property("measured", summary_of(looked))
 
 
 def test_metrics_named_like_internals_are_drawn_under_their_own_names(shown, look):
@@ -285,7 +285,7 @@ def test_metrics_named_like_internals_are_drawn_under_their_own_names(shown, loo
         drawn = figure(page, name)
 
         assert drawn["traces"][-1]["name"] == html.escape(name), name
-    # At once: what a chart draws anew points at nothing any more.
+    # At once: what a chart draws again points at nothing any more.
     pointed, hints = page.evaluate(
         f"""() => [({_POINT_AT_ALL})(),
             [...document.querySelectorAll(".hoverlayer")].map(layer => layer.textContent)]"""
@@ -312,7 +312,7 @@ def test_what_an_address_says_is_text_too(shown, look, beacon, name, record_prop
         settle(page)
         looked.check(f"{path} with {asked}")
 
-    record_property("measured", told(looked))
+    record_property("measured", summary_of(looked))
 
 
 def test_a_text_that_did_become_markup_would_be_seen_and_the_headers_would_stop_what_it_fetches(
@@ -332,8 +332,8 @@ def test_a_text_that_did_become_markup_would_be_seen_and_the_headers_would_stop_
         found = looked.page.evaluate(MADE_OF_DATA, WORDS_OF_MARKUP)
 
         assert [line.split(":")[0] for line in found] == [
-            *("made of data", "an address of somebody else", "a handler", "formatted"),
-            *("an address of somebody else", "a stranger's element"),
+            *("made of data", "an address of another site", "a handler", "formatted"),
+            *("an address of another site", "a stranger's element"),
         ]
         assert looked.page.evaluate(RAN) == ["by hand"]
         with pytest.raises(AssertionError):

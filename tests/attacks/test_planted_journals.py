@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's file"
 )
 NOBODY = 65534
-FORGED = "forged-by-somebody-else"
+FORGED = "forged-by-someone-else"
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_another_users_journal_is_neither_used_nor_in_the_way(place, journals, r
     assert all(path.exists() for path in planted), "what is not ours is not removed"
     journals(SHM[0], records, [forged(2_000)])
     assert repair_run(log.run_folder).recovered == 1, (
-        "a journal of ours is none either, and the test proves nothing"
+        "a journal of ours is not taken either, and the test proves nothing"
     )
     record_property("measured", f"{len(planted)} planted journals, 0 records taken from them, {took_s:.1f} s")
 
@@ -261,11 +261,11 @@ def test_a_run_is_not_resumed_in_another_users_folder(tmp_path, what):
         os.chown(log.run_folder, NOBODY, NOBODY, follow_symlinks=False)
     before = (trap / "metrics.jsonl").read_bytes()
     with TelemetryLogger("r", log_dir=log_dir, system=False, csv=False, resume=True) as again:
-        again.log_step(2, note="what nobody else may read")
+        again.log_step(2, note="what no one else may read")
 
     assert (trap / "metrics.jsonl").read_bytes() == before
     assert again.run_folder.name == "r-2"
-    assert b"what nobody else" in (again.run_folder / "metrics.jsonl").read_bytes()
+    assert b"what no one else" in (again.run_folder / "metrics.jsonl").read_bytes()
 
 
 @as_root

@@ -235,8 +235,8 @@ def test_what_a_span_says_of_itself_cannot_pass_for_another_line_of_ours(logs):
         "session": 1,
         "time": 1.7e9 + 2,
     }
-    told = {"clock": "a\nb", "thread": "x\nstill open", "attributes": {"k\nstep 7": "v\n\n\n12 s"}}
-    write_run(logs, "r", extra=[{"event": "span", **span, **told}])
+    fields = {"clock": "a\nb", "thread": "x\nstill open", "attributes": {"k\nstep 7": "v\n\n\n12 s"}}
+    write_run(logs, "r", extra=[{"event": "span", **span, **fields}])
     figures = [json.loads(json.loads(chart)["figure"]) for chart in chart_data(open_page("timeline", "r"))]
     [text] = [
         trace["text"] for figure in figures for trace in figure["data"] if "forward" in trace.get("name", "")

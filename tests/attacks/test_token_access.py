@@ -172,14 +172,14 @@ def test_a_link_without_a_referrer_is_followed(guarded):
     status, headers, body = visitor.get(f"/overview?run=r&token={tokens(guarded)[0]}", **asked)
     stranger = Visitor(guarded.port, name=visitor.name)
     without, _, refused = stranger.get("/overview?run=%22%3E%3Cb%3E", **asked)
-    _, _, told = stranger.get("/overview?run=r", sec_fetch_site="none", **asked)
+    _, _, typed = stranger.get("/overview?run=r", sec_fetch_site="none", **asked)
 
     assert status == 200
     assert b'content="0;url=/overview?run=r"' in body
     assert "HttpOnly; SameSite=Strict" in headers["set-cookie"]
     assert without == 403
     assert b'<a href="/overview?run=%22%3E%3Cb%3E">Open the page again</a>' in refused
-    assert b"<a " not in told
+    assert b"<a " not in typed
 
 
 def test_the_page_that_refuses_says_where_the_token_is_and_repeats_nothing_as_markup(guarded):

@@ -78,15 +78,15 @@ def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.strip().splitlines()[-1])
+    printed = json.loads(done.stdout.strip().splitlines()[-1])
 
-    assert told["inside"] == []
-    assert told["victim"] == 0
-    assert told["refused"] + told["sent"] == len(ADDRESSES)
-    assert told["rebound"] >= 2, "the name was never looked up again"
-    assert told["redirecting"] == 5, "nothing was sent at all, and the test proves nothing"
-    tried = f"{len(ADDRESSES)} addresses and {told['redirecting']} redirects"
-    record_property("measured", f"{tried}, {len(told['inside'])} connections to a machine inside")
+    assert printed["inside"] == []
+    assert printed["victim"] == 0
+    assert printed["refused"] + printed["sent"] == len(ADDRESSES)
+    assert printed["rebound"] >= 2, "the name was never looked up again"
+    assert printed["redirecting"] == 5, "nothing was sent at all, and the test proves nothing"
+    tried = f"{len(ADDRESSES)} addresses and {printed['redirecting']} redirects"
+    record_property("measured", f"{tried}, {len(printed['inside'])} connections to a machine inside")
 
 
 def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, record_property):

@@ -57,7 +57,7 @@ class Dashboard:
         return f"http://localhost:{self.port}{path}{asked}"
 
     def open(self, page, path="/", **query):
-        """Go there and wait until the page stands."""
+        """Go there and wait until the page is complete."""
         page.goto(self.url(path, **query))
         page.wait_for_selector('[data-testid="stAppViewContainer"]')
         settle(page)
@@ -182,7 +182,7 @@ def double_click(page, title):
     """Click twice in the middle of a chart."""
     place = place_of(page, title)
     # Plotly takes two clicks for one double click within half a second of its clock, which a pause of the machine
-    # between the two would use up; so that clock stands still for them.
+    # between the two would use up; so that clock is stopped for them.
     page.evaluate(
         """() => {
             const now = Date.now();
@@ -205,7 +205,7 @@ def fits_into(page, width):
 
 def status(page):
     """Return the badge beside the run's name."""
-    # Each stands there twice, with its hint on hover and, for a narrow page, without.
+    # Each is there twice, with its hint on hover and, for a narrow page, without.
     return page.locator('[data-testid="stMain"] .stMarkdownBadge').filter(visible=True).first
 
 

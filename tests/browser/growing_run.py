@@ -1,4 +1,4 @@
-"""Runs that grow while somebody looks: a real training loop in its own process, and one whose records a test writes."""
+"""Runs that grow while someone looks: a real training loop in its own process, and one whose records a test writes."""
 
 from __future__ import annotations
 

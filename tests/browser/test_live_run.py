@@ -145,7 +145,7 @@ def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
     listed = page.locator('[data-testid="stDataFrame"] canvas').first
     listed.locator("td").first.wait_for(state="attached")
     for _ in range(3):
-        # Found anew each time: a table may be put in the place of the one before.
+        # Found again each time: a table may be put in the place of the one before.
         page.wait_for_function(
             """before => {
                 const list = document.querySelector('[data-testid="stDataFrame"] canvas');

@@ -110,7 +110,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     expect(side.get_by_text(re.compile(r"log every 50: applied at step [\d,]+ \(5 → 50\)"))).to_be_visible()
     assert wait_for_chart(page, "Loss", "figure.shapes.length === 1")["notes"] == ["log_every → 50"]
     wait_for_chart(page, "Gradient norm", "figure.shapes.length === 1")
-    # That stands in run.json, which the run writes every five seconds.
+    # That is in run.json, which the run writes every five seconds.
     expect(side.get_by_text("Logs every 50 steps.")).to_be_visible()
 
     # It saves and stops once that is confirmed, and then nothing more can be asked of it.
@@ -221,7 +221,7 @@ def test_a_page_of_another_origin_gets_no_socket_and_no_frame(shown, beacon, str
 
 
 def test_another_name_that_resolves_to_this_machine_is_not_served(shown, strange_page):
-    # The browser of these tests takes this name for 127.0.0.1, as after a change in somebody's DNS.
+    # The browser of these tests takes this name for 127.0.0.1, as after a change in someone's DNS.
     answer = strange_page.goto(f"http://rebind.example:{shown.port}/")
 
     assert answer.status == 403

@@ -87,13 +87,13 @@ def test_on_a_phone_in_the_dark_the_bar_and_the_figures_behind_it_can_be_read(sh
 @in_make_faults
 def test_the_bar_of_a_live_run_changes_in_place_and_what_was_opened_stays_open(shown, page):
     steps = 100
-    told = {"ledger/training": lambda step: SECONDS_A_STEP}
+    shares = {"ledger/training": lambda step: SECONDS_A_STEP}
     folder = write_run(
         shown.root,
         "live",
         status="running",
         sessions=(range(steps),),
-        curves={"train_loss": lambda step: 1.0 - step / 400, **told},
+        curves={"train_loss": lambda step: 1.0 - step / 400, **shares},
     )
     shown.open(page, "/overview", run="live")
     main_of(page).get_by_text("2 s", exact=True).first.click()

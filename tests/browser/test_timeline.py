@@ -1,4 +1,4 @@
-"""The bars of spans under a mouse and a thumb: a drag looks closer, a click tells of a span."""
+"""The bars of spans under a mouse and a thumb: a drag zooms in, a click describes a span."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_the_token_opens_the_page_and_is_seen_nowhere_afterwards(server, window)
 
 def test_a_link_in_a_page_of_another_site_leads_in(server, window):
     address = re.search(r"http://\S+token=\S+", server.process.out)[0]
-    # First with the token, as somebody may have sent it; then with the cookie that stayed.
+    # First with the token, as someone may have sent it; then with the cookie that stayed.
     for link in (f"{address}&run=r", server.url("/overview", run="r")):
         page = window.new_page()
         page.goto("data:text/html,elsewhere")

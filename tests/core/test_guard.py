@@ -109,12 +109,12 @@ def test_a_function_for_every_step_is_guarded():
 
 
 def test_each_new_kind_of_failure_is_reported_to_the_run_once():
-    told = []
-    guard = Guard(lambda doing, error: told.append((doing, str(error))))
+    first_seen = []
+    guard = Guard(lambda doing, error: first_seen.append((doing, str(error))))
     for _ in range(3):
         guard.report("writing", OSError("disk full"))
 
-    assert told == [("writing", "disk full")]
+    assert first_seen == [("writing", "disk full")]
 
 
 def test_telling_that_fails_does_no_harm_and_does_not_go_round_in_circles():
@@ -195,13 +195,13 @@ def test_an_invalid_call_is_reported_once_with_its_own_message(caplog):
 
 
 def test_endless_kinds_are_printed_a_few_hundred_times_and_all_counted():
-    told = []
-    guard = Guard(on_first=lambda doing, error: told.append(doing))
+    first_seen = []
+    guard = Guard(on_first=lambda doing, error: first_seen.append(doing))
     for number in range(2000):
         guard.report_misuse(f"the span 'file {number}' was stopped twice")
 
     assert guard.total == 2000
-    assert len(told) == len(guard.counts) < 600
+    assert len(first_seen) == len(guard.counts) < 600
 
 
 def test_what_is_printed_can_be_written_to_a_text_file(caplog):

@@ -45,13 +45,13 @@ def test_a_day_of_training_grows_neither_memory_nor_files_nor_threads(tmp_path, 
     # One or two may be open for the moment that a thread looks at something.
     assert late["files"] <= early["files"] + 2
     assert late["threads"] <= early["threads"] + 1
-    # Nor where somebody looks on, but for the records themselves.
+    # Nor where someone looks on, but for the records themselves.
     seen = late["dashboard"]["records"] - early["dashboard"]["records"]
     grown_bytes = (late["dashboard"]["rss_mb"] - early["dashboard"]["rss_mb"]) * 1024 * 1024
     assert grown_bytes < 24e6 + 2_000 * seen
     assert late["dashboard"]["files"] <= early["dashboard"]["files"] + 1
     assert late["dashboard"]["threads"] <= early["dashboard"]["threads"] + 1
-    # A spike each quarter of an hour is told of, and not for ever as a new thing each.
+    # A spike each quarter of an hour is reported, and not for ever as something new.
     assert 0 < late["dashboard"]["findings"] <= 40
     assert counts["finding"] < 4 * day["steps"] / 1_800 + 50
     # About a kilobyte a minute for each kind of record; a day fits on any disk.

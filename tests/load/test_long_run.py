@@ -93,7 +93,7 @@ def test_the_end_of_a_run_does_not_rewrite_its_whole_table(tmp_path, form, monke
 def test_the_table_of_a_long_run_holds_few_long_texts_in_memory_until_it_is_rewritten(tmp_path, monkeypatch):
     table = CsvTable(tmp_path / "metrics.csv")
     table.append([{"event": "step", "time": 1.0, "seq": 0}])
-    # As for a table whose writing anew takes minutes.
+    # As for a table that takes minutes to rewrite.
     table._next_rewrite = 1e18
     held, most = 0, 0
     for seq in range(1, 400):

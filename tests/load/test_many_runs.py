@@ -103,7 +103,7 @@ def test_tabs_of_a_run_that_is_gone_do_not_have_the_whole_directory_listed_each_
     for _ in range(40):
         ask_for_nothing(store)
 
-    # At most every other moment is spent on it; each ask listing anew would be forty.
+    # At most every other moment is spent on it; a new listing each time would be forty.
     assert len(scans) <= 1 + (time.monotonic() - began) / 0.55
     assert len(scans) < 20
 

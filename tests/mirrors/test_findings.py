@@ -1,4 +1,4 @@
-"""A run that watches itself: what is found stands in its records, and agrees with what its history says."""
+"""A run that watches itself: what is found is in its records, and agrees with what its history says."""
 
 from __future__ import annotations
 

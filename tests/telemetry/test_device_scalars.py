@@ -1,4 +1,4 @@
-"""A number is taken from a tensor as it is at the call, without ever waiting for a device; what is none is refused."""
+"""A number is taken from a tensor as it is at the call, without ever waiting for a device; anything else is refused."""
 
 import numpy as np
 import pytest

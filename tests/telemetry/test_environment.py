@@ -113,17 +113,17 @@ def test_untracked_files_do_not_make_a_repository_dirty(repository):
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "recorded"),
     [
         (f"https://someone:{TOKEN}@example.org/a/b.git", "https://example.org/a/b.git"),
         (f"https://{TOKEN}@example.org/a/b.git", "https://example.org/a/b.git"),
         ("git@example.org:a/b.git", "git@example.org:a/b.git"),
     ],
 )
-def test_a_remote_is_recorded_without_its_login(repository, url, told):
+def test_a_remote_is_recorded_without_its_login(repository, url, recorded):
     git(repository, "remote", "add", "origin", url)
 
-    assert describe()["git"]["remote"] == told
+    assert describe()["git"]["remote"] == recorded
 
 
 def test_a_detached_head_has_a_commit_and_no_branch(repository):

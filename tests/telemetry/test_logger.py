@@ -48,7 +48,7 @@ def make(tmp_path):
         log = make_logger(tmp_path / "logs", name, **options)
         made.append(log)
         if is_described and log.is_live:
-            # Else a record of its own tells of the machine, where the test takes half a second.
+            # Else a separate record describes the machine, where the test takes half a second.
             log._run._probe.result(PATIENCE_S)
         return log
 
@@ -1031,7 +1031,7 @@ def test_every_line_of_a_busy_run_is_strict_and_short(make):
 
 
 class ComesLater:
-    """A number that a device delivers after a while; it stands in for one on a GPU, which is not here."""
+    """A number that a device delivers after a while; it replaces one on a GPU, which is not here."""
 
     def __init__(self, delay_s):
         self._at = time.monotonic() + delay_s

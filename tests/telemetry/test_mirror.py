@@ -284,7 +284,7 @@ def test_a_place_to_start_that_cannot_be_found_is_looked_for_again(following):
     assert seqs(one.sink) == [0, 1]
 
 
-@pytest.mark.parametrize("how", ["replaced", "removed and made anew"])
+@pytest.mark.parametrize("how", ["replaced", "removed and created again"])
 def test_a_record_file_that_became_another_is_followed_from_its_start(following, how):
     one = following()
     one.log(3)

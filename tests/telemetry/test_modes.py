@@ -114,13 +114,13 @@ log.close()
     said = [line for line in ended.stderr.splitlines() if line.startswith("[telemetry]")]
     assert said == ["[telemetry] W&B logs this process too: each tracker keeps its own copy of the metrics"]
     records = read_records(tmp_path / "logs" / "run")
-    (told,) = with_event(records, "other_trackers")
-    assert told["trackers"] == ["W&B"]
+    (reported,) = with_event(records, "other_trackers")
+    assert reported["trackers"] == ["W&B"]
 
 
 def test_each_tracker_is_reported_once_and_several_in_one_line(monkeypatch, capsys):
-    told = []
-    watch = TrackerWatch(told.append, Guard(), has_begun=lambda: True)
+    reported = []
+    watch = TrackerWatch(reported.append, Guard(), has_begun=lambda: True)
     active = SimpleNamespace(active_run=lambda: object())
     monkeypatch.setitem(sys.modules, "mlflow", active)
     monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(get_run=lambda: object()))
@@ -130,7 +130,7 @@ def test_each_tracker_is_reported_once_and_several_in_one_line(monkeypatch, caps
     monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(get_running_experiment=lambda: object()))
     watch.look()
 
-    assert told == [["MLflow", "SwanLab"], ["Comet"]]
+    assert reported == [["MLflow", "SwanLab"], ["Comet"]]
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("[telemetry] MLflow and SwanLab log this process too")
     assert second.startswith("[telemetry] Comet logs this process too")
@@ -139,8 +139,8 @@ def test_each_tracker_is_reported_once_and_several_in_one_line(monkeypatch, caps
 def test_a_tracker_that_begins_after_a_long_preparation_is_reported_and_one_far_into_the_training_is_not(
     monkeypatch, capsys
 ):
-    told, steps = [], []
-    watch = TrackerWatch(told.append, Guard(), has_begun=lambda: bool(steps))
+    reported, steps = [], []
+    watch = TrackerWatch(reported.append, Guard(), has_begun=lambda: bool(steps))
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     for _ in range(1000):
         watch.look()
@@ -152,7 +152,7 @@ def test_a_tracker_that_begins_after_a_long_preparation_is_reported_and_one_far_
     monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(get_running_experiment=lambda: object()))
     watch.look()
 
-    assert told == [["SwanLab"]]
+    assert reported == [["SwanLab"]]
     assert "Comet" not in capsys.readouterr().err
 
 

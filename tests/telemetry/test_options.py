@@ -333,7 +333,7 @@ def test_any_block_is_taken_or_refused_and_never_worse(block):
         pass
 
 
-# ---------------------------------------------------------------- where the block stands
+# ---------------------------------------------------------------- where the block is
 
 
 def training(process=None, config=None, top=None, **of_process):

@@ -521,7 +521,7 @@ def test_a_structure_leaves_what_is_on_a_gpu_there():
 
     class Asked(DeviceScalars):
         def take(self, tensor):
-            raise AssertionError("a number that nobody will wait for was asked for")
+            raise AssertionError("a number that no one will wait for was asked for")
 
     values = PlainValues(Guard(), Asked())
     tensor = torch.zeros(()).as_subclass(OnGpu)

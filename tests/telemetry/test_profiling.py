@@ -14,7 +14,7 @@ from toolkit.telemetry import TelemetryLogger
 
 
 class Watch:
-    """A clock that stands still until it is told to go on."""
+    """A clock that is stopped until it is advanced."""
 
     def __init__(self):
         self.now = 100.0
@@ -177,10 +177,10 @@ def test_short_calls_are_not_counted_and_of_the_others_every_so_many_is_logged(b
             clock.now += 1 + step
         log.log_step(step, train_loss=1.0)
 
-    told = {record["global_step"]: profiled(record) for record in steps(log)}
+    recorded = {record["global_step"]: profiled(record) for record in steps(log)}
 
     # The first long one, then the third and the sixth.
-    assert {step: found["profiling/a"] for step, found in told.items() if found} == {
+    assert {step: found["profiling/a"] for step, found in recorded.items() if found} == {
         0: pytest.approx(1.0),
         2: pytest.approx(3.0),
         5: pytest.approx(6.0),

@@ -1,4 +1,4 @@
-"""A stop that somebody asks for reaches all ranks of a torchrun launch at one step."""
+"""A stop that a user asks for reaches all ranks of a torchrun launch at one step."""
 
 import json
 import os

@@ -50,7 +50,7 @@ class Taken:
         return [json.loads(line) for line in self.lines]
 
     def fill(self, **fields):
-        """Put records while nobody takes them out, until one is dropped; return how many were put."""
+        """Put records while no one takes them out, until one is dropped; return how many were put."""
         count = 0
         while not self.record_queue.dropped_total:
             self.put(n=count, **fields)

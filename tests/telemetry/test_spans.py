@@ -122,10 +122,10 @@ def test_started_and_stopped_in_any_order(make, clock):
     second.stop()
     third.stop()
 
-    told = {span["name"]: span for span in spans_of(log)}
-    assert told["second"]["parent_id"] == first.id
-    assert told["third"]["parent_id"] == second.id, "first is over: third is inside what is still open"
-    assert [told[name]["duration"] for name in ("first", "second", "third")] == [1.0, 2.0, 1.0]
+    recorded = {span["name"]: span for span in spans_of(log)}
+    assert recorded["second"]["parent_id"] == first.id
+    assert recorded["third"]["parent_id"] == second.id, "first is over: third is inside what is still open"
+    assert [recorded[name]["duration"] for name in ("first", "second", "third")] == [1.0, 2.0, 1.0]
     assert log.current_span() is None
 
 
@@ -611,14 +611,14 @@ def test_short_spans_written_later_find_the_part_that_was_around_them(make, cloc
     log.log_step(31, train_loss=1.0)
     log.close()
 
-    told = {
+    recorded = {
         span["name"]: span
         for span in read_records(log.run_folder / "metrics.jsonl", "span")
         if span.get("global_step") == 31
     }
-    assert told["backward"]["parent_id"] == told["training_iteration"]["id"]
-    assert told["forward"]["parent_id"] == encode.id
-    assert "parent_id" not in told["data_loading"], "its thread is inside of nothing"
+    assert recorded["backward"]["parent_id"] == recorded["training_iteration"]["id"]
+    assert recorded["forward"]["parent_id"] == encode.id
+    assert "parent_id" not in recorded["data_loading"], "its thread is inside of nothing"
 
 
 @pytest.mark.parametrize("spans", [{"around": 3}, "all"])
@@ -637,8 +637,10 @@ def test_what_is_inside_an_iteration_is_of_its_step(make, clock, spans):
         clock.advance(0.1)
     log.close()
 
-    told = [span for span in read_records(log.run_folder / "metrics.jsonl", "span") if "global_step" in span]
-    steps = {span["name"]: span["global_step"] for span in told}
+    recorded = [
+        span for span in read_records(log.run_folder / "metrics.jsonl", "span") if "global_step" in span
+    ]
+    steps = {span["name"]: span["global_step"] for span in recorded}
     names = ("training_iteration", "encode", "forward", "zero_grad", "sampling", "validation_loop")
     assert [steps[name] for name in names] == [31] * 6
 
@@ -793,8 +795,8 @@ def test_a_long_part_without_a_step_is_in_the_ledger_before_it_ends(make, clock)
         tend(log)
         clock.advance(6.0)
         tend(log)
-        told = [record["ledger/validation"] for record in records_of(log, "ledger")]
-        assert told == [pytest.approx(6.0), pytest.approx(6.0)]
+        recorded = [record["ledger/validation"] for record in records_of(log, "ledger")]
+        assert recorded == [pytest.approx(6.0), pytest.approx(6.0)]
 
 
 def test_a_run_without_spans_has_no_word_of_them(make):

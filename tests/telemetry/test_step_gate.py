@@ -1,4 +1,4 @@
-"""What is kept of steps without a record is right to the last digit, and a jump is told from noise."""
+"""What is kept of steps without a record is right to the last digit, and a jump is distinguished from noise."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Which steps get a record, what stands on it, and that no step goes unseen."""
+"""Which steps get a record, what is on it, and that no step goes unseen."""
 
 import json
 import math
@@ -298,7 +298,7 @@ def test_another_number_that_is_not_finite_is_named_on_a_due_record(make):
     assert found["train_loss"] == 0.5
 
 
-# ---------------------------------------------------------------- what stands on a record
+# ---------------------------------------------------------------- what is on a record
 
 
 def test_a_record_has_what_was_given_and_no_more_than_is_known(make):

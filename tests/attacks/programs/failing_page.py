@@ -3,4 +3,4 @@
 import streamlit as st
 
 st.write("it began")
-raise RuntimeError("/home/somebody/secret")
+raise RuntimeError("/home/someone/secret")

@@ -147,7 +147,7 @@ def test_of_each_stretch_of_steps_the_first_are_written_and_the_rest_is_counted(
         "20.1",
     ]
     assert drops(found) == {0: 28, 10: 28, 20: 1}
-    # The first one dropped is told of at once, before anybody knows how many there will be.
+    # The first one dropped is reported at once, before it is known how many there will be.
     assert [record["event"] for record in found[1:5]] == [
         "completion",
         "completion",

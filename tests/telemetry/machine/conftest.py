@@ -1,4 +1,4 @@
-"""A stand-in for NVML's Python module, that can be told to lie, fail and hang."""
+"""A stand-in for NVML's Python module, that lies, fails and hangs on request."""
 
 from __future__ import annotations
 
