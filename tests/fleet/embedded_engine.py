@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 _INSERT = re.compile(r"\s*(INSERT INTO .*?)\s+FORMAT\s+(\w+)\s*$", re.IGNORECASE | re.DOTALL)
 _FORMAT = re.compile(r"^(.*)\s+FORMAT\s+(\w+)\s*$", re.IGNORECASE | re.DOTALL)
-_NOT_SETTINGS = {"query", "database", "wait_end_of_query"}
+_NOT_SETTINGS = {"query", "database", "wait_end_of_query", "buffer_size"}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -46,6 +46,7 @@ def test_only_this_machine_is_reached_without_tls(host):
         "clickhouse://db.example/t?verify=0",
         "clickhouse://db.example/t?secure=0",
         "clickhouse://a,,b/t",
+        "clickhouse://me%0aX-Other:1@db.example/t",
     ],
 )
 def test_an_invalid_address_is_refused_in_one_sentence(text):
@@ -69,6 +70,11 @@ def test_a_password_comes_from_a_file_of_ours_or_the_environment(tmp_path, monke
             read_password(path)
     with pytest.raises(AddressError, match="cannot be read: No such file"):
         read_password(tmp_path / "missing")
+    path.chmod(0o600)
+    path.write_text("two\nlines\n")
+    with pytest.raises(AddressError, match="contains a control character or a line break") as refused:
+        read_password(path)
+    assert "two" not in str(refused.value)
 
 
 def test_quoted_text_has_no_character_with_a_meaning():

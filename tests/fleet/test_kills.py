@@ -77,7 +77,7 @@ class Writers:
 
 def test_kills_of_shippers_lose_double_and_spoil_nothing(own_engine, logs, tmp_path, record_property):
     chance = random.Random(17)
-    kills = longer(9, 200)
+    kills = longer(7, 200)
     replaced = make_run(logs, "replaced", 20)
     writers = Writers(logs)
     between = 0
@@ -87,7 +87,7 @@ def test_kills_of_shippers_lose_double_and_spoil_nothing(own_engine, logs, tmp_p
             shippers = [start_shipper(own_engine, logs, number, marker)]
             if number % 5 == 4:
                 shippers.append(start_shipper(own_engine, logs, 1000 + number, None))
-            deadline = time.monotonic() + 20.0
+            deadline = time.monotonic() + 120.0
             pause = chance.uniform(0.05, 0.6)
             time.sleep(pause)
             while marker is not None and shippers[0].poll() is None and time.monotonic() < deadline:
@@ -109,7 +109,11 @@ def test_kills_of_shippers_lose_double_and_spoil_nothing(own_engine, logs, tmp_p
     assert newest_bytes(connection, id_of(replaced)) == record_bytes(replaced)["metrics.jsonl"]
     assert between >= kills // 5
     rows = connection.rows("SELECT count() FROM records", "UInt64")[0][0]
-    record_property("figures", {"kills": kills, "between data and commit": between, "rows": rows})
+    record_property(
+        "measured",
+        f"ClickHouse {own_engine.name}: {kills} kills of shippers, {between} of them between data and commit, "
+        f"{rows} rows, 0 lost, doubled or wrong",
+    )
 
 
 def change(folder, chance):
@@ -146,7 +150,7 @@ def assert_same(connection, folder):
 
 def test_kills_of_an_engine_lose_double_and_spoil_nothing(own_engine, logs, record_property):
     chance = random.Random(18)
-    kills = longer(3, 20)
+    kills = longer(2, 20)
     writers = Writers(logs)
     shipper = start_shipper(own_engine, logs, 3, None)
     try:
@@ -170,4 +174,6 @@ def test_kills_of_an_engine_lose_double_and_spoil_nothing(own_engine, logs, reco
     connection = Engine(own_engine.address())
     for folder in folders:
         assert_same(connection, folder)
-    record_property("figures", {"kills": kills})
+    record_property(
+        "measured", f"ClickHouse {own_engine.name}: {kills} kills of an engine, 0 lost, doubled or wrong"
+    )

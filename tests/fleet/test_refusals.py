@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
+import time
+import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +30,7 @@ from tests.fleet.shipped_runs import (
     newest_or_nothing,
     record_bytes,
     ship,
+    write,
 )
 from tests.waiting import wait_until
 from toolkit.cli.main import main
@@ -33,8 +38,10 @@ from toolkit.fleet import backoff as backoff_module
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
+from toolkit.fleet.last_values import MetricsServer, metrics_text
 from toolkit.fleet.schema import grants, set_up
 from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -209,7 +216,7 @@ def test_one_shard_that_is_down_holds_up_its_own_runs_only(logs, tmp_path):
     try:
         cluster.start()
         set_up(cluster.address(), cluster.cluster)
-        folders = [make_run(logs, f"run{number}", 5) for number in range(8)]
+        folders = [make_run(logs, f"run{number}", 5, run_id=f"run {number}") for number in range(8)]
         shipper = ship(cluster, logs)
         shards = {folder: shipper.runs[folder].shard for folder in folders}
         assert set(shards.values()) == {0, 1}
@@ -225,9 +232,9 @@ def test_one_shard_that_is_down_holds_up_its_own_runs_only(logs, tmp_path):
         assert "cannot be reached: Connection refused" in shipper.totals.last_error
 
         cluster.servers[1].start()
+        wait_until(lambda: not shipper.ship_some() and shipper.behind == 0)
         connection = Engine(cluster.address())
         for folder in folders:
-            wait_until(lambda: shipper.ship_some() or shipper.behind == 0)
             assert engine_bytes(connection, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
     finally:
         cluster.stop()
@@ -301,25 +308,33 @@ def test_an_engine_that_is_silent_is_given_up_after_its_time():
             Engine(address, patience_s=0.2).query("SELECT 1")
 
 
-def test_prometheus_gets_the_last_values_of_live_runs(engine, logs, tmp_path):
-    from toolkit.fleet.last_values import MetricsServer, metrics_text
-
-    folder = make_run(logs, 'with "quotes"\\', 5, project="p")
-    text = (
-        (folder / "run.json").read_text().replace('"finished"', '"running"').replace('"pid": 1,', '"pid": 4,')
-    )
-    (folder / "run.json").write_text(text)
-    append(folder, [5], odd=float("inf"), acc=0.5)
+def test_prometheus_gets_the_last_values_of_live_runs(engine, logs):
+    folder = make_run(logs, "live", 5, project='with "quotes" \\ and\nlines')
+    manifest = read_manifest(folder).with_latest(status="running", pid=os.getpid())
+    write_manifest(folder, replace(manifest, heartbeat=Heartbeat(time=time.time(), seq=5, global_step=5)))
+    append(folder, [5], acc=0.5)
+    write(folder, b'{"event":"step","global_step":6,"train_loss":Infinity}\n')
+    write(folder, b'{"event":"finding","id":"a","severity":"critical","state":"open"}\n')
     shipper = ship(engine, logs, node="node7")
     server = MetricsServer(("127.0.0.1", 0))
     try:
         server.show(metrics_text(shipper))
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
             found = answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
     finally:
         server.close()
 
-    assert "telemetry_ship_behind_bytes 0.0\n" in found
-    assert "telemetry_ship_lines_total 6.0\n" in found
-    assert "# TYPE telemetry_ship_batches_total counter\n" in found
-    assert f'run_id="{id_of(folder)}"' in found or "telemetry_run_live" not in found
+    labels = f'run="live",run_id="{id_of(folder)}",project="with \\"quotes\\" \\\\ and\\nlines",host="node7"'
+    for line in (
+        "# TYPE telemetry_ship_batches_total counter",
+        "telemetry_ship_behind_bytes 0.0",
+        "telemetry_ship_lines_total 8.0",
+        f"telemetry_run_live{{{labels}}} 1.0",
+        f"telemetry_run_step{{{labels}}} 5.0",
+        f'telemetry_run_last_value{{{labels},metric="train_loss"}} +Inf',
+        f'telemetry_run_last_value{{{labels},metric="acc"}} 0.5',
+        f'telemetry_run_findings_open{{{labels},severity="critical"}} 1.0',
+    ):
+        assert f"{line}\n" in found

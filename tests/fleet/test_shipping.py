@@ -277,22 +277,23 @@ def test_verify_finds_nothing_wrong_where_nothing_is(engine, logs, monkeypatch):
     assert ship(engine, logs).verify() == []
 
 
-@pytest.mark.parametrize("table", ["records", "points", "metrics", "commits"])
-def test_verify_sends_dropped_parts_again(engine, ask, logs, tmp_path, table):
+def test_verify_sends_dropped_parts_again(engine, ask, logs, tmp_path):
     folder = make_run(logs, "dropped", 200)
     append(folder, range(20), rank=1)
-    ship(engine, logs)
+    shipper = ship(engine, logs)
     expected = totals(ask, id_of(folder))
-    drop_parts(engine, table)
-    assert totals(ask, id_of(folder)) != expected
+    for table in ("records", "points", "metrics", "commits"):
+        drop_parts(engine, table)
+        assert totals(ask, id_of(folder)) != expected, table
 
-    again = ship(engine, logs)
-    repaired = again.verify()
-    again.ship_all()
+        if table == "commits":
+            # Without commits a new shipper sends everything again, which replaces itself.
+            shipper = ship(engine, logs)
+        repaired = shipper.verify()
 
-    assert totals(ask, id_of(folder)) == expected
-    assert len(repaired) == (0 if table == "commits" else 2), "without commits all is sent again anyway"
-    assert again.verify() == []
+        assert totals(ask, id_of(folder)) == expected, table
+        assert len(repaired) == (0 if table == "commits" else 2), table
+    assert shipper.verify() == []
     assert record_bytes(pull(ask, id_of(folder), tmp_path / "back").folder) == record_bytes(folder)
 
 

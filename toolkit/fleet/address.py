@@ -73,7 +73,7 @@ def address_of(text: str, *, password: str = "", ca: Path | None = None) -> Addr
     default = _SECURE_PORT if secure else _PLAIN_PORT
     return Address(
         hosts=tuple((host, port or default) for host, port in hosts_and_ports),
-        user=unquote(login) if at else "default",
+        user=_one_line(unquote(login), "the user name") if at else "default",
         database=database,
         secure=secure,
         password=password,
@@ -88,7 +88,7 @@ def read_password(path: Path | None) -> str:
         AddressError: the file cannot be read, or other users can read it.
     """
     if path is None:
-        return os.environ.get(PASSWORD_VARIABLE, "")
+        return _one_line(os.environ.get(PASSWORD_VARIABLE, ""), f"the password in {PASSWORD_VARIABLE}")
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -102,9 +102,16 @@ def read_password(path: Path | None) -> str:
     if len(data) > _MAX_PASSWORD_BYTES:
         raise AddressError(f"the password file {path} is larger than {_MAX_PASSWORD_BYTES} bytes")
     try:
-        return data.decode("utf-8").rstrip("\r\n")
+        return _one_line(data.decode("utf-8").rstrip("\r\n"), f"the password in {path}")
     except UnicodeDecodeError:
         raise AddressError(f"the password file {path} is not UTF-8 text") from None
+
+
+def _one_line(text: str, what: str) -> str:
+    # It becomes a header of a request.
+    if any(not char.isprintable() for char in text):
+        raise AddressError(f"{what} contains a control character or a line break")
+    return text
 
 
 def _host_and_port(place: str) -> tuple[str, int | None]:

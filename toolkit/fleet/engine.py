@@ -23,6 +23,7 @@ PATIENCE_S: Final = 30.0
 
 _GZIP_LEVEL: Final = 1
 _SMALL_BODY: Final = 1024
+_BUFFER_BYTES: Final = 1024 * 1024
 _MAX_MESSAGE: Final = 300
 _ERROR_CODE: Final = re.compile(r"Code: (\d+)")
 _EXCEPTION: Final = re.compile(r"(?:DB::)?Exception: (.*?)(?:, e\.what\(\) = .*| \(version .*)?$", re.DOTALL)
@@ -32,6 +33,7 @@ _UNKNOWN_DATABASE: Final = 81
 _UNKNOWN_TABLE: Final = 60
 _ACCESS: Final = frozenset({164, 291, 497})
 _FULL: Final = frozenset({241, 243, 252})
+_NO_SPACE: Final = "No space left on device"
 _SHARD_DOWN: Final = frozenset({209, 210, 279})
 
 
@@ -100,11 +102,9 @@ class Engine:
         Raises:
             EngineError: it failed.
         """
-        return self._ask(
-            sql.encode("utf-8"),
-            {"wait_end_of_query": 1, **self.read_settings, **(settings or {})},
-            gzipped=False,
-        )
+        # The answer comes once the query has succeeded; until then a short one is held in memory, not on the disk.
+        how = {"wait_end_of_query": 1, "buffer_size": _BUFFER_BYTES, **self.read_settings, **(settings or {})}
+        return self._ask(sql.encode("utf-8"), how, gzipped=False)
 
     def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
         """Run a SELECT without FORMAT and return its rows; `types` are those of its columns.
@@ -230,7 +230,7 @@ def _explained(code: int | None, status: int, reason: str, address: Address, pla
         )
     if code in _ACCESS:
         return RefusedError(f"user {user} may not do this on {place}: {reason}")
-    if code in _FULL:
+    if code in _FULL or _NO_SPACE in reason:
         return FullError(f"{place} cannot take more now: {reason}")
     if code in _SHARD_DOWN:
         return UnreachableError(f"{place} cannot reach another node of its cluster: {reason}")

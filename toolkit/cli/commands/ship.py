@@ -130,7 +130,7 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
         return 1 if any(file.problem for file in shipper.files) else 0
     stop = threading.Event()
     _stop_on_signal(stop)
-    server = MetricsServer(host_and_port(args.metrics)) if args.metrics else None
+    server = _metrics_server(args.metrics) if args.metrics else None
 
     def show() -> None:
         if server is not None:
@@ -145,6 +145,14 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
         if server is not None:
             server.close()
     return 0
+
+
+def _metrics_server(text: str) -> MetricsServer:
+    address = host_and_port(text)
+    try:
+        return MetricsServer(address)
+    except OSError as error:
+        raise AddressError(f"--metrics {text} cannot be used: {error.strerror}") from error
 
 
 def _start(shipper: Shipper, stop: threading.Event) -> bool:
