@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -239,13 +239,26 @@ def _with_parts(runs: list[FoundRun]) -> list[FoundRun]:
 
 def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
     """Return the run's card at `now`; `newest` is time and step of the last record, if known: the manifest may lag."""
-    manifest, labels = found.manifest, found.labels
+    manifest = found.manifest
     if manifest is None:
-        return _card_without_manifest(found)
+        return card_without_manifest(found)
     last_sign = newest[0] if newest else None
     status = work_out_status(manifest, now, last_sign=last_sign)
     if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
         manifest, status = ended, work_out_status(ended, now, last_sign=last_sign)
+    return card_with_status(found, manifest, status, now, newest=newest)
+
+
+def card_with_status(
+    found: FoundRun,
+    manifest: Manifest,
+    status: Status,
+    now: float,
+    *,
+    newest: tuple[float, int | None] | None = None,
+) -> RunCard:
+    """Return the run's card by its `manifest` and `status`."""
+    labels = found.labels
     beat = manifest.heartbeat
     step = beat.global_step if beat is not None else None
     if newest is not None and newest[1] is not None and (step is None or newest[1] > step):
@@ -309,7 +322,8 @@ def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
     return ended
 
 
-def _card_without_manifest(found: FoundRun) -> RunCard:
+def card_without_manifest(found: FoundRun) -> RunCard:
+    """Return the card of a run without a manifest, by the first and last of its records."""
     labels, ends = found.labels, found.log_ends or LogEnds()
     started, ended = ends.first_time, ends.last_time
     return RunCard(
@@ -377,6 +391,11 @@ def _read_ends(log: Path) -> LogEnds | None:
         return None
     finally:
         os.close(descriptor)
+    return ends_of(first, lines)
+
+
+def ends_of(first: Record, lines: Sequence[bytes]) -> LogEnds:
+    """Return what the `first` record of a file and its last `lines` say."""
     last_time: float | None = None
     last: Record = {}
     for line in reversed(lines):

@@ -240,17 +240,26 @@ def read_object(path: Path, max_bytes: int, invalid: type[ValueError]) -> dict[s
             data += part
     finally:
         os.close(descriptor)
+    return parse_object(data, str(path), max_bytes, invalid)
+
+
+def parse_object(data: bytes, name: str, max_bytes: int, invalid: type[ValueError]) -> dict[str, Any]:
+    """Return the JSON object in `data`, the content of the file called `name`.
+
+    Raises:
+        ValueError: of the type `invalid`: it is too large, or is not one object.
+    """
     if len(data) > max_bytes:
-        raise invalid(f"{path} is larger than {max_bytes} bytes")
+        raise invalid(f"{name} is larger than {max_bytes} bytes")
     try:
         mapping = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise invalid(f"{path} is not JSON: {error}") from error
+        raise invalid(f"{name} is not JSON: {error}") from error
     if not isinstance(mapping, dict):
-        raise invalid(f"{path} holds a {type(mapping).__name__}, not an object")
+        raise invalid(f"{name} holds a {type(mapping).__name__}, not an object")
     # The parser accepts a thousand levels, at which code that shows or writes them fails.
     if _depth(mapping) > _MAX_DEPTH:
-        raise invalid(f"{path} is nested too deeply")
+        raise invalid(f"{name} is nested too deeply")
     return mapping
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest, write_manifest
 from toolkit.runfolder.reader import end_of_session
+from toolkit.runfolder.records import Record
 
 _UNENDED: Final = "running"
 _STATUSES: Final = frozenset({"finished", "failed", "stopped"})
@@ -28,6 +29,11 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
         end = end_of_session(folder / METRICS_JSONL, session.session)
     except OSError:
         return manifest
+    return ended_by(manifest, end)
+
+
+def ended_by(manifest: Manifest, end: Record | None) -> Manifest:
+    """Return `manifest` with its newest session ended by the record `end`; unchanged if that is not an end."""
     status, reason, when = ((end or {}).get(name) for name in ("status", "reason", "time"))
     if status not in _STATUSES:
         return manifest

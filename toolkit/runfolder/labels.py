@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import read_object
+from toolkit.runfolder.codec import parse_object, read_object
 from toolkit.runfolder.layout import LABELS, MANIFEST
 from toolkit.runfolder.safefile import replace_file
 
@@ -78,6 +78,15 @@ def read_labels(folder: Path) -> Labels:
         raise LabelsError(f"{path}: {error}") from error
 
 
+def parse_labels(data: bytes) -> Labels:
+    """Return the labels in `data`, the content of a labels.json.
+
+    Raises:
+        LabelsError: it is invalid; the message says why.
+    """
+    return _from_mapping(parse_object(data, LABELS, MAX_LABELS_BYTES, LabelsError))
+
+
 def write_labels(folder: Path, labels: Labels, *, mode: int = 0o600) -> None:
     """Write `labels` to `folder` atomically.
 
@@ -87,13 +96,22 @@ def write_labels(folder: Path, labels: Labels, *, mode: int = 0o600) -> None:
         LabelsError: they are too large, or contain something that JSON cannot represent.
         OSError: they cannot be written; the old file is unchanged.
     """
+    replace_file(folder / LABELS, encode_labels(labels), mode=_mode_of_manifest(folder, mode))
+
+
+def encode_labels(labels: Labels) -> bytes:
+    """Return the content of a labels.json.
+
+    Raises:
+        LabelsError: they are too large, or contain something that JSON cannot represent.
+    """
     try:
         data = orjson.dumps(_to_mapping(labels), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError as error:
         raise LabelsError(f"the labels cannot be written as JSON: {error}") from error
     if len(data) > MAX_LABELS_BYTES:
         raise LabelsError(f"the labels take {len(data)} bytes, at most {MAX_LABELS_BYTES}; shorten the notes")
-    replace_file(folder / LABELS, data, mode=_mode_of_manifest(folder, mode))
+    return data
 
 
 def _mode_of_manifest(folder: Path, otherwise: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import encodable, read_object
+from toolkit.runfolder.codec import encodable, parse_object, read_object
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import replace_file
@@ -120,6 +120,15 @@ def read_manifest(folder: Path) -> Manifest:
         return _from_mapping(mapping)
     except ManifestError as error:
         raise ManifestError(f"{folder / MANIFEST}: {error}") from error
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Return the manifest in `data`, the content of a run.json.
+
+    Raises:
+        ManifestError: it is invalid; the message says why.
+    """
+    return _from_mapping(parse_object(data, MANIFEST, MAX_MANIFEST_BYTES, ManifestError))
 
 
 def _dump(mapping: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -127,11 +127,12 @@ def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 10
         data = _pread(descriptor, max(max_bytes, MAX_LINE_BYTES + 1), cursor.offset)
     finally:
         os.close(descriptor)
-    block = _cut(data, cursor)
+    block = cut_block(data, cursor)
     return replace(block, replaced=replaced, pending_bytes=max(0, status.st_size - block.cursor.offset))
 
 
-def _cut(data: bytes, cursor: Cursor) -> Block:
+def cut_block(data: bytes, cursor: Cursor) -> Block:
+    """Return the complete lines in `data`, which begins at `cursor`; it does not say whether there is more."""
     at = cursor.offset
     start = 0
     long_line = None
@@ -291,6 +292,11 @@ def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) 
         lines = _pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
     finally:
         os.close(descriptor)
+    return end_in(lines, session)
+
+
+def end_in(lines: Sequence[bytes], session: int) -> Record | None:
+    """Return the end record of `session` in the last lines of a file; None if the session has not ended."""
     for line in reversed(lines):
         record = _record_with_seq(line)
         if record is not None and record.get("event") in (END, STEP):
