@@ -6,59 +6,42 @@ import difflib
 import functools
 import math
 import os
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
-from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource
-from dashboard.data.run_analysis import RunFindings, RunLedger
 from dashboard.data.run_files import read_inside
 from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import page_of, select_runs
 from dashboard.data.run_store import (
     CacheState,
-    Floats,
     Health,
-    MetricInfo,
     RankGrid,
     Refused,
     RunCard,
     RunList,
     RunMeta,
     RunQuery,
-    Series,
-    SessionStart,
     StoreState,
-    TimeSpent,
     Trashed,
     UnknownRun,
-    XAxis,
 )
-from dashboard.data.spans import SpanTable
-from toolkit.diagnostics.finding import Finding
-from toolkit.diagnostics.policy import policy_of_run
+from dashboard.data.store_queries import StoreQueries
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
-from toolkit.runfolder.manifest import Session
+from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.parts import record_files
-from toolkit.runfolder.records import START, Record
+from toolkit.runfolder.records import START
 from toolkit.runfolder.trend import trend_of
-from toolkit.timing.chrome_trace import trace_of_run
 
 _SCAN_EVERY_S: Final = 0.5
 _MAX_NOT_FOUND: Final = 100
@@ -69,15 +52,11 @@ _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted; the cache restores them quickly."""
-_MAX_READERS: Final = 20
-"""Runs whose completions are kept in memory, at 40 bytes per completion."""
 _RANKS_BUDGET: Final = 100_000_000
 """Above this, the ranks of runs looked at before are read again when needed; 1,024 ranks take 16 MB."""
-_MAX_ANALYSES: Final = 200
-"""Runs whose findings and time ledger are kept: about 100 kB each, and seconds to recompute for a long run."""
 
 
-class LocalStore:
+class LocalStore(StoreQueries):
     """One per process: pages share it, so that each byte is read once."""
 
     def __init__(
@@ -89,12 +68,12 @@ class LocalStore:
         read_only_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Show the runs in `roots`; `read_only_reason` returns why the current visitor is read-only, or None."""
+        super().__init__()
         self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
         self._places = tuple(clean(str(root)) for root in self.roots)
         self.read_only = read_only
         self._read_only_reason = read_only_reason
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
-        self._lock = threading.RLock()
         self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
         self._runs: dict[str, FoundRun] = {}
         self._problems: tuple[str, ...] = ()
@@ -102,9 +81,6 @@ class LocalStore:
         self._scanned_at = -1.0
         self._scan_ms = 0.0
         self._logs: dict[tuple[str, int], RunLog] = {}
-        self._findings: dict[str, RunFindings] = {}
-        self._ledgers: dict[str, RunLedger] = {}
-        self._completions: dict[str, CompletionReader] = {}
         self._rank_readers: dict[str, tuple[Path, RankReader]] = {}
         self._rank_files: dict[str, tuple[float, dict[int, Path]]] = {}
         """The record files of runs with parts, and when they were listed."""
@@ -243,6 +219,12 @@ class LocalStore:
             log.used_at = time.monotonic()
             return log
 
+    def _manifest(self, key: str) -> Manifest | None:
+        return self._find(key).manifest
+
+    def _folder_name(self, key: str) -> str:
+        return self._find(key).folder.name
+
     def _source(self, key: str, rank: int = 0) -> FileSource:
         return FileSource(self._record_file(self._find(key), rank))
 
@@ -266,157 +248,6 @@ class LocalStore:
             logs = list(self._logs.values())
         for log in logs:
             log.wait_until_saved(timeout_s)
-
-    def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
-        """Return the metrics read so far."""
-        return self._log(key, rank).metrics()
-
-    def series(
-        self,
-        key: str,
-        metric: str,
-        *,
-        axis: XAxis = "step",
-        window: tuple[float, float] | None = None,
-        buckets: int = 600,
-        smoothing: float = 0.0,
-        rank: int = 0,
-    ) -> Series:
-        """Return one metric as a curve that hides no extremes."""
-        return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
-
-    def series_of(
-        self,
-        keys: Sequence[str],
-        metric: str,
-        *,
-        axis: XAxis = "step",
-        window: tuple[float, float] | None = None,
-        buckets: int = 600,
-        smoothing: float = 0.0,
-    ) -> Mapping[str, Series]:
-        """Return one metric of several runs; keys of no run are left out."""
-        found = {}
-        for key in keys:
-            with suppress(UnknownRun):
-                found[key] = self.series(
-                    key, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing
-                )
-        return found
-
-    def sessions(self, key: str) -> Sequence[SessionStart]:
-        """Return where each session starts."""
-        return self._log(key).sessions()
-
-    def manifest_sessions(self, key: str) -> Sequence[Session]:
-        """Return the sessions in the run's manifest."""
-        manifest = self._find(key).manifest
-        if manifest is None:
-            return ()
-        # The default session_tag is the run's id, which is of no use to a reader.
-        return [
-            replace(session, session_tag=None) if session.session_tag == manifest.run_id else session
-            for session in manifest.sessions
-        ]
-
-    def recent(self, key: str, metric: str, count: int) -> Floats:
-        """Return the last values of a metric."""
-        return self._log(key).recent(metric, count)
-
-    def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
-        """Return a metric's values just before and just after a wall time."""
-        return self._log(key).values_around(metric, moment, count)
-
-    def means(self, key: str, metric: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` parts of a metric."""
-        return self._log(key).means(metric, buckets)
-
-    def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
-        """Return metrics as columns of one length."""
-        return self._log(key).table(metrics)
-
-    def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Return which rows of `table` have each metric."""
-        return self._log(key).present(metrics)
-
-    def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
-        """Return the newest records without metrics, newest first."""
-        return self._log(key).events(kinds, limit)
-
-    def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
-        """Return the spans read so far."""
-        return self._log(key, rank).spans(wait_s)
-
-    def span_records(
-        self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
-    ) -> Sequence[Record | None]:
-        """Return the full records of spans, by offset and length."""
-        return self._log(key, rank).records_at(places)
-
-    def completions(self, key: str) -> CompletionReader:
-        """Return the run's completions."""
-        source = self._source(key)
-        with self._lock:
-            reader = self._completions.pop(key, None)
-            if reader is None or reader.source != source:
-                reader = CompletionReader(source)
-            self._completions[key] = reader
-            if len(self._completions) > _MAX_READERS:
-                del self._completions[next(iter(self._completions))]
-            return reader
-
-    def trace(self, key: str) -> Iterator[bytes]:
-        """Return the run's spans as a Chrome trace, in pieces."""
-        name = self._find(key).folder.name
-        try:
-            yield from trace_of_run([(rank, self._source(key, rank)) for rank in self.ranks(key)], name=name)
-        except OSError as error:
-            raise Refused(f"the records could not be read: {error.strerror or error}") from error
-
-    def examine(self, key: str, *, wait_s: float = 0.3) -> float:
-        """Run the detectors on new records, for at most about `wait_s`."""
-        return self._findings_of(key).advance(wait_s)
-
-    def findings(self, key: str) -> Sequence[Finding]:
-        """Return what the detectors found so far."""
-        return self._findings_of(key).findings
-
-    def _findings_of(self, key: str) -> RunFindings:
-        found = self._find(key)
-        source = self._source(key)
-        policy = policy_of_run(found.manifest.diagnostics if found.manifest is not None else {})
-        with self._lock:
-            findings = self._findings.pop(key, None)
-            if findings is None or findings.source != source or findings.policy != policy:
-                findings = RunFindings(source, policy)
-            # Most recently used last.
-            self._findings[key] = findings
-            if len(self._findings) > _MAX_ANALYSES:
-                del self._findings[next(iter(self._findings))]
-            return findings
-
-    def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
-        """Update the time ledger, for at most about `wait_s`."""
-        found = self._find(key)
-        source = self._source(key)
-        heartbeat = found.manifest.heartbeat if found.manifest is not None else None
-        with self._lock:
-            ledger = self._ledgers.pop(key, None)
-            if ledger is None or ledger.source != source:
-                ledger = RunLedger(source)
-            self._ledgers[key] = ledger
-            if len(self._ledgers) > _MAX_ANALYSES:
-                del self._ledgers[next(iter(self._ledgers))]
-        return ledger.advance(
-            wait_s,
-            self.manifest_sessions(key),
-            now=now() if self.card(key).live else None,
-            last_sign=heartbeat.time if heartbeat is not None else None,
-        )
-
-    def count_events(self, key: str) -> Mapping[str, int]:
-        """Return how many records of each kind were read."""
-        return self._log(key).counts()
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
@@ -461,10 +292,6 @@ class LocalStore:
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""
         return read_inside(self._find(key).folder, relative, max_bytes=max_bytes)
-
-    def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
-        """Return the record file up to its last complete line, in pieces."""
-        return _pieces(self._source(key, rank))
 
     # ------------------------------------------------------------ requests and labels
 
@@ -514,9 +341,7 @@ class LocalStore:
         token = trash.move_to_trash(self.roots[number], found.folder.name)
         with self._lock:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
-            self._findings.pop(key, None)
-            self._ledgers.pop(key, None)
-            self._completions.pop(key, None)
+            self._forget_analyses(key)
             self._rank_readers.pop(key, None)
         self._rescan()
         return f"{number}~{token}"
@@ -582,10 +407,3 @@ class LocalStore:
     def _rescan(self) -> None:
         with self._lock:
             self._scan(again=True)
-
-
-def _pieces(source: FileSource) -> Iterator[bytes]:
-    try:
-        yield from source.pieces()
-    except OSError as error:
-        raise Refused(f"the records could not be read: {error.strerror or error}") from error

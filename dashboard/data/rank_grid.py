@@ -33,7 +33,7 @@ _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _LOOK_EVERY_S: Final = 0.5
 """A page asks for several metrics in a row; a thousand files are looked at once for all of them."""
 _FIRST_ROWS: Final = 8
-_LARGEST_STEP: Final = 2.0**53
+LARGEST_STEP: Final = 2.0**53
 _STEP_LINE: Final = b'{"event":"step",'
 _PLAIN: Final = CARRIES_METRICS - {EPOCH}
 _NUMBERS: Final = frozenset({float, int, bool, type(None)})
@@ -62,7 +62,7 @@ class RankCells:
     def add(self, rank: int, steps: Floats, values: Floats) -> None:
         """Add values of one rank at these steps; those that do not count are left out."""
         # NaN is not smaller than anything.
-        counts = np.isfinite(values) & (steps >= 0) & (steps < _LARGEST_STEP)
+        counts = np.isfinite(values) & (steps >= 0) & (steps < LARGEST_STEP)
         if not counts.all():
             steps, values = steps[counts], values[counts]
         if not len(steps):
@@ -78,7 +78,7 @@ class RankCells:
         """Return the cells, folded so that there are at most `buckets`."""
         if not self._row_of:
             return RankGrid(metric=metric)
-        width = _width_for(self._low, self._high, max(1, min(buckets, MAX_CELLS)), self._width)
+        width = width_for(self._low, self._high, max(1, min(buckets, MAX_CELLS)), self._width)
         first, last = int(self._low // width), int(self._high // width)
         ranks = sorted(self._row_of)
         rows = [self._row_of[rank] for rank in ranks]
@@ -113,7 +113,7 @@ class RankCells:
     def _make_room(self, low: float, high: float) -> None:
         """Move and widen the cells so that steps from `low` to `high` have one."""
         self._low, self._high = min(self._low, low), max(self._high, high)
-        width = _width_for(self._low, self._high, MAX_CELLS, self._width)
+        width = width_for(self._low, self._high, MAX_CELLS, self._width)
         first = int(self._low // width)
         if not self._row_of:
             self._first, self._width = first, width
@@ -134,7 +134,7 @@ class RankCells:
         self._first, self._width = first, width
 
 
-def _width_for(low: float, high: float, cells: int, at_least: float) -> float:
+def width_for(low: float, high: float, cells: int, at_least: float) -> float:
     """Return the smallest power of two, from `at_least` on, with which `cells` cells hold all steps."""
     width = at_least
     while high // width - low // width + 1 > cells:

@@ -40,6 +40,14 @@ class UnknownRun(LookupError):  # noqa: N818 - the name says what happened
         self.near = tuple(near)
 
 
+class StoreUnavailable(UnknownRun):
+    """The store does not answer, so it is unknown whether there is a run with this key; `why` is a sentence."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(key, ())
+        self.why = why
+
+
 class Refused(ValueError):  # noqa: N818 - the name says what happened
     """The store refuses a request; the message gives the reason."""
 

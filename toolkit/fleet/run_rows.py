@@ -42,15 +42,8 @@ _RUN_TYPES: Final = {
     "behind": "UInt64",
     "created": "Date",
 }
-_LABEL_TYPES: Final = {
-    "project": "String",
-    "run_id": "String",
-    "version": "UInt64",
-    "by": "String",
-    "labels": "String",
-    "deleted": "UInt8",
-    "created": "Date",
-}
+LABELS_TABLE: Final = "labels"
+LABEL_COLUMNS: Final = ("project", "run_id", "version", "by", "labels", "deleted", "created")
 _SHIPPER_TYPES: Final = {
     "node": "String",
     "version": "UInt64",
@@ -243,20 +236,47 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
         if labels and version > report.labels_version:
             report.labels_version = version
             rows.append(
-                {
-                    "project": run.key.project.encode(),
-                    "run_id": run.key.run_id.encode(),
-                    "version": version,
-                    "by": node.encode(),
-                    "labels": labels,
-                    "deleted": 0,
-                    "created": run.key.day,
-                }
+                LabelRow(
+                    project=run.key.project,
+                    run_id=run.key.run_id,
+                    version=version,
+                    by=node,
+                    labels=labels,
+                    day=run.key.day,
+                )
             )
     if rows:
-        _insert(engine, "labels", _LABEL_TYPES, rows)
+        engine.insert(LABELS_TABLE, LABEL_COLUMNS, label_block(rows))
     for report, signature in sent:
         report._labels_sent = signature  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRow:
+    """The labels of a run as one writer left them; the row with the highest version counts."""
+
+    project: str
+    run_id: str
+    version: int
+    by: str
+    labels: bytes
+    day: int
+    deleted: bool = False
+
+
+def label_block(rows: Sequence[LabelRow]) -> bytes:
+    """Return rows of LABELS_TABLE as a Native block of LABEL_COLUMNS."""
+    return native_block(
+        [
+            ("project", "String", [row.project.encode() for row in rows]),
+            ("run_id", "String", [row.run_id.encode() for row in rows]),
+            ("version", "UInt64", [row.version for row in rows]),
+            ("by", "String", [row.by.encode("utf-8", "replace") for row in rows]),
+            ("labels", "String", [row.labels for row in rows]),
+            ("deleted", "UInt8", [int(row.deleted) for row in rows]),
+            ("created", "Date", [row.day for row in rows]),
+        ]
+    )
 
 
 def _insert(engine: Engine, table: str, types: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:

@@ -1,0 +1,366 @@
+"""The RunStore for runs that were shipped to ClickHouse."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from dashboard.data.engine_columns import EngineLog, load_together
+from dashboard.data.engine_link import PATIENCE_S, EngineLink
+from dashboard.data.engine_rank_grid import rank_grid_of
+from dashboard.data.engine_runs import EngineRun, EngineRuns
+from dashboard.data.engine_source import Commits, EngineSource, KeptLines
+from dashboard.data.formatting import clean
+from dashboard.data.run_listing import now
+from dashboard.data.run_search import Word, page_of, parse, select_runs
+from dashboard.data.run_store import (
+    CacheState,
+    Feed,
+    Health,
+    RankGrid,
+    Refused,
+    RunCard,
+    RunList,
+    RunMeta,
+    RunQuery,
+    Series,
+    StoreState,
+    StoreUnavailable,
+    Trashed,
+    UnknownRun,
+    XAxis,
+)
+from dashboard.data.store_queries import StoreQueries
+from toolkit.fleet.address import Address
+from toolkit.fleet.engine import EngineError
+from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.runfolder.labels import Labels, LabelsError, encode_labels
+from toolkit.runfolder.manifest import Manifest
+from toolkit.runfolder.reader import BadLine, parse_line
+from toolkit.runfolder.records import MAX_LINE_BYTES, START
+
+_IN_USE_S: Final = 60.0
+"""Runs used within this time are never evicted."""
+_MEMORY_BUDGET: Final = 400_000_000
+"""Above this, columns of runs not used lately are evicted, and asked for again when needed."""
+_MAX_GRIDS: Final = 100
+_GRID_EVERY_S: Final = 2.0
+
+
+class ClickHouseStore(StoreQueries):
+    """One per process: pages share it, so that the engine is asked once."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        read_only: bool = False,
+        read_only_reason: Callable[[], str | None] = lambda: None,
+        visitor: Callable[[], str] = lambda: "",
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Show the runs at `address`; `visitor` returns who makes a change, for the record."""
+        super().__init__()
+        self.read_only = read_only
+        self._read_only_reason = read_only_reason
+        self._visitor = visitor
+        self._link = EngineLink(address, patience_s=patience_s)
+        self._runs = EngineRuns(self._link)
+        self._commits = Commits(self._link)
+        self._kept = KeptLines()
+        self._logs: dict[tuple[str, int], EngineLog] = {}
+        self._trends: dict[str, Sequence[float]] = {}
+        self._grids: OrderedDict[tuple[str, str, int], tuple[float, RankGrid]] = OrderedDict()
+        self._feeds: tuple[Feed, ...] = ()
+
+    # ------------------------------------------------------------ listing
+
+    def list_runs(self, query: RunQuery | None = None) -> RunList:
+        """Return the runs that `query` finds, without one all of them."""
+        query = query or RunQuery()
+        problem = None
+        words = [term.text for term in parse(query.text).terms if isinstance(term, Word) and not term.negated]
+        runs = self._runs.all()
+        try:
+            self._runs.search(query, words)
+            runs = self._runs.all()
+        except EngineError as error:
+            problem = self._link.problem or clean(str(error))
+        moment = self._runs.engine_time
+        cards = [run.card(moment) for run in runs.values() if not run.is_deleted]
+        cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
+        found = select_runs(cards, query, now()) if query != RunQuery() else cards
+        page, shown = page_of(found, query)
+        place = str(self._link.address)
+        problem = self._runs.problem or problem
+        return RunList(
+            cards=tuple(shown),
+            places=(place,),
+            matching=len(found),
+            page=page,
+            statuses=Counter(card.status.name for card in cards if not card.archived),
+            archived_statuses=Counter(card.status.name for card in cards if card.archived),
+            tags=tuple(sorted({tag for card in cards for tag in card.tags})),
+            projects=tuple(sorted({card.project for card in cards if card.project})),
+            problems=(problem,) if problem is not None else (),
+            truncated=(place,) if self._runs.is_truncated else (),
+            read_ms=self._runs.read_ms,
+        )
+
+    def _find(self, key: str) -> EngineRun:
+        try:
+            found = self._runs.find(key)
+        except EngineError as error:
+            raise StoreUnavailable(key, self._link.problem or clean(str(error))) from error
+        if found is None or found.is_deleted:
+            names = {run.name: run.run_id for run in self._runs.all().values() if not run.is_deleted}
+            near = difflib.get_close_matches(key, [*names, *names.values()], n=3, cutoff=0.3)
+            raise UnknownRun(key, [*dict.fromkeys(names.get(name, name) for name in near)])
+        return found
+
+    def card(self, key: str) -> RunCard:
+        """Return one run's card, based on the records read so far."""
+        run = self._find(key)
+        log = self._logs.get((run.run_id, 0))
+        return run.card(self._runs.engine_time, newest=log.newest() if log is not None else None)
+
+    def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:  # noqa: ARG002 - the node takes 40
+        """Return the rough shape of each run's loss, as its node saw it last."""
+        wanted = list(keys)
+        with suppress(EngineError):
+            self._trends.update(self._runs.trends(wanted))
+        return {key: self._trends[key] for key in wanted if key in self._trends}
+
+    # ------------------------------------------------------------ one run
+
+    def meta(self, key: str) -> RunMeta:
+        """Return everything about a run except its curves."""
+        run = self._find(key)
+        newest = self._log(key).events((START,), 1)
+        environment = self._log(key).events(("environment",), 1)
+        return RunMeta(
+            card=self.card(key),
+            manifest=run.manifest,
+            labels=run.labels,
+            start=newest[0] if newest else self._first_record(key),
+            environment=environment[0] if environment else {},
+            writable=self._write_refusal() is None,
+        )
+
+    def _first_record(self, key: str) -> dict[str, Any]:
+        try:
+            line = self._source(key).read_at([(0, MAX_LINE_BYTES)])[0]
+        except OSError:
+            return {}
+        record = parse_line(0, line)
+        return {} if isinstance(record, BadLine) or record.get("event") != START else record
+
+    def _log(self, key: str, rank: int = 0) -> EngineLog:
+        source = self._source(key, rank)
+        with self._lock:
+            log = self._logs.get((source.run_id, rank))
+            if log is None:
+                log = self._logs[source.run_id, rank] = EngineLog(source)
+                self._evict(log)
+            log.used_at = time.monotonic()
+            return log
+
+    def _source(self, key: str, rank: int = 0) -> EngineSource:
+        return EngineSource(self._link, self._commits, self._kept, self._find(key).run_id, rank)
+
+    def _manifest(self, key: str) -> Manifest | None:
+        return self._find(key).manifest
+
+    def _folder_name(self, key: str) -> str:
+        return self._find(key).folder_name
+
+    def _evict(self, kept: EngineLog) -> None:
+        by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
+        held = sum(log.nbytes for _, log in by_age)
+        for name, log in by_age:
+            if held <= _MEMORY_BUDGET:
+                return
+            if log is not kept and time.monotonic() - log.used_at > _IN_USE_S:
+                held -= log.nbytes
+                del self._logs[name]
+
+    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
+        """Read new records, for at most about `wait_s`."""
+        run = self._find(key)
+        health = self._log(key, rank).refresh(wait_s)
+        if not run.card(self._runs.engine_time).live:
+            return health
+        lag_s = max(0.0, self._runs.engine_time - run.received)
+        return replace(health, lag_s=lag_s, behind_bytes=run.behind)
+
+    def series_of(
+        self,
+        keys: Sequence[str],
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        smoothing: float = 0.0,
+    ) -> Mapping[str, Series]:
+        """Return one metric of several runs, asked for together; keys of no run are left out."""
+        logs = []
+        for key in keys:
+            with suppress(UnknownRun):
+                logs.append(self._log(key))
+        load_together(logs, metric)
+        return super().series_of(keys, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing)
+
+    def ranks(self, key: str) -> Sequence[int]:
+        """Return the ranks with their own records."""
+        try:
+            return sorted({0, *self._commits.of(self._find(key).run_id)})
+        except EngineError:
+            return [0]
+
+    def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:  # noqa: ARG002 - one question
+        """Return one metric of all ranks; while the engine does not answer, as it was."""
+        run_id = self._find(key).run_id
+        name = (run_id, metric, buckets)
+        asked, grid = self._grids.get(name, (-math.inf, RankGrid(metric=metric, fraction_read=0.0)))
+        if time.monotonic() - asked < _GRID_EVERY_S:
+            return grid
+        try:
+            grid = rank_grid_of(self._link, run_id, self._commits.of(run_id), metric, buckets)
+        except EngineError:
+            return grid
+        with self._lock:
+            self._grids[name] = (time.monotonic(), grid)
+            self._grids.move_to_end(name)
+            if len(self._grids) > _MAX_GRIDS:
+                self._grids.popitem(last=False)
+        return grid
+
+    def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:  # noqa: ARG002 - none is shipped
+        """Refuse: files that records point to stay on their node."""
+        raise Refused(f"{relative[:100]!r} was not shipped; it is on {clean(self._find(key).node)}")
+
+    # ------------------------------------------------------------ requests and labels
+
+    def ask(self, key: str, request: Mapping[str, Any]) -> str:  # noqa: ARG002 - refused
+        """Refuse: requests are not delivered yet."""
+        self._require_write_access()
+        self._find(key)
+        raise Refused("this store does not deliver requests; control the run on its own node")
+
+    def label(self, key: str, labels: Labels) -> None:
+        """Save name, tags and notes of a run in the engine."""
+        self._require_write_access()
+        run = self._find(key)
+        if run.labels_problem is not None:
+            # It may be someone's notes with a typo: it is not overwritten.
+            raise Refused(run.labels_problem)
+        try:
+            data = encode_labels(labels)
+        except LabelsError as error:
+            raise Refused(str(error)) from error
+        self._write_labels(run, data, deleted=False)
+
+    def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
+        version = max(int(time.time() * 1000), run.labels_version + 1)
+        row = LabelRow(
+            project=run.project,
+            run_id=run.run_id,
+            version=version,
+            by=self._visitor(),
+            labels=data,
+            deleted=deleted,
+            day=run.day,
+        )
+        try:
+            self._link.insert(LABELS_TABLE, LABEL_COLUMNS, label_block([row]))
+        except EngineError as error:
+            raise Refused(f"the engine did not save it: {clean(str(error))}") from error
+        self._runs.look_again()
+
+    def delete(self, key: str) -> str:
+        """Hide a run and return the token that shows it again; its folder stays on its node."""
+        self._require_write_access()
+        run, card = self._find(key), self.card(key)
+        if card.live:
+            raise Refused(f"the run is {card.status.name}: stop it first")
+        self._write_labels(run, self._runs.labels_of(run.run_id), deleted=True)
+        with self._lock:
+            self._logs = {name: log for name, log in self._logs.items() if name[0] != run.run_id}
+            self._forget_analyses(key)
+        return run.run_id
+
+    def trash(self) -> Sequence[Trashed]:
+        """Return the hidden runs, newest first."""
+        found = [
+            Trashed(
+                token=run.run_id,
+                name=run.card(self._runs.engine_time).name,
+                deleted=run.labels_version / 1000,
+                bytes_held=0,
+            )
+            for run in self._runs.all().values()
+            if run.is_deleted
+        ]
+        return sorted(found, key=lambda item: item.deleted, reverse=True)
+
+    def restore(self, token: str) -> str:
+        """Show a hidden run again and return its key."""
+        self._require_write_access()
+        run = self._runs.all().get(token)
+        if run is None or not run.is_deleted:
+            raise Refused("there is no such run in the trash")
+        self._write_labels(run, self._runs.labels_of(run.run_id), deleted=False)
+        return run.run_id
+
+    def empty_trash(self) -> NoReturn:
+        """Refuse: only the engine's administrator removes rows."""
+        self._require_write_access()
+        raise Refused("deleted runs stay hidden; only the engine's administrator can remove them for good")
+
+    # ------------------------------------------------------------ about the store
+
+    def state(self) -> StoreState:
+        """Return the engine and the shippers that write to it."""
+        with suppress(EngineError):
+            rows = self._link.rows(
+                "SELECT node, argMax(behind, version), argMax(last_error, version), argMax(clock_ahead_s, version), "
+                "toInt64(toUInt32(now())) - toInt64(max(toUInt32(received))) FROM shippers GROUP BY node ORDER BY node",
+                *("String", "UInt64", "String", "Float64", "Int64"),
+            )
+            self._feeds = tuple(
+                Feed(
+                    node=clean(node),
+                    lag_s=float(max(0, age)),
+                    behind_bytes=behind,
+                    clock_ahead_s=ahead if math.isfinite(ahead) else 0.0,
+                    problem=clean(error) or None,
+                )
+                for node, behind, error, ahead, age in rows
+            )
+        version = f"ClickHouse {self._link.version}" if self._link.version else None
+        return StoreState(
+            kind="engine", places=(str(self._link.address),), version=version, feeds=self._feeds
+        )
+
+    def cache_state(self) -> CacheState | None:
+        """Return None: nothing is kept on this machine's disk."""
+        return None
+
+    def empty_cache(self) -> int:
+        """Do nothing: there is no cache."""
+        return 0
+
+    def _require_write_access(self) -> None:
+        reason = self._write_refusal()
+        if reason is not None:
+            raise Refused(reason)
+
+    def _write_refusal(self) -> str | None:
+        return "the dashboard was started with --read-only" if self.read_only else self._read_only_reason()

@@ -1,0 +1,65 @@
+"""One metric of all ranks of a run, aggregated by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from dashboard.data.engine_link import EngineLink
+from dashboard.data.engine_source import Taken
+from dashboard.data.rank_grid import LARGEST_STEP, MAX_CELLS, width_for
+from dashboard.data.run_store import RankGrid
+from toolkit.fleet.engine import quote
+
+_RANGE: Final = np.dtype([("count", "<u8"), ("low", "<f8"), ("high", "<f8")])
+_CELL: Final = np.dtype([("rank", "<u4"), ("cell", "<i8"), ("mean", "<f8"), ("high", "<f8")])
+
+
+def rank_grid_of(
+    link: EngineLink, run_id: str, taken: Mapping[int, Taken], metric: str, buckets: int
+) -> RankGrid:
+    """Return one metric of every rank, each value once however often it was sent.
+
+    Raises:
+        EngineError: the engine does not answer.
+    """
+    gens = {file.gen for file in taken.values()}
+    newest = f"gen = {next(iter(gens))}"
+    if len(gens) > 1:
+        pairs = ", ".join(f"({rank}, {file.gen})" for rank, file in taken.items())
+        newest = f"(rank, gen) IN ({pairs})"
+    if not gens:
+        return RankGrid(metric=metric)
+    where = (
+        f"run_id = {quote(run_id)} AND metric = {quote(metric.encode('utf-8', 'replace'))} AND {newest} "
+        f"AND isFinite(value) AND step >= 0 AND step < {LARGEST_STEP:.0f}"
+    )
+    found = link.array(f"SELECT count(), min(step), max(step) FROM points WHERE {where}", _RANGE)
+    if not len(found) or not found["count"][0]:
+        return RankGrid(metric=metric)
+    low, high = float(found["low"][0]), float(found["high"][0])
+    width = width_for(low, high, max(1, min(buckets, MAX_CELLS)), 1.0)
+    first, last = int(low // width), int(high // width)
+    cells = link.array(
+        f"SELECT rank, toInt64(floor(step_of / {width:.0f})) AS cell, sum(value_of) / count(), max(value_of) FROM "
+        f"(SELECT rank, n, any(step) AS step_of, any(value) AS value_of FROM points WHERE {where} GROUP BY rank, n) "
+        "AS once GROUP BY rank, cell",
+        _CELL,
+    )
+    # A value that came between the two questions may be outside.
+    cells = cells[(cells["cell"] >= first) & (cells["cell"] <= last)]
+    ranks, rows = np.unique(cells["rank"], return_inverse=True)
+    mean = np.full((len(ranks), last - first + 1), np.nan)
+    highest = mean.copy()
+    mean[rows, cells["cell"] - first] = cells["mean"]
+    highest[rows, cells["cell"] - first] = cells["high"]
+    return RankGrid(
+        metric=metric,
+        ranks=tuple(ranks.tolist()),
+        first_step=first * width,
+        cell_steps=width,
+        mean=mean,
+        high=highest,
+    )

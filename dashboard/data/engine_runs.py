@@ -1,0 +1,336 @@
+"""The runs that the engine has: all of them once, then only what changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from dashboard.data.engine_link import EngineLink
+from dashboard.data.formatting import clean, clock
+from dashboard.data.run_listing import (
+    FoundRun,
+    LogEnds,
+    card_with_status,
+    card_without_manifest,
+    ends_of,
+    now,
+)
+from dashboard.data.run_store import RunCard, RunQuery
+from toolkit.fleet.engine import EngineError, quote
+from toolkit.runfolder.end_record import ended_by
+from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
+from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest
+from toolkit.runfolder.reader import BadLine, end_in, parse_line
+from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status
+
+MAX_RUNS: Final = 20_000
+"""So many runs are held, the last updated ones; the others are searched for in the engine."""
+
+_LOOK_EVERY_S: Final = 1.0
+_ALL_EVERY_S: Final = 600.0
+_OVERLAP_S: Final = 60
+"""Rows may become visible a little after they were stamped, and shards have clocks of their own."""
+_SILENT_S: Final = 60
+"""The shipper reports a live run every 15 s."""
+_END_BYTES: Final = 64 * 1024
+_ENDS_AT_ONCE: Final = 50
+
+_RUN_COLUMNS: Final = (
+    "run_id, max(version), argMax(node, version), argMax(folder, version), argMax(status, version), "
+    "argMax(why, version), argMax(sure, version), argMax(manifest, version), argMax(behind, version), "
+    "argMax(project, version), argMax(toUInt16(created), version), max(toUInt32(received)) AS newest"
+)
+_NEWEST_PROJECT: Final = "argMax(project, version)"
+_SEARCHED: Final = (
+    f"concat(run_id, ' ', {_NEWEST_PROJECT}, ' ', argMax(name, version), ' ', argMax(manifest, version))"
+)
+"""What a word of a search is looked for in, if not all runs are known: a little more than pages search."""
+_RUN_TYPES: Final = (
+    *("String", "UInt64", "String", "String", "String", "String", "UInt8", "Bytes", "UInt64"),
+    *("String", "UInt16", "UInt32"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineRun:
+    """A run as its node reported it, and its labels."""
+
+    run_id: str
+    version: int
+    node: str
+    folder: str
+    status: Status
+    behind: int
+    project: str
+    day: int
+    received: int
+    manifest: Manifest | None
+    problem: str | None
+    ends: LogEnds | None = None
+    labels: Labels = field(default_factory=Labels)
+    labels_version: int = 0
+    labels_problem: str | None = None
+    is_deleted: bool = False
+
+    @property
+    def folder_name(self) -> str:
+        """The last part of the folder's path."""
+        return self.folder.rpartition("/")[2] or self.folder
+
+    @property
+    def place(self) -> str:
+        """Where the run is, for people."""
+        return clean(f"{self.node}:{self.folder}")
+
+    @property
+    def name(self) -> str:
+        """What the run was called when it was made."""
+        return self.manifest.name if self.manifest is not None else self.folder_name
+
+    def card(self, engine_time: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
+        """Return the run's card; its node worked out the status, and its silence is judged by the engine's clock."""
+        found = FoundRun(
+            key=self.run_id,
+            folder=Path(self.folder),
+            signature=(),
+            manifest=self.manifest,
+            labels=self.labels,
+            problem=self.problem or self.labels_problem,
+            log_time=self.ends.last_time if self.ends is not None else None,
+            log_ends=self.ends,
+        )
+        if self.manifest is None:
+            card = card_without_manifest(found)
+        else:
+            card = card_with_status(found, self.manifest, self._status(engine_time), now(), newest=newest)
+        return replace(card, place=self.place, path=None)
+
+    def _status(self, engine_time: float) -> Status:
+        if self.status.name in (RUNNING, STALLED) and engine_time - self.received > _SILENT_S:
+            return Status(name=LOST, why=f"{self.node} is silent since {clock(self.received)}", sure=False)
+        return self.status
+
+
+class EngineRuns:
+    """What the engine knows of all runs. Thread-safe."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._lock = threading.RLock()
+        self._runs: dict[str, EngineRun] = {}
+        self._labels: dict[str, tuple[int, bytes, bool]] = {}
+        self._without_ends: list[EngineRun] = []
+        """Runs without a manifest whose first and last records were not read yet."""
+        self._looked_at = self._all_at = -1e9
+        self._engine_time = 0
+        self._labels_since = 0
+        self.is_truncated = False
+        self.problem: str | None = None
+        """Why the list may be out of date."""
+        self.read_ms = 0.0
+
+    @property
+    def engine_time(self) -> float:
+        """The engine's clock when it last answered: while it does not, no run becomes silent."""
+        return self._engine_time
+
+    def all(self) -> dict[str, EngineRun]:
+        """Return the runs by id, deleted ones included; while the engine does not answer, what is known."""
+        with self._lock:
+            if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
+                began = time.perf_counter()
+                try:
+                    self._look()
+                    self.problem = None
+                except EngineError as error:
+                    self.problem = self._link.problem or clean(str(error))
+                self._looked_at = time.monotonic()
+                self.read_ms = (time.perf_counter() - began) * 1000
+            return dict(self._runs)
+
+    def look_again(self) -> None:
+        """Ask the engine at the next call, although it was asked a moment ago."""
+        self._looked_at = -1e9
+
+    def find(self, wanted: str) -> EngineRun | None:
+        """Return the run with this id, or the only one with this name; None if there is none.
+
+        Raises:
+            EngineError: it is not among the known ones, and the engine does not answer.
+        """
+        known = self.all()
+        if wanted in known:
+            return known[wanted]
+        named = [run for run in known.values() if run.name == wanted and not run.is_deleted]
+        if len(named) == 1:
+            return named[0]
+        if not self.is_truncated and self.problem is None:
+            return None
+        text = _text(wanted)
+        with self._lock:
+            found = self._take(self._ask(f"WHERE run_id = {text} OR name = {text} GROUP BY run_id LIMIT 2"))
+            return found[0] if len(found) == 1 else None
+
+    def search(self, query: RunQuery, words: Iterable[str]) -> None:
+        """Bring the runs that a query may find into the known ones, if not all are known.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        if not self.is_truncated:
+            return
+        conditions = []
+        if query.project is not None:
+            conditions.append(f"{_NEWEST_PROJECT} = {_text(query.project)}")
+        if query.days is not None:
+            since = int(now() - query.days * 86_400)
+            conditions.append(f"newest >= {max(0, min(since, 2**32 - 1))}")
+        conditions += [f"positionCaseInsensitiveUTF8({_SEARCHED}, {_text(word)}) > 0" for word in words]
+        if not conditions:
+            return
+        with self._lock:
+            self._take(
+                self._ask(
+                    f"GROUP BY run_id HAVING {' AND '.join(conditions)} ORDER BY newest DESC LIMIT {MAX_RUNS}"
+                )
+            )
+
+    def labels_of(self, run_id: str) -> bytes:
+        """Return the run's labels as they were written."""
+        return self._labels.get(run_id, (0, b"", False))[1]
+
+    def trends(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        """Return the rough shape of each run's loss.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        if not run_ids:
+            return {}
+        ids = ", ".join(map(quote, run_ids))
+        rows = self._link.rows(
+            f"SELECT run_id, trend FROM runs WHERE run_id IN ({ids}) ORDER BY run_id, version DESC LIMIT 1 BY run_id",
+            *("String", "Array(Float32)"),
+        )
+        return dict(rows)
+
+    # ------------------------------------------------------------ asking
+
+    def _look(self) -> None:
+        engine_time = int(self._link.rows("SELECT toUInt32(now())", "UInt32")[0][0])
+        is_whole = time.monotonic() - self._all_at > _ALL_EVERY_S
+        since = 0 if is_whole else self._engine_time - _OVERLAP_S
+        self._look_at_labels(is_whole=is_whole)
+        if is_whole:
+            rows = self._ask(f"GROUP BY run_id ORDER BY newest DESC LIMIT {MAX_RUNS + 1}")
+            self.is_truncated = len(rows) > MAX_RUNS
+            kept = {row[0] for row in rows[:MAX_RUNS]}
+            self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in kept}
+            self._take(rows[:MAX_RUNS])
+            self._all_at = time.monotonic()
+        else:
+            # Only rows that changed; a run has one row for each report until the engine merges them.
+            self._take(self._ask(f"WHERE received >= toDateTime({max(0, since)}) GROUP BY run_id"))
+        self._engine_time = engine_time
+        for run in self._without_ends[-_ENDS_AT_ONCE:]:
+            run.ends = self._ends(run.run_id)
+        del self._without_ends[-_ENDS_AT_ONCE:]
+
+    def _ask(self, which: str) -> list[tuple[Any, ...]]:
+        return self._link.rows(f"SELECT {_RUN_COLUMNS} FROM runs {which}", *_RUN_TYPES)
+
+    def _look_at_labels(self, *, is_whole: bool) -> None:
+        # Versions are clocks of those who wrote them, so an old one may be new: all are compared.
+        which = "" if is_whole else f"WHERE version >= {max(0, self._labels_since - 86_400_000)} "
+        rows = self._link.rows(
+            f"SELECT run_id, max(version), argMax(labels, version), argMax(deleted, version) FROM labels {which}"
+            "GROUP BY run_id",
+            *("String", "UInt64", "Bytes", "UInt8"),
+        )
+        for run_id, version, data, deleted in rows:
+            self._labels_since = max(self._labels_since, version)
+            if version > self._labels.get(run_id, (-1,))[0]:
+                self._labels[run_id] = (version, data, bool(deleted))
+                if run_id in self._runs:
+                    self._label(self._runs[run_id])
+
+    def _take(self, rows: Iterable[tuple[Any, ...]]) -> list[EngineRun]:
+        found = []
+        for row in rows:
+            run_id, version = row[0], row[1]
+            known = self._runs.get(run_id)
+            if known is None or known.version < version:
+                known = self._runs[run_id] = self._read(row)
+                self._label(known)
+            known.received = max(known.received, row[11])
+            found.append(known)
+        return found
+
+    def _read(self, row: tuple[Any, ...]) -> EngineRun:
+        run_id, version, node, folder, name, why, sure, data, behind, project, day, received = row
+        manifest, problem = None, None
+        try:
+            manifest = parse_manifest(data) if data else None
+        except ManifestError as error:
+            problem = clean(str(error))
+        run = EngineRun(
+            run_id=run_id,
+            version=version,
+            node=node,
+            folder=folder,
+            status=Status(name=name, why=why, sure=bool(sure)),
+            behind=behind,
+            project=project,
+            day=day,
+            received=received,
+            manifest=manifest,
+            problem=problem,
+        )
+        latest = manifest.latest if manifest is not None else None
+        if manifest is None:
+            self._without_ends.append(run)
+        elif latest is not None and latest.status == RUNNING and name not in (RUNNING, STALLED, LOST):
+            # Its node found the end in the records.
+            run.manifest = ended_by(manifest, end_in(self._last_lines(run_id), latest.session))
+        return run
+
+    def _label(self, run: EngineRun) -> None:
+        version, data, deleted = self._labels.get(run.run_id, (0, b"", False))
+        run.labels_version, run.is_deleted, run.labels_problem = version, deleted, None
+        try:
+            run.labels = parse_labels(data) if data else Labels()
+        except LabelsError as error:
+            run.labels, run.labels_problem = Labels(), clean(str(error))
+
+    def _ends(self, run_id: str) -> LogEnds:
+        first = self._link.rows(
+            f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND at = 0 "
+            "ORDER BY gen DESC LIMIT 1",
+            "Bytes",
+        )
+        record = parse_line(0, first[0][0]) if first else {}
+        return ends_of({} if isinstance(record, BadLine) else record, self._last_lines(run_id))
+
+    def _last_lines(self, run_id: str) -> list[bytes]:
+        newest = self._link.rows(
+            f"SELECT gen, max(end) FROM commits WHERE run_id = {quote(run_id)} AND rank = 0 GROUP BY gen "
+            "ORDER BY gen DESC LIMIT 1",
+            *("UInt16", "UInt64"),
+        )
+        if not newest:
+            return []
+        gen, end = newest[0]
+        rows = self._link.rows(
+            f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND gen = {gen} "
+            f"AND at >= {max(0, end - _END_BYTES)} AND at < {end} ORDER BY at LIMIT 1 BY at",
+            "Bytes",
+        )
+        return [line for (line,) in rows]
+
+
+def _text(text: str) -> str:
+    return quote(text.encode("utf-8", "replace"))
