@@ -23,7 +23,8 @@ from dashboard.access.tokens import AccessTokens
 from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen
 from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
 from dashboard.network_guard import PublicUrl
-from dashboard.settings import DashboardSettings, PageAccess, default_log_dirs
+from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
+from toolkit.fleet.address import PASSWORD_VARIABLE, AddressError, address_of, read_password
 
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
@@ -33,6 +34,7 @@ _BAD_OPTION = 2
 
 _PACKAGE = Path(__file__).resolve().parent
 _PAGES_TIMEOUT_S = 0.5
+_ENGINE_TIMEOUT_S = 10.0
 _NO_HOME = os.path.abspath("/nonexistent")
 
 
@@ -116,6 +118,24 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         help="folder that contains run folders; can be repeated (default: ./logs)",
     )
     parser.add_argument(
+        "--store",
+        metavar="ADDRESS",
+        help="show the runs that were shipped to ClickHouse instead: clickhouse://USER@HOST:PORT/DATABASE "
+        "(see docs/fleet.md)",
+    )
+    parser.add_argument(
+        "--password-file",
+        type=_file,
+        metavar="FILE",
+        help=f"file with the password for --store, readable by you alone (or set {PASSWORD_VARIABLE})",
+    )
+    parser.add_argument(
+        "--ca",
+        type=_file,
+        metavar="FILE",
+        help="CA that signed the certificate of --store (default: the system's)",
+    )
+    parser.add_argument(
         "--port",
         type=_port,
         metavar="N",
@@ -179,8 +199,15 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     except AccessError as error:
         parser.error(str(error))
     log_dirs = tuple(dict.fromkeys(chosen.log_dir)) if chosen.log_dir else default_log_dirs()
+    engine = None
+    if chosen.store is not None:
+        if chosen.log_dir:
+            parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
+        engine = EngineSettings(url=chosen.store, password_file=chosen.password_file, ca=chosen.ca)
+    elif chosen.password_file is not None or chosen.ca is not None:
+        parser.error("--password-file and --ca need --store")
     return LaunchOptions(
-        settings=DashboardSettings(log_dirs=log_dirs, read_only=chosen.read_only),
+        settings=DashboardSettings(log_dirs=log_dirs, read_only=chosen.read_only, engine=engine),
         host=chosen.host,
         port=chosen.port,
         open_browser=not chosen.no_browser,
@@ -200,6 +227,8 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     missing = missing_packages_message()
     if missing is not None:
         raise LaunchError(missing, _MISSING_PACKAGE)
+    if options.settings.engine is not None:
+        _check_engine(options.settings.engine)
     try:
         listener = listen(options.host, options.port, public=options.public)
         access = decide(
@@ -229,6 +258,21 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     )
 
 
+def _check_engine(engine: EngineSettings) -> None:
+    from toolkit.fleet.engine import Engine, EngineError
+    from toolkit.fleet.schema import require_tables
+
+    try:
+        address = address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca)
+        connection = Engine(address, patience_s=_ENGINE_TIMEOUT_S)
+        try:
+            require_tables(connection)
+        finally:
+            connection.close()
+    except (AddressError, EngineError) as error:
+        raise LaunchError(f"--store: {_printable(str(error))}", _BAD_OPTION) from error
+
+
 def _page_access(access: Access) -> PageAccess:
     if isinstance(access, AccessTokens):
         return PageAccess(by="token")
@@ -252,8 +296,10 @@ def _check_login(login: Login, listener: Listener) -> None:
 
 
 def startup_message(prepared: PreparedDashboard, how_to_stop: str) -> str:
-    """Return the lines for the terminal: the URL, the log directories and how to stop."""
-    folders = ", ".join(_printable(str(path)) for path in prepared.settings.log_dirs)
+    """Return the lines for the terminal: the URL, where the runs are and how to stop."""
+    engine = prepared.settings.engine
+    places = prepared.settings.log_dirs if engine is None else (address_of(engine.url, ca=engine.ca),)
+    folders = ", ".join(_printable(str(place)) for place in places)
     url, access = prepared.listener.url, prepared.access
     lines = [f"Dashboard: {url}  (runs in {folders})  {how_to_stop}"]
     if isinstance(access, AccessTokens):

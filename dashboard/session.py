@@ -11,9 +11,11 @@ import streamlit as st
 
 from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
+from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
-from dashboard.settings import DashboardSettings
+from dashboard.settings import DashboardSettings, EngineSettings
+from toolkit.fleet.address import address_of, read_password
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 SMOOTHINGS: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
@@ -33,10 +35,19 @@ _DELETED = "_deleted"
 
 
 @st.cache_resource(show_spinner=False)
-def _store(log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool) -> RunStore:
+def _store(
+    log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool, engine: EngineSettings | None
+) -> RunStore:
     # Streamlit runs the garbage collector after every region; freezing keeps it from scanning pandas and pyarrow.
     gc.collect()
     gc.freeze()
+    if engine is not None:
+        return ClickHouseStore(
+            address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca),
+            read_only=read_only,
+            read_only_reason=_viewer_reason,
+            visitor=_visitor,
+        )
     return LocalStore(
         [Path(path) for path in log_dirs],
         cache_dir=None if cache_dir is None else Path(cache_dir),
@@ -85,6 +96,13 @@ def _viewer_reason() -> str | None:
     return "your account has read-only access" if by_login else "this link gives read-only access"
 
 
+def _visitor() -> str:
+    """Return who this tab's visitor is, as far as that is known."""
+    if settings().access.by != "login":
+        return "dashboard"
+    return str(st.user.get("email") or st.user.get("sub") or "dashboard")
+
+
 def store() -> RunStore:
     """Return the run store of this process."""
     started_with = settings()
@@ -92,6 +110,7 @@ def store() -> RunStore:
         tuple(str(path) for path in started_with.log_dirs),
         None if started_with.cache_dir is None else str(started_with.cache_dir),
         started_with.read_only,
+        started_with.engine,
     )
 
 

@@ -17,6 +17,7 @@ LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
 READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
 ACCESS_VARIABLE = "TELEMETRY_DASHBOARD_ACCESS"
+STORE_VARIABLE = "TELEMETRY_DASHBOARD_STORE"
 
 _CACHE_NAME = "ai-toolkit-telemetry"
 _BOOLEANS = {"1": True, "0": False, "": False}
@@ -65,6 +66,15 @@ class PageAccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """The engine that is shown instead of folders; the password stays in its file or in the environment."""
+
+    url: str
+    password_file: Path | None = None
+    ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
     """Which runs the dashboard shows, and whether it may change them."""
 
@@ -78,6 +88,9 @@ class DashboardSettings:
     """Where columns of large logs are cached; None for nowhere."""
 
     access: PageAccess = field(default_factory=PageAccess)
+
+    engine: EngineSettings | None = None
+    """The engine that is shown; `log_dirs` and `cache_dir` are then not used."""
 
     def __post_init__(self) -> None:
         if not self.log_dirs:
@@ -95,6 +108,7 @@ class DashboardSettings:
             read_only=_parse_read_only(environ.get(READ_ONLY_VARIABLE, "")),
             cache_dir=_parse_cache_dir(environ),
             access=_parse_access(environ.get(ACCESS_VARIABLE, "")),
+            engine=_parse_engine(environ.get(STORE_VARIABLE, "")),
         )
 
     def to_environment(self) -> dict[str, str]:
@@ -105,6 +119,7 @@ class DashboardSettings:
             READ_ONLY_VARIABLE: "1" if self.read_only else "0",
             CACHE_DIR_VARIABLE: "" if self.cache_dir is None else str(self.cache_dir),
             ACCESS_VARIABLE: json.dumps(asdict(self.access)),
+            STORE_VARIABLE: "" if self.engine is None else json.dumps(asdict(self.engine), default=str),
         }
 
 
@@ -113,6 +128,21 @@ def _parse_cache_dir(environ: Mapping[str, str]) -> Path | None:
     if text is None:
         return default_cache_dir(environ)
     return Path(text) if text else None
+
+
+def _parse_engine(text: str) -> EngineSettings | None:
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        url, password_file, ca = (found[name] for name in ("url", "password_file", "ca"))
+        return EngineSettings(
+            url=url,
+            password_file=None if password_file is None else Path(password_file),
+            ca=None if ca is None else Path(ca),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise SettingsError(f"{STORE_VARIABLE} must be what the launcher wrote, got {text!r}") from error
 
 
 def _parse_log_dirs(text: str) -> tuple[Path, ...]:

@@ -58,7 +58,7 @@ def declared_control(store: RunStore, key: str) -> Mapping[str, Any]:
 
 def control_unavailable_reason(store: RunStore, key: str) -> str | None:
     """Return why the run cannot be controlled now, safe to show as Markdown; None if it can."""
-    card, control, writable = store.card(key), declared_control(store, key), store.meta(key).writable
+    card, control, meta = store.card(key), declared_control(store, key), store.meta(key)
     if not card.live:
         return f"The run is {md(card.status.name)} and cannot be controlled."
     if not control:
@@ -66,7 +66,9 @@ def control_unavailable_reason(store: RunStore, key: str) -> str | None:
     read_only = session.read_only_reason()
     if read_only is not None:
         return read_only
-    if not writable:
+    if meta.control_refusal is not None:
+        return md(meta.control_refusal)
+    if not meta.writable:
         return "The run's folder is not writable."
     return None
 

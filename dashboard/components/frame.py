@@ -73,7 +73,7 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     key = session.current_run()
     runs = store.list_runs()
     if not runs.cards:
-        page_states.no_runs(runs.places)
+        page_states.no_runs(runs.places, runs.problems)
         return None
     if key is None:
         # The navigation shows the run's name, and was drawn before it was known.
@@ -86,6 +86,10 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     except UnknownRun as error:
         page_states.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
         return None
+    if card.key != key:
+        # The URL has a name that fits only one run.
+        session.show_run(card.key)
+        st.rerun()
     if runs.find(key) is None:
         # Not listed because there are too many runs; from now on it is.
         runs = store.list_runs()
@@ -137,7 +141,7 @@ def live(
 def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
     """Read new records, and remember whether there are more, so that the page refreshes again."""
     health = page.store.refresh(page.key, wait_s=wait_s)
-    if session.set_partly_read(page.key, not health.complete):
+    if session.set_partly_read(page.key, not health.complete or health.is_stale):
         # The timers depend on it: a finished run needs one only until its log is read.
         st.rerun()
     return health

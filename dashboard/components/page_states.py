@@ -14,7 +14,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard.data.formatting import clean, clock, count, duration, md, size
-from dashboard.data.run_store import Health, UnknownRun
+from dashboard.data.run_store import Health, StoreUnavailable, UnknownRun
 
 PASTE = """\
 telemetry:
@@ -35,8 +35,10 @@ _LAG_SHOWN_S: Final = 15.0
 """A copy is usually a few seconds behind."""
 
 
-def no_runs(places: Sequence[str]) -> None:
-    """Show how to log a first run."""
+def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
+    """Show how to log a first run, and what could not be listed."""
+    for problem in problems[:5]:
+        st.warning(md(problem), icon=":material/warning:")
     with st.container(border=True):
         st.subheader("No runs yet", anchor=False)
         st.text("Looking in " + ", ".join(clean(place) for place in places))
@@ -46,11 +48,17 @@ def no_runs(places: Sequence[str]) -> None:
         st.code(IN_CODE, language="python")
         st.markdown("To try it now, train the small example (no GPU, no download):")
         st.code("make run", language="bash")
-        st.caption("Runs in another folder? Start the dashboard with `--log-dir /path/to/logs`.")
+        if any(place.startswith("clickhouse://") for place in places):
+            st.caption("Runs on another machine? They appear once `telemetry ship` there has sent them.")
+        else:
+            st.caption("Runs in another folder? Start the dashboard with `--log-dir /path/to/logs`.")
 
 
 def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
     """Show that the run in the URL does not exist, and runs with similar names."""
+    if isinstance(error, StoreUnavailable):
+        st.warning(md(error.why), icon=":material/warning:")
+        return
     with st.container(border=True):
         st.subheader("No such run", anchor=False)
         st.text(f"There is no run called {clean(error.key)[:200]!r}.")

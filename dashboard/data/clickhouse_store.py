@@ -49,6 +49,7 @@ _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted, and asked for again when needed."""
+_NO_REQUESTS: Final = "This store does not deliver requests: the run is controlled on its own node."
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
 
@@ -109,6 +110,7 @@ class ClickHouseStore(StoreQueries):
             tags=tuple(sorted({tag for card in cards for tag in card.tags})),
             projects=tuple(sorted({card.project for card in cards if card.project})),
             problems=(problem,) if problem is not None else (),
+            is_stale=problem is not None,
             truncated=(place,) if self._runs.is_truncated else (),
             read_ms=self._runs.read_ms,
         )
@@ -151,6 +153,7 @@ class ClickHouseStore(StoreQueries):
             start=newest[0] if newest else self._first_record(key),
             environment=environment[0] if environment else {},
             writable=self._write_refusal() is None,
+            control_refusal=_NO_REQUESTS,
         )
 
     def _first_record(self, key: str) -> dict[str, Any]:
@@ -252,7 +255,7 @@ class ClickHouseStore(StoreQueries):
         """Refuse: requests are not delivered yet."""
         self._require_write_access()
         self._find(key)
-        raise Refused("this store does not deliver requests; control the run on its own node")
+        raise Refused(_NO_REQUESTS)
 
     def label(self, key: str, labels: Labels) -> None:
         """Save name, tags and notes of a run in the engine."""

@@ -237,6 +237,7 @@ class EngineLog(ColumnQueries):
                 read_ms=self._read_ms,
                 problem=problem,
                 gaps=0 if is_reading else self._gaps,
+                is_stale=self.source.link.problem is not None,
             )
 
     # ------------------------------------------------------------ metrics

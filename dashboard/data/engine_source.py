@@ -218,7 +218,7 @@ class EngineSource:
 
     def _select(self, gen: int, condition: str) -> list[Line]:
         try:
-            return self.link.rows(  # type: ignore[return-value]  # the types are below
+            return self.link.rows(
                 f"SELECT at, next, line FROM records WHERE {self.where(gen)} AND {condition} ORDER BY at LIMIT 1 BY at",
                 *("UInt64", "UInt64", "Bytes"),
             )

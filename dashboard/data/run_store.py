@@ -159,6 +159,8 @@ class RunList:
     """The projects of all runs, sorted; the query does not matter."""
     problems: tuple[str, ...] = ()
     """Descriptions of places that could not be listed and of entries that were skipped."""
+    is_stale: bool = False
+    """Whether the store does not answer, so that this is what it had before; `problems` say since when."""
     truncated: tuple[str, ...] = ()
     """Those of `places` with more runs than listed; the others can still be opened by key."""
     read_ms: float = 0.0
@@ -198,6 +200,8 @@ class Health:
     """Bytes of the file that the copy did not have then."""
     gaps: int = 0
     """Places where the copy lacks lines; nothing behind the first one was read."""
+    is_stale: bool = False
+    """Whether the store does not answer at the moment; `problem` says since when."""
 
     @property
     def complete(self) -> bool:
@@ -223,6 +227,8 @@ class RunMeta:
     environment: Mapping[str, Any]
     writable: bool
     """Whether labels and requests of this run can be written."""
+    control_refusal: str | None = None
+    """Why this store delivers no requests, as a sentence; None if it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

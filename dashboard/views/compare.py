@@ -38,7 +38,7 @@ def main() -> None:
     st.markdown("### Compare")
     runs = store.list_runs()
     if not runs.cards:
-        page_states.no_runs(runs.places)
+        page_states.no_runs(runs.places, runs.problems)
         return
     cards = {card.key: card for card in runs.cards}
     if runs.truncated:

@@ -331,7 +331,10 @@ def _archive(store: RunStore, picked: Sequence[RunCard]) -> None:
 
 
 def _problems(runs: RunList) -> None:
-    if runs.problems:
+    if runs.is_stale:
+        for problem in runs.problems:
+            st.warning(md(problem), icon=":material/warning:")
+    elif runs.problems:
         with st.expander(f"{count(len(runs.problems))} entries were skipped"):
             st.text("\n".join(clean(problem) for problem in runs.problems[:100]))
 

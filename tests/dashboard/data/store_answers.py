@@ -16,7 +16,10 @@ from dashboard.data.run_store import RunStore
 WAIT_S = 120.0
 
 MAY_DIFFER = frozenset(
-    {"key", "place", "path", "problem", "why", "read_ms", "from_cache", "lag_s", "behind_bytes", "writable"}
+    {
+        *("key", "place", "path", "problem", "why", "writable", "control_refusal"),
+        *("read_ms", "from_cache", "lag_s", "behind_bytes"),
+    }
 )
 """Fields that depend on where a run is kept, or on when it was read."""
 
