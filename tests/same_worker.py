@@ -30,6 +30,10 @@ _GROUPS = {
         "tests/faults/test_ranks.py",
         "tests/telemetry/test_consensus.py",
     ),
+    "engines": tuple(
+        f"tests/fleet/test_{name}.py"
+        for name in ("full_engine", "grants", "kills", "live", "refusals", "shipping", "store")
+    ),
     "wandb": (
         "tests/mirrors/exporters/test_wandb.py",
         "tests/telemetry/compat/test_wandb.py",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import threading
 from dataclasses import replace
 from unittest import mock
 
@@ -28,8 +30,9 @@ from toolkit.core.ranks import node_name
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet import tail as tail_module
 from toolkit.fleet import verify as verify_module
+from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import Engine, EngineError, quote
-from toolkit.fleet.pull import PullError, pull
+from toolkit.fleet.pull import PullError, _write_records, pull
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.layout import rank_file
@@ -225,6 +228,48 @@ def test_of_two_folders_with_one_run_one_is_shipped_and_the_other_named(engine, 
 
     assert len(engine_bytes(ask, id_of(folder))) == 1
     assert any("is a copy of" in line for line in said)
+
+
+def test_shipping_once_ends_while_a_run_is_logging(engine, ask, logs):
+    folder = make_run(logs, "live", 5)
+    is_over = threading.Event()
+
+    def go_on_logging():
+        for step in itertools.count(5):
+            if is_over.wait(0.002):
+                return
+            append(folder, [step])
+
+    writer = threading.Thread(target=go_on_logging)
+    writer.start()
+    try:
+        shipper = ship(engine, logs)
+    finally:
+        is_over.set()
+        writer.join()
+
+    assert shipper.totals.lines >= 5
+    assert record_bytes(folder)["metrics.jsonl"].startswith(newest_bytes(ask, id_of(folder)))
+
+
+def test_a_status_and_labels_that_were_not_taken_are_sent_again(engine, ask, logs):
+    folder = make_run(logs, "ended", 3)
+    (folder / "labels.json").write_bytes(b'{"notes":"kept"}')
+    shipper = Shipper(Engine(engine.address()), [logs])
+    shipper.start()
+    with mock.patch.object(Engine, "insert", side_effect=EngineError("full")):
+        for _ in range(2):
+            shipper._report(all_runs=False)
+    shipper._backoffs.clear()
+    shipper.ship_all()
+
+    run = quote(id_of(folder))
+    assert ask.rows(f"SELECT argMax(status, version) FROM runs WHERE run_id = {run}", "String") == [
+        ("finished",)
+    ]
+    assert ask.rows(f"SELECT argMax(labels, version) FROM labels WHERE run_id = {run}", "String") == [
+        ('{"notes":"kept"}',)
+    ]
 
 
 def test_two_shippers_of_one_folder_do_no_harm(engine, ask, logs):
@@ -452,6 +497,16 @@ def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):
     with pytest.raises(PullError, match="exists already"):
         pull(ask, id_of(logs / "2" / "twice"), logs / "twice")
     assert not list(tmp_path.glob(".*.pull"))
+
+
+def test_pull_ends_at_a_line_that_takes_no_room(ask, tmp_path):
+    commit = Commit(run_id="r", rank=0, gen=1, end=10, crc=0, lines=1, bad_lines=0, why="", node="n")
+
+    with (
+        mock.patch.object(Engine, "rows", return_value=[(0, 0, b"x" * 100)]),
+        pytest.raises(PullError, match="at byte 0 that does not fit its place"),
+    ):
+        _write_records(ask, commit, tmp_path / "metrics.jsonl")
 
 
 def test_tables_of_another_version_are_refused_by_name(engine, logs):

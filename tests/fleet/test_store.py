@@ -1,6 +1,5 @@
 """Every answer of the store on the engine is the one of the store on folders, byte for byte."""
 
-
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.data.store_answers import answers_of

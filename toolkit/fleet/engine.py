@@ -186,6 +186,9 @@ class Engine:
             raise RefusedError(
                 f"the certificate of {place} is not trusted ({error.verify_message}); --ca names a CA that is"
             ) from error
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
+            self.close()
+            raise UnreachableError(f"{place} closed the connection before it was encrypted") from error
         except ssl.SSLError as error:
             self.close()
             raise RefusedError(f"{place} does not speak TLS ({error.reason or 'no handshake'})") from error
@@ -210,9 +213,10 @@ class Engine:
         found = _ERROR_CODE.search(text)
         code = int(found[1]) if found else None
         said = _EXCEPTION.search(text.strip())
-        reason = " ".join((said[1] if said else text).split())[:_MAX_MESSAGE] or f"status {status}"
+        reason = " ".join((said[1] if said else text).split())
         if self.address.password:
             reason = reason.replace(self.address.password, "***")
+        reason = reason[:_MAX_MESSAGE] or f"status {status}"
         error = _explained(code, status, reason, self.address, f"{host}:{port}")
         error.code = code
         return error

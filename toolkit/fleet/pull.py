@@ -131,6 +131,10 @@ def _write_records(engine: Engine, commit: Commit, path: Path) -> int:
             for begin, after, line in rows:
                 if begin != at:
                     break
+                if after - begin not in (len(line), len(line) + 1) or after == begin:
+                    raise PullError(
+                        f"the engine has a line of {path.name} at byte {at} that does not fit its place"
+                    )
                 parts.append(whole_line(begin, after, line))
                 at, lines = after, lines + 1
             if not parts:

@@ -133,16 +133,17 @@ def send(
         if report.is_known
         and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
     ]
-    rows = []
+    states, rows = [], []
     for report, run, behind in due:
-        status = status_of(run)
-        report.has_ended = report.status is not None and report.is_live and _is_final(status)
-        report.status = status
-        report.version = max(int(time.time() * 1000), report.version + 1)
-        rows.append(_run_row(run, status, report.version, node, behind))
+        status, version = status_of(run), max(int(time.time() * 1000), report.version + 1)
+        states.append((status, version))
+        rows.append(_run_row(run, status, version, node, behind))
     if rows:
         _insert(engine, "runs", _RUN_TYPES, rows)
-    for report, run, _ in due:
+    # Only what was taken counts as sent.
+    for (report, run, _), (status, version) in zip(due, states, strict=True):
+        report.has_ended = report.status is not None and report.is_live and _is_final(status)
+        report.status, report.version = status, version
         report._sent = _essence(run)  # noqa: SLF001 - of its own kind
         report._next = time.monotonic() + _EVERY_S  # noqa: SLF001
     _send_labels(engine, node, [(report, run) for report, run, _ in runs])
@@ -232,9 +233,9 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
             labels = file_bytes(run.folder / LABELS, MAX_LABELS_BYTES)
         except OSError:
             continue
-        sent.append((report, signature))
-        if labels and version > report.labels_version:
-            report.labels_version = version
+        is_newer = bool(labels) and version > report.labels_version
+        sent.append((report, signature, version if is_newer else report.labels_version))
+        if is_newer:
             rows.append(
                 LabelRow(
                     project=run.key.project,
@@ -247,7 +248,8 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
             )
     if rows:
         engine.insert(LABELS_TABLE, LABEL_COLUMNS, label_block(rows))
-    for report, signature in sent:
+    for report, signature, version in sent:
+        report.labels_version = version
         report._labels_sent = signature  # noqa: SLF001
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from toolkit.fleet.engine import Engine, UnreachableError, quote
+from toolkit.fleet.engine import Engine, RefusedError, UnreachableError, quote
 
 _AT_ONCE: Final = 500
 _PATIENCE_S: Final = 5.0
@@ -39,7 +39,11 @@ class Shards:
                 "UInt32",
                 "UInt32",
             )
-            self._ends = list(accumulate(weight for _, weight in weights)) or [1]
+            if not weights:
+                raise RefusedError(
+                    f"the tables are on the cluster {cluster}, which the engine does not have any more"
+                )
+            self._ends = list(accumulate(weight for _, weight in weights))
             numbers = [number for number, _ in weights]
             hosts = _hosts_by_shard(engine, cluster, numbers)
             self.engines = [

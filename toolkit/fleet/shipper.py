@@ -61,6 +61,7 @@ class _Batch:
     """None once it was taken."""
     commits: list[tuple[ShippedFile, Commit]]
     lines: int
+    is_full: bool
 
 
 @dataclass(slots=True)
@@ -132,7 +133,9 @@ class Shipper:
             EngineError: the engine refused or does not answer; what was sent until then is there.
         """
         self._watch.waits_for_manifest = False
-        while self.ship_some():
+        # Once: files that keep growing would never come to an end.
+        self._watch.look()
+        while self._send_batches() or self._has_unknown_files:
             self._raise_failure()
         self._raise_failure()
         self._report(all_runs=True)
@@ -153,7 +156,17 @@ class Shipper:
     def ship_some(self) -> bool:
         """Look for new lines and send a batch to each shard that has some; return whether there is more to do now."""
         self._watch.look()
-        has_more = False
+        sent = self._send_batches()
+        # A batch that is not full has taken all there was: the next one waits for more lines.
+        return any(batch.is_full for batch in sent) or self._has_unknown_files
+
+    @property
+    def _has_unknown_files(self) -> bool:
+        return any(file.is_unknown for file in self._watch.files.values())
+
+    def _send_batches(self) -> list[_Batch]:
+        """Send a batch to each shard that has new lines; return those that were taken."""
+        sent = []
         for shard in sorted({run.shard for run in self.runs.values()}):
             with self._trying(shard) as is_ready:
                 if is_ready:
@@ -163,8 +176,8 @@ class Shipper:
                         self._held[shard] = batch
                         self._send(shard, batch)
                         del self._held[shard]
-                        has_more = True
-        return has_more or any(file.is_unknown for file in self._watch.files.values())
+                        sent.append(batch)
+        return sent
 
     def verify(self, runs: Iterable[ShippedRun] | None = None) -> list[str]:
         """Compare runs (default: all) with the engine and send again what differs; return what was repaired, in words.
@@ -258,12 +271,19 @@ class Shipper:
         for file in files:
             commit = commits[file.key]
             sent = strays.get(file.key, [])
-            # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
-            while any(stray.gen == commit.gen and not stray.is_in(file.path) for stray in sent):
-                commit, file.has_begun = _next_generation(commit, _REPLACED), False
-            commits[file.key] = commit
+            try:
+                # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
+                while any(stray.gen == commit.gen and not stray.is_in(file.path) for stray in sent):
+                    commit, file.has_begun = _next_generation(commit, _REPLACED), False
+            except OSError as error:
+                self._problem(file, error)
+                del commits[file.key]
+            else:
+                commits[file.key] = commit
         counters = counters_at(engine, [commit for commit in commits.values() if commit.end])
         for file in files:
+            if file.key not in commits:
+                continue
             commit = file.commit = commits[file.key]
             position = Position(
                 end=commit.end,
@@ -292,12 +312,14 @@ class Shipper:
         for file in waiting:
             if rows.is_full:
                 break
+            if file.tail is None:
+                continue
             self._watch.to_the_back(file)
             commit = self._read(file, rows)
             if commit is not None:
                 commits.append((file, commit))
         block = rows.to_block() if len(rows) else None
-        return _Batch(block, commits, len(rows)) if commits else None
+        return _Batch(block, commits, len(rows), rows.is_full) if commits else None
 
     def _read(self, file: ShippedFile, rows: Rows) -> Commit | None:
         """Append new lines of a file; return how far it is then shipped, None if there are none."""
