@@ -157,6 +157,9 @@ def _about() -> None:
     st.markdown("**About**")
     packages = ("ai-toolkit-telemetry", "streamlit", "plotly", "pandas", "pyarrow")
     st.caption(" · ".join(f"{name} {_version(name)}" for name in packages))
+    if session.store().state().kind == "engine":
+        st.caption("Data comes from the engine alone: no usage statistics, no external fonts or scripts.")
+        return
     st.caption(
         "No data leaves this machine: no account, no usage statistics, no external fonts or scripts."
         if session.settings().access.by != "login"

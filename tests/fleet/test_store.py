@@ -1,10 +1,24 @@
 """Every answer of the store on the engine is the one of the store on folders, byte for byte."""
 
+import math
+import signal
+import uuid
+from importlib.util import find_spec
+
+import pytest
+
+from dashboard import launcher
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.local_store import LocalStore
+from dashboard.data.run_store import Refused, RunQuery, StoreUnavailable, UnknownRun
 from tests.dashboard.data.store_answers import answers_of
 from tests.dashboard.data.test_store_answers import write_rich_run
-from tests.fleet.shipped_runs import id_of, log_run, ship
+from tests.fleet.engines import free_ports
+from tests.fleet.shipped_runs import append, id_of, log_run, make_run, ship
+from tests.lengths import in_make_faults
+from tests.waiting import wait_until
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.process import host_name
 
 PATIENCE_S = 120.0
 
@@ -36,3 +50,149 @@ def test_a_run_of_the_real_logger(engine, logs):
     found = answers_of(store_on(engine), id_of(folder))
 
     assert differences(found, expected) == []
+
+
+def test_a_run_that_grew_while_it_was_looked_at(engine, logs):
+    folder = make_run(logs, "grows", lines=20)
+    store, key = store_on(engine), id_of(folder)
+    for steps in (range(20, 40), range(40, 41), range(41, 90)):
+        ship(engine, logs)
+        look_now(store, key)
+        store.series(key, "train_loss")
+        append(folder, steps, odd=math.nan)
+    ship(engine, logs)
+    look_now(store, key)
+
+    expected = answers_of(LocalStore([logs], cache_dir=None), "grows")
+
+    assert differences(answers_of(store, key), expected) == []
+
+
+def look_now(store, key):
+    """Refresh, although the engine was asked a moment ago."""
+    store._commits._known.clear()
+    store._log(key)._looked_at = -math.inf
+    store.refresh(key, wait_s=PATIENCE_S)
+
+
+def test_a_list_is_searched_and_labelled(engine, logs):
+    project = uuid.uuid4().hex
+    folders = [make_run(logs, f"listed-{number}", project=project) for number in range(3)]
+    ship(engine, logs)
+    store = store_on(engine, visitor=lambda: "ann@example.org")
+
+    def names(text=""):
+        found = store.list_runs(RunQuery(project=project, text=text, sort="name"))
+        return [card.name for card in found.cards]
+
+    assert names() == ["listed-0", "listed-1", "listed-2"]
+    assert names("-listed-1") == ["listed-0", "listed-2"]
+    assert {card.status.name for card in store.list_runs(RunQuery(project=project)).cards} == {"finished"}
+    hostile = "it's \\' OR 1=1 --\x00\"; drop table runs"
+    assert names(f'"{hostile[:9]}"') == []
+    assert store.series(id_of(folders[0]), hostile).empty
+
+    store.label(id_of(folders[0]), Labels(display_name=hostile, tags=("a'b",), notes="n"))
+    again = store_on(engine)
+    assert again.meta(id_of(folders[0])).labels == Labels(display_name=hostile, tags=("a'b",), notes="n")
+    assert again.card("listed-1").key == id_of(folders[1])
+
+    token = store.delete(id_of(folders[1]))
+    assert "listed-1" not in names()
+    assert token in [item.token for item in store.trash()]
+    assert store.restore(token) == id_of(folders[1])
+    assert "listed-1" in names()
+
+
+def test_what_the_store_does_not_do_is_refused_with_the_reason(engine, logs):
+    folder = make_run(logs, "refused")
+    ship(engine, logs)
+    store, key = store_on(engine), id_of(folder)
+
+    with pytest.raises(Refused, match="does not deliver requests"):
+        store.ask(key, {"actions": ["stop"]})
+    with pytest.raises(Refused, match=rf"was not shipped; it is on {host_name()}"):
+        store.read_file(key, "samples/1.png", max_bytes=10)
+    with pytest.raises(Refused, match="administrator"):
+        store.empty_trash()
+    with pytest.raises(UnknownRun):
+        store.card("no such run")
+    with pytest.raises(Refused, match="read-only"):
+        store_on(engine, read_only=True).label(key, Labels())
+
+
+def processes_of(engine):
+    return [server.process for server in engine.servers] if hasattr(engine, "servers") else [engine.process]
+
+
+@in_make_faults
+def test_while_the_engine_does_not_answer_the_store_keeps_what_it_holds(engine, logs):
+    folder = make_run(logs, "held")
+    ship(engine, logs)
+    store, key = ClickHouseStore(engine.address(), patience_s=2.0), id_of(folder)
+    wait_until(lambda: store.list_runs().find(key) is not None)
+    wait_until(lambda: store.refresh(key).records == 20 and len(store.recent(key, "train_loss", 99)) == 20)
+    before = store.recent(key, "train_loss", 99).tobytes()
+    try:
+        for process in processes_of(engine):
+            process.send_signal(signal.SIGSTOP)
+        health = wait_until(lambda: (found := store.refresh(key)).is_stale and found)
+        assert "has not answered since" in health.problem
+        assert health.records == 20
+        assert store.recent(key, "train_loss", 99).tobytes() == before
+        runs = store.list_runs()
+        assert runs.find(key) is not None
+        assert wait_until(lambda: store.list_runs().is_stale)
+        with pytest.raises(StoreUnavailable):
+            store.card("another run")
+    finally:
+        for process in processes_of(engine):
+            process.send_signal(signal.SIGCONT)
+    append(folder, range(20, 30))
+    wait_until(lambda: not store.list_runs().is_stale)
+    ship(engine, logs)
+    wait_until(lambda: store.refresh(key).records == 30)
+
+
+def refusal(*options):
+    with pytest.raises(launcher.LaunchError) as caught:
+        launcher.prepare(launcher.parse_options(["--no-browser", *options]))
+    return str(caught.value)
+
+
+def test_a_dashboard_that_cannot_use_the_engine_says_why(engine, tmp_path, monkeypatch):
+    place = str(engine.address()).partition("@")[2].partition("/")[0]
+    assert "must have the form" in refusal("--store", "http://127.0.0.1")
+    assert "contains a password" in refusal("--store", f"clickhouse://ship:secret@{place}/telemetry")
+    assert "telemetry ship --set-up" in refusal("--store", f"clickhouse://{place}/no_such_database")
+    port = free_ports(1)[0]
+    assert "cannot be reached" in refusal("--store", f"clickhouse://127.0.0.1:{port}/telemetry")
+    if engine.cluster:
+        monkeypatch.setenv("TELEMETRY_CLICKHOUSE_PASSWORD", "wrong-pass")
+        said = refusal("--store", f"clickhouse://ship@{place}/telemetry")
+        assert "wrong user name or password" in said
+        assert "wrong-pass" not in said
+
+
+@in_make_faults
+@pytest.mark.skipif(find_spec("streamlit") is None, reason="streamlit is not installed")
+def test_pages_open_on_the_engine(engine, logs, monkeypatch):
+    from dashboard import session
+    from dashboard.settings import DashboardSettings, EngineSettings
+    from tests.dashboard.views.pages import is_well, open_page, said
+
+    key = id_of(write_rich_run(logs))
+    ship(engine, logs)
+    settings = DashboardSettings(engine=EngineSettings(url=str(engine.address())))
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    session._store.clear()
+    try:
+        tab = open_page("runs", key, runs=key)
+        for page in ("runs", "overview", "metrics", "system", "compare", "settings_page"):
+            assert is_well(tab.switch_page(f"views/{page}.py").run()), page
+            if page == "overview":
+                assert "points drawn" in said(tab)
+        assert "clickhouse://" in str(tab.code[0].value)
+    finally:
+        session._store.clear()
