@@ -38,7 +38,7 @@ def test_a_run_without_finding_records_is_examined(tmp_path, store):
     assert alert.remedies[0] == "lr_scale"
 
 
-def test_what_was_told_and_what_is_found_are_one_alert(tmp_path, store):
+def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
     write_run(tmp_path, "r", told(steps("divergence")))
 
     (alert,) = read(store)
@@ -120,7 +120,7 @@ def test_records_without_an_id_are_alerts_of_their_own(tmp_path, store):
     assert len({alert.id for alert in read(store)}) == 3
 
 
-def test_news_is_what_goes_on_and_nobody_has_seen_or_muted(tmp_path, store):
+def test_news_is_what_is_open_and_neither_seen_nor_muted(tmp_path, store):
     write_run(tmp_path, "r", steps("divergence"))
     (alert,) = found = read(store)
 
@@ -166,7 +166,7 @@ def test_what_the_runs_own_yaml_silenced_stays_silent(tmp_path, store):
     assert [alert.severity for alert in read(store)] == ["info"]
 
 
-def test_findings_are_not_asked_for_until_somebody_examines(tmp_path, store):
+def test_findings_are_not_read_until_a_user_examines(tmp_path, store):
     write_run(tmp_path, "r", steps("divergence"))
     store.refresh("r")
 
@@ -245,7 +245,7 @@ def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store
     assert shown["Notes"] == "in batch 7"
 
 
-def test_source_lines_and_local_values_stand_below_their_frame(tmp_path, store):
+def test_source_lines_and_local_values_are_below_their_frame(tmp_path, store):
     frame = {
         "file": "train.py",
         "line": 9,
@@ -299,7 +299,7 @@ def hang(state, **fields):
 
 
 @pytest.mark.parametrize("name", ["open_spans", "spans"])
-def test_a_hang_that_is_over_still_shows_where_its_threads_stood(tmp_path, store, name):
+def test_a_hang_that_is_over_still_shows_where_its_threads_were(tmp_path, store, name):
     about = {
         "stacks": [
             {"threads": ["MainThread"], "stack": ["train.py:3 in main", "dist.py:9 in all_reduce"]},

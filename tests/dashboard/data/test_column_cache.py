@@ -217,7 +217,7 @@ def _written_anew(path):
 @pytest.mark.parametrize(
     "change", [_replaced, _cut_short, _edited_in_its_head, _edited_in_its_tail, _written_anew]
 )
-def test_a_log_that_is_not_what_was_cached_is_read_anew(path, cache, change):
+def test_a_log_that_is_not_what_was_cached_is_read_again(path, cache, change):
     opened(path, cache)
     change(path)
 
@@ -288,7 +288,7 @@ def _of_other_types(file, data):
     "spoil",
     [_torn, _empty, _garbage, _garbage_inside, _folder, _other_version, _missing_keys, _of_other_types],
 )
-def test_a_spoiled_cache_is_not_believed(path, cache, spoil):
+def test_a_corrupt_cache_is_ignored(path, cache, spoil):
     first, _ = opened(path, cache)
     file = file_in(cache)
     spoil(file, file.read_bytes())
@@ -345,7 +345,7 @@ def _folder_for_all(file):
 @pytest.mark.parametrize(
     "give_away", [_anothers_file, _anothers_folder, _anothers_link, _file_for_the_group, _folder_for_all]
 )
-def test_what_another_user_could_have_written_is_not_believed(path, cache, give_away):
+def test_what_another_user_could_have_written_is_ignored(path, cache, give_away):
     if os.geteuid() != 0 and give_away.__name__.startswith("_anothers"):
         pytest.skip("only root can give a file to another user")
     first, _ = opened(path, cache)
@@ -399,7 +399,7 @@ def test_a_deleted_cache_is_made_again(path, cache):
     assert cache.size() == freed
 
 
-def test_a_cache_that_is_deleted_while_it_is_read_from_harms_nobody(path, cache):
+def test_a_cache_that_is_deleted_while_it_is_read_does_no_harm(path, cache):
     first, _ = opened(path, cache)
     warm, health = opened(path, cache)
     cache.clear()
@@ -451,7 +451,7 @@ def test_numbers_too_large_to_keep_leave_the_log_uncached_and_readable(path, cac
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
-def test_nobody_else_reads_the_cache(path, cache):
+def test_no_one_else_can_read_the_cache(path, cache):
     opened(path, cache)
 
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700

@@ -56,7 +56,7 @@ def find(reader, *, first=0, count=50, **query):
 # ---------------------------------------------------------------- finding them
 
 
-def test_the_newest_stand_first_among_records_of_other_kinds(write):
+def test_the_newest_come_first_among_records_of_other_kinds(write):
     records = [step_record(step, train_loss=1.0) for step in range(50)]
     reader = write([*records, completion(1), *records, completion(2), completion(3), *records])
 
@@ -111,7 +111,7 @@ def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
     assert steps(find(reader)) == [2, 1]
 
 
-def test_a_file_of_another_run_in_its_place_is_read_anew(write):
+def test_a_file_of_another_run_in_its_place_is_read_again(write):
     reader = write([completion(step) for step in range(5)])
     find(reader)
     reader.source.path.unlink()
@@ -171,7 +171,7 @@ def test_a_text_is_found_in_prompts_and_answers_whatever_its_case(write):
     assert find(reader, text="elephant").matching == 0
 
 
-def test_a_search_goes_on_where_it_was_and_finds_all(write):
+def test_a_search_continues_where_it_was_and_finds_all(write):
     reader = write([completion(step, "yes" if step % 3 == 0 else "no") for step in range(3_000)])
     find(reader)
     looks = 0
@@ -221,7 +221,7 @@ def test_the_newest_word_on_those_dropped_counts(write):
     assert find(reader).dropped == 82
 
 
-def test_whatever_stands_under_its_names_it_can_be_shown(write):
+def test_any_value_under_its_names_can_be_shown(write):
     odd = [
         {"event": "completion"},
         {"event": "completion", "global_step": "7", "prompt": 7, "completion": None, "reward": "high"},
@@ -259,7 +259,7 @@ def test_whatever_stands_under_its_names_it_can_be_shown(write):
         ),
     ],
 )
-def test_a_record_is_told_by_its_form(record, kind, is_pair, reward):
+def test_a_record_is_recognized_by_its_form(record, kind, is_pair, reward):
     row = completion_of(record, 0)
 
     assert (row.kind, row.is_pair, (row.reward_name, row.reward)) == (kind, is_pair, reward)

@@ -29,7 +29,7 @@ def test_every_entry_has_a_word():
         ("unaccounted", "log.span"),
     ],
 )
-def test_what_costs_most_besides_training_is_named_with_what_to_do_about_it(entry, words):
+def test_the_largest_share_besides_training_is_named_with_advice(entry, words):
     advice = advice_on(ledger(**{"training": 0.6, "validation": 0.06, entry: 0.3}))
 
     assert "is the largest cost besides training: 30 % of the time." in advice.text

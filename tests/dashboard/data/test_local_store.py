@@ -139,7 +139,7 @@ def test_a_manifest_that_is_no_file_is_not_waited_for(root, store):
     assert "root:" not in repr(cards)
 
 
-def test_a_folder_that_may_not_be_read_is_said(root, store, monkeypatch):
+def test_an_unreadable_folder_is_reported(root, store, monkeypatch):
     write_run(root, "closed")
     write_run(root, "open")
     lstat = os.lstat
@@ -229,7 +229,7 @@ def test_sessions_that_the_manifest_no_longer_holds_are_counted(root, store, num
 # ---------------------------------------------------------------- listing
 
 
-def test_listing_opens_a_log_once_and_only_where_nothing_else_says_how_a_run_stands(root, store, monkeypatch):
+def test_listing_opens_a_log_once_and_only_if_nothing_else_has_the_status(root, store, monkeypatch):
     for i in range(5):
         write_run(root, f"r{i}", status=["finished", "running", "lost", None, "failed"][i])
     opened = []
@@ -379,7 +379,7 @@ def test_a_folder_that_held_no_run_is_looked_at_again_when_something_was_put_int
 
 
 @pytest.mark.usefixtures("at_most_five")
-def test_whoever_asks_for_runs_that_are_not_there_costs_a_bounded_look(root, store, monkeypatch):
+def test_asking_for_missing_runs_takes_bounded_work(root, store, monkeypatch):
     many(root, 9)
     monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: None)
     asked = []
@@ -393,14 +393,14 @@ def test_whoever_asks_for_runs_that_are_not_there_costs_a_bounded_look(root, sto
     assert len(asked) == 100
 
 
-def test_a_log_directory_that_is_not_there_yet_is_said(tmp_path):
+def test_a_missing_log_directory_is_reported(tmp_path):
     store = LocalStore([tmp_path / "nope"], cache_dir=None)
 
     assert store.list_runs().cards == ()
     assert "does not exist yet" in store.list_runs().problems[0]
 
 
-def test_a_log_directory_that_is_a_file_is_said(tmp_path):
+def test_a_log_directory_that_is_a_file_is_reported(tmp_path):
     (tmp_path / "file").write_text("x")
 
     assert "cannot be listed" in LocalStore([tmp_path / "file"], cache_dir=None).list_runs().problems[0]
@@ -480,7 +480,7 @@ def test_it_says_what_is_behind_it_and_what_it_keeps(root, tmp_path):
     assert (kept.state().kind, kept.state().places) == ("folders", (str(root),))
 
 
-def test_two_folders_that_go_by_one_key_are_said(tmp_path):
+def test_two_folders_with_one_key_are_reported(tmp_path):
     write_run(tmp_path / "a", "2~same")
     write_run(tmp_path / "b", "same")
     store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
@@ -549,7 +549,7 @@ def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
 # ---------------------------------------------------------------- one run
 
 
-def test_a_run_is_told_with_its_start_and_environment(root, store):
+def test_a_run_is_described_with_its_start_and_environment(root, store):
     write_run(
         root, "r", start={"config": {"a": 1}}, extra=[{"event": "environment", "packages": {"torch": "2"}}]
     )
@@ -563,7 +563,7 @@ def test_a_run_is_told_with_its_start_and_environment(root, store):
     assert after.manifest.name == "r"
 
 
-def test_the_newest_start_is_the_one_that_is_told(root, store):
+def test_the_newest_start_is_the_one_shown(root, store):
     folder = write_run(root, "r", start={"lr": 1})
     append(folder, [{"event": "start", "session": 2, "lr": 2}])
     store.refresh("r")
@@ -592,7 +592,7 @@ def test_everything_a_page_asks_is_answered(root, store):
     assert store.series("r", "sec_per_step", rank=12).high == 2.0
 
 
-def test_runs_that_nobody_looks_at_are_let_go_and_come_back(root, store, monkeypatch):
+def test_runs_that_no_one_views_are_unloaded_and_come_back(root, store, monkeypatch):
     monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
     monkeypatch.setattr(local_store, "_IN_USE_S", -1.0)
     for name in ("a", "b", "c"):
@@ -603,7 +603,7 @@ def test_runs_that_nobody_looks_at_are_let_go_and_come_back(root, store, monkeyp
     assert store.refresh("a").records == 102
 
 
-def test_runs_that_somebody_looks_at_are_kept_whatever_they_take(root, store, monkeypatch):
+def test_runs_in_view_are_kept_whatever_they_take(root, store, monkeypatch):
     monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
     for name in ("a", "b", "c"):
         write_run(root, name)
@@ -622,7 +622,7 @@ def test_labels_that_cannot_be_read_are_not_written_over(root, store):
     assert "a week of work" in (folder / "labels.json").read_text()
 
 
-def test_a_folder_that_was_deleted_and_made_again_is_read_anew(root, store):
+def test_a_folder_that_was_deleted_and_created_again_is_read_again(root, store):
     folder = write_run(root, "r")
     store.refresh("r")
     token = store.delete("r")
@@ -697,7 +697,7 @@ def test_a_live_run_is_asked(root, store):
 
 
 @pytest.mark.parametrize("status", ["finished", "failed", "lost"])
-def test_nobody_asks_a_run_that_has_ended(root, store, status):
+def test_no_request_reaches_a_run_that_has_ended(root, store, status):
     folder = write_run(root, "r", status=status)
 
     with pytest.raises(Refused, match=f"the run is {status}"):
@@ -706,7 +706,7 @@ def test_nobody_asks_a_run_that_has_ended(root, store, status):
 
 
 @pytest.mark.parametrize("request_", [{}, {"log_every": "often"}, {"knobs": {"bad name!": 1}}])
-def test_a_request_that_is_none_is_refused_with_its_reason(root, store, request_):
+def test_an_invalid_request_is_refused_with_its_reason(root, store, request_):
     write_run(root, "r", status="running")
 
     with pytest.raises(Refused, match=r"\w+ \w+"):

@@ -56,7 +56,7 @@ def test_it_finds_what_an_examination_of_all_records_at_once_finds(tmp_path, tro
     assert bool(at_once) == bool(trouble)
 
 
-def test_what_the_run_was_told_itself_changes_nothing(tmp_path):
+def test_findings_of_the_run_itself_change_nothing(tmp_path):
     plain = findings_of(write_run(tmp_path, "plain", steps("divergence")))
     live = findings_of(write_run(tmp_path, "live", told(steps("divergence"))))
 
@@ -131,7 +131,7 @@ def test_a_line_that_is_being_written_is_left_for_later_and_not_waited_for(tmp_p
     assert len(shown) == number + 1
 
 
-def test_a_run_that_was_replaced_is_examined_anew(tmp_path):
+def test_a_run_that_was_replaced_is_examined_again(tmp_path):
     folder = write_run(tmp_path, "r", steps("divergence"))
     findings = findings_of(folder)
     until_done(findings)
@@ -143,7 +143,7 @@ def test_a_run_that_was_replaced_is_examined_anew(tmp_path):
     assert findings.findings == ()
 
 
-def test_a_run_that_was_truncated_is_examined_anew(tmp_path):
+def test_a_run_that_was_truncated_is_examined_again(tmp_path):
     folder = write_run(tmp_path, "r", steps("nan"))
     findings = findings_of(folder)
     until_done(findings)

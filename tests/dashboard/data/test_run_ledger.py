@@ -102,7 +102,7 @@ def test_each_record_is_taken_once_however_often_the_file_grows(tmp_path, taken)
     assert len(taken) == number == len(every)
 
 
-def test_another_file_of_that_name_begins_anew(tmp_path):
+def test_another_file_of_that_name_begins_from_scratch(tmp_path):
     folder = write_run(tmp_path, "r", records(training=0.1))
     ledger = ledger_of(folder)
     until_done(ledger)
@@ -115,7 +115,7 @@ def test_another_file_of_that_name_begins_anew(tmp_path):
     assert spent.goodput == pytest.approx(1.0)
 
 
-def test_a_line_that_is_being_written_and_one_that_is_none_are_passed_over(tmp_path):
+def test_a_half_written_line_and_an_invalid_one_are_skipped(tmp_path):
     folder = write_run(tmp_path, "r", records(count=50))
     with (folder / METRICS_JSONL).open("ab") as file:
         file.write(b'\xff no JSON\n{"event":"step",')

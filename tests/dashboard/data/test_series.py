@@ -189,7 +189,7 @@ def test_one_spike_in_a_million_points_is_drawn_and_exact_when_zoomed():
     assert ys(close.segments).tolist() == values[654_299:654_342].tolist()
 
 
-def test_a_metric_nobody_logged_is_an_empty_curve():
+def test_a_metric_that_was_never_logged_is_an_empty_curve():
     series = build(columns_of([1.0]), metric="nope")
 
     assert series.empty
@@ -415,7 +415,7 @@ def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
     assert ys(series.segments)[-1] == 5.0
 
 
-def test_a_system_sample_before_the_first_step_of_a_session_stands_where_that_session_begins():
+def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
     columns = RunColumns()
     columns.add(parsed([Row(1, "step", float(i), i, i, math.nan, {"loss": 1.0}) for i in range(10)]))
     columns.add(parsed([Row(2, "system", math.nan, 20, 0, math.nan, {"gpu": 1.0})]))

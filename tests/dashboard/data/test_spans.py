@@ -99,7 +99,7 @@ def test_a_large_log_is_taken_in_parts_and_nothing_is_read_twice(write):
     assert len(log.spans(0.0)) == 15_001
 
 
-def test_names_stand_behind_what_they_are_part_of_in_the_order_of_the_day(write):
+def test_names_follow_what_they_are_part_of_in_chronological_order(write):
     assert labels(read(write(span_records()))) == [
         "application",
         "  model_init",
@@ -218,7 +218,7 @@ def test_the_sums_of_a_session_count_and_kept_spans_where_it_wrote_none(write):
     assert found.by_name["work"].p50 == pytest.approx((0.4 * 100 + 2.0 * 2) / 102)
 
 
-def test_an_open_span_reaches_as_far_as_its_session_was_heard_of(write):
+def test_an_open_span_reaches_the_last_record_of_its_session(write):
     records = [
         begun("aa", start=100.0, session=1, time=100.0),
         {"event": "step", "time": 130.0, "session": 1, "global_step": 1},

@@ -43,7 +43,7 @@ def test_a_speedup_is_called_faster():
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.9, 0.97])
-def test_jobs_alike_are_told_apart_in_fewer_than_one_of_ten_cases(memory):
+def test_equal_jobs_are_found_different_in_fewer_than_one_of_ten_cases(memory):
     found = [
         verdict([step_times(seed, memory=memory)], [step_times(1000 + seed, memory=memory)]) for seed in SEEDS
     ]
@@ -148,7 +148,7 @@ def test_how_much_of_the_step_time_was_spent_waiting_for_data():
     assert unknown.data_wait is None
 
 
-def test_jobs_are_grouped_by_their_tag_across_runs_and_the_oldest_tag_stands_first():
+def test_jobs_are_grouped_by_their_tag_across_runs_with_the_oldest_tag_first():
     found = groups_of(
         [
             *jobs([step_times(1)], run="late", tag="b", began=200.0),
