@@ -179,8 +179,11 @@ def banned(node: ast.AST) -> list[str]:
     if name in BANNED_NAMES or name in BANNED_CALLS:
         found.append(name)
     elif isinstance(node.func, ast.Attribute) and node.func.attr in BANNED_METHODS:
-        # The query of a table is given a text; that of a CUDA event is given nothing.
-        found += [name] if node.args or node.func.attr != "query" else []
+        # The query of a table is given a text; that of a CUDA event is given nothing, and that of an engine is SQL.
+        is_harmless = node.func.attr == "query" and (
+            not node.args or name.endswith(("engine.query", "self.query"))
+        )
+        found += [] if is_harmless else [name]
     if name == "torch.load" and given.get("weights_only") == "True":
         found = []
     found += [f"{key}={value}" for key, value in given.items() if (key, value) in BANNED_ARGUMENTS]

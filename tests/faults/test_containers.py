@@ -30,6 +30,7 @@ pytestmark = [
 ]
 
 LOGS_FOR_EVER = """
+from toolkit.telemetry.options import TelemetryOptions
 TelemetryOptions.__init__.__kwdefaults__["journal"] = sys.argv[2]
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)

@@ -98,10 +98,10 @@ def test_a_list_is_searched_and_labelled(engine, logs):
     assert again.card("listed-1").key == id_of(folders[1])
 
     token = store.delete(id_of(folders[1]))
-    assert "listed-1" not in names()
+    wait_until(lambda: "listed-1" not in names())
     assert token in [item.token for item in store.trash()]
     assert store.restore(token) == id_of(folders[1])
-    assert "listed-1" in names()
+    wait_until(lambda: "listed-1" in names())
 
 
 def test_what_the_store_does_not_do_is_refused_with_the_reason(engine, logs):
