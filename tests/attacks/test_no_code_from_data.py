@@ -37,6 +37,8 @@ BANNED_CALLS = {
     "shutil.unpack_archive", "importlib.metadata.entry_points", "entry_points", "pkg_resources.iter_entry_points",
     "runpy.run_path", "tempfile.mktemp", "zipfile.ZipFile.extractall",
 }  # fmt: skip
+ENGINE_QUERIES = {"engine.query", "self._engine.query", "self.query", "anywhere.query"}
+"""SQL for the engine of a fleet, not an expression for pandas."""
 BANNED_METHODS = {"extractall", "read_pickle", "to_pickle", "query", "iter_entry_points", "unsafe_load"}
 
 
@@ -180,9 +182,7 @@ def banned(node: ast.AST) -> list[str]:
         found.append(name)
     elif isinstance(node.func, ast.Attribute) and node.func.attr in BANNED_METHODS:
         # The query of a table is given a text; that of a CUDA event is given nothing, and that of an engine is SQL.
-        is_harmless = node.func.attr == "query" and (
-            not node.args or name.endswith(("engine.query", "self.query"))
-        )
+        is_harmless = node.func.attr == "query" and (not node.args or name in ENGINE_QUERIES)
         found += [] if is_harmless else [name]
     if name == "torch.load" and given.get("weights_only") == "True":
         found = []
