@@ -244,8 +244,9 @@ class EngineRuns:
         return self._link.rows(f"SELECT {_RUN_COLUMNS} FROM runs {which}", *_RUN_TYPES)
 
     def _look_at_labels(self, *, is_whole: bool) -> None:
-        # Versions are clocks of those who wrote them, so an old one may be new: all are compared.
-        which = "" if is_whole else f"WHERE version >= {max(0, self._labels_since - 86_400_000)} "
+        # Versions are clocks of those who wrote them: an old one may be new, and one far ahead must not hide the next.
+        since = min(self._labels_since, self._engine_time * 1000) - 86_400_000
+        which = "" if is_whole else f"WHERE version >= {max(0, since)} "
         rows = self._link.rows(
             f"SELECT run_id, max(version), argMax(labels, version), argMax(deleted, version) FROM labels {which}"
             "GROUP BY run_id",
