@@ -140,11 +140,11 @@ def test_an_announcement_that_names_a_path_is_refused():
         Announcement.decode(Announcement(folder="../run", boot_id=None, **known).encode().encode())
 
 
-def test_without_a_run_id_or_a_process_group_a_rank_writes_nothing_and_says_why(
+def test_without_a_run_id_or_a_process_group_a_rank_waits_for_nothing_and_says_why(
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.delenv("TELEMETRY_RUN_ID", raising=False)
-    monkeypatch.setattr(rank_folder, "_WAIT_FOR_RANK_ZERO_S", 0.1)
+    monkeypatch.setattr(rank_folder, "_WAIT_FOR_RANK_ZERO_S", 3600.0)
 
     log = rank_2(tmp_path / "b")
     log.log_step(0, train_loss=1.0)

@@ -84,6 +84,9 @@ def join_rank_zero(
         rank=rank.rank,
         run_id=options.run_id or given_run_id(display_name),
     )
+    if not has_process_group() and place.run_id is None and launch_id() is None:
+        # Nothing that rank 0 and this process have in common: waiting would not find it.
+        return None
     asking = Asking(key, timeout_s=_WAIT_FOR_RANK_ZERO_S, guard=guard) if has_process_group() else None
     began = time.monotonic()
     try:
