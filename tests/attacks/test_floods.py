@@ -154,6 +154,7 @@ def test_an_unfinished_request_is_disconnected(small):
         assert small.slow.recv(1) == b""
 
 
+@in_make_faults
 def test_half_open_connections_lock_no_one_out_and_print_nothing(small, record_property):
     before = printed(small)
     process = psutil.Process(small.process.pid)

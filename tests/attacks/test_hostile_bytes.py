@@ -32,9 +32,10 @@ def walked(tmp_path_factory):
         if not folder.exists():
             an_ordinary_run(root, folder.name)
         with (folder / "metrics.jsonl").open("ab") as file:
-            for record in list(odd_records(event))[:: longer(60, 1)]:
+            for record in list(odd_records(event))[:: longer(120, 1)]:
                 lines += file.write(as_line(record)) > 0
-    with (an_ordinary_run(root, "lines") / "metrics.jsonl").open("ab") as file:
+    folder = an_ordinary_run(root, "lines") if is_long() else root / "odd"
+    with (folder / "metrics.jsonl").open("ab") as file:
         file.writelines(LINES)
     harm = pickle.dumps(_Harm(str(mark)))
     for number, names in enumerate(

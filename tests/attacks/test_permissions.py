@@ -63,6 +63,7 @@ def test_only_the_owner_can_read_configuration_whatever_the_umask(everything, re
     record_property("measured", f"{count} files and folders under {len(UMASKS)} umasks, 0 for others")
 
 
+@in_make_faults
 def test_no_file_name_can_be_taken_in_advance(everything, record_property):
     """Each is made exclusively, or follows no link in a folder that is ours alone."""
     place, calls = everything

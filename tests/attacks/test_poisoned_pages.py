@@ -254,7 +254,10 @@ def test_a_tag_with_brackets_is_shown_as_it_is(logs):
 
 
 @pytest.mark.parametrize(
-    "asked", [("-inf", "inf"), ("nan", "1"), ("-1e308", "1e308"), ("1e400", "2e400"), ("0", "1e-320")]
+    "asked",
+    [("-inf", "inf"), ("nan", "1"), ("-1e308", "1e308"), ("1e400", "2e400"), ("0", "1e-320")][
+        :: longer(2, 1)
+    ],
 )
 def test_an_invalid_axis_range_breaks_no_page(logs, asked):
     write_run(logs, "r", labels=Labels(notes="n"))

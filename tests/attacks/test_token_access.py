@@ -238,6 +238,7 @@ def test_a_reader_sees_every_page_and_no_control(reader, owner, logs):
     assert controls & set(itertools.chain(*seen.values())) <= {"Save changes"}
 
 
+@in_make_faults
 def test_whatever_a_reader_sends_changes_nothing(reader, owner, logs, record_property):
     with owner.tab() as ours:
         # Every button that there is for who may steer, by the id that the server knows it by.

@@ -30,6 +30,7 @@ from tests.browser.browser_helpers import (
 )
 from tests.browser.growing_run import Training
 from tests.dashboard.run_folders import write_run
+from tests.lengths import in_make_faults
 
 _SOCKET = """host => {
     const socket = new WebSocket(`ws://${host}/_stcore/stream`);
@@ -131,6 +132,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert training.manifest.control["log_every_now"] == 50
 
 
+@in_make_faults
 def test_a_misspelt_name_leads_to_the_run_which_is_drawn_in_light_and_dark(shown, page):
     shown.open(page, "/overview", run="not-finit")
     main = page.locator('[data-testid="stMain"]')

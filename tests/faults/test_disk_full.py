@@ -180,6 +180,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     assert with_event(records, "end")
 
 
+@in_make_faults
 def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_reports(tmp_path, start):
     run = tmp_path / "run"
     child = start(PROGRAMS / "log_on_request.py", tmp_path, 1.0, 1)

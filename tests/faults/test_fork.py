@@ -10,7 +10,7 @@ import pytest
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import whole_run
 from tests.fork_server import A_TRAINING
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from tests.records import with_event
 from toolkit.runfolder.manifest import read_manifest
 
@@ -34,6 +34,7 @@ def test_a_child_forked_in_the_middle_of_a_call_does_not_hang_and_writes_nothing
 FORKS = longer(60, 500)
 
 
+@in_make_faults
 @pytest.mark.slow
 def test_forks_beside_a_thread_that_logs_disturb_nothing(tmp_path, start, record_property):
     ended = start(PROGRAMS / "fork_while_a_thread_logs.py", tmp_path, FORKS).end(200)

@@ -41,7 +41,7 @@ def test_kept_inputs_and_their_mutations_break_no_promise(name, record_property)
     outcome = fuzz(
         target,
         [path.read_bytes() for path in kept],
-        seconds=longer(0.25, 10.0),
+        seconds=longer(0.12, 10.0),
         seed=seed,
         most=longer(_EXECUTIONS, 10**9),
     )

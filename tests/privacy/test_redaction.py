@@ -479,7 +479,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
+@pytest.mark.parametrize("piece", HOSTILE[:: longer(3, 1)])
 def test_a_hostile_text_takes_no_long_time(piece):
     text = (piece * (64 * 1024 // len(piece) + 1))[: 64 * 1024]
 

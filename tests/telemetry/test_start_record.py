@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.lengths import in_make_faults
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
@@ -123,6 +124,7 @@ def test_a_configuration_that_raises_loses_no_more_than_itself():
     assert guard.counts == {"reading the configuration: RuntimeError": 1}
 
 
+@in_make_faults
 def test_a_configuration_that_has_no_end_is_cut_off():
     endless = []
     for _ in range(25):

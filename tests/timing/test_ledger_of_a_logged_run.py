@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.timing.history import read_run_time
@@ -30,6 +31,7 @@ def total(records, field, steps=None):
     )
 
 
+@in_make_faults
 def test_the_ledger_of_a_run_that_was_killed_twice_is_what_its_records_say(folder):
     records = read_records(folder)
     found = read_run_time(folder)

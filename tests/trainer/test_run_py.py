@@ -45,6 +45,7 @@ def test_a_training_prints_where_everything_is(train, records, tmp_path, capfd):
     assert (tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.safetensors").exists()
 
 
+@in_make_faults
 @pytest.mark.slow
 @pytest.mark.usefixtures("endless")
 def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):

@@ -16,6 +16,7 @@ from dashboard.access.allow_list import AllowList
 from dashboard.settings import DashboardSettings, PageAccess
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said
+from tests.lengths import longer
 
 PACKAGE = Path(dashboard.__file__).parent
 STORE = "data/local_store.py"
@@ -84,7 +85,7 @@ def test_no_page_changes_a_file_by_itself():
     ],
     ids=["token", "login"],
 )
-@pytest.mark.parametrize("page", ["runs", "overview", "config_notes", "settings_page"])
+@pytest.mark.parametrize("page", ["runs", "overview", "config_notes", "settings_page"][:: longer(3, 1)])
 def test_an_unauthenticated_page_shows_the_login_and_nothing_else(tmp_path, monkeypatch, access, page):
     logs = tmp_path / "logs"
     logs.mkdir()

@@ -13,7 +13,7 @@ from dashboard.data.local_store import LocalStore
 from dashboard.data.rank_grid import MAX_CELLS, RankCells
 from dashboard.data.run_store import RankGrid
 from tests.dashboard.run_folders import append, step_record, write_run
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from toolkit.runfolder import reader
 from toolkit.runfolder.layout import rank_file
 
@@ -109,6 +109,7 @@ def test_more_ranks_than_there_was_room_for_keep_their_values():
     assert grid.high[:, 1].tolist() == [rank + 1.0 for rank in range(300)]
 
 
+@in_make_faults
 def test_the_slow_one_of_a_thousand_ranks_is_found(tmp_path, store):
     def rank(slow):
         return {STEP_TIME: lambda step: slow * (1.0 + step % 7 / 100), "train_loss": float}

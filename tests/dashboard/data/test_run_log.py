@@ -15,6 +15,7 @@ import pytest
 from dashboard.data import run_log
 from dashboard.data.run_log import RunLog
 from tests.dashboard.run_folders import append, step_record, write_run
+from tests.lengths import in_make_faults
 from toolkit.runfolder import reader
 from toolkit.runfolder.metrics import MAX_METRICS
 
@@ -264,6 +265,7 @@ def test_what_is_no_file_is_said_and_not_waited_for(log, put, what):
     assert log.events(None, 10) == []
 
 
+@in_make_faults
 @posix
 def test_a_line_of_a_hundred_megabytes_is_passed_over_without_being_held(tmp_path):
     script = """

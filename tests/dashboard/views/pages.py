@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
+from streamlit import config
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
@@ -60,6 +61,8 @@ _NOT_SHOWN = frozenset(
 
 def open_page(page: str, run: str | None = None, /, **query: str) -> AppTest:
     """Open a page of the dashboard as a browser with this URL would."""
+    # As our launcher sets it: Streamlit would time each of its calls.
+    config.set_option("browser.gatherUsageStats", False)
     tab = AppTest.from_file(APP, default_timeout=120)
     for name, value in ({"run": run} if run is not None else {}).items() | query.items():
         tab.query_params[name] = value

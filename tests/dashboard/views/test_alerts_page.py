@@ -17,6 +17,7 @@ from dashboard.data.alerts import alerts_of
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.troubled_runs import steps, told
 from tests.dashboard.views.pages import badges, button, chart_data, charts, is_well, open_page, said
+from tests.lengths import in_make_faults
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.runfolder.control import read_request
 from toolkit.runfolder.labels import Labels, read_labels
@@ -199,6 +200,7 @@ def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
     assert charts(tab) == 1
 
 
+@in_make_faults
 def test_a_long_run_is_examined_in_slices_while_the_page_is_shown(logs, monkeypatch):
     monkeypatch.setattr(frame, "_FIRST_EXAMINE_S", 0.0)
     write_run(logs, "r", steps("divergence", count=3_000), sessions=(range(3_000),))

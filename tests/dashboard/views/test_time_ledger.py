@@ -13,6 +13,7 @@ from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.dashboard.views.pages import is_well, open_page, said
+from tests.lengths import in_make_faults
 
 
 def ledger_data(tab):
@@ -92,6 +93,7 @@ def test_a_run_without_steps_has_no_ledger(logs):
         assert "Time breakdown" not in said(tab)
 
 
+@in_make_faults
 def test_a_long_log_is_added_up_a_part_at_a_time_and_says_how_far_it_is(logs, monkeypatch):
     write_timed_run(logs, "r", sessions=(range(1, 1001),))
     monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 50)

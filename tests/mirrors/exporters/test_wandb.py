@@ -277,6 +277,7 @@ def test_a_killed_training_loses_nothing_that_wandb_was_given(tmp_path):
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [1]
 
 
+@in_make_faults
 def test_without_a_key_the_run_is_kept_offline_and_this_is_reported(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(client_module, "FINISH_TIMEOUT_S", PATIENCE_S)
     exporter = WandbExporter(tmp_path, "p", "n", "no-key")

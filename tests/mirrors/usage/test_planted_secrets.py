@@ -8,6 +8,7 @@ from contextlib import suppress
 import orjson
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.mirrors.messages.local_receivers import receiving
 from tests.mirrors.usage.posthog_server import all_bytes, arrived, reporting_to
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
@@ -86,6 +87,7 @@ def test_no_planted_value_is_in_any_event_that_arrives(tmp_path):
     assert leaks_in(all_bytes(server)) == []
 
 
+@in_make_faults
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("event", EVENTS)
 def test_no_planted_value_passes_the_list_under_any_property(event):

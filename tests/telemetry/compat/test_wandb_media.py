@@ -252,6 +252,7 @@ def test_gradients_and_parameters_are_counted_at_each_nth_batch(begin):
     assert {histogram["global_step"] for histogram in histograms} <= {3, 4, 7, 8, 9}
 
 
+@in_make_faults
 def test_a_watched_model_trains_to_the_same_weights(begin):
     torch = pytest.importorskip("torch")
     plain = train(two_layers(), 20, log=False)

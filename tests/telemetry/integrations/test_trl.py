@@ -7,6 +7,7 @@ import math
 import pytest
 
 from tests.lazy_module import LazyModule
+from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
@@ -84,6 +85,7 @@ def test_fine_tuning_brings_its_entropy_and_accuracy(tmp_path):
     assert found["end"][0]["telemetry_errors"] == 0
 
 
+@in_make_faults
 def test_preferences_bring_their_rewards_and_margins(tmp_path):
     examples = datasets.Dataset.from_list([{"prompt": QUESTION, "chosen": RIGHT, "rejected": WRONG}] * 4)
     trainer = trl.DPOTrainer(

@@ -180,6 +180,7 @@ def test_what_an_evaluation_generates_is_collected_as_such(grpo):
         assert evaluation["eval_reward"] == mean(found, "reward")
 
 
+@in_make_faults
 def test_rloo_is_collected_like_grpo_and_no_more_than_the_buffer_holds(tmp_path):
     config = arguments(
         tmp_path, trl.RLOOConfig, beta=0.0, num_generations=2, max_completion_length=4, max_steps=1
@@ -270,6 +271,7 @@ def test_answers_have_their_label_and_their_own_reward(tmp_path):
     assert len({one["reward"] for one in of_step(run, 4)}) > 2, "they are not means"
 
 
+@in_make_faults
 @pytest.mark.parametrize("kind", ["orpo", "cpo"])
 def test_the_trainers_without_a_reference_have_their_pairs_and_rewards(tmp_path, kind):
     if kind == "orpo":

@@ -7,6 +7,7 @@ import inspect
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.event_reader import events, spans, train
 from toolkit.core.guard import MisuseError
@@ -346,6 +347,7 @@ def test_a_phase_around_a_generator_lasts_as_long_as_it_is_iterated(log, clock):
     assert spans(log, "data_loading")[0]["duration"] == pytest.approx(2.0)
 
 
+@in_make_faults
 def test_errors_in_every_step_do_not_fill_the_disk(log):
     for _ in range(300):
         with pytest.raises(ValueError), log.training.forward():
