@@ -129,9 +129,24 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    # Many tests end with a collection of garbage: what was imported is not looked through each time.
+    _leave_out_of_garbage_collection()
+
+
+def pytest_runtest_logfinish():
+    if len(sys.modules) > _frozen_modules + 200:
+        _leave_out_of_garbage_collection()
+
+
+_frozen_modules = 0
+
+
+def _leave_out_of_garbage_collection():
+    # Many tests, and every training of a Trainer, end with a collection of garbage: what was imported is not looked
+    # through each time.
+    global _frozen_modules
     gc.collect()
     gc.freeze()
+    _frozen_modules = len(sys.modules)
 
 
 def _folder(item):
