@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,12 +12,17 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
 from toolkit.runfolder.control import (
+    MAX_BYTES,
     ControlRefused,
     ControlRequest,
     decode_request,
+    deliver,
+    encode_body,
     encode_request,
+    new_request,
     peek,
     read_request,
+    request_with_body,
     write_request,
 )
 
@@ -106,6 +112,60 @@ def test_a_request_is_not_written_through_a_linked_folder(folder, tmp_path):
 
     with pytest.raises(ControlRefused, match="link"):
         write_request(tmp_path / "link", log_every=100)
+
+
+def test_a_request_that_was_made_elsewhere_is_delivered_as_it_is(folder):
+    made = new_request(log_every=100, actions=["save"], knobs={"lr": 0.5}, run_id="r1", now=1000.25)
+    body = encode_body(made)
+    assert sorted(json.loads(body)) == ["actions", "knobs", "log_every"]
+    again = request_with_body(body, request_id=made.id, timestamp=1000.25, expires=1600.25, run_id="r1")
+
+    deliver(folder, again)
+
+    assert read_request(folder) == again == made
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"log_every": 5, "log_every": 6}',
+        b'{"log_every": 5, "id": "x"}',
+        b'{"log_every": 5, "expires": 9}',
+        b'{"log_every": 5, "lr": 9}',
+        b'{"log_every": NaN}',
+        b'{"knobs": {"x": "' + b"y" * MAX_BYTES + b'"}}',
+        b"[" * 50_000,
+    ],
+)
+def test_a_body_that_asks_for_nothing_or_for_more_is_refused(body):
+    with pytest.raises(ControlRefused):
+        request_with_body(body, request_id="x", timestamp=1.0, expires=2.0, run_id="r1")
+
+
+@posix
+def test_nothing_is_delivered_to_a_folder_whose_run_would_refuse_it(folder, tmp_path):
+    made = new_request(log_every=100)
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(ControlRefused, match="link"):
+        deliver(tmp_path / "link", made)
+    folder.chmod(0o777)
+    with pytest.raises(ControlRefused, match=r"can be written by others \(mode 0777\)"):
+        deliver(folder, made)
+    folder.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, -1)
+        with pytest.raises(ControlRefused, match=r"belongs to another user \(uid 12345\)"):
+            deliver(folder, made)
+        os.chown(folder, 0, -1)
+    large = replace(made, knobs={f"x{number}": "\u20ac" * 1024 for number in range(60)})
+    with pytest.raises(ControlRefused, match="more than 65536"):
+        deliver(folder, large)
+
+    assert os.listdir(folder) == []
 
 
 names = st.sampled_from(["save", "lr_scale", "x", "Mode2", "a" * 64])

@@ -38,6 +38,7 @@ FIELDS: Final = ("id", "timestamp", "expires", "run_id", "log_every", "actions",
 """The keys of a control file that are not knobs."""
 
 _PLAIN_FIELDS = frozenset({"log_every", "timestamp", "run_id"})
+_BODY_FIELDS = frozenset({"log_every", "actions", "knobs"})
 _MAX_ID = 128
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+@-]{0,127}\Z")
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:+@-]")
@@ -92,6 +93,29 @@ def write_request(
         ControlRefused: the request is malformed or asks for nothing, or the folder is a link.
         OSError: the file cannot be written.
     """
+    request = new_request(
+        log_every=log_every, actions=actions, knobs=knobs, expires_in_s=expires_in_s, run_id=run_id, now=now
+    )
+    if not stat.S_ISDIR(os.lstat(run_folder).st_mode):
+        raise ControlRefused(f"{run_folder} is not a run folder, or is a link to one")
+    _write(run_folder, request)
+    return request
+
+
+def new_request(
+    *,
+    log_every: int | None = None,
+    actions: Sequence[str] = (),
+    knobs: Mapping[str, KnobValue] | None = None,
+    expires_in_s: float | None = 600.0,
+    run_id: str | None = None,
+    now: float | None = None,
+) -> ControlRequest:
+    """Return a request with a new id.
+
+    Raises:
+        ControlRefused: it is malformed or asks for nothing.
+    """
     timestamp = time.time() if now is None else now
     content: dict[str, Any] = {"id": os.urandom(8).hex(), "timestamp": timestamp}
     if expires_in_s is not None:
@@ -105,12 +129,42 @@ def write_request(
     if knobs:
         content["knobs"] = dict(knobs)
     # Parse it as the run would, so that nothing is written that it could not read.
-    request = _request(content, file_time=timestamp)
-    if not stat.S_ISDIR(os.lstat(run_folder).st_mode):
-        raise ControlRefused(f"{run_folder} is not a run folder, or is a link to one")
+    return _request(content, file_time=timestamp)
+
+
+def deliver(run_folder: Path, request: ControlRequest) -> None:
+    """Hand a request that was made elsewhere to the run in `run_folder`, in place of anything asked before.
+
+    Raises:
+        ControlRefused: the run would refuse it: the request is malformed or too large, or the folder belongs to
+            another user or can be written by others.
+        OSError: the file cannot be written.
+    """
+    decode_request(encode_request(request))
+    require_own_folder(run_folder)
+    _write(run_folder, request)
+
+
+def require_own_folder(run_folder: Path) -> None:
+    """Check that the run in `run_folder` would accept a control file from this user.
+
+    Raises:
+        ControlRefused: it would not.
+        OSError: the file system did not answer.
+    """
+    status = os.lstat(run_folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise ControlRefused("the run folder is a link or no folder")
+    if this_user() is not None:
+        _require_ours(status, "the run folder")
+
+
+def _write(run_folder: Path, request: ControlRequest) -> None:
+    data = encode_request(request)
+    if len(data) > MAX_BYTES:
+        raise ControlRefused(f"the request has {len(data)} bytes, more than {MAX_BYTES}", request.id)
     # Durable, because a crash may leave the new name on an empty file otherwise.
-    replace_file(run_folder / CONTROL, encode_request(request), mode=0o600, durable=True)
-    return request
+    replace_file(run_folder / CONTROL, data, mode=0o600, durable=True)
 
 
 def peek(run_folder: Path) -> Signature | None:
@@ -149,15 +203,45 @@ def read_request(run_folder: Path) -> ControlRequest | None:
 def encode_request(request: ControlRequest) -> bytes:
     """Return `request` as the content of a control file."""
     content: dict[str, Any] = {"id": request.id, "timestamp": request.timestamp}
-    for key in ("expires", "run_id", "log_every"):
+    for key in ("expires", "run_id"):
         value = getattr(request, key)
         if value is not None:
             content[key] = value
+    return json.dumps({**content, **_wishes(request)}, allow_nan=False).encode()
+
+
+def encode_body(request: ControlRequest) -> bytes:
+    """Return what `request` asks for, without its id and times."""
+    return json.dumps(_wishes(request), allow_nan=False).encode()
+
+
+def request_with_body(
+    body: bytes, *, request_id: str, timestamp: float, expires: float, run_id: str
+) -> ControlRequest:
+    """Return the request that asks for `body`, as `encode_body` returned it.
+
+    Raises:
+        ControlRefused: it is too large, or not a request.
+    """
+    if len(body) > MAX_BYTES:
+        raise ControlRefused(f"the request has {len(body)} bytes, more than {MAX_BYTES}")
+    content = _parse(body)
+    unknown = sorted(content.keys() - _BODY_FIELDS)
+    if unknown:
+        raise ControlRefused(f"{_shown(unknown[0])} is not a field of a request")
+    known = {"id": request_id, "timestamp": timestamp, "expires": expires, "run_id": run_id}
+    return _request({**content, **known}, file_time=None)
+
+
+def _wishes(request: ControlRequest) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if request.log_every is not None:
+        content["log_every"] = request.log_every
     if request.actions:
         content["actions"] = list(request.actions)
     if request.knobs:
         content["knobs"] = dict(request.knobs)
-    return json.dumps(content, allow_nan=False).encode()
+    return content
 
 
 def decode_request(data: bytes) -> ControlRequest:
