@@ -136,6 +136,12 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         help="CA that signed the certificate of --store (default: the system's)",
     )
     parser.add_argument(
+        "--request-key",
+        type=_file,
+        metavar="FILE",
+        help="control runs of --store: sign requests with the key in FILE, which their shippers share",
+    )
+    parser.add_argument(
         "--port",
         type=_port,
         metavar="N",
@@ -203,9 +209,14 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     if chosen.store is not None:
         if chosen.log_dir:
             parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
-        engine = EngineSettings(url=chosen.store, password_file=chosen.password_file, ca=chosen.ca)
-    elif chosen.password_file is not None or chosen.ca is not None:
-        parser.error("--password-file and --ca need --store")
+        engine = EngineSettings(
+            url=chosen.store,
+            password_file=chosen.password_file,
+            ca=chosen.ca,
+            request_key=chosen.request_key,
+        )
+    elif any(file is not None for file in (chosen.password_file, chosen.ca, chosen.request_key)):
+        parser.error("--password-file, --ca and --request-key need --store")
     return LaunchOptions(
         settings=DashboardSettings(log_dirs=log_dirs, read_only=chosen.read_only, engine=engine),
         host=chosen.host,
@@ -261,6 +272,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
 def _check_engine(engine: EngineSettings) -> None:
     from toolkit.fleet.engine import Engine, EngineError
     from toolkit.fleet.schema import require_tables
+    from toolkit.fleet.signed_requests import read_key
 
     try:
         address = address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca)
@@ -271,6 +283,11 @@ def _check_engine(engine: EngineSettings) -> None:
             connection.close()
     except (AddressError, EngineError) as error:
         raise LaunchError(f"--store: {_printable(str(error))}", _BAD_OPTION) from error
+    try:
+        if engine.request_key is not None:
+            read_key(engine.request_key)
+    except AddressError as error:
+        raise LaunchError(f"--request-key: {_printable(str(error))}", _BAD_OPTION) from error
 
 
 def _page_access(access: Access) -> PageAccess:

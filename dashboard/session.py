@@ -16,6 +16,7 @@ from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
 from dashboard.settings import DashboardSettings, EngineSettings
 from toolkit.fleet.address import address_of, read_password
+from toolkit.fleet.signed_requests import read_key
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 SMOOTHINGS: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
@@ -47,6 +48,7 @@ def _store(
             read_only=read_only,
             read_only_reason=_viewer_reason,
             visitor=_visitor,
+            request_key=None if engine.request_key is None else read_key(engine.request_key),
         )
     return LocalStore(
         [Path(path) for path in log_dirs],

@@ -72,6 +72,8 @@ class EngineSettings:
     url: str
     password_file: Path | None = None
     ca: Path | None = None
+    request_key: Path | None = None
+    """The file with the key that signs requests to runs; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +137,11 @@ def _parse_engine(text: str) -> EngineSettings | None:
         return None
     try:
         found = json.loads(text)
-        url, password_file, ca = (found[name] for name in ("url", "password_file", "ca"))
-        return EngineSettings(
-            url=url,
-            password_file=None if password_file is None else Path(password_file),
-            ca=None if ca is None else Path(ca),
-        )
+        files = {
+            name: None if found[name] is None else Path(found[name])
+            for name in ("password_file", "ca", "request_key")
+        }
+        return EngineSettings(url=found["url"], **files)
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{STORE_VARIABLE} must be what the launcher wrote, got {text!r}") from error
 

@@ -293,7 +293,9 @@ def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]
         if answer is None:
             sent = ago(time.time() - request["at"])
             card = store.card(key)
-            state = "pending" if card.live else f"no answer, the run is now {md(card.status.name)}"
+            state = md(store.delivery(key, request["id"]).text)
+            if not card.live:
+                state = f"no answer, the run is now {md(card.status.name)}"
             st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, sent {sent}]]")
         else:
             st.markdown(f":small[{_icon(answer)} {md(request['what'])}: {describe(answer)}]")
@@ -302,7 +304,8 @@ def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]
 def is_pending(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the run may still answer one of `requests`."""
     answers = _answers_to(store, key, requests)
-    return any(request["id"] not in answers for request in requests) and store.card(key).live
+    unanswered = [request["id"] for request in requests if request["id"] not in answers]
+    return store.card(key).live and not all(store.delivery(key, each).is_over for each in unanswered)
 
 
 def _answers_to(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> dict[str, Record]:

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 from dashboard.data.engine_columns import EngineLog, load_together
 from dashboard.data.engine_link import PATIENCE_S, EngineLink
 from dashboard.data.engine_rank_grid import rank_grid_of
+from dashboard.data.engine_requests import EngineRequests
 from dashboard.data.engine_runs import EngineRun, EngineRuns
 from dashboard.data.engine_source import Commits, EngineSource, KeptLines
 from dashboard.data.formatting import clean
@@ -21,6 +22,7 @@ from dashboard.data.run_listing import now
 from dashboard.data.run_search import Word, page_of, parse, select_runs
 from dashboard.data.run_store import (
     CacheState,
+    Delivery,
     Feed,
     Health,
     RankGrid,
@@ -49,7 +51,6 @@ _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted, and asked for again when needed."""
-_NO_REQUESTS: Final = "This store does not deliver requests: the run is controlled on its own node."
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
 
@@ -64,15 +65,20 @@ class ClickHouseStore(StoreQueries):
         read_only: bool = False,
         read_only_reason: Callable[[], str | None] = lambda: None,
         visitor: Callable[[], str] = lambda: "",
+        request_key: bytes | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """Show the runs at `address`; `visitor` returns who makes a change, for the record."""
+        """Show the runs at `address`; `visitor` returns who makes a change, for the record.
+
+        Requests to runs are signed with `request_key`; without it there are none.
+        """
         super().__init__()
         self.read_only = read_only
         self._read_only_reason = read_only_reason
         self._visitor = visitor
         self._link = EngineLink(address, patience_s=patience_s)
         self._runs = EngineRuns(self._link)
+        self._requests = EngineRequests(self._link, self._runs, request_key)
         self._commits = Commits(self._link)
         self._kept = KeptLines()
         self._logs: dict[tuple[str, int], EngineLog] = {}
@@ -153,7 +159,7 @@ class ClickHouseStore(StoreQueries):
             start=newest[0] if newest else self._first_record(key),
             environment=environment[0] if environment else {},
             writable=self._write_refusal() is None,
-            control_refusal=_NO_REQUESTS,
+            control_refusal=self._requests.refusal(run),
         )
 
     def _first_record(self, key: str) -> dict[str, Any]:
@@ -251,11 +257,20 @@ class ClickHouseStore(StoreQueries):
 
     # ------------------------------------------------------------ requests and labels
 
-    def ask(self, key: str, request: Mapping[str, Any]) -> str:  # noqa: ARG002 - refused
-        """Refuse: requests are not delivered yet."""
+    def ask(self, key: str, request: Mapping[str, Any]) -> str:
+        """Send a signed request to the run's node and return its id."""
         self._require_write_access()
-        self._find(key)
-        raise Refused(_NO_REQUESTS)
+        run, card = self._find(key), self.card(key)
+        refusal = self._requests.refusal(run)
+        if refusal is not None:
+            raise Refused(refusal)
+        if not card.live:
+            raise Refused(f"the run is {card.status.name} and cannot answer requests")
+        return self._requests.ask(run, request, by=self._visitor())
+
+    def delivery(self, key: str, request_id: str) -> Delivery:
+        """Return whether a request that the run has not answered was delivered."""
+        return self._requests.delivery(self._find(key), request_id)
 
     def label(self, key: str, labels: Labels) -> None:
         """Save name, tags and notes of a run in the engine."""

@@ -34,7 +34,7 @@ _LOOK_EVERY_S: Final = 1.0
 _ALL_EVERY_S: Final = 600.0
 _OVERLAP_S: Final = 60
 """Rows may become visible a little after they were stamped, and shards have clocks of their own."""
-_SILENT_S: Final = 60
+SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
 _END_BYTES: Final = 64 * 1024
 _ENDS_AT_ONCE: Final = 50
@@ -110,7 +110,7 @@ class EngineRun:
         return replace(card, place=self.place, path=None)
 
     def _status(self, engine_time: float) -> Status:
-        if self.status.name in (RUNNING, STALLED) and engine_time - self.received > _SILENT_S:
+        if self.status.name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
             return Status(name=LOST, why=f"{self.node} is silent since {clock(self.received)}", sure=False)
         return self.status
 
@@ -127,6 +127,8 @@ class EngineRuns:
         """Runs without a manifest whose first and last records were not read yet."""
         self._looked_at = self._all_at = -1e9
         self._engine_time = 0
+        self.clock_ahead_s = 0.0
+        """How far this machine's clock is ahead of the engine's, to a second."""
         self._labels_since = 0
         self.is_truncated = False
         self.problem: str | None = None
@@ -222,6 +224,7 @@ class EngineRuns:
 
     def _look(self) -> None:
         engine_time = int(self._link.rows("SELECT toUInt32(now())", "UInt32")[0][0])
+        self.clock_ahead_s = time.time() - engine_time - 0.5
         is_whole = time.monotonic() - self._all_at > _ALL_EVERY_S
         since = 0 if is_whole else self._engine_time - _OVERLAP_S
         self._look_at_labels(is_whole=is_whole)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -229,6 +229,19 @@ class RunMeta:
     """Whether labels and requests of this run can be written."""
     control_refusal: str | None = None
     """Why this store delivers no requests, as a sentence; None if it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What is known of a request that the run has not answered."""
+
+    text: str
+    """As shown behind what was asked."""
+    is_over: bool
+    """Whether no answer can come any more."""
+
+
+PENDING: Final = Delivery(text="pending", is_over=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,6 +589,9 @@ class RunStore(Protocol):
         Raises:
             Refused: the run cannot be controlled, or the request is invalid.
         """
+
+    def delivery(self, key: str, request_id: str) -> Delivery:
+        """Return what is known of a request that the run has not answered."""
 
     def label(self, key: str, labels: Labels) -> None:
         """Save a run's name, tags, notes and whether it is archived. Raises Refused if they cannot be written."""

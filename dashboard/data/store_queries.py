@@ -18,6 +18,8 @@ from dashboard.data.record_source import RecordSource
 from dashboard.data.run_analysis import RunFindings, RunLedger
 from dashboard.data.run_listing import now
 from dashboard.data.run_store import (
+    PENDING,
+    Delivery,
     Floats,
     MetricInfo,
     Refused,
@@ -49,6 +51,10 @@ class StoreQueries:
         self._findings: dict[str, RunFindings] = {}
         self._ledgers: dict[str, RunLedger] = {}
         self._completions: dict[str, CompletionReader] = {}
+
+    def delivery(self, key: str, request_id: str) -> Delivery:  # noqa: ARG002 - a file is delivered at once
+        """Return that a request waits for its answer."""
+        return PENDING
 
     @abstractmethod
     def _log(self, key: str, rank: int = 0) -> ColumnQueries:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.fleet.engines import Embedded, NoEngine
+from tests.fleet.requests_to_runs import Node, make_live_run
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.fleet.lag import Lag, lags_of
@@ -79,7 +80,7 @@ FORBIDDEN = (
 )
 
 
-def test_the_shipper_can_ship_and_verify_and_nothing_else(filled, engine_as):
+def test_the_shipper_can_ship_verify_and_deliver_and_nothing_else(filled, engine_as, tmp_path):
     engine = engine_as("ship")
     folder = filled[1] / "of-x"
     append(folder, range(10, 15))
@@ -91,6 +92,11 @@ def test_the_shipper_can_ship_and_verify_and_nothing_else(filled, engine_as):
     connection = Engine(engine.address())
     assert [lag.bytes for lag in lags_of(connection, [filled[1]])] == [0, 0]
     assert len(list(Lag.shippers(connection))) == 1
+    asked = make_live_run(tmp_path, "asked")
+    node = Node(engine, tmp_path)
+    assert node.said == []
+    deliveries = connection.rows("SELECT run_id, state FROM telemetry.deliveries", "String", "String")
+    assert deliveries == [(id_of(asked), "")]
     _refuses(
         connection,
         *FORBIDDEN,
@@ -108,7 +114,12 @@ def test_the_page_reads_everything_and_writes_labels_and_requests(engine_as):
     )
     connection.query("INSERT INTO requests (run_id, id, created) VALUES ('x', '1', '2026-01-01')")
 
-    _refuses(connection, *FORBIDDEN, "INSERT INTO telemetry.records (run_id, line) VALUES ('x', 'y')")
+    _refuses(
+        connection,
+        *FORBIDDEN,
+        "INSERT INTO telemetry.records (run_id, line) VALUES ('x', 'y')",
+        "INSERT INTO telemetry.deliveries (run_id, id) VALUES ('x', '')",
+    )
 
 
 def test_a_reader_pulls_and_writes_nothing(filled, engine_as, tmp_path):

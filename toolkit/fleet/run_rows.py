@@ -183,10 +183,11 @@ def _is_final(status: Status) -> bool:
 
 def _essence(run: RunFolder) -> tuple[Any, ...]:
     """Return what of a manifest is sent at once when it changes: all but the heartbeat of every few seconds."""
-    latest = run.manifest.latest if run.manifest is not None else None
-    if latest is None or latest.status != RUNNING:
+    manifest = run.manifest
+    latest = manifest.latest if manifest is not None else None
+    if manifest is None or latest is None or latest.status != RUNNING:
         return (run.folder, run.signature)
-    return (run.folder, latest.session, latest.status)
+    return (run.folder, latest.session, latest.status, manifest.control)
 
 
 def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> dict[str, Any]:

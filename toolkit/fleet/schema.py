@@ -105,6 +105,13 @@ _TABLES: Final = (
         key="(run_id, id)",
     ),
     _Table(
+        name="deliveries",
+        columns="""project {LC}, run_id String, id String, version UInt64, node {LC}, key_id String, state String,
+            received DateTime DEFAULT now(), created Date""",
+        engine="ReplacingMergeTree(version)",
+        key="(run_id, id)",
+    ),
+    _Table(
         name="objects",
         columns="""project {LC}, run_id String, path String, sha256 String, bytes UInt64, version UInt64,
             created Date""",
@@ -288,11 +295,11 @@ def grants(database: str, cluster: str | None) -> str:
         "-- telemetry_ship: writes on the nodes. It reads what it has written, to resume and to verify.",
         *(
             f"GRANT INSERT ON {table} TO telemetry_ship;"
-            for table in on(INBOX, "commits", "runs", "labels", "objects", "shippers")
+            for table in on(INBOX, "commits", "runs", "labels", "deliveries", "objects", "shippers")
         ),
         *(
             f"GRANT SELECT ON {table} TO telemetry_ship;"
-            for table in on("records", "points", "metrics", "commits", "requests", "shippers")
+            for table in on("records", "points", "metrics", "commits", "requests", "deliveries", "shippers")
         ),
         "GRANT SELECT ON system.clusters TO telemetry_ship;",
         *(f"GRANT SELECT(run_id, version) ON {table} TO telemetry_ship;" for table in on("runs")),

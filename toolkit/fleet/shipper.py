@@ -25,6 +25,7 @@ from toolkit.fleet.commits import (
     newest_commits,
     strays_behind,
 )
+from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
 from toolkit.fleet.shards import Shards
@@ -49,6 +50,8 @@ _CRC_AT_ONCE: Final = 256 * 1024 * 1024
 _DAY_S: Final = 86_400
 _EVERYWHERE: Final = -1
 """Stands for no shard in particular."""
+_REQUESTS: Final = -2
+"""Stands for the requests of shard 0, and what is below it for those of the next shards."""
 
 _COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
 _REPLACED: Final = "the file was truncated or replaced"
@@ -84,7 +87,9 @@ class Shipper:
         *,
         node: str | None = None,
         say: Callable[[str], None] | None = None,
+        request_key: bytes | None = None,
     ) -> None:
+        """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
         self.engine = engine
         self.node = node or node_name()
         self.totals = Totals()
@@ -98,6 +103,7 @@ class Shipper:
         self._next_report = 0.0
         self._next_recheck: dict[int, float] = {}
         self._keep_days = 0
+        self._courier = None if request_key is None else Courier(request_key, self.node, self._failure)
 
     # ------------------------------------------------------------ what commands call
 
@@ -145,13 +151,19 @@ class Shipper:
         """Ship until `stop` is set. What fails is tried again, with pauses; nothing is given up."""
         while not stop.is_set():
             begin = time.monotonic()
-            has_more = self.ship_some()
-            self._report(all_runs=False)
-            self._verify_when_due()
+            has_more = self.ship_round()
             if after_round is not None:
                 after_round()
             if not has_more:
                 stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
+
+    def ship_round(self) -> bool:
+        """Do once what `run` does again and again; return whether there is more to do now."""
+        has_more = self.ship_some()
+        self._report(all_runs=False)
+        self._deliver_requests()
+        self._verify_when_due()
+        return has_more
 
     def ship_some(self) -> bool:
         """Look for new lines and send a batch to each shard that has some; return whether there is more to do now."""
@@ -428,6 +440,16 @@ class Shipper:
                         behind=self.behind,
                         last_error=self.totals.last_error,
                     )
+
+    def _deliver_requests(self) -> None:
+        if self._courier is None:
+            return
+        for shard in sorted({run.shard for run in self.runs.values()}):
+            # Not the shard's own pause: lines are shipped although requests cannot be read.
+            with self._trying(_REQUESTS - shard) as is_ready:
+                if is_ready:
+                    runs = [run for run in self.runs.values() if run.shard == shard]
+                    self._courier.deliver(self._engine(shard), runs)
 
     @contextmanager
     def _trying(self, shard: int) -> Iterator[bool]:

@@ -14,6 +14,7 @@ from dashboard import session
 from dashboard.data.completions import FoundCompletions, completion_of
 from dashboard.data.run_search import page_of, select_runs
 from dashboard.data.run_store import (
+    PENDING,
     CurveSegment,
     Feed,
     Health,
@@ -231,6 +232,9 @@ class MemoryStore:
     def ask(self, key, request):
         self.asked.append((key, dict(request)))
         return f"request-{len(self.asked)}"
+
+    def delivery(self, key, request_id):
+        return PENDING
 
     def label(self, key, labels):
         self.labels[key] = labels

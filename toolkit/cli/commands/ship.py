@@ -20,6 +20,7 @@ from toolkit.fleet.lag import Lag, lags_of
 from toolkit.fleet.last_values import MetricsServer, host_and_port, metrics_text
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.signed_requests import read_key
 
 LATE_S: Final = 60.0
 """A shipper that has not shipped a record for this long is behind."""
@@ -55,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_days,
         default=0,
         help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
+    )
+    parser.add_argument(
+        "--deliver-requests",
+        metavar="KEYFILE",
+        type=Path,
+        help="deliver requests from pages to the runs here, if they are signed with this key "
+        "(default: none are delivered; see docs/fleet.md)",
     )
     parser.add_argument(
         "--metrics",
@@ -118,8 +126,12 @@ def _age(lag: Lag) -> float:
 
 
 def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> int:
-    shipper = Shipper(Engine(address), folders, say=_say)
-    if args.once or args.verify:
+    is_short = args.once or args.verify
+    if args.deliver_requests is not None and is_short:
+        return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
+    key = None if args.deliver_requests is None else read_key(args.deliver_requests)
+    shipper = Shipper(Engine(address), folders, say=_say, request_key=key)
+    if is_short:
         shipper.start()
         shipper.ship_all()
         if args.verify:

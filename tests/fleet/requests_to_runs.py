@@ -1,0 +1,113 @@
+"""Requests in the engine, live runs that take them, and shippers that deliver them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from tests.fleet.engines import ROOT
+from tests.fleet.shipped_runs import make_run, write
+from toolkit.fleet.engine import Engine
+from toolkit.fleet.native_block import native_block
+from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.signed_requests import SignedRequest
+from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+
+KEY = b"k" * 16 + bytes(range(65, 97))
+
+
+def write_key(folder: Path, key: bytes = KEY) -> Path:
+    path = folder / "control.key"
+    path.write_bytes(key + b"\n")
+    path.chmod(0o600)
+    return path
+
+
+def make_live_run(log_dir: Path, name: str) -> Path:
+    """Return the folder of a run that is this process's; it answers nothing by itself."""
+    folder = make_run(log_dir, name, lines=3)
+    folder.chmod(0o700)
+    manifest = read_manifest(folder)
+    now = time.time()
+    session = replace(manifest.latest, pid=os.getpid(), started=now - 1, status="running")
+    write_manifest(
+        folder,
+        replace(
+            manifest,
+            sessions=(session,),
+            heartbeat=Heartbeat(time=now, seq=3, global_step=3),
+            control={
+                "log_every": {"low": 5, "high": 2000},
+                "log_every_now": 10,
+                "actions": ["stop"],
+                "knobs": {},
+            },
+        ),
+    )
+    return folder
+
+
+def answer(folder: Path, request_id: str) -> None:
+    """Write the run's answer to a request."""
+    record = {"event": "control_change", "time": time.time(), "seq": 9, "session": 1, "id": request_id}
+    write(folder, json.dumps({**record, "status": "applied"}).encode() + b"\n")
+
+
+def put(
+    engine, run_id: str, request_id: str, *, key: bytes = KEY, mac: bytes | None = None, **changed
+) -> None:
+    """Insert a request; `changed` fields are signed as they are."""
+    now = time.time()
+    fields = {"asked": now, "expires": now + 600, "by": b"ann", "body": b'{"log_every": 20}', **changed}
+    row = SignedRequest(run_id=run_id.encode(), id=request_id.encode(), **fields)
+    put_row(engine, replace(row, mac=row.signature(key) if mac is None else mac))
+
+
+def put_row(engine, row: SignedRequest) -> None:
+    block = native_block(
+        [
+            ("project", "String", [b""]),
+            *((name, "String", [getattr(row, name)]) for name in ("run_id", "id", "by", "body", "mac")),
+            *((name, "Float64", [getattr(row, name)]) for name in ("asked", "expires")),
+            ("created", "Date", [20_717]),
+        ]
+    )
+    connection = Engine(engine.address())
+    connection.insert(
+        "requests", ("project", "run_id", "id", "by", "body", "mac", "asked", "expires", "created"), block
+    )
+    connection.close()
+
+
+class Node:
+    """A shipper that delivers requests, in this process, a round at a time."""
+
+    def __init__(self, engine, logs: Path, key: bytes = KEY) -> None:
+        self.said: list[str] = []
+        self.shipper = Shipper(Engine(engine.address()), [logs], say=self.said.append, request_key=key)
+        self.shipper.start()
+        self.round()
+
+    def round(self) -> None:
+        while self.shipper.ship_round():
+            pass
+
+
+def start_shipper(engine, logs: Path, key_file: Path) -> subprocess.Popen[str]:
+    """Start `telemetry ship` with the key."""
+    hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "toolkit.cli.main", "ship", str(logs)),
+            *("--to", f"clickhouse://{hosts}/telemetry", "--deliver-requests", str(key_file)),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
