@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import pytest
 
@@ -93,6 +94,56 @@ def test_a_part_that_an_earlier_session_still_writes_is_left_alone(two_nodes, mo
     assert earlier.run_folder == part
     assert log.run_folder == part.with_name("run@B-2")
     assert "run@B is still being written" in caplog.text
+
+
+def test_without_variables_of_a_launcher_the_ranks_of_a_node_have_one_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_folder, "_WAIT_FOR_FOLDER_S", 0.0)
+    monkeypatch.setattr(sessions, "WAIT_FOR_OTHERS_S", 3600.0)
+    monkeypatch.setenv("TELEMETRY_RUN_ID", RUN_ID)
+    monkeypatch.setenv("TELEMETRY_NODE", "B")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    loggers = [
+        TelemetryLogger("run", log_dir=tmp_path, log_every=1, ranks="all", system=False, rank=Rank(rank, 5))
+        for rank in (2, 3, 4)
+    ]
+    for log in loggers:
+        log.log_step(0, train_loss=1.0)
+        assert log.flush()
+    for log in reversed(loggers):
+        log.close()
+
+    assert {log.run_folder for log in loggers} == {tmp_path / "run@B"}
+    assert sorted(path.name for path in (tmp_path / "run@B" / "ranks").iterdir()) == [
+        *("00002.jsonl", "00003.jsonl", "00004.jsonl")
+    ]
+
+
+def test_parts_that_are_still_written_are_waited_for_once(two_nodes, monkeypatch):
+    _, part = two_nodes
+    monkeypatch.setattr(sessions, "WAIT_FOR_OTHERS_S", 0.1)
+    asked = []
+    still_locked = rank_folder.still_locked
+    monotonic = time.monotonic
+
+    def took_long(folder):
+        asked.append(folder.name)
+        found = still_locked(folder)
+        monkeypatch.setattr(rank_folder.time, "monotonic", lambda: monotonic() + 100.0 * len(asked))
+        return found
+
+    monkeypatch.setattr(rank_folder, "still_locked", took_long)
+    opened = []
+    for launch in ("1", "2", "3"):
+        monkeypatch.setenv("MASTER_PORT", launch)
+        opened.append(rank_2(part.parent))
+        opened[-1].log_step(30, train_loss=1.0)
+        assert opened[-1].flush()
+        wait_until(lambda: is_being_written(opened[-1].run_folder / "ranks" / "00002.jsonl"))
+    for log in reversed(opened):
+        log.close()
+
+    assert [log.run_folder.name for log in opened] == ["run@B", "run@B-2", "run@B-3"]
+    assert asked == ["run@B", "run@B", "run@B"]
 
 
 def test_rank_0_on_another_node_than_before_counts_the_sessions_on(two_nodes):

@@ -211,6 +211,7 @@ def _open_part(
         OSError: the log directory cannot hold runs.
     """
     name = part_name(run.folder, node_name())
+    deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
     for candidate in candidate_names(place.log_dir, name):
         folder = place.log_dir / candidate
         try:
@@ -225,8 +226,8 @@ def _open_part(
                 raise
             # It is made when the disk allows.
             return _as_rank(place, folder, _new_part(folder, run, options), guard, leads_part=True)
-        with alone_in(folder, wait_s=_WAIT_FOR_RANK_ZERO_S):
-            part = _enter_part(place, folder, run, options, guard, by_launch=by_launch)
+        with alone_in(folder, wait_s=max(0.0, deadline - time.monotonic())):
+            part = _enter_part(place, folder, run, options, guard, by_launch=by_launch, deadline=deadline)
         if part is not None:
             return part
     raise FileExistsError(f"{place.log_dir} has thousands of folders called {name!r}")
@@ -240,6 +241,7 @@ def _enter_part(
     guard: Guard,
     *,
     by_launch: bool,
+    deadline: float,
 ) -> SessionFolder | None:
     """Return `folder` as the part of `run`, or None if it is another folder or must not be written to."""
     earlier = manifest_of(folder)
@@ -256,6 +258,9 @@ def _enter_part(
         return None
     elif _is_session_of(earlier, run) or (by_launch and _is_of_this_launch(earlier)):
         return _as_rank(place, folder, earlier, guard)
+    elif time.monotonic() > deadline:
+        # Each part that is still being written takes a while to find out.
+        return None
     else:
         # Rank 0 has resumed the run, so that the session before is over; a rank of it may be left all the same.
         if still_locked(folder) is not None or recover(folder, guard) is None:
@@ -268,8 +273,8 @@ def _enter_part(
 
 
 def _is_of_this_launch(part: Manifest) -> bool:
-    launch = launch_id()
-    return launch is not None and part.other.get("launch") == launch and _seems_alive(part)
+    # Without variables of a launcher, the run id that all ranks were given is what they have in common.
+    return part.other.get("launch") == launch_id() and _seems_alive(part)
 
 
 def _new_part(folder: Path, run: Announcement, options: TelemetryOptions) -> Manifest:
