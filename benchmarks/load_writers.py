@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,10 @@ from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import table_form
 
 _SPAN_EVERY = 50
+_LOOK_EVERY_S = 1.0
+_PATIENCE_END_S = 60.0
+_SHOWN_CHARS = 2_000
+_SHOWN_PROCESSES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,27 +85,61 @@ def write_together(
     # Import first, so that only logging is measured.
     context.set_forkserver_preload(["toolkit.telemetry.live_run"])
     barrier = context.Barrier(processes)
-    patience_s = _patience_s(steps)
     answers = context.Queue()
-    workers = [
-        context.Process(
-            target=_work, args=(number, str(log_dir), steps, number % sharing == 0, barrier, answers)
-        )
-        for number in range(processes)
-    ]
-    watcher = _Watcher(log_dir)
-    for worker in workers:
-        worker.start()
-    try:
-        found = [Wrote(**answers.get(timeout=patience_s)) for _ in workers]
-    except queue.Empty:
-        ended = [worker.exitcode for worker in workers]
-        for worker in workers:
-            worker.kill()
-        raise RuntimeError(f"not all finished within {patience_s:.0f} s: {ended}") from None
-    for worker in workers:
-        worker.join(patience_s)
+    with tempfile.TemporaryDirectory() as printed:
+        workers = [
+            context.Process(
+                target=_work,
+                args=(number, str(log_dir), steps, number % sharing == 0, barrier, answers, printed),
+            )
+            for number in range(processes)
+        ]
+        watcher = _Watcher(log_dir)
+        found: list[Wrote] = []
+        try:
+            for worker in workers:
+                worker.start()
+            for answer in _answers(answers, workers, _patience_s(steps)):
+                found.append(Wrote(**answer))
+        except (queue.Empty, OSError) as error:
+            raise RuntimeError(f"{error}; {_said(Path(printed), workers)}") from error
+        finally:
+            for worker in workers:
+                if worker.pid is not None and worker.exitcode is None:
+                    worker.join(_PATIENCE_END_S if len(found) == len(workers) else 0.0)
+                    worker.kill()
     return sorted(found, key=lambda wrote: wrote.worker), watcher.end()
+
+
+def _answers(answers: Any, workers: Sequence[BaseProcess], patience_s: float) -> Iterator[dict[str, Any]]:
+    """Yield the answer of each worker.
+
+    Raises:
+        queue.Empty: one died without an answer, or all together took longer than `patience_s`.
+    """
+    deadline = time.monotonic() + patience_s
+    for _ in workers:
+        while True:
+            # Looked at before the wait: what a process has answered before it ended comes during it.
+            ended = [worker for worker in workers if worker.exitcode is not None]
+            try:
+                yield answers.get(timeout=_LOOK_EVERY_S)
+                break
+            except queue.Empty:
+                if any(worker.exitcode for worker in ended) or len(ended) == len(workers):
+                    raise queue.Empty("a process ended without an answer") from None
+                if time.monotonic() > deadline:
+                    raise queue.Empty(f"not all finished within {patience_s:.0f} s") from None
+
+
+def _said(printed: Path, workers: Sequence[BaseProcess]) -> str:
+    """Return the exit codes of the processes, and what those that failed printed last."""
+    lines = [f"exit codes {[worker.exitcode for worker in workers]}"]
+    for number, worker in enumerate(workers):
+        path = printed / str(number)
+        if worker.exitcode and path.exists():
+            lines.append(f"process {number}: {path.read_text(errors='replace')[-_SHOWN_CHARS:]}")
+    return "\n".join(lines[:_SHOWN_PROCESSES])
 
 
 def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
@@ -166,9 +207,14 @@ def measure(folder: Path, processes: int, steps: int) -> dict[str, Any]:
     }
 
 
-def _work(number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, answers: Any) -> None:
+def _work(
+    number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, answers: Any, printed: str
+) -> None:
     import faulthandler
 
+    with open(Path(printed) / str(number), "wb") as own:
+        for stream in (1, 2):
+            os.dup2(own.fileno(), stream)
     from toolkit.telemetry import TelemetryLogger
 
     # If one hangs, it prints where.
