@@ -38,7 +38,7 @@ from dashboard.data.run_store import (
     UnknownRun,
     XAxis,
 )
-from dashboard.data.store_queries import StoreQueries
+from dashboard.data.store_queries import StoreQueries, evict
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import EngineError
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
@@ -47,10 +47,6 @@ from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES, START
 
-_IN_USE_S: Final = 60.0
-"""Runs used within this time are never evicted."""
-_MEMORY_BUDGET: Final = 400_000_000
-"""Above this, columns of runs not used lately are evicted, and asked for again when needed."""
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
 
@@ -72,9 +68,7 @@ class ClickHouseStore(StoreQueries):
 
         Requests to runs are signed with `request_key`; without it there are none.
         """
-        super().__init__()
-        self.read_only = read_only
-        self._read_only_reason = read_only_reason
+        super().__init__(read_only=read_only, read_only_reason=read_only_reason)
         self._visitor = visitor
         self._link = EngineLink(address, patience_s=patience_s)
         self._runs = EngineRuns(self._link)
@@ -176,7 +170,7 @@ class ClickHouseStore(StoreQueries):
             log = self._logs.get((source.run_id, rank))
             if log is None:
                 log = self._logs[source.run_id, rank] = EngineLog(source)
-                self._evict(log)
+                evict(self._logs, log)
             log.used_at = time.monotonic()
             return log
 
@@ -188,16 +182,6 @@ class ClickHouseStore(StoreQueries):
 
     def _folder_name(self, key: str) -> str:
         return self._find(key).folder_name
-
-    def _evict(self, kept: EngineLog) -> None:
-        by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
-        held = sum(log.nbytes for _, log in by_age)
-        for name, log in by_age:
-            if held <= _MEMORY_BUDGET:
-                return
-            if log is not kept and time.monotonic() - log.used_at > _IN_USE_S:
-                held -= log.nbytes
-                del self._logs[name]
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`."""
@@ -374,11 +358,3 @@ class ClickHouseStore(StoreQueries):
     def empty_cache(self) -> int:
         """Do nothing: there is no cache."""
         return 0
-
-    def _require_write_access(self) -> None:
-        reason = self._write_refusal()
-        if reason is not None:
-            raise Refused(reason)
-
-    def _write_refusal(self) -> str | None:
-        return "the dashboard was started with --read-only" if self.read_only else self._read_only_reason()

@@ -22,6 +22,8 @@ class ColumnQueries:
     """Answers from columns in memory; a subclass fills them, holding `_lock`. Thread-safe."""
 
     def __init__(self, source: RecordSource) -> None:
+        self.used_at = 0.0
+        """When a page last asked for it, by the monotonic clock."""
         self._source = source
         self._lock = threading.RLock()
         self._spans = SpanReader()

@@ -62,7 +62,6 @@ class EngineLog(ColumnQueries):
     def __init__(self, source: EngineSource) -> None:
         super().__init__(source)
         self.source = source
-        self.used_at = 0.0
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None
         self._problem: str | None = None

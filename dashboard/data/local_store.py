@@ -34,7 +34,7 @@ from dashboard.data.run_store import (
     Trashed,
     UnknownRun,
 )
-from dashboard.data.store_queries import StoreQueries
+from dashboard.data.store_queries import StoreQueries, evict
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
@@ -48,10 +48,6 @@ _MAX_NOT_FOUND: Final = 100
 """Unknown runs that are searched for between two scans; each search checks every name."""
 _RANKS_EVERY_S: Final = 2.0
 _TREND_BUDGET_S: Final = 0.2
-_IN_USE_S: Final = 60.0
-"""Runs used within this time are never evicted."""
-_MEMORY_BUDGET: Final = 400_000_000
-"""Above this, columns of runs not used lately are evicted; the cache restores them quickly."""
 _RANKS_BUDGET: Final = 100_000_000
 """Above this, the ranks of runs looked at before are read again when needed; 1,024 ranks take 16 MB."""
 
@@ -68,11 +64,9 @@ class LocalStore(StoreQueries):
         read_only_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Show the runs in `roots`; `read_only_reason` returns why the current visitor is read-only, or None."""
-        super().__init__()
+        super().__init__(read_only=read_only, read_only_reason=read_only_reason)
         self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
         self._places = tuple(clean(str(root)) for root in self.roots)
-        self.read_only = read_only
-        self._read_only_reason = read_only_reason
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
         self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
         self._runs: dict[str, FoundRun] = {}
@@ -215,7 +209,7 @@ class LocalStore(StoreQueries):
             if log is None or log.path != path:
                 log = RunLog(path, self.cache)
                 self._logs[key, rank] = log
-                self._evict(log)
+                evict(self._logs, log)
             log.used_at = time.monotonic()
             return log
 
@@ -227,16 +221,6 @@ class LocalStore(StoreQueries):
 
     def _source(self, key: str, rank: int = 0) -> FileSource:
         return FileSource(self._record_file(self._find(key), rank))
-
-    def _evict(self, kept: RunLog) -> None:
-        by_age = sorted(self._logs.items(), key=lambda item: item[1].used_at)
-        held = sum(log.nbytes for _, log in by_age)
-        for name, log in by_age:
-            if held <= _MEMORY_BUDGET:
-                return
-            if log is not kept and time.monotonic() - log.used_at > _IN_USE_S:
-                held -= log.nbytes
-                del self._logs[name]
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`."""
@@ -394,15 +378,6 @@ class LocalStore(StoreQueries):
         """Clear the cache and return the number of bytes freed."""
         self._require_write_access()
         return self.cache.clear() if self.cache is not None else 0
-
-    def _require_write_access(self) -> None:
-        """Raise Refused for read-only visitors: everything that changes a file calls this first."""
-        reason = self._write_refusal()
-        if reason is not None:
-            raise Refused(reason)
-
-    def _write_refusal(self) -> str | None:
-        return "the dashboard was started with --read-only" if self.read_only else self._read_only_reason()
 
     def _rescan(self) -> None:
         with self._lock:

@@ -26,7 +26,6 @@ class RunLog(ColumnQueries):
     def __init__(self, path: Path, cache: ColumnCache | None) -> None:
         super().__init__(FileSource(path))
         self.path = path
-        self.used_at = 0.0
         self._cache = cache
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None

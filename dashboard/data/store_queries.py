@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +42,25 @@ _MAX_READERS: Final = 20
 """Runs whose completions are kept in memory, at 40 bytes per completion."""
 _MAX_ANALYSES: Final = 200
 """Runs whose findings and time ledger are kept: about 100 kB each, and seconds to recompute for a long run."""
+_IN_USE_S: Final = 60.0
+"""Runs used within this time are never evicted."""
+_MEMORY_BUDGET: Final = 400_000_000
+"""Above this, columns of runs not used lately are evicted, and read again when needed."""
+_Log = TypeVar("_Log", bound=ColumnQueries)
 
 
 class StoreQueries:
     """Curves, events, spans, completions and findings of runs; a subclass finds the runs and reads them."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        read_only: bool = False,
+        read_only_reason: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Start without runs; `read_only_reason` returns why the current visitor is read-only, or None."""
+        self.read_only = read_only
+        self._read_only_reason = read_only_reason
         self._lock = threading.RLock()
         self._findings: dict[str, RunFindings] = {}
         self._ledgers: dict[str, RunLedger] = {}
@@ -79,6 +93,15 @@ class StoreQueries:
     @abstractmethod
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
+
+    def _require_write_access(self) -> None:
+        """Raise Refused for read-only visitors: everything that changes something calls this first."""
+        reason = self._write_refusal()
+        if reason is not None:
+            raise Refused(reason)
+
+    def _write_refusal(self) -> str | None:
+        return "the dashboard was started with --read-only" if self.read_only else self._read_only_reason()
 
     def _forget_analyses(self, key: str) -> None:
         self._findings.pop(key, None)
@@ -239,6 +262,18 @@ class StoreQueries:
     def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
         """Return the record file up to its last complete line, in pieces."""
         return _pieces(self._source(key, rank))
+
+
+def evict(logs: dict[tuple[str, int], _Log], kept: _Log) -> None:
+    """Remove columns that were not used lately while all together take too much memory."""
+    by_age = sorted(logs.items(), key=lambda item: item[1].used_at)
+    held = sum(log.nbytes for _, log in by_age)
+    for name, log in by_age:
+        if held <= _MEMORY_BUDGET:
+            return
+        if log is not kept and time.monotonic() - log.used_at > _IN_USE_S:
+            held -= log.nbytes
+            del logs[name]
 
 
 def _pieces(source: RecordSource) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dashboard.data import local_store, run_listing
+from dashboard.data import local_store, run_listing, store_queries
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_listing import RootListing
 from dashboard.data.run_store import CacheState, Refused, RunQuery, RunStore, UnknownRun
@@ -593,8 +593,8 @@ def test_everything_a_page_asks_is_answered(root, store):
 
 
 def test_runs_that_no_one_views_are_unloaded_and_come_back(root, store, monkeypatch):
-    monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
-    monkeypatch.setattr(local_store, "_IN_USE_S", -1.0)
+    monkeypatch.setattr(store_queries, "_MEMORY_BUDGET", 1)
+    monkeypatch.setattr(store_queries, "_IN_USE_S", -1.0)
     for name in ("a", "b", "c"):
         write_run(root, name)
         store.refresh(name)
@@ -604,7 +604,7 @@ def test_runs_that_no_one_views_are_unloaded_and_come_back(root, store, monkeypa
 
 
 def test_runs_in_view_are_kept_whatever_they_take(root, store, monkeypatch):
-    monkeypatch.setattr(local_store, "_MEMORY_BUDGET", 1)
+    monkeypatch.setattr(store_queries, "_MEMORY_BUDGET", 1)
     for name in ("a", "b", "c"):
         write_run(root, name)
         store.refresh(name)
