@@ -204,12 +204,15 @@ class RankReader:
         began = time.perf_counter()
         if began < self._next_look and len(self._files) >= len(ranks):
             return
-        for rank in ranks:
-            if rank not in self._files:
-                # Before the lock is taken: a store takes its own, and asks for `nbytes` while it holds that.
-                file = _RankFile(self._source_of(rank))
-                with self._lock:
-                    self._files[rank] = file
+        # Before the lock is taken: a store takes its own, and asks for `nbytes` while it holds that.
+        sources = {rank: self._source_of(rank) for rank in ranks}
+        if any(self._files[rank].source != source for rank, source in sources.items() if rank in self._files):
+            # A rank moved to another node; what its old file had cannot be subtracted from the maxima.
+            self._forget()
+        with self._lock:
+            for rank, source in sources.items():
+                if rank not in self._files:
+                    self._files[rank] = _RankFile(source)
         # A block of each in turn, the least read first: a part of every rank says more than all of a few.
         waiting = sorted(ranks, key=lambda rank: self._files[rank].cursor.offset)
         while waiting:

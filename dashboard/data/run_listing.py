@@ -18,7 +18,7 @@ from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.parts import describe_part, parts_of
+from toolkit.runfolder.parts import describe_part, is_part_of, parts_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import START, STEP, Record
@@ -218,23 +218,26 @@ class RootListing:
 
 def _with_parts(runs: list[FoundRun]) -> list[FoundRun]:
     """Return the runs, each with its parts; a part is listed by itself only if its run is not in this directory."""
-    parts: dict[str, list[Path]] = {}
+    parts: dict[str, list[tuple[Path, Manifest]]] = {}
     for run in runs:
         if run.manifest is not None and run.part is not None:
-            parts.setdefault(run.manifest.run_id, []).append(run.folder)
+            parts.setdefault(run.manifest.run_id, []).append((run.folder, run.manifest))
     if not parts:
         return runs
-    listed, found = [], set()
+    listed, joined = [], set[Path]()
     for run in runs:
-        run_id = run.manifest.run_id if run.manifest is not None else ""
-        if run.part is None and run_id in parts:
-            found.add(run_id)
-            listed.append(replace(run, parts=tuple(sorted(parts[run_id]))))
+        manifest = run.manifest
+        if manifest is not None and run.part is None and manifest.run_id in parts:
+            own = [
+                part
+                for part, about in parts[manifest.run_id]
+                if is_part_of(part, about, run.folder, manifest)
+            ]
+            joined.update(own)
+            listed.append(replace(run, parts=tuple(sorted(own))))
         else:
             listed.append(run)
-    return [
-        run for run in listed if run.part is None or run.manifest is None or run.manifest.run_id not in found
-    ]
+    return [run for run in listed if run.folder not in joined]
 
 
 def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:

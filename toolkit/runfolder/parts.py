@@ -52,7 +52,7 @@ def parts_of(folder: Path) -> tuple[Path, ...]:
     if manifest.part_of is not None:
         return ()
     place = Path(os.path.abspath(folder))
-    begins = tuple(f"{name}@" for name in {place.name, manifest.name, safe_run_name(manifest.display_name)})
+    begins = _begins(folder, manifest)
     try:
         names = sorted(name for name in os.listdir(place.parent) if name.startswith(begins))
     except OSError:
@@ -60,10 +60,26 @@ def parts_of(folder: Path) -> tuple[Path, ...]:
     found = []
     for name in names[:_MAX_PARTS]:
         part = folder.parent / name if folder.name else place.parent / name
-        is_ours = (about := part_in(part)) is not None and about.run_id == manifest.run_id
-        if is_ours and not part.is_symlink():
+        about = part_in(part)
+        if about is not None and is_part_of(part, about, folder, manifest) and not part.is_symlink():
             found.append(part)
     return tuple(found)
+
+
+def is_part_of(part: Path, about: Manifest, folder: Path, manifest: Manifest) -> bool:
+    """Return whether `part` has the id and a name of the run in `folder`, and belongs to the same user."""
+    if about.part_of is None or manifest.part_of is not None or about.run_id != manifest.run_id:
+        return False
+    try:
+        has_same_owner = os.lstat(part).st_uid == os.lstat(folder).st_uid
+    except OSError:
+        return False
+    return has_same_owner and os.path.basename(part).startswith(_begins(folder, manifest))
+
+
+def _begins(folder: Path, manifest: Manifest) -> tuple[str, ...]:
+    own = os.path.basename(os.path.abspath(folder))
+    return tuple(f"{name}@" for name in {own, manifest.name, safe_run_name(manifest.display_name)})
 
 
 def record_files(folder: Path, parts: Iterable[Path] | None = None) -> dict[int, Path]:
