@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from toolkit.fleet.address import AddressError, address_of, read_password
 from toolkit.fleet.backoff import Backoff
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.last_values import host_and_port
+from toolkit.fleet.last_values import MetricsServer, host_and_port
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.row_binary import rows_of
 from toolkit.fleet.schema import grants
@@ -38,6 +44,13 @@ def test_only_this_machine_is_reached_without_tls(host):
         "https://db.example/telemetry",
         "clickhouse://",
         "clickhouse://u:pw@db.example/t",
+        "clickhouse://u:pw/pw@db.example/t",
+        "clickhouse://u:x/pw@db.example/t",
+        "clickhouse://u:pw?x#pw@db.example/t",
+        "clickhouse://u/pw@db.example/t",
+        "clickhouse://u:p@pw",
+        "clickhouse://u:pw",
+        "clickhouse://u:pw,pw/t",
         "clickhouse://db.example:0/t",
         "clickhouse://db.example:x/t",
         "clickhouse://db.example:99999/t",
@@ -126,6 +139,54 @@ def test_where_prometheus_asks_must_be_host_and_port(text):
 
 def test_an_address_on_loopback_may_be_ipv6():
     assert host_and_port("[::1]:9464") == ("::1", 9464)
+
+
+def test_a_server_for_prometheus_may_listen_on_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        with pytest.raises(OSError, match=error.strerror):
+            MetricsServer(("::1", 0))
+        return
+    server = MetricsServer(host_and_port("[::1]:0"))
+    try:
+        server.show(b"telemetry_ship_files 3.0\n")
+        with urllib.request.urlopen(f"http://[::1]:{server.port}/metrics", timeout=30) as answer:
+            assert answer.read() == b"telemetry_ship_files 3.0\n"
+    finally:
+        server.close()
+
+
+def test_threads_that_share_a_connection_wait_for_each_other():
+    class Front(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        wbufsize = 65_536
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Front)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    shared = Engine(address_of(f"clickhouse://127.0.0.1:{server.server_address[1]}/t"))
+    questions = [f"SELECT {number}" for number in range(100)]
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(shared.query, questions))
+    finally:
+        shared.close()
+        server.shutdown()
+        server.server_close()
+
+    assert [answer.decode() for answer in answers] == questions
 
 
 def test_no_user_but_the_administrator_may_change_tables():

@@ -56,13 +56,16 @@ def address_of(text: str, *, password: str = "", ca: Path | None = None) -> Addr
     scheme, _, rest = text.partition("://")
     if scheme != SCHEME or not rest:
         raise AddressError(f"the address must have the form {form}")
-    netloc, slash, path = rest.partition("/")
-    login, at, places = netloc.rpartition("@")
+    # A password may contain any of these signs: it must not be taken for a host, a port or a database.
+    login, at, place = rest.rpartition("@")
+    places, slash, path = place.partition("/")
     if ":" in login:
         raise AddressError(
             "the address contains a password, which other users of this machine can see: "
             f"use --password-file or {PASSWORD_VARIABLE}"
         )
+    if any(sign in login for sign in "/?#"):
+        raise AddressError("the user name contains one of / ? #; write it as %2F, %3F or %23")
     parts = urlsplit(f"//x/{path}" if slash else "//x/")
     database = unquote(parts.path.strip("/")) or "telemetry"
     if not _DATABASE.fullmatch(database):
@@ -131,7 +134,9 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
     except ValueError:
         host, port = None, None
     if not host or not HOST.fullmatch(host) or port == 0:
-        raise AddressError(f"{ascii(place)[:60]} is not HOST or HOST:PORT")
+        # What follows a colon may be a password.
+        shown = place if place.startswith("[") else place.partition(":")[0]
+        raise AddressError(f"{ascii(shown)[:60]} with what follows it is not HOST or HOST:PORT")
     return host, port
 
 

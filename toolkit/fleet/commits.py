@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Final, TypeVar
 
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.native_block import native_block
-from toolkit.fleet.tail import Counter, bytes_of
+from toolkit.fleet.tail import LONGEST_LINE, Counter
+from toolkit.runfolder.portable import pread
+from toolkit.runfolder.safefile import open_regular
 
 FileKey = tuple[str, int]
 """Run id and rank."""
 
 _AT_ONCE: Final = 200
-_MOST_STRAYS: Final = 60_000
-"""More rows than one batch: what was sent and not committed."""
+_STRAYS_AT_ONCE: Final = 60_000
+"""More rows than one batch: mostly all that was sent and not committed."""
 
 _T = TypeVar("_T")
 
@@ -37,6 +41,8 @@ class Commit:
     """Why this generation began, if it is not the first."""
     node: str = ""
     """The node that sent it; empty before that."""
+    moves: int = 0
+    """How often a generation came from another node than the one before."""
 
     @property
     def key(self) -> FileKey:
@@ -52,23 +58,36 @@ def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Comm
             "SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end), argMax(lines, end), "
             "argMax(bad_lines, end), argMax(why, end), argMax(node, end) "
             f"FROM {engine.table('commits')} WHERE run_id IN ({', '.join(map(quote, some))}) "
-            "GROUP BY run_id, rank, gen",
+            "GROUP BY run_id, rank, gen ORDER BY run_id, rank, gen",
             *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String", "String"),
         )
         for run_id, rank, gen, end, crc, lines, bad_lines, why, node in rows:
-            known = found.get((run_id, rank))
-            if known is None or gen > known.gen:
-                found[run_id, rank] = Commit(
-                    run_id=run_id,
-                    rank=rank,
-                    gen=gen,
-                    end=end,
-                    crc=crc,
-                    lines=lines,
-                    bad_lines=bad_lines,
-                    why=why,
-                    node=node,
-                )
+            before = found.get((run_id, rank))
+            found[run_id, rank] = Commit(
+                run_id=run_id,
+                rank=rank,
+                gen=gen,
+                end=end,
+                crc=crc,
+                lines=lines,
+                bad_lines=bad_lines,
+                why=why,
+                node=node,
+                moves=before.moves + (before.node != node) if before is not None else 0,
+            )
+    return found
+
+
+def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int, bool]]:
+    """Return the version of the labels of each run that has some, and whether it was deleted on a page."""
+    found: dict[str, tuple[int, bool]] = {}
+    for some in _chunks(run_ids):
+        for run_id, version, deleted in engine.iterate(
+            f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM {engine.table('labels')} "
+            f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id",
+            *("String", "UInt64", "UInt8"),
+        ):
+            found[run_id] = (version, bool(deleted))
     return found
 
 
@@ -94,14 +113,16 @@ def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: 
 _COLUMNS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "created")
 
 
-def last_time(engine: Engine, commit: Commit) -> float:
-    """Return the time of the last record that the engine has of a file's generation; 0 if no record has one."""
+def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
+    """Return the last session that the engine has of a file's generation, and the time of its last record."""
     rows = engine.rows(
-        f"SELECT maxIf(time, isFinite(time)) FROM {engine.table('records')} "
-        f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])}",
+        f"SELECT session, maxIf(time, isFinite(time)) FROM {engine.table('records')} "
+        f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])} "
+        "GROUP BY session ORDER BY session DESC LIMIT 1",
+        "UInt32",
         "Float64",
     )
-    return float(rows[0][0]) if rows else 0.0
+    return rows[0] if rows else (0, 0.0)
 
 
 def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict[str, Counter]]:
@@ -125,29 +146,67 @@ class Stray:
 
     gen: int
     at: int
-    data: bytes
+    after: int
+    length: int
+    hash: int
+    """Of its bytes, without a newline."""
 
-    def is_in(self, path: Path) -> bool:
-        """Return whether the file has these bytes at this place."""
-        return bytes_of(path, self.at, self.at + len(self.data)) == self.data
 
-
-def strays_behind(engine: Engine, ends: Iterable[tuple[FileKey, int, int]]) -> dict[FileKey, list[Stray]]:
-    """Return the lines of each file behind a generation's end, and those of later generations."""
-    found: dict[FileKey, list[Stray]] = {}
+def strays_behind(
+    engine: Engine, ends: Iterable[tuple[FileKey, int, int]]
+) -> Iterator[tuple[FileKey, list[Stray]]]:
+    """Yield the lines of each file behind a generation's end, and those of later generations, some at a time."""
     for some in _chunks(ends):
-        conditions = " OR ".join(
+        files = " OR ".join(
             f"(run_id = {quote(run_id)} AND rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at >= {end})))"
             for (run_id, rank), gen, end in some
         )
-        rows = engine.iterate(
-            f"SELECT run_id, rank, gen, at, next, line FROM {engine.table('records')} WHERE {conditions} "
-            f"ORDER BY run_id, rank, gen, at LIMIT {_MOST_STRAYS}",
-            *("String", "UInt32", "UInt16", "UInt64", "UInt64", "Bytes"),
-        )
-        for run_id, rank, gen, at, after, line in rows:
-            found.setdefault((run_id, rank), []).append(Stray(gen, at, whole_line(at, after, line)))
+        rest = ""
+        while True:
+            rows = engine.rows(
+                "SELECT run_id, rank, gen, at, next, length(line) AS size, halfMD5(line) AS hash "
+                f"FROM {engine.table('records')} WHERE ({files}){rest} "
+                "GROUP BY run_id, rank, gen, at, next, size, hash "
+                f"ORDER BY run_id, rank, gen, at LIMIT {_STRAYS_AT_ONCE}",
+                *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),
+            )
+            for key, group in groupby(rows, key=lambda row: (row[0], row[1])):
+                yield key, [Stray(*row[2:]) for row in group]
+            if len(rows) < _STRAYS_AT_ONCE:
+                break
+            # From the last line on again: there may be several rows of it.
+            run_id, rank, gen, at = rows[-1][:4]
+            order = ">=" if rows[0][:4] != rows[-1][:4] else ">"
+            rest = (
+                f" AND (run_id > {quote(run_id)} OR (run_id = {quote(run_id)} AND (rank > {rank} "
+                f"OR (rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at {order} {at}))))))"
+            )
+
+
+def gens_not_in(path: Path, strays: Iterable[Stray]) -> set[int]:
+    """Return the generations that have a line which the file does not have at its place.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = set()
+    descriptor = open_regular(path)
+    try:
+        for stray in strays:
+            size = stray.after - stray.at
+            data = pread(descriptor, size, stray.at) if stray.length <= size <= LONGEST_LINE else b""
+            line, newline = data[: stray.length], data[stray.length :]
+            is_there = len(data) == size and newline in (b"", b"\n") and half_md5(line) == stray.hash
+            if not is_there:
+                found.add(stray.gen)
+    finally:
+        os.close(descriptor)
     return found
+
+
+def half_md5(data: bytes) -> int:
+    """Return what the engine's halfMD5 does."""
+    return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
 
 
 def whole_line(at: int, after: int, line: bytes) -> bytes:

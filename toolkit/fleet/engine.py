@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,12 +79,13 @@ _LITERAL: Final = tuple(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for by
 
 
 class Engine:
-    """One kept connection to a ClickHouse server; not for several threads at once."""
+    """One kept connection to a ClickHouse server. Threads that share it wait for each other."""
 
     def __init__(self, address: Address, *, patience_s: float = PATIENCE_S, suffix: str = "") -> None:
         self.address = address
         self._suffix = suffix
         self._patience_s = patience_s
+        self._lock = threading.RLock()
         self._connection: http.client.HTTPConnection | None = None
         self._host = 0
         self._context = _tls_context(address) if address.secure else None
@@ -140,9 +142,10 @@ class Engine:
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def _ask(self, body: bytes, settings: Mapping[str, object], *, gzipped: bool) -> bytes:
         path = "/?" + urlencode({"database": self.address.database, **settings})
@@ -154,6 +157,10 @@ class Engine:
         if gzipped:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
             headers["Content-Encoding"] = "gzip"
+        with self._lock:
+            return self._ask_hosts(path, body, headers)
+
+    def _ask_hosts(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> bytes:
         failures: list[UnreachableError] = []
         # Every host once, and a kept connection that the engine has closed meanwhile once more.
         for _ in range(len(self.address.hosts) + (self._connection is not None)):

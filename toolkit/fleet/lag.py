@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.core.ranks import node_name
-from toolkit.fleet.commits import newest_commits
+from toolkit.fleet.commits import FileKey, newest_commits, newest_labels
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
-from toolkit.fleet.tail import bytes_of
+from toolkit.fleet.tail import bytes_of, crc_of
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
@@ -45,26 +45,41 @@ class Lag:
             yield f"{node}: {files} files, {behind} bytes behind, reported {age} s ago{clock}{error}"
 
 
-def lags_of(engine: Engine, places: Iterable[Path]) -> list[Lag]:
-    """Return how far the engine is behind each record file below `places`.
+def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> list[Lag]:
+    """Return how far the engine is behind each record file below `places` that is shipped.
+
+    Left out are runs that were deleted on a page or are older than `keep_days`, copies, and files of which another
+    node has shipped a newer one.
 
     Raises:
         EngineError: the engine did not answer.
         OSError: a folder cannot be listed.
     """
     node = node_name()
-    files = [
-        (run.key.run_id, rank, path)
+    runs = [
+        run
         for folder in run_folders(places)
         if (run := read_run_folder(folder, node, is_waiting=False)) is not None
-        for rank, path in record_files(folder).items()
+        and not run.key.is_older_than(keep_days)
     ]
-    commits = newest_commits(engine, {run_id for run_id, _, _ in files})
-    found = []
-    for run_id, rank, path in files:
-        commit = commits.get((run_id, rank))
-        found.append(_lag(path, commit.end if commit is not None else 0))
-    return found
+    labels = newest_labels(engine, {run.key.run_id for run in runs})
+    files = [
+        ((run.key.run_id, rank), path)
+        for run in runs
+        if not labels.get(run.key.run_id, (0, False))[1]
+        for rank, path in record_files(run.folder).items()
+    ]
+    commits = newest_commits(engine, {run_id for (run_id, _), _ in files})
+    found: dict[FileKey, Lag] = {}
+    for key, path in files:
+        commit = commits.get(key)
+        is_anothers = commit is not None and commit.node != node
+        if commit is not None and is_anothers and crc_of(path, commit.end) != commit.crc:
+            continue
+        lag = _lag(path, commit.end if commit is not None else 0)
+        # Of a file and its copies one is shipped.
+        found[key] = min(lag, found.get(key, lag), key=lambda lag: lag.bytes)
+    return list(found.values())
 
 
 def _lag(path: Path, end: int) -> Lag:

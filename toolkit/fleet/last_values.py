@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from toolkit.core.hosts import HOST
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.shipped import ShippedRun
 from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.status import LOST, RUNNING, STALLED
 
 MOST_METRICS: Final = 200
 """Metrics of one run that are shown: each is a series of its own in Prometheus."""
@@ -22,6 +24,7 @@ _HELP: Final = {
     "telemetry_run_step": ("gauge", "The last step of a run."),
     "telemetry_run_heartbeat_timestamp_seconds": ("gauge", "When a run last showed a sign of life."),
     "telemetry_run_live": ("gauge", "1 while a run is running or stalled, 0 after its end."),
+    "telemetry_run_lost": ("gauge", "1 if the process of a run is gone and its end was not recorded."),
     "telemetry_run_last_value": ("gauge", "The last value of a metric of rank 0."),
     "telemetry_run_findings_open": ("gauge", "Open findings by severity, since the shipper started."),
     "telemetry_ship_behind_bytes": ("gauge", "Bytes of record files that are not in the engine yet."),
@@ -94,6 +97,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     text = b""
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
@@ -130,17 +137,24 @@ def _samples(shipper: Shipper) -> Iterator[_Sample]:
 
 def _is_shown(run: ShippedRun, now: float) -> bool:
     manifest = run.found.manifest
-    if manifest is None or manifest.latest is None or run.found.is_part or run.copies:
+    if manifest is None or manifest.latest is None or run.found.is_part or not run.is_listed:
         return False
     beat = manifest.heartbeat.time if manifest.heartbeat is not None else manifest.latest.started
-    return run.report.is_live or now - beat < _SHOWN_AFTER_END_S
+    return _is_live(run) or now - beat < _SHOWN_AFTER_END_S
+
+
+def _is_live(run: ShippedRun) -> bool:
+    status = run.report.status
+    return status is None or status.name in (RUNNING, STALLED)
 
 
 def _of_run(run: ShippedRun, node: str) -> Iterator[_Sample]:
     manifest, key = run.found.manifest, run.found.key
     assert manifest is not None
     labels = {"run": run.found.name, "run_id": key.run_id, "project": key.project, "host": node}
-    yield "telemetry_run_live", labels, float(run.report.is_live)
+    yield "telemetry_run_live", labels, float(_is_live(run))
+    status = run.report.status
+    yield "telemetry_run_lost", labels, float(status is not None and status.name == LOST)
     beat = manifest.heartbeat
     if beat is not None:
         yield "telemetry_run_heartbeat_timestamp_seconds", labels, beat.time

@@ -25,7 +25,7 @@ from toolkit.runfolder.layout import (
 from toolkit.runfolder.repair import build_table, table_form
 from toolkit.runfolder.safefile import write_all
 
-_ROWS_AT_ONCE: Final = 20_000
+_BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 _MOST_NAMED: Final = 5
 
 
@@ -124,7 +124,7 @@ def _write_records(engine: Engine, commit: Commit, path: Path) -> int:
             rows = engine.rows(
                 "SELECT at, next, line FROM records "
                 f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
-                f"AND at >= {at} AND at < {commit.end} ORDER BY at LIMIT 1 BY at LIMIT {_ROWS_AT_ONCE}",
+                f"AND at >= {at} AND at < {min(commit.end, at + _BYTES_AT_ONCE)} ORDER BY at LIMIT 1 BY at",
                 *("UInt64", "UInt64", "Bytes"),
             )
             parts = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
@@ -106,13 +107,9 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
         ):
             for report in by_id[run_id]:
                 report.version = max(report.version, version)
-        for run_id, version, deleted in engine.iterate(
-            f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM {engine.table('labels')} "
-            f"WHERE run_id IN ({texts}) GROUP BY run_id",
-            *("String", "UInt64", "UInt8"),
-        ):
+        for run_id, (version, is_deleted) in newest_labels(engine, some).items():
             for report in by_id[run_id]:
-                report.labels_version, report.is_deleted = version, bool(deleted)
+                report.labels_version, report.is_deleted = version, is_deleted
         for report in chain.from_iterable(by_id[run_id] for run_id in some):
             report.is_known = True
 

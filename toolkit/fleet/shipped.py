@@ -35,7 +35,13 @@ class ShippedFile:
         self.tail: RecordTail | None = None
         """Reads on; None until there is something to read."""
         self.problem: str | None = None
-        """Why it is not read until it changes."""
+        """Why it is not read until the engine is asked again, once a minute."""
+        self.gen = 0
+        """The last generation that this shipper sent; 0 before that."""
+        self.rivals = 0
+        """How often another shipper began a generation behind that one."""
+        self.is_superseded = False
+        """Whether another node ships a newer file of the same run and rank."""
 
     @property
     def key(self) -> FileKey:
@@ -50,6 +56,8 @@ class ShippedFile:
     @property
     def behind(self) -> int:
         """How many bytes are not shipped, without a last line that is still being written."""
+        if self.is_superseded:
+            return 0
         end = self.commit.end if self.commit is not None else 0
         if self.size == self.read_size and self.tail is not None and self.tail.position.end == end:
             return 0
@@ -63,7 +71,7 @@ class ShippedFile:
     def changed_to(self, signature: Signature) -> None:
         """Note that the file was written or replaced."""
         self.signature, self.size = signature, signature[1]
-        self.read_size, self.problem = -1, None
+        self.read_size = -1
 
     def forget(self) -> None:
         """Ask the engine again what it has of the file."""
@@ -90,6 +98,12 @@ class ShippedRun:
     next_verify: float = field(default_factory=next_verify)
     copies: set[int] = field(default_factory=set)
     """Ranks whose file is a copy of one in another folder: only that one is shipped."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether this folder says what the run does: it has the rank 0 that is shipped."""
+        file = self.files.get(0)
+        return 0 not in self.copies and not (file is not None and (file.is_superseded or file.is_unknown))
 
     @property
     def behind(self) -> int:

@@ -19,9 +19,11 @@ from toolkit.fleet import run_rows
 from toolkit.fleet.backoff import Backoff
 from toolkit.fleet.commits import (
     Commit,
+    FileKey,
     counters_at,
+    gens_not_in,
     insert_commits,
-    last_time,
+    last_session,
     newest_commits,
     strays_behind,
 )
@@ -33,6 +35,7 @@ from toolkit.fleet.shipped import ShippedFile, ShippedRun, next_verify
 from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import differing_parts, expected_of, only_parts, rows_of_file
 from toolkit.fleet.watch import Watch
+from toolkit.runfolder.metrics import position_of
 from toolkit.runfolder.reader import last_record
 
 EVERY_S: Final = 2.0
@@ -47,7 +50,6 @@ _RECHECK_S: Final = 60.0
 _CRC_AT_ONCE: Final = 256 * 1024 * 1024
 """Bytes of shipped files that are checked before new lines are sent again."""
 
-_DAY_S: Final = 86_400
 _EVERYWHERE: Final = -1
 """Stands for no shard in particular."""
 _REQUESTS: Final = -2
@@ -56,6 +58,9 @@ _REQUESTS: Final = -2
 _COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
 _REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
+_MOST_MOVES: Final = 3
+"""How often a file goes back and forth between shippers within a session."""
+_LAST_GENERATION: Final = 2**16 - 1
 
 
 @dataclass(slots=True)
@@ -119,8 +124,8 @@ class Shipper:
 
     @property
     def behind(self) -> int:
-        """How many bytes are not shipped yet."""
-        return sum(file.behind for file in self._watch.files.values())
+        """How many bytes are not shipped yet, without runs that are left alone."""
+        return sum(run.behind for run in self.runs.values() if not self._is_left_alone(run))
 
     def start(self) -> None:
         """Check that the engine has our tables.
@@ -227,14 +232,20 @@ class Shipper:
         asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
         if asked:
             run_rows.ask(engine, [(run.report, run.found) for run in asked])
+        opened = []
+        if is_recheck:
+            for file in self._of(shard):
+                # What could not be read may be readable now.
+                file.problem = None
+            opened = [file for file in self._of(shard) if file.tail is not None]
         unknown = [file for file in self._of(shard) if file.is_unknown]
-        opened = [file for file in self._of(shard) if is_recheck and file.tail is not None]
         commits = newest_commits(engine, {file.key[0] for file in (*unknown, *opened)})
         for file in opened:
             found = commits.get(file.key)
             if found is not None and file.tail is not None and found.gen > file.tail.gen:
                 # Another shipper began a generation: two of them must not write two.
                 file.forget()
+                unknown.append(file)
         checked = 0
         for file in unknown:
             if checked > _CRC_AT_ONCE:
@@ -253,9 +264,15 @@ class Shipper:
         except OSError as error:
             self._problem(file, error)
             return 0
-        if not is_same and found.node != self.node and self._is_older(file, found):
-            # A resumed run gave the rank to another node.
+        is_rival = not is_same and 0 < file.gen < found.gen
+        file.rivals += is_rival
+        is_anothers = is_rival or found.node != self.node
+        file.is_superseded = not is_same and is_anothers and self._is_older(file, found)
+        if file.is_superseded:
             file.problem = f"not shipped: node {found.node} has shipped a newer file of rank {file.rank}"
+        elif not is_same and found.gen == _LAST_GENERATION:
+            file.problem = f"not shipped any more: it was replaced {found.gen:,} times"
+        if file.problem is not None:
             self._failure(f"{file.path} is {file.problem}")
             return found.end
         file.commit, file.has_begun = found if is_same else _next_generation(found, _REPLACED), is_same
@@ -264,14 +281,20 @@ class Shipper:
         return found.end
 
     def _is_older(self, file: ShippedFile, found: Commit) -> bool:
-        """Return whether the last record of a file is older than the last one that another node has shipped."""
+        """Return whether a file is older than the one that another shipper has shipped.
+
+        The later session is newer, as a resumed run may give a rank to another node. Within a session, as when two
+        copies of a folder are written, it is the later record; after some changes of mind the other file stays.
+        """
         try:
             record = last_record(file.path)
         except OSError:
             return False
-        moment = record.get("time") if record is not None else None
-        own = float(moment) if isinstance(moment, (int, float)) else 0.0
-        return own < last_time(self._engine(file.run.shard), found)
+        own = position_of(record or {})
+        session, moment = last_session(self._engine(file.run.shard), found)
+        if own.session != session:
+            return own.session < session
+        return max(found.moves, file.rivals) >= _MOST_MOVES or own.time < moment
 
     def _of(self, shard: int) -> Iterator[ShippedFile]:
         return (file for file in self._watch.files.values() if file.run.shard == shard)
@@ -279,19 +302,19 @@ class Shipper:
     def _open(self, engine: Engine, files: list[ShippedFile]) -> None:
         """Make ready to read on in each file: the running totals, and what was sent without a commit."""
         commits = {file.key: file.commit for file in files if file.commit is not None}
-        strays = strays_behind(engine, [(key, commit.gen, commit.end) for key, commit in commits.items()])
-        for file in files:
-            commit = commits[file.key]
-            sent = strays.get(file.key, [])
+        by_key = {file.key: file for file in files}
+        mixed: dict[FileKey, set[int]] = {}
+        for key, strays in strays_behind(engine, [(key, at.gen, at.end) for key, at in commits.items()]):
             try:
-                # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
-                while any(stray.gen == commit.gen and not stray.is_in(file.path) for stray in sent):
-                    commit, file.has_begun = _next_generation(commit, _REPLACED), False
+                mixed.setdefault(key, set()).update(gens_not_in(by_key[key].path, strays))
             except OSError as error:
-                self._problem(file, error)
-                del commits[file.key]
-            else:
-                commits[file.key] = commit
+                self._problem(by_key[key], error)
+                commits.pop(key, None)
+        for key, commit in commits.items():
+            # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
+            while commit.gen in mixed.get(key, ()):
+                commit, by_key[key].has_begun = _next_generation(commit, _REPLACED), False
+            commits[key] = commit
         counters = counters_at(engine, [commit for commit in commits.values() if commit.end])
         for file in files:
             if file.key not in commits:
@@ -308,8 +331,7 @@ class Shipper:
 
     def _is_left_alone(self, run: ShippedRun) -> bool:
         """Return whether a run was deleted on a page, or is so old that the engine would remove its lines."""
-        age_days = time.time() // _DAY_S - run.found.key.day
-        return run.report.is_deleted or 0 < self._keep_days <= age_days
+        return run.report.is_deleted or run.found.key.is_older_than(self._keep_days)
 
     # ------------------------------------------------------------ batches
 
@@ -359,6 +381,8 @@ class Shipper:
 
     def _send(self, shard: int, batch: _Batch) -> None:
         engine = self._engine(shard)
+        for file, commit in batch.commits:
+            file.gen = max(file.gen, commit.gen)
         if batch.block is not None:
             engine.insert(INBOX, _COLUMNS, batch.block)
             batch.block = None
@@ -378,7 +402,7 @@ class Shipper:
         """Compare a file with the engine; return what was wrong, None if nothing was."""
         engine, run = self._engine(file.run.shard), file.run.found.key
         commit = newest_commits(engine, [run.run_id]).get(file.key)
-        if commit is None or (file.commit is not None and file.commit.gen > commit.gen):
+        if commit is None or file.is_superseded or (file.commit is not None and file.commit.gen > commit.gen):
             return None
         if crc_of(file.path, commit.end) != commit.crc:
             file.forget()
@@ -419,12 +443,14 @@ class Shipper:
         """Send the state of the runs that changed or are live, and of this shipper."""
         by_shard: dict[int, list[ShippedRun]] = {}
         for run in self.runs.values():
-            if not run.copies:
+            if run.is_listed:
                 by_shard.setdefault(run.shard, []).append(run)
         for shard, runs in by_shard.items():
             with self._trying(shard) as is_ready:
                 if is_ready:
-                    states = [(run.report, run.found, run.behind) for run in runs]
+                    states = [
+                        (run.report, run.found, 0 if self._is_left_alone(run) else run.behind) for run in runs
+                    ]
                     run_rows.send(self._engine(shard), self.node, states, all_runs=all_runs)
         if not all_runs and time.monotonic() < self._next_report:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ BATCH_ROWS: Final = 50_000
 LONGEST_LINE: Final = 16 * 1024 * 1024
 """A longer line is no record of anyone's: shipping of its file stops there."""
 
+_DAY_S: Final = 86_400
 _READ_BYTES: Final = 1024 * 1024
 _MOST_FINDINGS: Final = 1_000
 _NOT_A_RECORD: Final = BadLine(0, 0, "empty")
@@ -41,6 +43,10 @@ class RunKey:
     project: str
     day: int
     """The day the run was created, since 1970: all of a run is in one partition."""
+
+    def is_older_than(self, keep_days: int) -> bool:
+        """Return whether an engine that keeps runs for so many days would remove its lines; 0 keeps all."""
+        return 0 < keep_days <= time.time() // _DAY_S - self.day
 
 
 @dataclass(slots=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from toolkit.fleet.commits import Commit
+from toolkit.fleet.commits import Commit, half_md5
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 
@@ -63,11 +62,11 @@ def expected_of(path: Path, run: RunKey, commit: Commit) -> Expected:
                 break
             part = sums.setdefault(at // PART_BYTES, [0, 0, 0, 0])
             part[0] += 1
-            part[1] += _half_md5(b"%d:%d:%s" % (at, after, line))
+            part[1] += half_md5(b"%d:%d:%s" % (at, after, line))
             for i in range(begin, last):
                 part[2] += 1
                 bits = _BITS.unpack(_FLOAT.pack(rows.values[i]))[0]
-                part[3] += _half_md5(b"%s:%d:%d:%d:%d" % (rows.names[i], rows.ns[i], rows.bads[i], at, bits))
+                part[3] += half_md5(b"%s:%d:%d:%d:%d" % (rows.names[i], rows.ns[i], rows.bads[i], at, bits))
                 found.totals[rows.names[i]] = (rows.ns[i], rows.bads[i])
             begin = last
     found.parts = {number: _sums(part) for number, part in sums.items()}
@@ -138,10 +137,6 @@ def _has_totals(engine: Engine, commit: Commit, expected: dict[bytes, tuple[int,
         count <= found.get(metric, (0, 0))[0] and bad <= found.get(metric, (0, 0))[1]
         for metric, (count, bad) in expected.items()
     )
-
-
-def _half_md5(data: bytes) -> int:
-    return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
 
 
 def _sums(part: list[int]) -> Sums:

@@ -12,6 +12,7 @@ from toolkit.fleet.commits import FileKey
 from toolkit.fleet.run_folders import RunFolder, read_run_folder, record_files, run_folders, signature_of
 from toolkit.fleet.shipped import ShippedFile, ShippedRun
 from toolkit.runfolder.layout import MANIFEST
+from toolkit.runfolder.parts import is_part_of
 
 _SCAN_S: Final = 30.0
 """How often a folder is listed although its modification time has not changed."""
@@ -42,6 +43,8 @@ class Watch:
         self._node = node
         self._assign = assign
         self._failure = failure
+        self._whole: dict[str, RunFolder] = {}
+        """The runs that are not parts, by id."""
         self._listed: dict[Path, tuple[int, float, list[Path]]] = {}
 
     def look(self) -> None:
@@ -79,8 +82,11 @@ class Watch:
         found = [run for folder in folders if (run := self._read(folder)) is not None]
         shards = self._assign([run.key.run_id for run in found]) if found else None
         if shards is not None:
-            for run in found:
+            # Runs first: they say whose parts are theirs.
+            for run in sorted(found, key=lambda run: run.is_part):
                 self.runs[run.folder] = ShippedRun(found=run, shard=shards[run.key.run_id])
+                if not run.is_part:
+                    self._whole.setdefault(run.key.run_id, run)
 
     def _read(self, folder: Path) -> RunFolder | None:
         return read_run_folder(folder, self._node, is_waiting=self.waits_for_manifest)
@@ -94,6 +100,10 @@ class Watch:
                 return
             if found is not None:
                 run.found, run.changed = found, now
+        if self._is_foreign(run.found):
+            self._drop_files(run)
+            self._failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
+            return
         try:
             paths = record_files(folder)
         except OSError as error:
@@ -121,9 +131,24 @@ class Watch:
             self._failure(f"{path} is not shipped: it is a copy of {owner.path}, of the same run and rank")
         return None
 
+    def _is_foreign(self, run: RunFolder) -> bool:
+        """Return whether a folder says it is a part of a run here, but has another owner or name."""
+        whole = self._whole.get(run.key.run_id)
+        if whole is None or whole.manifest is None or run.manifest is None or not run.is_part:
+            return False
+        return not is_part_of(run.folder, run.manifest, whole.folder, whole.manifest)
+
     def _drop(self, folder: Path) -> None:
-        for file in self.runs.pop(folder).files.values():
+        run = self.runs.pop(folder)
+        self._drop_files(run)
+        whole = self._whole.get(run.found.key.run_id)
+        if whole is not None and whole.folder == folder:
+            del self._whole[run.found.key.run_id]
+
+    def _drop_files(self, run: ShippedRun) -> None:
+        for file in run.files.values():
             del self.files[file.key]
+        run.files.clear()
 
 
 def _changed_last(folder: Path) -> int:

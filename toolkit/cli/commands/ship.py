@@ -108,8 +108,7 @@ def _set_up(address: Address, cluster: str | None, keep_days: int) -> int:
 
 def _status(address: Address, folders: list[Path]) -> int:
     engine = Engine(address)
-    require_tables(engine)
-    lags = lags_of(engine, folders)
+    lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
     behind = [lag for lag in lags if lag.bytes]
     print(
         f"{len(lags)} record files, {sum(lag.bytes for lag in behind)} bytes behind in {len(behind)} of them"

@@ -1,0 +1,257 @@
+"""Several folders of one run, on one node or on two: which of them is shipped, and which says what the run does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from unittest import mock
+
+import pytest
+
+from tests.fleet.shipped_runs import (
+    append,
+    engine_points,
+    file_points,
+    id_of,
+    make_run,
+    newest_bytes,
+    record_bytes,
+    ship,
+)
+from tests.lengths import in_make_faults
+from toolkit.fleet import commits, pull, shipper
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.lag import lags_of
+from toolkit.fleet.last_values import metrics_text
+from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.layout import rank_file
+
+pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
+
+
+def look_now(*shippers: Shipper) -> None:
+    for one in shippers:
+        one._next_recheck.clear()
+        for run in one.runs.values():
+            run.next_look = 0.0
+        one.ship_some()
+        one._report(all_runs=True)
+
+
+def started(engine, place, node: str, say=None) -> Shipper:
+    one = Shipper(Engine(engine.address()), [place], node=node, say=say)
+    one.start()
+    return one
+
+
+@pytest.mark.parametrize(
+    ("names", "is_restarted"),
+    [
+        (("node1", "node2"), False),
+        # One name looks like a file that is replaced again and again, if the shippers are restarted too.
+        pytest.param(("same", "same"), False, marks=in_make_faults),
+        pytest.param(("node1", "node2"), True, marks=in_make_faults),
+    ],
+)
+def test_two_live_copies_of_a_run_do_not_take_turns_for_ever(
+    engine, ask, logs, tmp_path, names, is_restarted
+):
+    one = make_run(logs, "copied", 3)
+    other = shutil.copytree(one, tmp_path / "elsewhere" / "copied")
+    said: list[str] = []
+
+    def both():
+        return [
+            started(engine, folder.parent, node, said.append)
+            for folder, node in zip((one, other), names, strict=True)
+        ]
+
+    shippers = both()
+    writers = []
+    for step in range(10, 22, 2):
+        append(one, [step], a=1.0)
+        append(other, [step + 1], b=1.0)
+        if is_restarted:
+            shippers = both()
+        look_now(*shippers)
+        writers += zip(
+            ask.rows(f"SELECT argMax(folder, version) FROM runs WHERE run_id = {run(one)}", "String"),
+            ask.rows(f"SELECT max(gen) FROM commits WHERE run_id = {run(one)}", "UInt16"),
+            strict=True,
+        )
+
+    assert len(set(writers[-2:])) == 1
+    (kept,), (gen,) = writers[-1]
+    assert gen <= 2 * shipper._MOST_MOVES + 2
+    winner = one if kept == str(one) else other
+    assert newest_bytes(ask, id_of(one)) == record_bytes(winner)["metrics.jsonl"]
+    assert engine_points(ask, id_of(one), gen=gen) == file_points(winner / "metrics.jsonl")
+    assert [each.behind for each in shippers] == [0, 0]
+    assert any("is not shipped: node" in line and "a newer file of rank 0" in line for line in said)
+
+
+def run(folder) -> str:
+    return quote(id_of(folder))
+
+
+def test_a_later_session_counts_although_the_clock_of_its_node_is_behind(engine, ask, logs, tmp_path):
+    one = make_run(logs, "resumed", 9)
+    other = shutil.copytree(one, tmp_path / "elsewhere" / "resumed")
+    append(one, range(50, 60))
+    ship(engine, logs, node="node1")
+    append(other, [9], session=2, time=5.0)
+
+    ship(engine, other.parent, node="node2")
+    said = []
+    ship(engine, logs, node="node1", say=said.append)
+
+    assert newest_bytes(ask, id_of(one)) == record_bytes(other)["metrics.jsonl"]
+    assert ask.rows(f"SELECT argMax(node, version) FROM runs WHERE run_id = {run(one)}", "String") == [
+        ("node2",)
+    ]
+    assert len(said) == 1
+
+
+def test_the_last_generation_is_not_followed_by_one_that_does_not_fit(engine, ask, logs):
+    folder = make_run(logs, "often replaced", 4)
+    for gen in (2**16 - 2, 2**16 - 1):
+        ask.query(
+            "INSERT INTO commits (run_id, rank, gen, end, crc, node, created) VALUES "
+            f"({run(folder)}, 0, {gen}, 10, 1, 'here', '2026-09-21')"
+        )
+    said = []
+
+    ship(engine, logs, node="here", say=said.append)
+
+    assert said == [f"{folder}/metrics.jsonl is not shipped any more: it was replaced 65,535 times"]
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(engine, ask, logs):
+    folder = make_run(logs, "finished", 4)
+    ship(engine, logs)
+    append(folder, [4])
+    one = started(engine, logs, "node1")
+    with mock.patch.object(shipper, "crc_of", side_effect=OSError(5, "Input/output error")):
+        look_now(one)
+    assert one.files[0].problem == "Input/output error"
+
+    look_now(one)
+
+    assert one.files[0].problem is None
+    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+
+
+def test_a_run_with_a_copy_of_one_of_its_ranks_is_listed_all_the_same(engine, ask, logs, tmp_path):
+    folder = make_run(logs, "whole", 4)
+    append(folder, range(4), rank=8)
+    part = make_run(logs, "whole@b", 0, run_id=id_of(folder), other={"part_of": "node1"})
+    (part / "metrics.jsonl").unlink()
+    append(part, range(4), rank=8)
+    rank_file(folder, 8).unlink()
+
+    one = started(engine, logs, "node1")
+    look_now(one)
+    append(folder, range(4), rank=8)
+    text = (folder / "run.json").read_text()
+    (folder / "run.json").write_text(text.replace('"finished"', '"failed"'))
+    look_now(one)
+
+    assert one.runs[folder].copies == {8}
+    assert ask.rows(f"SELECT argMax(status, version) FROM runs WHERE run_id = {run(folder)}", "String") == [
+        ("failed",)
+    ]
+
+
+@pytest.mark.parametrize("why", ["its name", "its owner"])
+def test_a_folder_that_only_says_it_is_a_part_is_not_shipped(engine, ask, logs, why):
+    folder = make_run(logs, "job", 4)
+    append(folder, range(4), rank=8)
+    name = "other@b" if why == "its name" else "job@b"
+    part = make_run(logs, name, 0, run_id=id_of(folder), other={"part_of": "node1"})
+    (part / "metrics.jsonl").unlink()
+    append(part, range(9), rank=8)
+    append(part, range(9), rank=9)
+    if why == "its owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder to another user")
+        os.chown(part, 12345, -1)
+    said = []
+
+    ship(engine, logs, say=said.append)
+
+    assert said == [f"{part} is not shipped: it is not a part of the run whose id it has"]
+    ranks = ask.rows(
+        f"SELECT rank, max(lines) FROM commits WHERE run_id = {run(folder)} GROUP BY rank", "UInt32", "UInt64"
+    )
+    assert sorted(ranks) == [(0, 4), (8, 4)]
+
+
+def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
+    deleted, old, moved = (make_run(logs, name, 9) for name in ("deleted", "old", "moved"))
+    whole = make_run(logs, "shipped", 9)
+    shutil.copytree(whole, logs / "z-copy")
+    append(logs / "z-copy", range(9, 12))
+    newer = shutil.copytree(moved, tmp_path / "elsewhere" / "moved")
+    ask.query(
+        "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
+        f"('', {run(deleted)}, 4000000000000, 'someone', '', 1, '2026-09-21')"
+    )
+    append(newer, [1], session=2)
+    append(moved, [9], other=1.0)
+    ship(engine, newer.parent, node="node2")
+    text = (old / "run.json").read_text()
+    (old / "run.json").write_text(text.replace("1790000000.0", str(time.time() - 100 * 86_400)))
+    one = started(engine, logs, "node1")
+    one._keep_days = 90
+    look_now(one)
+
+    lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}
+
+    assert one.behind == 0
+    assert b"telemetry_ship_behind_bytes 0.0\n" in metrics_text(one)
+    assert sum(lags.values()) == 0
+    assert lags.keys() <= {"shipped", "z-copy"}
+
+
+def test_lines_without_a_commit_are_all_compared_however_many_there_are(engine, ask, logs, monkeypatch):
+    monkeypatch.setattr(commits, "_STRAYS_AT_ONCE", 3)
+    folder = make_run(logs, "many", 4)
+    end = (folder / "metrics.jsonl").stat().st_size
+    append(folder, range(4, 30))
+    killed = started(engine, logs, "node1")
+    with (
+        mock.patch.object(shipper, "insert_commits", side_effect=KeyboardInterrupt),
+        suppress(KeyboardInterrupt),
+    ):
+        killed.ship_some()
+    data = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(data[:-20] + b"1" + data[-19:])
+
+    ship(engine, logs, node="node1")
+
+    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+    assert ask.rows(f"SELECT gen FROM commits WHERE run_id = {run(folder)}", "UInt16") == [(2,)]
+    assert end < len(data)
+
+
+def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path, monkeypatch):
+    monkeypatch.setattr(pull, "_BYTES_AT_ONCE", 10_000)
+    folder = make_run(logs, "long lines", 5)
+    append(folder, range(5, 30), text="x" * 4_000)
+    ship(engine, logs)
+    sizes = []
+    query = Engine.query
+
+    def measured(self, sql, **how):
+        answer = query(self, sql, **how)
+        sizes.append(len(answer))
+        return answer
+
+    with mock.patch.object(Engine, "query", measured):
+        pulled = pull.pull(ask, id_of(folder), tmp_path / "back")
+
+    assert record_bytes(pulled.folder) == record_bytes(folder)
+    assert len(sizes) > 10
+    assert max(sizes) < 16_000
