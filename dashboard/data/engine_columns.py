@@ -31,6 +31,7 @@ _CATCH_UP_BYTES: Final = 8 * 1024 * 1024
 """Beyond this the metrics that were looked at are loaded again when needed."""
 _LOOK_EVERY_S: Final = 0.5
 _METRICS_AT_ONCE: Final = 200
+_LINES_AT_ONCE: Final = 50
 _KINDS: Final = ("", STEP, SYSTEM, EVAL, EPOCH)
 _KIND_SQL: Final = (
     "toUInt8(multiIf("
@@ -75,6 +76,8 @@ class EngineLog(ColumnQueries):
         self._gen = gen
         self._end = 0
         """Every line before this offset is in the columns."""
+        self._caught_up = 0
+        """How far the metrics that were looked at have their values."""
         self._gaps = 0
         self._row_at: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
         self._row_kind: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
@@ -134,12 +137,11 @@ class EngineLog(ColumnQueries):
                 self._problem = str(error)
 
     def _read_windows(self, end: int) -> None:
-        old_end, names = self._end, list(self._columns.metrics)
         try:
             while self._end < end and self._read_window(min(end, self._end + _WINDOW_BYTES)):
                 pass
-            if names and self._end > old_end:
-                self._catch_up(names, old_end)
+            if self._end > self._caught_up:
+                self._catch_up()
             self._problem = None
         except EngineError as error:
             raise OSError(str(error)) from error
@@ -280,13 +282,14 @@ class EngineLog(ColumnQueries):
                     )
                     self.add_metric(name, position, points)
 
-    def _catch_up(self, names: Sequence[str], old_end: int) -> None:
-        """Read the new values of metrics that were looked at."""
-        if self._end - old_end > _CATCH_UP_BYTES:
+    def _catch_up(self) -> None:
+        """Read the new values of metrics that were looked at; the next time, if the engine does not answer now."""
+        names, end = list(self._columns.metrics), self._end
+        if names and end - self._caught_up > _CATCH_UP_BYTES:
             with self._lock:
                 self._columns.metrics.clear()
                 self._use_columns(self._columns)
-            return
+            names = []
         for begin in range(0, len(names), _METRICS_AT_ONCE):
             some = names[begin : begin + _METRICS_AT_ONCE]
             held = " OR ".join(
@@ -304,6 +307,7 @@ class EngineLog(ColumnQueries):
                     rows = np.searchsorted(self._row_at.values, [at for at, _ in points])
                     values = np.array([value for _, value in points], dtype=np.float64)
                     self._columns.metrics[name].append(rows.astype(np.int32), values)
+        self._caught_up = end
 
     def metrics(self) -> list[MetricInfo]:
         """Return the metrics read so far."""
@@ -344,13 +348,14 @@ class EngineLog(ColumnQueries):
         lines = sorted({at for name, at in first.items() if name not in self._order})
         if not lines:
             return
-        found = self.source.read_at([(at, MAX_LINE_BYTES) for at in lines])
-        for at, line in zip(lines, found, strict=True):
-            record = parse_line(at, line)
-            if isinstance(record, dict):
-                for number, (name, _) in enumerate(metrics_of(record)):
-                    if first.get(name) == at:
-                        self._order[name] = (at, number)
+        for begin in range(0, len(lines), _LINES_AT_ONCE):
+            places = [(at, MAX_LINE_BYTES) for at in lines[begin : begin + _LINES_AT_ONCE]]
+            for (at, _), line in zip(places, self.source.read_at(places), strict=True):
+                record = parse_line(at, line)
+                if isinstance(record, dict):
+                    for number, (name, _) in enumerate(metrics_of(record)):
+                        if first.get(name) == at:
+                            self._order[name] = (at, number)
 
     def _steps_before(self, counts: dict[str, int]) -> dict[str, float]:
         """Return the last step before the last value of each of these metrics."""

@@ -76,7 +76,8 @@ class EngineLink:
     def _run(self, ask: Callable[[Engine], _T]) -> _T:
         with self._lock:
             if self._failure is not None:
-                raise self._failure
+                # A new one: an exception that is raised again and again keeps the frames of all who caught it.
+                raise UnreachableError(str(self._failure))
             engine = self._unused.pop() if self._unused else None
         try:
             if engine is None:

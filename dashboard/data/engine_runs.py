@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +39,8 @@ SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
 _END_BYTES: Final = 64 * 1024
 _ENDS_AT_ONCE: Final = 50
+_ENDS_EVERY_S: Final = 60.0
+"""The node reports a run without a manifest again and again while it is written."""
 
 _RUN_COLUMNS: Final = (
     "run_id, max(version), argMax(node, version), argMax(folder, version), argMax(status, version), "
@@ -71,6 +74,8 @@ class EngineRun:
     manifest: Manifest | None
     problem: str | None
     ends: LogEnds | None = None
+    ends_at: float = -math.inf
+    """When they were read, by the monotonic clock."""
     labels: Labels = field(default_factory=Labels)
     labels_version: int = 0
     labels_problem: str | None = None
@@ -123,8 +128,8 @@ class EngineRuns:
         self._lock = threading.RLock()
         self._runs: dict[str, EngineRun] = {}
         self._labels: dict[str, tuple[int, bytes, bool]] = {}
-        self._without_ends: list[EngineRun] = []
-        """Runs without a manifest whose first and last records were not read yet."""
+        self._without_ends: dict[str, None] = {}
+        """Runs without a manifest whose first and last records are to be read."""
         self._looked_at = self._all_at = -1e9
         self._engine_time = 0
         self.clock_ahead_s = 0.0
@@ -239,9 +244,12 @@ class EngineRuns:
             # Only rows that changed; a run has one row for each report until the engine merges them.
             self._take(self._ask(f"WHERE received >= toDateTime({max(0, since)}) GROUP BY run_id"))
         self._engine_time = engine_time
-        for run in self._without_ends[-_ENDS_AT_ONCE:]:
-            run.ends = self._ends(run.run_id)
-        del self._without_ends[-_ENDS_AT_ONCE:]
+        for _ in range(min(_ENDS_AT_ONCE, len(self._without_ends))):
+            run_id = next(reversed(self._without_ends))
+            run = self._runs.get(run_id)
+            if run is not None:
+                run.ends, run.ends_at = self._ends(run_id), time.monotonic()
+            del self._without_ends[run_id]
 
     def _ask(self, which: str) -> list[tuple[Any, ...]]:
         return self._link.rows(f"SELECT {_RUN_COLUMNS} FROM runs {which}", *_RUN_TYPES)
@@ -296,7 +304,11 @@ class EngineRuns:
         )
         latest = manifest.latest if manifest is not None else None
         if manifest is None:
-            self._without_ends.append(run)
+            known = self._runs.get(run_id)
+            if known is not None:
+                run.ends, run.ends_at = known.ends, known.ends_at
+            if time.monotonic() - run.ends_at > _ENDS_EVERY_S:
+                self._without_ends[run_id] = None
         elif latest is not None and latest.status == RUNNING and name not in (RUNNING, STALLED, LOST):
             # Its node found the end in the records.
             run.manifest = ended_by(manifest, end_in(self._last_lines(run_id), latest.session))

@@ -14,7 +14,7 @@ from toolkit.core.hosts import HOST
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.shipped import ShippedRun
 from toolkit.fleet.shipper import Shipper
-from toolkit.runfolder.status import LOST, RUNNING, STALLED
+from toolkit.runfolder.status import LOST
 
 MOST_METRICS: Final = 200
 """Metrics of one run that are shown: each is a series of its own in Prometheus."""
@@ -140,19 +140,14 @@ def _is_shown(run: ShippedRun, now: float) -> bool:
     if manifest is None or manifest.latest is None or run.found.is_part or not run.is_listed:
         return False
     beat = manifest.heartbeat.time if manifest.heartbeat is not None else manifest.latest.started
-    return _is_live(run) or now - beat < _SHOWN_AFTER_END_S
-
-
-def _is_live(run: ShippedRun) -> bool:
-    status = run.report.status
-    return status is None or status.name in (RUNNING, STALLED)
+    return run.report.is_running or now - beat < _SHOWN_AFTER_END_S
 
 
 def _of_run(run: ShippedRun, node: str) -> Iterator[_Sample]:
     manifest, key = run.found.manifest, run.found.key
     assert manifest is not None
     labels = {"run": run.found.name, "run_id": key.run_id, "project": key.project, "host": node}
-    yield "telemetry_run_live", labels, float(_is_live(run))
+    yield "telemetry_run_live", labels, float(run.report.is_running)
     status = run.report.status
     yield "telemetry_run_lost", labels, float(status is not None and status.name == LOST)
     beat = manifest.heartbeat

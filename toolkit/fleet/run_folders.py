@@ -22,6 +22,7 @@ _DAY_S: Final = 86_400
 _LAST_DAY: Final = 2**16 - 1
 _SETTLED_S: Final = 60.0
 """A run writes run.json when it starts: a folder that has none after this time gets none."""
+_LONGEST_ID: Final = 200
 _START_WITHIN_BYTES: Final = 1024 * 1024
 
 Signature = tuple[int, ...]
@@ -79,10 +80,11 @@ def read_run_folder(folder: Path, node: str, *, is_waiting: bool = True) -> RunF
         if is_waiting and not signature and _is_new(folder):
             return None
     if manifest is not None and manifest.run_id:
-        key = RunKey(run_id=manifest.run_id, project=manifest.project or "", day=_day(manifest.created))
+        run_id, project, day = manifest.run_id, manifest.project or "", _day(manifest.created)
     else:
         first = _first_records(folder)
-        key = RunKey(run_id=_run_id(folder, first, node), project="", day=_first_day(first))
+        run_id, project, day = _run_id(folder, first, node), "", _first_day(first)
+    key = RunKey(run_id=_short(run_id), project=project[:_LONGEST_ID], day=day)
     return RunFolder(folder=folder, key=key, manifest=manifest, signature=signature)
 
 
@@ -165,6 +167,12 @@ def _run_id(folder: Path, records: list[Record], node: str) -> str:
     found = next((run_id for run_id in ids if isinstance(run_id, str) and run_id), None)
     place = f"{node}:{os.path.realpath(folder)}"
     return found or "folder-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
+
+
+def _short(run_id: str) -> str:
+    """Return the id, or a short one made of it: every row has it, and a folder may contain anything."""
+    is_long = len(run_id) > _LONGEST_ID
+    return "long-" + hashlib.sha256(run_id.encode()).hexdigest()[:32] if is_long else run_id
 
 
 def _first_day(records: list[Record]) -> int:

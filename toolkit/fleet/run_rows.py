@@ -71,20 +71,31 @@ class RunReport:
     has_ended: bool = False
     """Whether the run was seen to end; the shipper then verifies it."""
     _sent: tuple[Any, ...] = ()
+    _seen: Signature = ()
+    """Of the file that shows whether the run changed, when its state was sent."""
     _labels_sent: Signature = ()
     _next: float = 0.0
 
     @property
+    def is_running(self) -> bool:
+        """Whether the run is live, as far as is known."""
+        return self.status is None or self.status.name in (RUNNING, STALLED)
+
+    @property
     def is_live(self) -> bool:
         """Whether the run may still change its state by itself."""
-        status = self.status
-        return status is None or status.name in (RUNNING, STALLED) or not status.sure
+        return self.is_running or (self.status is not None and not self.status.sure)
 
     def is_due(self, run: RunFolder) -> bool:
         """Return whether the state of the run has to be sent now."""
         if self.is_deleted or run.is_part:
             return False
-        return _essence(run) != self._sent or (self.is_live and time.monotonic() >= self._next)
+        if _essence(run) != self._sent:
+            return True
+        if not self.is_live or time.monotonic() < self._next:
+            return False
+        # A log directory may have thousands of lost runs of other machines: only those that change are sent again.
+        return self.is_running or _seen(run) != self._seen
 
 
 def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
@@ -141,13 +152,25 @@ def send(
     for (report, run, _), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and _is_final(status)
         report.status, report.version = status, version
-        report._sent = _essence(run)  # noqa: SLF001 - of its own kind
+        report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind
         report._next = time.monotonic() + _EVERY_S  # noqa: SLF001
     _send_labels(engine, node, [(report, run) for report, run, _ in runs])
 
 
+def last_report(engine: Engine, node: str) -> int:
+    """Return the version of the last report of the shipper of a node; 0 without one.
+
+    Raises:
+        EngineError: it did not answer.
+    """
+    rows = engine.rows(
+        f"SELECT max(version) FROM {engine.table('shippers')} WHERE node = {quote(node)}", "UInt64"
+    )
+    return int(rows[0][0]) if rows else 0
+
+
 def report_shipper(
-    engine: Engine, *, node: str, started: float, files: int, behind: int, last_error: str
+    engine: Engine, *, node: str, version: int, started: float, files: int, behind: int, last_error: str
 ) -> None:
     """Send the state of the shipper of a node.
 
@@ -157,7 +180,7 @@ def report_shipper(
     ahead = engine.clock_ahead_s
     row = {
         "node": node.encode(),
-        "version": int(time.time() * 1000),
+        "version": version,
         "started": started,
         "clock_ahead_s": math.nan if ahead is None else ahead,
         "files": files,
@@ -185,6 +208,11 @@ def _essence(run: RunFolder) -> tuple[Any, ...]:
     if manifest is None or latest is None or latest.status != RUNNING:
         return (run.folder, run.signature)
     return (run.folder, latest.session, latest.status, manifest.control)
+
+
+def _seen(run: RunFolder) -> Signature:
+    """Return what changes while the run is written: run.json has its heartbeat."""
+    return run.signature or signature_of(run.folder / METRICS_JSONL)
 
 
 def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> dict[str, Any]:

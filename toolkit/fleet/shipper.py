@@ -96,7 +96,8 @@ class Shipper:
     ) -> None:
         """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
         self.engine = engine
-        self.node = node or node_name()
+        # A name from the environment may have any bytes.
+        self.node = (node or node_name()).encode("utf-8", "replace").decode()
         self.totals = Totals()
         self._watch = Watch(places, self.node, assign=self._assign, failure=self._failure)
         self._say = say
@@ -106,6 +107,8 @@ class Shipper:
         self._held: dict[int, _Batch] = {}
         self._started = time.time()
         self._next_report = 0.0
+        self._reported = 0
+        """The version of the last report of this shipper."""
         self._next_recheck: dict[int, float] = {}
         self._keep_days = 0
         self._courier = None if request_key is None else Courier(request_key, self.node, self._failure)
@@ -458,9 +461,14 @@ class Shipper:
         for shard in sorted(by_shard, key=lambda shard: self._backoffs[shard].reason is not None)[:1] or [0]:
             with self._trying(shard) as is_ready:
                 if is_ready:
+                    engine = self._engine(shard)
+                    # The clock may have been set back.
+                    last = self._reported or run_rows.last_report(self.engine, self.node)
+                    self._reported = max(int(time.time() * 1000), last + 1)
                     run_rows.report_shipper(
-                        self._engine(shard),
+                        engine,
                         node=self.node,
+                        version=self._reported,
                         started=self._started,
                         files=len(self._watch.files),
                         behind=self.behind,

@@ -1,0 +1,153 @@
+"""What is sent and asked about runs and shippers: no more than is needed, whatever clocks and folders say."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from dashboard.data import engine_runs
+from dashboard.data.clickhouse_store import ClickHouseStore
+from dashboard.data.engine_link import EngineLink
+from tests.fleet.engines import free_ports
+from tests.fleet.shipped_runs import append, id_of, make_run, ship
+from toolkit.fleet.address import address_of
+from toolkit.fleet.engine import EngineError, UnreachableError, quote
+from toolkit.fleet.lag import Lag
+from toolkit.fleet.run_folders import read_run_folder
+from toolkit.fleet.run_rows import RunReport, send, status_of
+from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+
+ON_ONE_ENGINE = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
+
+
+class Taking:
+    """Stands for an engine that takes everything."""
+
+    def __init__(self):
+        self.tables = []
+
+    def insert(self, table, columns, block):
+        self.tables.append(table)
+
+
+def test_a_lost_run_of_another_machine_is_reported_again_only_when_it_changes(logs):
+    folder = make_run(logs, "elsewhere", 3)
+    text = (folder / "run.json").read_text().replace('"finished"', '"running"')
+    (folder / "run.json").write_text(text.replace('"host": "', '"host": "not-'))
+    engine, report = Taking(), RunReport(is_known=True)
+
+    def report_it():
+        run = read_run_folder(folder, "node")
+        with mock.patch.object(time, "monotonic", return_value=1e9 * len(rounds)):
+            send(engine, "node", [(report, run, 0)], all_runs=False)
+        rounds.append(len(engine.tables))
+
+    rounds: list[int] = []
+    for _ in range(3):
+        report_it()
+    status = status_of(read_run_folder(folder, "node"))
+    assert (status.name, status.sure) == ("lost", False)
+    assert rounds == [1, 1, 1]
+    write_manifest(folder, _with_heartbeat(read_manifest(folder)))
+    report_it()
+
+    assert rounds[-1] == 2
+    assert report.is_running
+
+
+def _with_heartbeat(manifest):
+    return replace(manifest, heartbeat=Heartbeat(time=time.time(), seq=9, global_step=9))
+
+
+def test_ids_and_projects_of_any_length_take_bounded_room_in_every_row(logs):
+    folder = make_run(logs, "long", 3, run_id="x" * 400_000, project="p" * 400_000)
+    other = make_run(logs, "other", 3, run_id="x" * 400_001)
+
+    key = read_run_folder(folder, "node").key
+
+    assert len(key.run_id) < 50
+    assert len(key.project) == 200
+    assert key.run_id != read_run_folder(other, "node").key.run_id
+
+
+def test_an_engine_that_is_away_for_long_takes_no_memory():
+    (port,) = free_ports(1)
+    link = EngineLink(address_of(f"clickhouse://127.0.0.1:{port}/t"), patience_s=3600.0)
+    for _ in range(50):
+        with pytest.raises(UnreachableError, match="cannot be reached") as raised:
+            link.rows("SELECT 1", "UInt8")
+
+    assert len(traceback.extract_tb(link._failure.__traceback__)) < 20
+    assert len(traceback.extract_tb(raised.tb)) < 20
+
+
+@ON_ONE_ENGINE
+def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):
+    node = f"node-{id_of(make_run(logs, 'run', 2))}"
+    ask.query(
+        "INSERT INTO shippers (node, version, started, files, last_error, received) VALUES "
+        f"({quote(node)}, 9000000000000, 0, 7, 'of yesterday', now() - 86400)"
+    )
+
+    ship(engine, logs, node=node)
+    one = ship(engine, logs, node=node)
+    one._report(all_runs=True)
+
+    (line,) = [line for line in Lag.shippers(ask) if line.startswith(node)]
+    assert line.startswith(f"{node}: 1 files, 0 bytes behind, reported ")
+    assert "of yesterday" not in line
+
+
+@ON_ONE_ENGINE
+def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
+    folder = make_run(logs, "growing", 10)
+    ship(engine, logs)
+    store, key = ClickHouseStore(engine.address()), id_of(folder)
+    store.refresh(key, wait_s=60.0)
+    assert len(store.recent(key, "train_loss", 99)) == 10
+    append(folder, range(10, 15))
+    ship(engine, logs)
+    rows = EngineLink.rows
+
+    def without_values(self, sql, *types):
+        if sql.startswith("SELECT metric, at, value"):
+            raise EngineError("out of memory")
+        return rows(self, sql, *types)
+
+    def look():
+        store._commits._known.clear()
+        store._logs[key, 0]._looked_at = -1e9
+        return store.refresh(key, wait_s=60.0)
+
+    with mock.patch.object(EngineLink, "rows", without_values):
+        assert look().problem == "out of memory"
+    assert look().problem is None
+
+    assert store.recent(key, "train_loss", 99).tolist() == [1.0 / (step + 1) for step in range(15)]
+
+
+@ON_ONE_ENGINE
+def test_a_run_without_a_manifest_is_read_once_however_often_it_is_reported(engine, logs, monkeypatch):
+    folder = logs / "foreign"
+    folder.mkdir()
+    append(folder, range(3))
+    asked = []
+    ends = engine_runs.EngineRuns._ends
+    monkeypatch.setattr(
+        engine_runs.EngineRuns, "_ends", lambda self, run_id: asked.append(run_id) or ends(self, run_id)
+    )
+    store = ClickHouseStore(engine.address())
+    shipped = ship(engine, logs)
+    key = next(iter(shipped.runs.values())).found.key.run_id
+    for _ in range(3):
+        store._runs.look_again()
+        card = store.card(key)
+        shipped._report(all_runs=True)
+
+    assert card.last_sign == 1_790_000_002.0
+    assert asked.count(key) == 1
+    assert not store._runs._without_ends
