@@ -17,8 +17,11 @@ from tests.fleet.shipped_runs import append, id_of, make_run, ship
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.lag import Lag
+from toolkit.fleet.last_values import metrics_text
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
+from toolkit.fleet.shipper import Shipper, Totals, _nothing_of
+from toolkit.fleet.tail import Position, RecordTail, Rows
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 ON_ONE_ENGINE = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
@@ -29,6 +32,8 @@ class Taking:
 
     def __init__(self):
         self.tables = []
+
+    clock_ahead_s = None
 
     def insert(self, table, columns, block):
         self.tables.append(table)
@@ -83,6 +88,34 @@ def test_an_engine_that_is_away_for_long_takes_no_memory():
 
     assert len(traceback.extract_tb(link._failure.__traceback__)) < 20
     assert len(traceback.extract_tb(raised.tb)) < 20
+
+
+def test_names_of_any_length_take_bounded_room_in_the_text_for_prometheus(logs):
+    folder = make_run(logs, "named", 0)
+    text = (folder / "run.json").read_text().replace('"name": "named"', f'"name": "{"n" * 100_000}"')
+    (folder / "run.json").write_text(text.replace('"finished"', '"running"'))
+    append(folder, range(3), **{"m" * 100_000: 1.0})
+    shipper = Shipper(Taking(), [logs], node="node")
+    shipper._shards = mock.Mock(of=lambda ids: dict.fromkeys(ids, 0))
+    shipper._watch.look()
+    (file,) = shipper.files
+    file.commit = _nothing_of(file)
+    file.tail = RecordTail(file.path, file.run.found.key, 0, 1, Position())
+    file.tail.read(Rows())
+
+    text = metrics_text(shipper)
+
+    assert b'metric="train_loss"' in text
+    assert len(text) < 10_000
+
+
+def test_a_failure_that_is_over_is_not_reported_for_ever():
+    totals = Totals(last_error="the engine was away", failed_at=time.monotonic())
+    assert totals.recent_error == "the engine was away"
+
+    totals.failed_at -= 3600.0
+
+    assert totals.recent_error == ""
 
 
 @ON_ONE_ENGINE

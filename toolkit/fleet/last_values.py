@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from typing import Final
 
 from toolkit.core.hosts import HOST
@@ -19,6 +20,7 @@ from toolkit.runfolder.status import LOST
 MOST_METRICS: Final = 200
 """Metrics of one run that are shown: each is a series of its own in Prometheus."""
 
+_LONGEST_NAME: Final = 200
 _SHOWN_AFTER_END_S: Final = 600.0
 _HELP: Final = {
     "telemetry_run_step": ("gauge", "The last step of a run."),
@@ -103,6 +105,8 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = 30
+
     def do_GET(self) -> None:
         """Answer a scrape."""
         if self.path.partition("?")[0] != "/metrics":
@@ -146,7 +150,12 @@ def _is_shown(run: ShippedRun, now: float) -> bool:
 def _of_run(run: ShippedRun, node: str) -> Iterator[_Sample]:
     manifest, key = run.found.manifest, run.found.key
     assert manifest is not None
-    labels = {"run": run.found.name, "run_id": key.run_id, "project": key.project, "host": node}
+    labels = {
+        "run": run.found.name[:_LONGEST_NAME],
+        "run_id": key.run_id,
+        "project": key.project,
+        "host": node,
+    }
     yield "telemetry_run_live", labels, float(run.report.is_running)
     status = run.report.status
     yield "telemetry_run_lost", labels, float(status is not None and status.name == LOST)
@@ -158,7 +167,8 @@ def _of_run(run: ShippedRun, node: str) -> Iterator[_Sample]:
     file = run.files.get(0)
     if file is None or file.tail is None:
         return
-    for metric, value in list(file.tail.last_values())[:MOST_METRICS]:
+    values = ((name, value) for name, value in file.tail.last_values() if len(name) <= _LONGEST_NAME)
+    for metric, value in islice(values, MOST_METRICS):
         yield "telemetry_run_last_value", {**labels, "metric": metric}, value
     for severity in _SEVERITIES:
         count = sum(found == severity for found in file.tail.open_findings.values())

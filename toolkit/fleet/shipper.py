@@ -6,6 +6,7 @@ have been taken is sent again: the same lines make the same rows, which replace 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +59,8 @@ _REQUESTS: Final = -2
 _COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
 _REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
+_RECENT_S: Final = 300.0
+_MOST_SAID: Final = 10_000
 _MOST_MOVES: Final = 3
 """How often a file goes back and forth between shippers within a session."""
 _LAST_GENERATION: Final = 2**16 - 1
@@ -80,6 +83,13 @@ class Totals:
     batches: int = 0
     errors: int = 0
     last_error: str = ""
+    failed_at: float = -math.inf
+    """When that was, by the monotonic clock."""
+
+    @property
+    def recent_error(self) -> str:
+        """The last failure if it is not over: what goes on failing is tried again within minutes."""
+        return self.last_error if time.monotonic() - self.failed_at < _RECENT_S else ""
 
 
 class Shipper:
@@ -472,7 +482,7 @@ class Shipper:
                         started=self._started,
                         files=len(self._watch.files),
                         behind=self.behind,
-                        last_error=self.totals.last_error,
+                        last_error=self.totals.recent_error,
                     )
 
     def _deliver_requests(self) -> None:
@@ -510,7 +520,9 @@ class Shipper:
 
     def _failure(self, reason: str) -> None:
         self.totals.errors += 1
-        self.totals.last_error = reason
+        self.totals.last_error, self.totals.failed_at = reason, time.monotonic()
+        if len(self._said) >= _MOST_SAID:
+            self._said.clear()
         if reason not in self._said and self._say is not None:
             self._said.add(reason)
             self._say(reason)

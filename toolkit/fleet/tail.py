@@ -96,6 +96,7 @@ class Rows:
         self.bads: list[int] = []
         self.values: list[float] = []
         self._files: list[tuple[int, RunKey, int, int]] = []
+        self._owned = 0
 
     def __len__(self) -> int:
         return len(self.at)
@@ -107,9 +108,9 @@ class Rows:
 
     def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
         """Say which file the rows are of that were added since the last call."""
-        before = sum(count for count, *_ in self._files)
-        if len(self) > before:
-            self._files.append((len(self) - before, run, rank, gen))
+        if len(self) > self._owned:
+            self._files.append((len(self) - self._owned, run, rank, gen))
+            self._owned = len(self)
 
     def only(self, chosen: Sequence[bool]) -> Rows:
         """Return the rows that are `chosen`."""
@@ -127,6 +128,7 @@ class Rows:
             if of_it := sum(chosen[begin : begin + count]):
                 found._files.append((of_it, run, rank, gen))
             begin += count
+        found._owned = len(found)
         return found
 
     def to_block(self) -> bytes:
