@@ -32,7 +32,18 @@ _GROUPS = {
     ),
     "engines": tuple(
         f"tests/fleet/test_{name}.py"
-        for name in ("copies", "courier", "full_engine", "grants", "kills", "live", "refusals", "reports", "shipping", "store")
+        for name in (
+            "copies",
+            "courier",
+            "full_engine",
+            "grants",
+            "kills",
+            "live",
+            "refusals",
+            "reports",
+            "shipping",
+            "store",
+        )
     ),
     "wandb": (
         "tests/mirrors/exporters/test_wandb.py",

@@ -12,7 +12,7 @@ import pytest
 
 from toolkit.fleet.address import AddressError, address_of, read_password
 from toolkit.fleet.backoff import Backoff
-from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.last_values import MetricsServer, host_and_port
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.row_binary import rows_of
@@ -96,6 +96,16 @@ def test_quoted_text_has_no_character_with_a_meaning():
     assert literal[0] == literal[-1] == "'"
     assert not set(literal[1:-1]) - set("abcdefghijklmnopqrstuvwxyzS0123456789 :-/\\")
     assert literal.count("\\") == literal.count("\\x")
+
+
+def test_a_question_about_many_runs_with_long_ids_is_cut_into_short_ones():
+    ids = [f"{number}-" + "🏃" * 5_000 for number in range(30)] + [f"{number:032x}" for number in range(500)]
+
+    some = list(chunks(ids))
+
+    assert [run_id for each in some for run_id in each] == ids
+    assert max(len(", ".join(map(quote, each))) for each in some) < 256 * 1024
+    assert len(some) < 40
 
 
 def test_a_block_has_the_bytes_that_the_format_asks_for():

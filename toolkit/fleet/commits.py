@@ -6,11 +6,11 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.tail import LONGEST_LINE, Counter
 from toolkit.runfolder.portable import pread
@@ -19,11 +19,8 @@ from toolkit.runfolder.safefile import open_regular
 FileKey = tuple[str, int]
 """Run id and rank."""
 
-_AT_ONCE: Final = 200
 _STRAYS_AT_ONCE: Final = 60_000
 """More rows than one batch: mostly all that was sent and not committed."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +50,7 @@ class Commit:
 def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Commit]:
     """Return the commit of the newest generation of every file of these runs."""
     found: dict[FileKey, Commit] = {}
-    for some in _chunks(run_ids):
+    for some in chunks(run_ids):
         rows = engine.iterate(
             "SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end), argMax(lines, end), "
             "argMax(bad_lines, end), argMax(why, end), argMax(node, end) "
@@ -81,7 +78,7 @@ def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Comm
 def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int, bool]]:
     """Return the version of the labels of each run that has some, and whether it was deleted on a page."""
     found: dict[str, tuple[int, bool]] = {}
-    for some in _chunks(run_ids):
+    for some in chunks(run_ids):
         for run_id, version, deleted in engine.iterate(
             f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM {engine.table('labels')} "
             f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id",
@@ -128,7 +125,7 @@ def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
 def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict[str, Counter]]:
     """Return for each file and metric how many values it has before its commit's end, and how many are not finite."""
     found: dict[FileKey, dict[str, Counter]] = {}
-    for some in _chunks(commits):
+    for some in chunks(commits):
         rows = engine.iterate(
             f"SELECT run_id, rank, metric, max(n), argMax(bad, n) FROM {engine.table('points')} "
             f"WHERE {_any_of((commit.run_id, commit.rank, commit.gen, f'at < {commit.end}') for commit in some)} "
@@ -156,7 +153,7 @@ def strays_behind(
     engine: Engine, ends: Iterable[tuple[FileKey, int, int]]
 ) -> Iterator[tuple[FileKey, list[Stray]]]:
     """Yield the lines of each file behind a generation's end, and those of later generations, some at a time."""
-    for some in _chunks(ends):
+    for some in chunks(ends):
         files = " OR ".join(
             f"(run_id = {quote(run_id)} AND rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at >= {end})))"
             for (run_id, rank), gen, end in some
@@ -219,9 +216,3 @@ def _any_of(files: Iterable[tuple[str, int, int, str]]) -> str:
         f"(run_id = {quote(run_id)} AND rank = {rank} AND gen = {gen} AND {condition})"
         for run_id, rank, gen, condition in files
     )
-
-
-def _chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
-    rest = iter(items)
-    while some := list(islice(rest, _AT_ONCE)):
-        yield some

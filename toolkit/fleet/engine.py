@@ -10,10 +10,10 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from toolkit.fleet.address import Address
@@ -25,6 +25,9 @@ PATIENCE_S: Final = 30.0
 _GZIP_LEVEL: Final = 1
 _SMALL_BODY: Final = 1024
 _BUFFER_BYTES: Final = 1024 * 1024
+_ITEMS_AT_ONCE: Final = 200
+_CHARS_AT_ONCE: Final = 16_000
+"""The engine takes queries of up to 256 KiB, and a character may become sixteen."""
 _MAX_MESSAGE: Final = 300
 _ERROR_CODE: Final = re.compile(r"Code: (\d+)")
 _EXCEPTION: Final = re.compile(r"(?:DB::)?Exception: (.*?)(?:, e\.what\(\) = .*| \(version .*)?$", re.DOTALL)
@@ -36,6 +39,7 @@ _ACCESS: Final = frozenset({164, 291, 497})
 _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
 _SHARD_DOWN: Final = frozenset({209, 210, 279})
+_T = TypeVar("_T")
 
 
 class EngineError(Exception):
@@ -72,6 +76,21 @@ def quote(text: str | bytes) -> str:
     """
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     return "'" + "".join(_LITERAL[byte] for byte in data) + "'"
+
+
+def chunks(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """Yield `items` in lists short enough for one query, even if each has a long id of any characters."""
+    some: list[_T] = []
+    size = 0
+    for item in items:
+        length = len(repr(item))
+        if some and (len(some) >= _ITEMS_AT_ONCE or size + length > _CHARS_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(item)
+        size += length
+    if some:
+        yield some
 
 
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _-./:=+@,")

@@ -22,7 +22,7 @@ _DAY_S: Final = 86_400
 _LAST_DAY: Final = 2**16 - 1
 _SETTLED_S: Final = 60.0
 """A run writes run.json when it starts: a folder that has none after this time gets none."""
-_LONGEST_ID: Final = 200
+_LONGEST_ID: Final = 6_000
 _START_WITHIN_BYTES: Final = 1024 * 1024
 
 Signature = tuple[int, ...]

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from toolkit.fleet.commits import newest_labels
-from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
 from toolkit.runfolder.end_record import with_end_record
@@ -21,7 +21,6 @@ from toolkit.runfolder.trend import trend_of
 
 TREND_POINTS: Final = 40
 _EVERY_S: Final = 15.0
-_AT_ONCE: Final = 200
 _NO_MANIFEST: Final = Status(
     name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
 )
@@ -107,9 +106,7 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
     by_id: dict[str, list[RunReport]] = {}
     for report, run in runs:
         by_id.setdefault(run.key.run_id, []).append(report)
-    ids = list(by_id)
-    for begin in range(0, len(ids), _AT_ONCE):
-        some = ids[begin : begin + _AT_ONCE]
+    for some in chunks(by_id):
         texts = ", ".join(map(quote, some))
         for run_id, version in engine.iterate(
             f"SELECT run_id, max(version) FROM {engine.table('runs')} WHERE run_id IN ({texts}) GROUP BY run_id",

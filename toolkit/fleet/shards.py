@@ -11,9 +11,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Final
 
-from toolkit.fleet.engine import Engine, RefusedError, UnreachableError, quote
+from toolkit.fleet.engine import Engine, RefusedError, UnreachableError, chunks, quote
 
-_AT_ONCE: Final = 500
 _PATIENCE_S: Final = 5.0
 LOCAL: Final = "_local"
 """Behind the name of a table: the part of it that a shard has."""
@@ -61,8 +60,8 @@ class Shards:
         if len(self._ends) == 1:
             return dict.fromkeys(ids, 0)
         found: dict[str, int] = {}
-        for begin in range(0, len(ids), _AT_ONCE):
-            texts = ", ".join(map(quote, ids[begin : begin + _AT_ONCE]))
+        for some in chunks(ids):
+            texts = ", ".join(map(quote, some))
             rows = self._engine.iterate(
                 f"SELECT x, toUInt64(cityHash64(x) % {self._ends[-1]}) FROM (SELECT arrayJoin([{texts}]) AS x)",
                 "Bytes",

@@ -473,7 +473,7 @@ class Shipper:
                 if is_ready:
                     engine = self._engine(shard)
                     # The clock may have been set back.
-                    last = self._reported or run_rows.last_report(self.engine, self.node)
+                    last = self._reported or run_rows.last_report(engine, self.node)
                     self._reported = max(int(time.time() * 1000), last + 1)
                     run_rows.report_shipper(
                         engine,
@@ -492,7 +492,7 @@ class Shipper:
             # Not the shard's own pause: lines are shipped although requests cannot be read.
             with self._trying(_REQUESTS - shard) as is_ready:
                 if is_ready:
-                    runs = [run for run in self.runs.values() if run.shard == shard]
+                    runs = [run for run in self.runs.values() if run.shard == shard and run.is_listed]
                     self._courier.deliver(self._engine(shard), runs)
 
     @contextmanager

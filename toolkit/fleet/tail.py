@@ -26,6 +26,8 @@ LONGEST_LINE: Final = 16 * 1024 * 1024
 """A longer line is no record of anyone's: shipping of its file stops there."""
 
 _DAY_S: Final = 86_400
+_KEYS_BYTES: Final = 32 * 1024 * 1024
+"""What ids and projects may take in a batch: each row has them, and they may be long."""
 _READ_BYTES: Final = 1024 * 1024
 _MOST_FINDINGS: Final = 1_000
 _NOT_A_RECORD: Final = BadLine(0, 0, "empty")
@@ -43,6 +45,11 @@ class RunKey:
     project: str
     day: int
     """The day the run was created, since 1970: all of a run is in one partition."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in each row."""
+        return len(self.run_id) + len(self.project) + 1
 
     def is_older_than(self, keep_days: int) -> bool:
         """Return whether an engine that keeps runs for so many days would remove its lines; 0 keeps all."""
@@ -97,6 +104,7 @@ class Rows:
         self.values: list[float] = []
         self._files: list[tuple[int, RunKey, int, int]] = []
         self._owned = 0
+        self.key_bytes = 0
 
     def __len__(self) -> int:
         return len(self.at)
@@ -104,12 +112,13 @@ class Rows:
     @property
     def is_full(self) -> bool:
         """Whether the batch is sent without waiting for more."""
-        return self.bytes >= BATCH_BYTES or len(self) >= BATCH_ROWS
+        return self.bytes >= BATCH_BYTES or len(self) >= BATCH_ROWS or self.key_bytes >= _KEYS_BYTES
 
     def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
         """Say which file the rows are of that were added since the last call."""
         if len(self) > self._owned:
             self._files.append((len(self) - self._owned, run, rank, gen))
+            self.key_bytes += (len(self) - self._owned) * run.size
             self._owned = len(self)
 
     def only(self, chosen: Sequence[bool]) -> Rows:
@@ -219,7 +228,7 @@ class RecordTail:
         """Append the lines of `data`, as many as fit; return where the first one begins that was not taken."""
         at = start
         lines = data[:-1].split(b"\n")
-        room = max(1, BATCH_ROWS - len(rows))
+        room = max(1, min(BATCH_ROWS - len(rows), (_KEYS_BYTES - rows.key_bytes) // self.run.size))
         if len(lines) > room:
             del lines[room:]
             data = data[: sum(map(len, lines)) + len(lines)]
