@@ -279,7 +279,7 @@ class Courier:
 
 def _is_live(run: ShippedRun) -> bool:
     report = run.report
-    if run.found.is_part or run.copies or report.is_deleted or report.status is None:
+    if run.found.is_part or not run.is_listed or report.is_deleted or report.status is None:
         return False
     return report.status.name in (RUNNING, STALLED)
 

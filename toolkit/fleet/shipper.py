@@ -492,7 +492,7 @@ class Shipper:
             # Not the shard's own pause: lines are shipped although requests cannot be read.
             with self._trying(_REQUESTS - shard) as is_ready:
                 if is_ready:
-                    runs = [run for run in self.runs.values() if run.shard == shard and run.is_listed]
+                    runs = [run for run in self.runs.values() if run.shard == shard]
                     self._courier.deliver(self._engine(shard), runs)
 
     @contextmanager
