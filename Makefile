@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 comma := ,
 
 # The dashboard's packages are large, so they are installed only if there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb,otlp,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
+EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)

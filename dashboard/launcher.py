@@ -25,6 +25,7 @@ from dashboard.missing_packages import missing_login_packages_message, missing_p
 from dashboard.network_guard import PublicUrl
 from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
 from toolkit.fleet.address import PASSWORD_VARIABLE, AddressError, address_of, read_password
+from toolkit.fleet.object_store import FORMS, PlaceError, object_store
 
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
@@ -142,6 +143,16 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         help="control runs of --store: sign requests with the key in FILE, which their shippers share",
     )
     parser.add_argument(
+        "--objects",
+        metavar="PLACE",
+        help=f"where `telemetry ship` stores sample images and other files: {FORMS}",
+    )
+    parser.add_argument(
+        "--objects-endpoint",
+        metavar="URL",
+        help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
+    )
+    parser.add_argument(
         "--port",
         type=_port,
         metavar="N",
@@ -214,9 +225,17 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
             password_file=chosen.password_file,
             ca=chosen.ca,
             request_key=chosen.request_key,
+            objects=None if chosen.objects == "none" else chosen.objects,
+            objects_endpoint=chosen.objects_endpoint,
         )
-    elif any(file is not None for file in (chosen.password_file, chosen.ca, chosen.request_key)):
-        parser.error("--password-file, --ca and --request-key need --store")
+    elif any(
+        value is not None
+        for value in (
+            *(chosen.password_file, chosen.ca, chosen.request_key),
+            *(chosen.objects, chosen.objects_endpoint),
+        )
+    ):
+        parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
     return LaunchOptions(
         settings=DashboardSettings(log_dirs=log_dirs, read_only=chosen.read_only, engine=engine),
         host=chosen.host,
@@ -274,6 +293,11 @@ def _check_engine(engine: EngineSettings) -> None:
     from toolkit.fleet.schema import require_tables
     from toolkit.fleet.signed_requests import read_key
 
+    try:
+        if engine.objects is not None:
+            object_store(engine.objects, engine.objects_endpoint)
+    except PlaceError as error:
+        raise LaunchError(f"--objects: {_printable(str(error))}", _BAD_OPTION) from error
     try:
         address = address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca)
         connection = Engine(address, patience_s=_ENGINE_TIMEOUT_S)

@@ -16,6 +16,7 @@ from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
 from dashboard.settings import DashboardSettings, EngineSettings
 from toolkit.fleet.address import address_of, read_password
+from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
@@ -49,6 +50,7 @@ def _store(
             read_only_reason=_viewer_reason,
             visitor=_visitor,
             request_key=None if engine.request_key is None else read_key(engine.request_key),
+            objects=None if engine.objects is None else object_store(engine.objects, engine.objects_endpoint),
         )
     return LocalStore(
         [Path(path) for path in log_dirs],

@@ -74,6 +74,9 @@ class EngineSettings:
     ca: Path | None = None
     request_key: Path | None = None
     """The file with the key that signs requests to runs; None for none."""
+    objects: str | None = None
+    """Where sample images and other files are stored; keys stay in the environment or in their file."""
+    objects_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,9 @@ def _parse_engine(text: str) -> EngineSettings | None:
             name: None if found[name] is None else Path(found[name])
             for name in ("password_file", "ca", "request_key")
         }
-        return EngineSettings(url=found["url"], **files)
+        return EngineSettings(
+            url=found["url"], objects=found["objects"], objects_endpoint=found["objects_endpoint"], **files
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise SettingsError(f"{STORE_VARIABLE} must be what the launcher wrote, got {text!r}") from error
 

@@ -33,16 +33,18 @@ _GROUPS = {
     "engines": tuple(
         f"tests/fleet/test_{name}.py"
         for name in (
-            "copies",
-            "courier",
-            "full_engine",
-            "grants",
-            "kills",
-            "live",
-            "refusals",
-            "reports",
-            "shipping",
-            "store",
+            *(
+                "archive",
+                "copies",
+                "courier",
+                "full_engine",
+                "grants",
+                "kills",
+                "live",
+                "objects",
+                "refusals",
+            ),
+            *("reports", "shipping", "store"),
         )
     ),
     "wandb": (

@@ -13,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from dashboard.data.engine_columns import EngineLog, load_together
 from dashboard.data.engine_link import PATIENCE_S, EngineLink
+from dashboard.data.engine_objects import EngineObjects
 from dashboard.data.engine_rank_grid import rank_grid_of
 from dashboard.data.engine_requests import EngineRequests
 from dashboard.data.engine_runs import EngineRun, EngineRuns
@@ -41,6 +42,7 @@ from dashboard.data.run_store import (
 from dashboard.data.store_queries import StoreQueries, evict
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import EngineError
+from toolkit.fleet.object_store import ObjectStore
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
 from toolkit.runfolder.labels import Labels, LabelsError, encode_labels
 from toolkit.runfolder.manifest import Manifest
@@ -63,10 +65,12 @@ class ClickHouseStore(StoreQueries):
         visitor: Callable[[], str] = lambda: "",
         request_key: bytes | None = None,
         patience_s: float = PATIENCE_S,
+        objects: ObjectStore | None = None,
     ) -> None:
         """Show the runs at `address`; `visitor` returns who makes a change, for the record.
 
         Requests to runs are signed with `request_key`; without it there are none.
+        Files that records point to come from `objects`.
         """
         super().__init__(read_only=read_only, read_only_reason=read_only_reason)
         self._visitor = visitor
@@ -74,6 +78,7 @@ class ClickHouseStore(StoreQueries):
         self._runs = EngineRuns(self._link)
         self._requests = EngineRequests(self._link, self._runs, request_key)
         self._commits = Commits(self._link)
+        self._objects = EngineObjects(self._link, objects)
         self._kept = KeptLines()
         self._logs: dict[tuple[str, int], EngineLog] = {}
         self._trends: dict[str, Sequence[float]] = {}
@@ -235,9 +240,10 @@ class ClickHouseStore(StoreQueries):
                 self._grids.popitem(last=False)
         return grid
 
-    def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:  # noqa: ARG002 - none is shipped
-        """Refuse: files that records point to stay on their node."""
-        raise Refused(f"{relative[:100]!r} was not shipped; it is on {clean(self._find(key).node)}")
+    def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
+        """Return a file that a record points to, as it was shipped."""
+        run = self._find(key)
+        return self._objects.read(run.run_id, relative, max_bytes=max_bytes, node=clean(run.node))
 
     # ------------------------------------------------------------ requests and labels
 

@@ -17,7 +17,6 @@ from dashboard.data.column_cache import ColumnCache
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource
-from dashboard.data.run_files import read_inside
 from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import page_of, select_runs
@@ -36,6 +35,7 @@ from dashboard.data.run_store import (
 )
 from dashboard.data.store_queries import StoreQueries, evict
 from toolkit.runfolder.control import ControlRefused, write_request
+from toolkit.runfolder.inside import NotInside, read_inside
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest
@@ -275,7 +275,10 @@ class LocalStore(StoreQueries):
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""
-        return read_inside(self._find(key).folder, relative, max_bytes=max_bytes)
+        try:
+            return read_inside(self._find(key).folder, relative, max_bytes=max_bytes)
+        except NotInside as error:
+            raise Refused(str(error)) from error
 
     # ------------------------------------------------------------ requests and labels
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fleet.engines import NoEngine, engine_names, start_engine
+from tests.fleet.s3_server import NoS3, S3Server
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.schema import set_up
 
@@ -30,6 +31,21 @@ def ask(engine):
     connection = Engine(engine.address())
     yield connection
     connection.close()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory):
+    """An S3 server with a bucket."""
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3") / "server")
+    except NoS3 as error:
+        print(f"no S3: {error}")
+        pytest.skip(f"no S3: {error}")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The arguments that name a ClickHouse engine, for the subcommands that use one."""
+"""The arguments that name a ClickHouse engine and where files are stored, for the subcommands that use them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import argparse
 from pathlib import Path
 
 from toolkit.fleet.address import PASSWORD_VARIABLE, Address, address_of, read_password
+from toolkit.fleet.object_store import FORMS, ObjectStore, object_store
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser, option: str) -> None:
+def add_engine_arguments(parser: argparse.ArgumentParser, option: str, *, required: bool = True) -> None:
     """Declare the address under the name `option`, the password file and the CA."""
     parser.add_argument(
         option,
         dest="engine",
         metavar="ADDRESS",
-        required=True,
+        required=required,
         help="the engine: clickhouse://USER@HOST:PORT/DATABASE; several hosts of a cluster are separated by commas",
     )
     parser.add_argument(
@@ -38,3 +39,27 @@ def chosen_engine(args: argparse.Namespace) -> Address:
         AddressError: it, or the password file, is invalid.
     """
     return address_of(args.engine, password=read_password(args.password_file), ca=args.ca)
+
+
+def add_objects_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare where sample images and other files are stored."""
+    parser.add_argument(
+        "--objects",
+        metavar="PLACE",
+        default="none",
+        help=f"{what}: {FORMS}, or none (default: none); keys come from the AWS_* variables or ~/.aws",
+    )
+    parser.add_argument(
+        "--objects-endpoint",
+        metavar="URL",
+        help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
+    )
+
+
+def chosen_objects(args: argparse.Namespace) -> ObjectStore | None:
+    """Return the store that was given, None if there is none.
+
+    Raises:
+        PlaceError: it is invalid.
+    """
+    return None if args.objects == "none" else object_store(args.objects, args.objects_endpoint)

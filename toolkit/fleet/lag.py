@@ -82,6 +82,17 @@ def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> li
     return list(found.values())
 
 
+def run_ids_of(places: Iterable[Path]) -> list[str]:
+    """Return the ids of the runs below `places`.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    node = node_name()
+    runs = (read_run_folder(folder, node, is_waiting=False) for folder in run_folders(places))
+    return list(dict.fromkeys(run.key.run_id for run in runs if run is not None))
+
+
 def _lag(path: Path, end: int) -> Lag:
     status = os.stat(path)
     first = bytes_of(path, end, end + MAX_LINE_BYTES + 1)

@@ -34,6 +34,10 @@ _HELP: Final = {
     "telemetry_ship_lines_total": ("counter", "Lines that were shipped."),
     "telemetry_ship_batches_total": ("counter", "Batches that were shipped."),
     "telemetry_ship_errors_total": ("counter", "Failures, each try counted."),
+    "telemetry_ship_objects_total": ("counter", "Files that were stored for records that point to them."),
+    "telemetry_ship_object_bytes_total": ("counter", "Bytes of files that were sent to the store."),
+    "telemetry_ship_object_errors_total": ("counter", "Failures of storing files, each try counted."),
+    "telemetry_ship_objects_waiting": ("gauge", "Files that wait to be stored."),
     "telemetry_ship_clock_ahead_seconds": ("gauge", "How far this machine's clock is ahead of the engine's."),
 }
 _SEVERITIES: Final = ("info", "warning", "critical")
@@ -135,6 +139,12 @@ def _samples(shipper: Shipper) -> Iterator[_Sample]:
     yield "telemetry_ship_lines_total", {}, totals.lines
     yield "telemetry_ship_batches_total", {}, totals.batches
     yield "telemetry_ship_errors_total", {}, totals.errors
+    if shipper.objects is not None:
+        files = shipper.objects.totals
+        yield "telemetry_ship_objects_total", {}, files.stored
+        yield "telemetry_ship_object_bytes_total", {}, files.bytes
+        yield "telemetry_ship_object_errors_total", {}, files.errors
+        yield "telemetry_ship_objects_waiting", {}, files.waiting
     if shipper.engine.clock_ahead_s is not None:
         yield "telemetry_ship_clock_ahead_seconds", {}, shipper.engine.clock_ahead_s
 

@@ -1,16 +1,21 @@
-"""Brings a run folder back from the engine, byte for byte."""
+"""Brings a run folder back from the engine, byte for byte, with the files that its records point to."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from toolkit.fleet.commits import Commit, newest_commits, whole_line
 from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.object_store import ObjectStore, StoreError
+from toolkit.fleet.objects import MAX_BYTES, StoredObject, checked_path, read_object, stored_objects
+from toolkit.runfolder.inside import NotInside
 from toolkit.runfolder.layout import (
     LABELS,
     MANIFEST,
@@ -27,6 +32,10 @@ from toolkit.runfolder.safefile import write_all
 
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 _MOST_NAMED: Final = 5
+_BAD_NAME: Final = frozenset(
+    {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
+)
+"""What is wrong with the name of a file, not with the disk."""
 
 
 class PullError(ValueError):
@@ -40,6 +49,10 @@ class PulledRun:
     folder: Path
     lines: int
     files: int
+    objects: int = 0
+    """Files that records point to."""
+    missing: tuple[str, ...] = ()
+    """Why others of them were not written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +63,11 @@ class _Run:
     manifest: bytes
 
 
-def pull(engine: Engine, wanted: str, log_dir: Path) -> PulledRun:
+def pull(engine: Engine, wanted: str, log_dir: Path, objects: ObjectStore | None = None) -> PulledRun:
     """Write the run with the id or name `wanted` into a new folder below `log_dir`.
 
     The folder appears once it is complete. A live run comes as far as it was shipped.
+    Files that records point to come from `objects`; one that is missing there does not hold up the others.
 
     Raises:
         PullError: there is no such run, several have the name, its folder exists, or the engine lacks a part of it.
@@ -69,12 +83,16 @@ def pull(engine: Engine, wanted: str, log_dir: Path) -> PulledRun:
     half = log_dir / f".{folder.name}.{os.urandom(6).hex()}.pull"
     os.mkdir(half, PRIVATE.folder)
     try:
-        pulled = _write(engine, run, half)
+        lines, files = _write(engine, run, half)
+        stored = stored_objects(engine, [run.run_id])[run.run_id]
+        missing = _write_objects(objects, stored, half)
         os.rename(half, folder)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
-    return PulledRun(folder=folder, lines=pulled[0], files=pulled[1])
+    return PulledRun(
+        folder=folder, lines=lines, files=files, objects=len(stored) - len(missing), missing=missing
+    )
 
 
 def _find(engine: Engine, wanted: str) -> _Run:
@@ -113,6 +131,31 @@ def _write(engine: Engine, run: _Run, folder: Path) -> tuple[int, int]:
     if (folder / METRICS_JSONL).exists():
         build_table(folder / METRICS_JSONL, folder / METRICS_CSV, form=table_form(folder))
     return lines, len(commits)
+
+
+def _write_objects(
+    store: ObjectStore | None, objects: Mapping[str, StoredObject], folder: Path
+) -> tuple[str, ...]:
+    """Write files into a new folder, whatever their paths say; return why some of them were not written."""
+    missing = []
+    for path, found in objects.items():
+        if store is None:
+            missing.append(f"{path[:100]!r} needs --objects")
+            continue
+        try:
+            place = folder.joinpath(*checked_path(path))
+            data = read_object(store, found, MAX_BYTES)
+            os.makedirs(place.parent, PRIVATE.folder, exist_ok=True)
+            _write_file(place, data)
+        except (NotInside, StoreError) as error:
+            missing.append(str(error))
+        except UnicodeEncodeError:
+            missing.append(f"{path[:100]!a} is not a valid file name")
+        except OSError as error:
+            if error.errno not in _BAD_NAME:
+                raise
+            missing.append(f"{path[:100]!a} cannot be written: {error.strerror}")
+    return tuple(missing)
 
 
 def _write_records(engine: Engine, commit: Commit, path: Path) -> int:

@@ -147,7 +147,7 @@ def send(
         _insert(engine, "runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
     for (report, run, _), (status, version) in zip(due, states, strict=True):
-        report.has_ended = report.status is not None and report.is_live and _is_final(status)
+        report.has_ended = report.status is not None and report.is_live and is_final(status)
         report.status, report.version = status, version
         report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind
         report._next = time.monotonic() + _EVERY_S  # noqa: SLF001
@@ -194,7 +194,8 @@ def status_of(run: RunFolder) -> Status:
     return work_out_status(with_end_record(run.manifest, run.folder), time.time())
 
 
-def _is_final(status: Status) -> bool:
+def is_final(status: Status) -> bool:
+    """Return whether a run has ended for certain; it may still be resumed."""
     return status.sure and status.name not in (RUNNING, STALLED)
 
 

@@ -304,6 +304,10 @@ def grants(database: str, cluster: str | None) -> str:
         "GRANT SELECT ON system.clusters TO telemetry_ship;",
         *(f"GRANT SELECT(run_id, version) ON {table} TO telemetry_ship;" for table in on("runs")),
         *(f"GRANT SELECT(run_id, version, deleted) ON {table} TO telemetry_ship;" for table in on("labels")),
+        *(
+            f"GRANT SELECT(run_id, path, sha256, bytes, version) ON {table} TO telemetry_ship;"
+            for table in on("objects")
+        ),
         "-- telemetry_page: the dashboard. telemetry_reader: SQL by hand, Grafana, `telemetry pull`.",
         *(f"GRANT SELECT ON {table} TO telemetry_page, telemetry_reader;" for table in on(*tables)),
         *(f"GRANT INSERT ON {table} TO telemetry_page;" for table in on("labels", "requests")),

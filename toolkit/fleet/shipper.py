@@ -30,6 +30,7 @@ from toolkit.fleet.commits import (
 )
 from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError
+from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
 from toolkit.fleet.shards import Shards
 from toolkit.fleet.shipped import ShippedFile, ShippedRun, next_verify
@@ -101,11 +102,13 @@ class Shipper:
         places: Iterable[Path],
         *,
         node: str | None = None,
+        objects: ObjectShipper | None = None,
         say: Callable[[str], None] | None = None,
         request_key: bytes | None = None,
     ) -> None:
         """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
         self.engine = engine
+        self.objects = objects
         # A name from the environment may have any bytes.
         self.node = (node or node_name()).encode("utf-8", "replace").decode()
         self.totals = Totals()
@@ -151,7 +154,7 @@ class Shipper:
         self._keep_days = tables.keep_days
 
     def ship_all(self) -> None:
-        """Ship what is there now, and report every run.
+        """Ship what is there now, with the files that records point to, and report every run.
 
         Raises:
             EngineError: the engine refused or does not answer; what was sent until then is there.
@@ -162,11 +165,15 @@ class Shipper:
         while self._send_batches() or self._has_unknown_files:
             self._raise_failure()
         self._raise_failure()
+        if self.objects is not None:
+            self.objects.ship_all()
         self._report(all_runs=True)
         self._raise_failure()
 
     def run(self, stop: threading.Event, after_round: Callable[[], None] | None = None) -> None:
         """Ship until `stop` is set. What fails is tried again, with pauses; nothing is given up."""
+        if self.objects is not None:
+            self.objects.start()
         while not stop.is_set():
             begin = time.monotonic()
             has_more = self.ship_round()
@@ -174,6 +181,8 @@ class Shipper:
                 after_round()
             if not has_more:
                 stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
+        if self.objects is not None:
+            self.objects.close()
 
     def ship_round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""
@@ -217,6 +226,8 @@ class Shipper:
         """
         repaired = []
         for run in list(self.runs.values()) if runs is None else runs:
+            if self.objects is not None:
+                self.objects.verify(run.found.key.run_id)
             for file in () if self._is_left_alone(run) else run.files.values():
                 try:
                     found = self._verify(file)
@@ -244,7 +255,9 @@ class Shipper:
         is_recheck = time.monotonic() >= self._next_recheck.get(shard, 0.0)
         asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
         if asked:
+            new = [run for run in asked if not run.report.is_known]
             run_rows.ask(engine, [(run.report, run.found) for run in asked])
+            self._add_objects(new)
         opened = []
         if is_recheck:
             for file in self._of(shard):
@@ -266,6 +279,13 @@ class Shipper:
             checked += self._resume(file, commits.get(file.key))
         if is_recheck:
             self._next_recheck[shard] = time.monotonic() + _RECHECK_S
+
+    def _add_objects(self, runs: Iterable[ShippedRun]) -> None:
+        if self.objects is not None:
+            for run in runs:
+                # A part of a run on another node may have other files of the same names.
+                if not (run.found.is_part or run.copies or self._is_left_alone(run)):
+                    self.objects.add_run(run.found.key, run.found.folder, run.shard)
 
     def _resume(self, file: ShippedFile, found: Commit | None) -> int:
         """Set where to go on: behind what the engine has if the file begins with that; return how much was read."""
@@ -385,6 +405,9 @@ class Shipper:
                     break
         except OSError as error:
             self._problem(file, error)
+        files, tail.files = tail.files, []
+        if files and self.objects is not None and not file.run.found.is_part:
+            self.objects.add_files(file.key[0], files)
         position = tail.position
         if position.end == begin and file.has_begun:
             return None
@@ -482,7 +505,7 @@ class Shipper:
                         started=self._started,
                         files=len(self._watch.files),
                         behind=self.behind,
-                        last_error=self.totals.recent_error,
+                        last_error=self._last_error(),
                     )
 
     def _deliver_requests(self) -> None:
@@ -517,6 +540,10 @@ class Shipper:
     def _problem(self, file: ShippedFile, error: OSError) -> None:
         file.problem = str(error.strerror or error)
         self._failure(f"{file.path}: {file.problem}")
+
+    def _last_error(self) -> str:
+        of_objects = self.objects.totals.last_error if self.objects is not None else ""
+        return "; ".join(filter(None, (of_objects, self.totals.recent_error)))
 
     def _failure(self, reason: str) -> None:
         self.totals.errors += 1

@@ -17,13 +17,16 @@ from toolkit.fleet.schema import INBOX_COLUMNS
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
-from toolkit.runfolder.records import FINDING, MAX_LINE_BYTES, Record
+from toolkit.runfolder.records import FINDING, MAX_LINE_BYTES, SAMPLE, TABLE, Record
 from toolkit.runfolder.safefile import open_regular
 
 BATCH_BYTES: Final = 2 * 1024 * 1024
 BATCH_ROWS: Final = 50_000
 LONGEST_LINE: Final = 16 * 1024 * 1024
 """A longer line is no record of anyone's: shipping of its file stops there."""
+
+FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
+"""Records that point to a file of the run folder."""
 
 _DAY_S: Final = 86_400
 _KEYS_BYTES: Final = 32 * 1024 * 1024
@@ -184,6 +187,8 @@ class RecordTail:
         self.position = position
         self.open_findings: dict[str, str] = {}
         """Severity of each finding that was read and is not resolved, by its id."""
+        self.files: list[str] = []
+        """The paths of files that records pointed to, until someone takes them."""
         self._cursor = Cursor(offset=position.end)
 
     @property
@@ -268,6 +273,8 @@ class RecordTail:
             self._take_values(rows, record)
         elif event == FINDING:
             self._note_finding(record)
+        elif event in FILE_EVENTS and (path := file_in(record)) is not None:
+            self.files.append(path)
         self._add(rows, at, after, line, event, record)
 
     def _take_values(self, rows: Rows, record: Record) -> None:
@@ -312,6 +319,12 @@ class RecordTail:
         rows.line.append(line)
         rows.ends.append(len(rows.names))
         self.position.lines += 1
+
+
+def file_in(record: Record) -> str | None:
+    """Return the path that a record points to; None if it is outside of the run folder or there is none."""
+    path = record.get("path")
+    return path if isinstance(path, str) and path and not path.startswith(("/", "../")) else None
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

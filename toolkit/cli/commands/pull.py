@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.engine_arguments import add_engine_arguments, chosen_engine
+from toolkit.cli.engine_arguments import (
+    add_engine_arguments,
+    add_objects_arguments,
+    chosen_engine,
+    chosen_objects,
+)
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.engine import Engine, EngineError
+from toolkit.fleet.object_store import PlaceError
 from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import require_tables
+
+_MOST_NAMED: Final = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,15 +30,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to", metavar="DIR", type=Path, default=LOGS, help=f"log directory for the folder (default: {LOGS})"
     )
+    add_objects_arguments(parser, "where sample images and other files were stored")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the run folder; return 1 if it could not be done."""
     try:
+        objects = chosen_objects(args)
         engine = Engine(chosen_engine(args))
         require_tables(engine)
-        pulled = pull(engine, args.run, args.to)
-    except (AddressError, EngineError, PullError, OSError) as error:
+        pulled = pull(engine, args.run, args.to, objects)
+    except (AddressError, EngineError, PlaceError, PullError, OSError) as error:
         return refuse(str(error))
-    print(printable(f"{pulled.folder}: {pulled.lines} lines in {pulled.files} record files"))
-    return 0
+    files = f", {pulled.objects} other files" if pulled.objects else ""
+    print(printable(f"{pulled.folder}: {pulled.lines} lines in {pulled.files} record files{files}"))
+    if pulled.missing and objects is None:
+        print(f"{len(pulled.missing)} files that its records point to were not asked for; name --objects")
+        return 0
+    for reason in pulled.missing[:_MOST_NAMED]:
+        print(printable(reason), file=sys.stderr)
+    if len(pulled.missing) > _MOST_NAMED:
+        print(f"and {len(pulled.missing) - _MOST_NAMED} more files", file=sys.stderr)
+    return 1 if pulled.missing else 0

@@ -12,12 +12,20 @@ from types import FrameType
 from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.engine_arguments import add_engine_arguments, chosen_engine
+from toolkit.cli.engine_arguments import (
+    add_engine_arguments,
+    add_objects_arguments,
+    chosen_engine,
+    chosen_objects,
+)
 from toolkit.fleet.address import Address, AddressError
+from toolkit.fleet.archive import archive_runs
 from toolkit.fleet.backoff import Backoff
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.fleet.lag import Lag, lags_of
+from toolkit.fleet.lag import Lag, lags_of, run_ids_of
 from toolkit.fleet.last_values import MetricsServer, host_and_port, metrics_text
+from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
+from toolkit.fleet.objects import ObjectShipper, missing_objects
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.signed_requests import read_key
@@ -35,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"log directories or run folders (default: {LOGS})",
     )
-    add_engine_arguments(parser, "--to")
+    add_engine_arguments(parser, "--to", required=False)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--once", action="store_true", help="ship what is there now and exit")
     what.add_argument(
@@ -47,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--set-up", action="store_true", help="make the tables that are missing, and print the grants"
     )
+    what.add_argument(
+        "--archive",
+        metavar="PLACE",
+        help=f"write each finished run as Parquet to {FORMS}, and exit; needs no engine",
+    )
+    add_objects_arguments(parser, "also store sample images and other files that records point to")
     parser.add_argument(
         "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
     )
@@ -79,17 +93,35 @@ def run(args: argparse.Namespace) -> int:
     """Do what was asked; return 1 if it could not be done."""
     folders = args.folders or [LOGS]
     try:
+        if args.archive is not None:
+            return _archive(folders, args)
+        if args.engine is None:
+            return refuse("--to is missing: which engine to ship to, clickhouse://USER@HOST:PORT/DATABASE")
         address = chosen_engine(args)
         if args.set_up:
             return _set_up(address, args.cluster, args.keep_days)
-        for folder in folders:
-            if not folder.is_dir():
-                return refuse(f"{folder} is not a folder")
+        _require_folders(folders)
         if args.status:
             return _status(address, folders)
         return _ship(address, folders, args)
-    except (AddressError, EngineError, OSError) as error:
+    except (AddressError, EngineError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
+
+
+def _require_folders(folders: list[Path]) -> None:
+    for folder in folders:
+        if not folder.is_dir():
+            raise NotADirectoryError(f"{folder} is not a folder")
+
+
+def _archive(folders: list[Path], args: argparse.Namespace) -> int:
+    _require_folders(folders)
+    done = archive_runs(folders, object_store(args.archive, args.objects_endpoint), say=_say)
+    print(
+        f"{done.written} runs archived, {done.unchanged} were there already, {done.live} not finished, "
+        f"{done.failed} failed"
+    )
+    return 1 if done.failed else 0
 
 
 def _days(text: str) -> int:
@@ -115,6 +147,9 @@ def _status(address: Address, folders: list[Path]) -> int:
     )
     for lag in sorted(behind, key=_age, reverse=True)[:20]:
         print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
+    files, missing = missing_objects(engine, run_ids_of(folders))
+    if files:
+        print(f"{files} files that shipped records point to, {missing} of them not stored")
     for line in Lag.shippers(engine):
         print(printable(line))
     return 1 if any(_age(lag) > LATE_S for lag in behind) else 0
@@ -129,7 +164,9 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
     if args.deliver_requests is not None and is_short:
         return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
     key = None if args.deliver_requests is None else read_key(args.deliver_requests)
-    shipper = Shipper(Engine(address), folders, say=_say, request_key=key)
+    store = chosen_objects(args)
+    objects = ObjectShipper(address, store, say=_say) if store is not None else None
+    shipper = Shipper(Engine(address), folders, objects=objects, say=_say, request_key=key)
     if is_short:
         shipper.start()
         shipper.ship_all()
@@ -138,7 +175,10 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
                 _say(line)
             shipper.ship_all()
         print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
-        return 1 if any(file.problem for file in shipper.files) else 0
+        if objects is not None:
+            print(f"{objects.totals.stored} other files stored, {objects.totals.waiting} wait")
+        is_incomplete = objects is not None and (objects.totals.waiting or objects.totals.errors)
+        return 1 if is_incomplete or any(file.problem for file in shipper.files) else 0
     stop = threading.Event()
     _stop_on_signal(stop)
     server = _metrics_server(args.metrics) if args.metrics else None

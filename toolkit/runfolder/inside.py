@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path, PurePosixPath
+from typing import Final
 
-from dashboard.data.run_store import Refused
 from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.runfolder.safefile import UnsafeFile, open_regular
 
-_DIRECTORY = DIRECTORY | SAFELY
+_DIRECTORY: Final = DIRECTORY | SAFELY
+_NOT_FOLLOWED: Final = (errno.ENOTDIR, errno.ELOOP)
 
 
-def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
-    """Return the contents of `relative` in `folder`, following no symbolic links.
+class NotInside(ValueError):  # noqa: N818 - the name says what it found
+    """A file is outside the folder, a link, not a regular file, too large, or missing; the message says which."""
+
+    is_missing = False
+    """Whether there is no such file, so that it may still come."""
+
+
+def parts_inside(relative: str) -> tuple[str, ...]:
+    """Return the parts of a path that stays inside its folder, whatever is there.
 
     Raises:
-        Refused: it is outside the folder, a link, not a regular file, too large, or missing.
+        NotInside: it is absolute, empty, or leads out.
     """
     parts = PurePosixPath(relative).parts
     if (
@@ -25,20 +34,32 @@ def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
         or relative.startswith("/")
         or any(part in ("..", ".") for part in parts)
     ):
-        raise Refused(f"{relative[:100]!r} is not a path inside the run's folder")
+        raise NotInside(f"{relative[:100]!r} is not a path inside the run's folder")
+    return parts
+
+
+def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
+    """Return the contents of `relative` in `folder`, following no symbolic links.
+
+    Raises:
+        NotInside: it is outside the folder, a link, not a regular file, too large, or missing.
+    """
+    parts = parts_inside(relative)
     try:
         descriptor = _open_without_links(folder, parts)
     except UnsafeFile as error:
-        raise Refused(str(error)) from error
+        raise NotInside(str(error)) from error
     except UnicodeEncodeError as error:
-        raise Refused(f"{relative[:100]!a} is not a valid file name") from error
+        raise NotInside(f"{relative[:100]!a} is not a valid file name") from error
     except OSError as error:
         reason = "its path contains a link or a file" if error.errno in _NOT_FOLLOWED else error.strerror
-        raise Refused(f"{relative[:100]!r}: {reason}") from error
+        refused = NotInside(f"{relative[:100]!r}: {reason}")
+        refused.is_missing = error.errno == errno.ENOENT
+        raise refused from error
     try:
         size = os.fstat(descriptor).st_size
         if size > max_bytes:
-            raise Refused(f"{relative[:100]!r} is {size:,} bytes, more than the limit of {max_bytes:,}")
+            raise NotInside(too_large(relative, size, max_bytes))
         data = b""
         while len(data) < size and (part := os.read(descriptor, size - len(data))):
             data += part
@@ -47,8 +68,9 @@ def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-_NOT_FOLLOWED = {20, 40}
-"""ENOTDIR and ELOOP."""
+def too_large(relative: str, size: int, max_bytes: int) -> str:
+    """Return the sentence for a file above the limit."""
+    return f"{relative[:100]!r} is {size:,} bytes, more than the limit of {max_bytes:,}"
 
 
 def _open_without_links(folder: Path, parts: tuple[str, ...]) -> int:

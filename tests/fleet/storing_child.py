@@ -1,0 +1,50 @@
+"""A shipper with files in a process of its own, that kills itself while it stores them.
+
+`python -m tests.fleet.storing_child ADDRESS LOGS PLACE SEED`; with the seed -1 it does all there is to do.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+from toolkit.fleet import objects
+from toolkit.fleet.address import address_of
+from toolkit.fleet.engine import Engine
+from toolkit.fleet.object_store import S3Store, object_store
+from toolkit.fleet.shipper import Shipper
+
+
+def main(address: str, logs: str, place: str, seed: str) -> int:
+    chance = random.Random(int(seed))
+    left = chance.randint(1, 12) if seed != "-1" else 10**9
+    objects._ROWS_AT_ONCE = chance.randint(1, 5)
+
+    def deadly(function):
+        def call(*arguments):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = function(*arguments)
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        return call
+
+    S3Store.write = deadly(S3Store.write)
+    objects.ObjectShipper._insert = deadly(objects.ObjectShipper._insert)
+    where = address_of(address)
+    shipper = Shipper(Engine(where), [Path(logs)], objects=objects.ObjectShipper(where, object_store(place)))
+    shipper.start()
+    shipper.ship_all()
+    return 1 if shipper.objects.totals.waiting else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
