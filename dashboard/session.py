@@ -50,7 +50,9 @@ def _store(
             read_only_reason=_viewer_reason,
             visitor=_visitor,
             request_key=None if engine.request_key is None else read_key(engine.request_key),
-            objects=None if engine.objects is None else object_store(engine.objects, engine.objects_endpoint),
+            objects=None
+            if engine.objects is None
+            else object_store(engine.objects, engine.objects_endpoint, tries=1),
         )
     return LocalStore(
         [Path(path) for path in log_dirs],

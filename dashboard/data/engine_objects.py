@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from typing import Final
 
-from dashboard.data.engine_link import PATIENCE_S, EngineLink
+from dashboard.data.engine_link import EngineLink
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import Refused
 from toolkit.fleet.engine import EngineError, quote
@@ -20,6 +20,8 @@ _MAX_RUNS: Final = 20
 _MOST_ROWS: Final = 20_000
 """Files of one run that are asked for together, the last changed ones; others are asked for one by one."""
 _KEPT_BYTES: Final = 64_000_000
+_ASKED_AGAIN_S: Final = 15.0
+"""How often a store that did not answer is asked again."""
 
 
 class EngineObjects:
@@ -55,7 +57,7 @@ class EngineObjects:
                 self._kept.move_to_end(found.sha256)
                 return data
         # A page shows a hundred images: it does not wait for each of them while the store is away.
-        if failure is not None and time.monotonic() - failure[0] < PATIENCE_S:
+        if failure is not None and time.monotonic() - failure[0] < _ASKED_AGAIN_S:
             raise Refused(failure[1])
         try:
             data = read_object(self._store, found, max_bytes)

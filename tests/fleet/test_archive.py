@@ -155,7 +155,6 @@ def test_without_pyarrow_the_sentence_names_the_extra(logs, place, monkeypatch, 
         assert 'needs pyarrow: pip install "ai-toolkit-telemetry[fleet]"' in capsys.readouterr().err
 
 
-@in_make_faults
 def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, monkeypatch):
     if engine.name == "18.16":
         pytest.skip("18.16 has no s3()")

@@ -132,22 +132,22 @@ def test_a_changed_file_replaces_the_one_before_and_a_lost_one_is_stored_again(e
     assert (shared.folder / after.name).read_bytes() == b"second"
 
 
-def test_content_that_is_missing_or_wrong_is_refused_with_the_reason(engine, ask, logs, shared, tmp_path):
+def test_content_that_is_missing_or_wrong_is_refused_with_the_reason(one_engine, ask, logs, shared, tmp_path):
     folder = make_run(logs, "wrong")
     for name in ("gone.png", "wrong.png", "fine.png"):
         add_sample(folder, name, name.encode())
-    ship_with(engine, shared, logs)
+    ship_with(one_engine, shared, logs)
     rows = stored_of(ask, folder)
     (shared.folder / rows["gone.png"].name).unlink()
     (shared.folder / rows["wrong.png"].name).write_bytes(b"evil.pngx")
-    store = ClickHouseStore(engine.address(), objects=shared)
+    store = ClickHouseStore(one_engine.address(), objects=shared)
 
     with pytest.raises(Refused, match=r"gone.png.*has no objects/"):
         store.read_file(id_of(folder), "gone.png", max_bytes=100)
     with pytest.raises(Refused, match=r"wrong.png.*differs from what was shipped"):
         store.read_file(id_of(folder), "wrong.png", max_bytes=100)
     assert store.read_file(id_of(folder), "fine.png", max_bytes=100) == b"fine.png"
-    pulled = pull(Engine(engine.address()), id_of(folder), tmp_path / "back", shared)
+    pulled = pull(Engine(one_engine.address()), id_of(folder), tmp_path / "back", shared)
     assert pulled.objects == 1
     assert len(pulled.missing) == 2
     assert not (pulled.folder / "wrong.png").exists()

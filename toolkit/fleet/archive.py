@@ -193,7 +193,10 @@ _POINTS: Final = (
 )
 """Columns as those of the engine's tables, without the generation: an archived file has one."""
 
-_IN_STEPS: Final = ("at", "next", "seq", "n")
+_ENCODINGS: Final = {
+    **dict.fromkeys(("uint32", "int64", "uint64"), "DELTA_BINARY_PACKED"),
+    "double": "BYTE_STREAM_SPLIT",
+}
 _FEW_VALUES: Final = ("project", "run_id", "event", "metric", "rank", "session", "created", "bad")
 
 
@@ -208,7 +211,9 @@ def _writer(path: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[Any]:
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=[name for name in names if name in _FEW_VALUES],
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _IN_STEPS},
+        column_encoding={
+            name: _ENCODINGS[kind] for name, kind in columns if name not in _FEW_VALUES and kind in _ENCODINGS
+        },
         write_statistics=[name for name in names if name != "line"],
     ) as writer:
         yield writer
@@ -217,7 +222,7 @@ def _writer(path: Path, columns: tuple[tuple[str, str], ...]) -> Iterator[Any]:
 def _schema(columns: tuple[tuple[str, str], ...]) -> Any:
     import pyarrow as pa
 
-    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns])
+    return pa.schema([pa.field(name, pa.type_for_alias(kind), nullable=False) for name, kind in columns])
 
 
 def _records_table(run: RunFolder, rank: int, rows: Rows) -> Any:

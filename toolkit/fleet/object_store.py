@@ -29,7 +29,7 @@ _SECRET_VARIABLES: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_A
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _PREFIX: Final = re.compile(r"(?:[A-Za-z0-9_=+@-][A-Za-z0-9._=+@-]*(?:/|$))*")
 _AWS_ERROR: Final = re.compile(r"AWS Error (\w+)")
-_CONNECT_S: Final = 5.0
+_PATIENCE_S: Final = 5.0
 _TRIES: Final = 2
 _PART_BYTES: Final = 1024 * 1024
 _MAX_REASON: Final = 200
@@ -73,8 +73,10 @@ class ObjectStore(Protocol):
         """Return a file to read and seek in. Raises StoreError, MissingError."""
 
 
-def object_store(text: str, endpoint: str | None = None) -> ObjectStore:
+def object_store(text: str, endpoint: str | None = None, *, tries: int = _TRIES) -> ObjectStore:
     """Return the store at `text`; `endpoint` is that of an S3 server other than Amazon's.
+
+    A request that S3 has not answered for 5 s is made again, `tries` times in all.
 
     Raises:
         PlaceError: it is invalid, or a package is missing.
@@ -94,7 +96,7 @@ def object_store(text: str, endpoint: str | None = None) -> ObjectStore:
         raise PlaceError(f"{ascii(text)[:60]} is not s3://BUCKET/PREFIX")
     if find_spec("pyarrow") is None:
         raise PlaceError(f"s3:// {NEEDS_PYARROW}")
-    return S3Store(bucket, prefix, _endpoint_of(endpoint, os.environ))
+    return S3Store(bucket, prefix, _endpoint_of(endpoint, os.environ), tries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,8 @@ class FolderStore:
 class S3Store:
     """A bucket. Keys and region come from the AWS_* variables or ~/.aws, as for other tools."""
 
-    def __init__(self, bucket: str, prefix: str, endpoint: str | None) -> None:
-        self.bucket = bucket
+    def __init__(self, bucket: str, prefix: str, endpoint: str | None, tries: int) -> None:
+        self._tries = tries
         self._endpoint = endpoint
         self._path = "/".join(part for part in (bucket, prefix) if part) + "/"
         self._files: Any = None
@@ -226,9 +228,9 @@ class S3Store:
                 endpoint_override=self._endpoint,
                 # Servers other than Amazon's have no regions, and the signature needs one.
                 region=region or ("us-east-1" if self._endpoint else None),
-                connect_timeout=_CONNECT_S,
-                request_timeout=_CONNECT_S,
-                retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_TRIES),
+                connect_timeout=_PATIENCE_S,
+                request_timeout=_PATIENCE_S,
+                retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=self._tries),
                 # A small file is one request.
                 allow_delayed_open=True,
             )

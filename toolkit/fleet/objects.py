@@ -182,7 +182,7 @@ class _Row:
 
 
 class ObjectShipper:
-    """Stores the files of the runs it is told of."""
+    """Stores the files of the runs that were added."""
 
     def __init__(
         self, address: Address, store: ObjectStore, *, say: Callable[[str], None] | None = None
