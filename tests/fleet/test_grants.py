@@ -8,9 +8,11 @@ import pytest
 
 from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import Node, make_live_run
-from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
+from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship, step_line, write
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.fleet.lag import Lag, lags_of
+from toolkit.fleet.object_store import FolderStore
+from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.pull import pull
 from toolkit.fleet.schema import grants, require_tables, set_up
 
@@ -83,12 +85,15 @@ FORBIDDEN = (
 def test_the_shipper_can_ship_verify_and_deliver_and_nothing_else(filled, engine_as, tmp_path):
     engine = engine_as("ship")
     folder = filled[1] / "of-x"
-    append(folder, range(10, 15))
+    append(folder, range(10, 14))
+    (folder / "a.png").write_bytes(b"image")
+    write(folder, step_line(14).replace(b'"event":"step"', b'"event":"sample","path":"a.png"'))
 
-    shipper = ship(engine, filled[1])
+    shipper = ship(engine, filled[1], objects=ObjectShipper(engine.address(), FolderStore(filled[0])))
 
     assert shipper.verify() == []
     assert shipper.totals.lines == 5
+    assert (shipper.objects.totals.stored, shipper.objects.totals.errors) == (1, 0)
     connection = Engine(engine.address())
     assert [lag.bytes for lag in lags_of(connection, [filled[1]])] == [0, 0]
     assert len(list(Lag.shippers(connection))) == 1

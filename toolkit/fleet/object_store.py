@@ -242,7 +242,8 @@ class S3Store:
             yield
         except FileNotFoundError as error:
             raise MissingError(f"{self} has no {name}") from error
-        except OSError as error:
+        except (OSError, ValueError, RuntimeError) as error:
+            # The last two are other errors of pyarrow's.
             raise StoreError(self._sentence(str(error))) from error
 
     def _sentence(self, text: str) -> str:
