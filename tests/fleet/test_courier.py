@@ -114,7 +114,7 @@ def test_only_requests_that_are_signed_valid_and_new_are_delivered(engine, logs)
     assert said.count("the run other has no valid signature and is not delivered") == 1
     assert said.count("a request to the run one is too large") == 1
     assert said.count("request endless to the run one is not delivered: it must expire within") == 1
-    assert said.count("request expired to the run one is not delivered: it expired 1") == 1
+    assert said.count("request expired to the run one is not delivered: it expired ") == 1
     assert all(said.count(f"request malformed-{number} to") == 1 for number in range(6))
 
     put(engine, run_id, "good")
@@ -266,7 +266,7 @@ def test_options_that_cannot_be_used_are_refused_with_one_sentence(engine, logs,
         launcher.prepare(options)
     with pytest.raises(SystemExit):
         launcher.parse_options(["--no-browser", "--request-key", key_file])
-    assert "--request-key need --store" in capsys.readouterr().err
+    assert re.search("--request-key.* need --store", capsys.readouterr().err)
 
 
 def test_a_key_file_is_private_and_long_enough(tmp_path):
