@@ -14,7 +14,7 @@ from dashboard.data.engine_runs import SILENT_S, EngineRun, EngineRuns
 from dashboard.data.formatting import clean, clock
 from dashboard.data.run_store import PENDING, Delivery, Refused
 from toolkit.fleet.courier import CLOCK_NOISE_S, DELIVERED, DELIVERIES
-from toolkit.fleet.engine import EngineError, RefusedError, quote
+from toolkit.fleet.engine import EngineError, RefusedError, UnreachableError, quote
 from toolkit.fleet.signed_requests import REQUEST_COLUMNS, REQUESTS, key_id_of, request_block
 from toolkit.runfolder.control import ControlRefused, new_request
 
@@ -58,6 +58,8 @@ class EngineRequests:
         """Return why requests to a run would not be delivered, as a sentence; None if they would."""
         if self._key is None:
             return _NO_KEY
+        if self._link.problem is not None:
+            return "The engine does not answer at the moment: nothing can be sent to the run."
         node, note = clean(run.node), self._look(run).notes.get("")
         if note is None:
             return f"{node} does not deliver requests: its shipper runs without --deliver-requests."
@@ -91,6 +93,10 @@ class EngineRequests:
         block = request_block(made, self._key, by=by, project=run.project, day=run.day)
         try:
             self._link.insert(REQUESTS, REQUEST_COLUMNS, block)
+        except UnreachableError as error:
+            raise Refused(
+                f"the engine did not confirm the request, which may be delivered all the same: {clean(str(error))}"
+            ) from error
         except EngineError as error:
             raise Refused(f"the engine did not take the request: {clean(str(error))}") from error
         with self._lock:

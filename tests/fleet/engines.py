@@ -11,6 +11,7 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
@@ -125,7 +126,7 @@ class Cluster:
         for server in self.servers:
             server.kill()
 
-    def address(self, database: str = DATABASE, **how) -> Address:
+    def address(self, database: str = DATABASE, **how: Any) -> Address:
         hosts = ",".join(f"127.0.0.1:{server.ports['http']}" for server in self.servers)
         return address_of(f"clickhouse://{hosts}/{database}", **how)
 
@@ -167,7 +168,7 @@ class Embedded:
             self.process.kill()
             self.process.wait()
 
-    def address(self, database: str = DATABASE, **how) -> Address:
+    def address(self, database: str = DATABASE, **how: Any) -> Address:
         return address_of(f"clickhouse://127.0.0.1:{self.port}/{database}", **how)
 
 
@@ -189,13 +190,13 @@ def engine_names() -> list[str]:
     return ["18.16", "26.9", *(["server"] if os.environ.get("CLICKHOUSE_BIN") else [])]
 
 
-def start_engine(name: str, folder: Path):
+def start_engine(name: str, folder: Path) -> Cluster | Embedded:
     """Return a started engine.
 
     Raises:
         NoEngine: it cannot be had here.
     """
-    engine = Embedded(folder) if name == "26.9" else Cluster(folder, name=name)
+    engine: Cluster | Embedded = Embedded(folder) if name == "26.9" else Cluster(folder, name=name)
     engine.start()
     return engine
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from dashboard import launcher
+from dashboard.data import engine_requests, engine_runs
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.run_store import Refused
 from tests.browser.growing_run import Training
@@ -32,6 +33,7 @@ from tests.fleet.shipped_runs import id_of, ship
 from tests.lengths import in_make_faults, is_long
 from tests.waiting import wait_until
 from toolkit.cli.main import main
+from toolkit.fleet import courier
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.schema import set_up
@@ -43,6 +45,14 @@ from toolkit.runfolder.records import CONTROL_CHANGE
 PATIENCE_S = 120.0
 
 
+@pytest.fixture
+def an_engine(engine):
+    """The engine that `make test` tries; `make faults` tries every one."""
+    if engine.name != "26.9" and not is_long():
+        pytest.skip("in make faults; on 26.9 here")
+    return engine
+
+
 def store_on(engine, key=KEY, **how):
     return ClickHouseStore(engine.address(), patience_s=PATIENCE_S, request_key=key, **how)
 
@@ -52,11 +62,9 @@ def answers_of(store, key):
     return {record["id"]: record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
 
 
-def test_a_page_steers_a_live_run_through_the_engine(engine, logs, tmp_path):
-    if engine.name != "26.9" and not is_long():
-        pytest.skip("in make faults; on 26.9 here")
-    shipper = start_shipper(engine, logs, write_key(tmp_path))
-    store = store_on(engine, visitor=lambda: "ann@example.org")
+def test_a_page_steers_a_live_run_through_the_engine(an_engine, logs, tmp_path):
+    shipper = start_shipper(an_engine, logs, write_key(tmp_path))
+    store = store_on(an_engine, visitor=lambda: "ann@example.org")
     try:
         with Training(logs, "steered", tmp_path) as training:
             key = id_of(training.folder)
@@ -72,7 +80,7 @@ def test_a_page_steers_a_live_run_through_the_engine(engine, logs, tmp_path):
         shipper.communicate()
     found = answers_of(store, key)[asked]
     assert [found[name] for name in ("status", "old", "new")] == ["applied", 5, 7]
-    by = Engine(engine.address()).rows(f"SELECT `by` FROM requests WHERE run_id = {quote(key)}", "String")
+    by = Engine(an_engine.address()).rows(f"SELECT `by` FROM requests WHERE run_id = {quote(key)}", "String")
     assert by == [("ann@example.org",)]
     with pytest.raises(Refused, match="stopped and cannot answer"):
         store.ask(key, {"log_every": 9})
@@ -128,22 +136,22 @@ def test_only_requests_that_are_signed_valid_and_new_are_delivered(engine, logs)
     assert not (folder / "control.json").exists()
 
 
-def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed(engine, logs):
+def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed(an_engine, logs):
     folder = make_live_run(logs, "two")
     run_id = id_of(folder)
-    node = Node(engine, logs)
-    put(engine, run_id, "first", body=b'{"log_every": 30}')
-    put(engine, run_id, "second", body=b'{"actions": ["stop"]}')
+    node = Node(an_engine, logs)
+    put(an_engine, run_id, "first", body=b'{"log_every": 30}')
+    put(an_engine, run_id, "second", body=b'{"actions": ["stop"]}')
     node.round()
     delivered = peek(folder)
     assert read_request(folder).id == "first"
 
-    for again in (node, Node(engine, logs), Node(engine, logs)):
+    for again in (node, Node(an_engine, logs), Node(an_engine, logs)):
         again.round()
         assert peek(folder) == delivered
     # Even if someone on the node has replaced it meanwhile.
     os.unlink(folder / "control.json")
-    Node(engine, logs)
+    Node(an_engine, logs)
     assert not (folder / "control.json").exists()
 
     answer(folder, "first")
@@ -153,11 +161,11 @@ def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed
     assert found.expires - found.timestamp == pytest.approx(600, abs=1)
 
 
-def test_a_run_whose_folder_belongs_to_another_user_gets_nothing_and_the_page_says_so(engine, logs):
+def test_a_run_whose_folder_belongs_to_another_user_gets_nothing_and_the_page_says_so(an_engine, logs):
     folder = make_live_run(logs, "foreign")
     folder.chmod(0o770)
-    node, run_id, store = Node(engine, logs), id_of(folder), store_on(engine)
-    put(engine, run_id, "x")
+    node, run_id, store = Node(an_engine, logs), id_of(folder), store_on(an_engine)
+    put(an_engine, run_id, "x")
     node.round()
 
     assert not (folder / "control.json").exists()
@@ -168,27 +176,62 @@ def test_a_run_whose_folder_belongs_to_another_user_gets_nothing_and_the_page_sa
         store.ask(run_id, {"log_every": 20})
 
 
-def test_a_page_says_beforehand_that_a_request_would_not_be_delivered(engine, logs):
+def test_a_page_says_beforehand_that_a_request_would_not_be_delivered(an_engine, logs):
     folder = make_live_run(logs, "silent")
     run_id, node = id_of(folder), host_name()
-    ship(engine, logs)
+    ship(an_engine, logs)
     for key, reason in (
         (None, "started without --request-key"),
         (KEY, f"{node} does not deliver requests: its shipper runs without --deliver-requests"),
     ):
-        store = store_on(engine, key)
+        store = store_on(an_engine, key)
         assert reason in store.meta(run_id).control_refusal
         with pytest.raises(Refused, match=reason):
             store.ask(run_id, {"log_every": 20})
-    Node(engine, logs, b"another key, and it is long enough")
+    Node(an_engine, logs, b"another key, and it is long enough")
     with pytest.raises(Refused, match=f"{node} has another request key than this dashboard"):
-        store_on(engine).ask(run_id, {"log_every": 20})
+        store_on(an_engine).ask(run_id, {"log_every": 20})
 
 
-def test_a_page_shows_what_became_of_a_request_that_has_no_answer(engine, logs):
+@in_make_faults
+def test_clocks_that_are_an_hour_off_change_nothing(an_engine, logs, monkeypatch):
+    folder = make_live_run(logs, "clocks")
+    run_id, node = id_of(folder), Node(an_engine, logs)
+    for module, off_s in ((courier, 3600), (engine_requests, -3600), (engine_runs, -3600)):
+        clock = SimpleNamespace(
+            time=lambda off_s=off_s: time.time() + off_s,
+            monotonic=time.monotonic,
+            perf_counter=time.perf_counter,
+        )
+        monkeypatch.setattr(module, "time", clock)
+    store = store_on(an_engine)
+
+    asked = store.ask(run_id, {"log_every": 20})
+    node.round()
+
+    found = read_request(folder)
+    assert found.id == asked
+    # The run goes by the clock of its node.
+    assert found.timestamp == pytest.approx(time.time() + 3600, abs=300)
+    assert found.expires - found.timestamp == pytest.approx(600, abs=1)
+
+
+def test_a_viewer_sends_nothing(an_engine, logs):
+    folder = make_live_run(logs, "viewed")
+    Node(an_engine, logs)
+    for how in ({"read_only": True}, {"read_only_reason": lambda: "this link gives read-only access"}):
+        with pytest.raises(Refused, match="read-only"):
+            store_on(an_engine, **how).ask(id_of(folder), {"log_every": 20})
+    found = Engine(an_engine.address()).rows(
+        f"SELECT count() FROM requests WHERE run_id = {quote(id_of(folder))}", "UInt64"
+    )
+    assert found == [(0,)]
+
+
+def test_a_page_shows_what_became_of_a_request_that_has_no_answer(an_engine, logs):
     folder = make_live_run(logs, "waiting")
-    run_id, node = id_of(folder), Node(engine, logs)
-    store = store_on(engine)
+    run_id, node = id_of(folder), Node(an_engine, logs)
+    store = store_on(an_engine)
     asked = store.ask(run_id, {"log_every": 20})
     assert store.delivery(run_id, asked).text == f"waiting for {host_name()}"
 
@@ -196,7 +239,7 @@ def test_a_page_shows_what_became_of_a_request_that_has_no_answer(engine, logs):
     wait_until(lambda: store.delivery(run_id, asked).text == "pending")
     # Behind it one that asks for nothing, and one that nobody takes until it expires.
     answer(folder, asked)
-    put(engine, run_id, "empty", body=b"{}")
+    put(an_engine, run_id, "empty", body=b"{}")
     node.round()
     store._requests._by_run[run_id].asked.update({"empty": time.time() + 600, "late": 1.0})
     found = wait_until(lambda: (note := store.delivery(run_id, "empty")).is_over and note)
@@ -206,9 +249,9 @@ def test_a_page_shows_what_became_of_a_request_that_has_no_answer(engine, logs):
 
 
 @in_make_faults
-def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(engine, logs, tmp_path):
-    key_file, store = write_key(tmp_path), store_on(engine)
-    address = str(engine.address()).replace("default@", "")
+def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(an_engine, logs, tmp_path):
+    key_file, store = write_key(tmp_path), store_on(an_engine)
+    address = str(an_engine.address()).replace("default@", "")
     with Training(logs, "killed", tmp_path) as training:
         key, asked = id_of(training.folder), []
         for number in range(3):
@@ -221,7 +264,7 @@ def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(e
             asked += [store.ask(key, {"actions": ["save"]}) for _ in range(2)]
             child.wait(PATIENCE_S)
             assert marker.exists()
-        shipper = start_shipper(engine, logs, key_file)
+        shipper = start_shipper(an_engine, logs, key_file)
         try:
             wait_until(lambda: set(asked) <= set(answers_of(store, key)), shipper)
         finally:
@@ -233,10 +276,11 @@ def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(e
     assert len([record for record in records if record["event"] == "checkpoint"]) == len(asked)
 
 
-def test_with_tables_of_an_older_version_lines_are_shipped_and_requests_are_not(engine, logs):
-    if engine.cluster:
+@in_make_faults
+def test_with_tables_of_an_older_version_lines_are_shipped_and_requests_are_not(an_engine, logs):
+    if an_engine.cluster:
         pytest.skip("one engine is enough")
-    address = engine.address("older")
+    address = an_engine.address("older")
     set_up(address)
     Engine(address).query("DROP TABLE deliveries")
     folder = make_live_run(logs, "older")
@@ -251,8 +295,8 @@ def test_with_tables_of_an_older_version_lines_are_shipped_and_requests_are_not(
     wait_until(lambda: node.round() or is_offered(store, id_of(folder)))
 
 
-def test_options_that_cannot_be_used_are_refused_with_one_sentence(engine, logs, tmp_path, capsys):
-    place = str(engine.address())
+def test_options_that_cannot_be_used_are_refused_with_one_sentence(an_engine, logs, tmp_path, capsys):
+    place = str(an_engine.address())
     key_file = str(write_key(tmp_path))
     for options, said in (
         (("--deliver-requests", key_file, "--once"), "is for a shipper that keeps running"),

@@ -1,0 +1,139 @@
+"""How long a request from a page takes until its answer is on the page, through an engine.
+
+`python -m benchmarks.fleet_requests [26.9 | 18.16]`: a real training and a real `telemetry ship`, each a process of its
+own; the page asks every two seconds, as an open one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from benchmarks.child import ROOT
+from benchmarks.report import percentile
+from dashboard.data.clickhouse_store import ClickHouseStore
+from dashboard.data.run_store import UnknownRun
+from tests.fleet.engines import NoEngine, engine_names, start_engine
+from toolkit.fleet.address import Address
+from toolkit.fleet.schema import set_up
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runfolder.records import CONTROL_CHANGE
+
+PAGE_EVERY_S: Final = 2.0
+_PATIENCE_S: Final = 120.0
+
+_TRAINING: Final = """
+import sys, time
+from toolkit.telemetry import TelemetryLogger
+log = TelemetryLogger("asked", log_dir=sys.argv[1], log_every=10)
+log.declare_action("save")
+log.log_start()
+step = 0
+while True:
+    log.log_step(step, train_loss=1.0 / (step + 1), lr=1e-3)
+    log.take_requests()
+    step += 1
+    time.sleep(0.05)
+"""
+
+
+def request_to_answer(address: Address, requests: int = 20) -> dict[str, float]:
+    """Return p50, p99 and the longest of the seconds until the answer of `requests` is on a page.
+
+    The engine at `address` has our tables.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-requests-") as place:
+        key = Path(place) / "control.key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(32).hex().encode())
+        logs = Path(place) / "logs"
+        logs.mkdir()
+        ship = ("-m", "toolkit.cli.main", "ship", logs, "--to", address, "--deliver-requests", key)
+        with _python(*ship), _python("-c", _TRAINING, logs):
+            store = ClickHouseStore(address, request_key=key.read_bytes())
+            run_id = _wait_for_run(store, logs)
+            taken = [_one(store, run_id) for _ in range(requests)]
+    return {
+        "requests": len(taken),
+        "p50_s": percentile(taken, 0.5),
+        "p99_s": percentile(taken, 0.99),
+        "longest_s": max(taken),
+    }
+
+
+def _one(store: ClickHouseStore, run_id: str) -> float:
+    # A person presses the button at any moment between two looks of the page.
+    time.sleep(random.uniform(0.0, PAGE_EVERY_S))
+    began = time.monotonic()
+    asked = store.ask(run_id, {"actions": ["save"]})
+    while time.monotonic() - began < _PATIENCE_S:
+        time.sleep(PAGE_EVERY_S)
+        store.refresh(run_id, wait_s=0.2)
+        if any(record.get("id") == asked for record in store.events(run_id, (CONTROL_CHANGE,), limit=50)):
+            return time.monotonic() - began
+    raise TimeoutError(f"the run did not answer within {_PATIENCE_S:.0f} s")
+
+
+def _wait_for_run(store: ClickHouseStore, logs: Path) -> str:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            run_id = read_manifest(logs / "asked").run_id
+            if store.meta(run_id).control_refusal is None:
+                return run_id
+        except (OSError, UnknownRun):
+            pass
+        time.sleep(0.2)
+    raise TimeoutError(f"no request could be made within {_PATIENCE_S:.0f} s")
+
+
+@contextmanager
+def _python(*arguments: object) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main() -> int:
+    """Measure one engine and print the figures."""
+    parser = argparse.ArgumentParser(description="Time from a request on a page to its answer there.")
+    parser.add_argument("engine", nargs="?", default="26.9", choices=engine_names())
+    parser.add_argument("--requests", type=int, default=20)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-engine-", ignore_cleanup_errors=True) as place:
+        try:
+            engine = start_engine(chosen.engine, Path(place) / "engine")
+        except NoEngine as error:
+            print(f"no ClickHouse {chosen.engine}: {error}")
+            return 1
+        try:
+            set_up(engine.address(), engine.cluster)
+            found = request_to_answer(engine.address(), chosen.requests)
+        finally:
+            engine.stop()
+    print(
+        f"{chosen.engine}: {found['requests']} requests answered on the page, p50 {found['p50_s']:.1f} s, "
+        f"p99 {found['p99_s']:.1f} s, longest {found['longest_s']:.1f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
