@@ -18,7 +18,7 @@ READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard test faults fuzz docs check format bench diagnose-eval clean
+.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -30,6 +30,9 @@ run: $(READY)  ## Train the example and show it on http://localhost:8501, until 
 
 dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)
+
+fleet: $(READY)  ## Start a whole fleet on this machine: a ClickHouse cluster, two nodes, 200 runs and the dashboard, until Ctrl-C.
+	@exec $(BIN)/python -m benchmarks.fleet_demo $(ARGS)
 
 test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
 	@echo "== pytest"

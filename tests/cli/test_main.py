@@ -33,6 +33,22 @@ def test_every_subcommand_has_a_help_page(name, capsys):
     assert f"telemetry {name}" in capsys.readouterr().out
 
 
+def test_the_dashboard_gets_its_options_as_they_are(capsys):
+    assert main(["dashboard", "--store", "http://127.0.0.1", "--no-browser"]) == 2
+    assert "telemetry dashboard: --store: the address must have the form" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["dashboard", "--no-such-option"])
+    assert ended.value.code == 2
+    assert "--no-such-option" in capsys.readouterr().err
+
+
+def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkeypatch):
+    monkeypatch.setattr("toolkit.cli.commands.dashboard.find_spec", lambda _name: None)
+
+    assert main(["dashboard", "--help"]) == 1
+    assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
+
+
 def test_an_unknown_subcommand_is_rejected(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["shwo"])

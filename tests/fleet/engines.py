@@ -63,6 +63,8 @@ class Server:
             stdout=(self.folder / "out").open("ab"),
             stderr=subprocess.STDOUT,
             cwd=self.folder,
+            # Ctrl-C in a terminal ends the program that uses it, which then ends this.
+            start_new_session=True,
         )
         wait_until(self._answers, self.process)
 

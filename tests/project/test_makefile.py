@@ -15,7 +15,19 @@ def make(*arguments):
 
 @pytest.mark.parametrize(
     "target",
-    ["run", "dashboard", "test", "faults", "fuzz", "docs", "check", "bench", "diagnose-eval", "clean"],
+    [
+        "run",
+        "dashboard",
+        "fleet",
+        "test",
+        "faults",
+        "fuzz",
+        "docs",
+        "check",
+        "bench",
+        "diagnose-eval",
+        "clean",
+    ],
 )
 def test_help_lists_the_targets(target):
     assert f"make {target} " in make("help").stdout

@@ -70,7 +70,9 @@ def _in_usage(action: argparse.Action) -> str:
         text = " ".join([action.option_strings[-1], *_values(action)])
         return text if action.required else f"[{text}]"
     name = " ".join(_values(action))
-    return {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(str(action.nargs), name)
+    return {"?": f"[{name}]", "*": f"[{name} ...]", "...": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(
+        str(action.nargs), name
+    )
 
 
 def _names(action: argparse.Action) -> str:

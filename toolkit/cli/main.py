@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 SUBCOMMANDS: Final = {
     "attach": "record the trainings of an ai-toolkit checkout, by adding one file to its extensions",
     "completions": "show or search what the model of a run answered",
+    "dashboard": "show runs in a browser, from folders or from ClickHouse",
     "detach": "stop recording an ai-toolkit checkout, by removing the file that attach added",
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "errors": "show what failed in a run and where it hung, with stacks and counts",
