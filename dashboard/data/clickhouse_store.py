@@ -197,6 +197,16 @@ class ClickHouseStore(StoreQueries):
         lag_s = max(0.0, self._runs.engine_time - run.received)
         return replace(health, lag_s=lag_s, behind_bytes=run.behind)
 
+    def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
+        """Read new records of several runs; those that were never read, with one question."""
+        logs = [self._log(key) for key in keys]
+        unread = [log for log in logs if not log.position[1]]
+        with suppress(EngineError):
+            if len(unread) > 1:
+                self._commits.look_at([log.source.run_id for log in unread])
+                EngineLog.read_together(unread)
+        return super().refresh_all(keys, wait_s=wait_s)
+
     def series_of(
         self,
         keys: Sequence[str],

@@ -6,13 +6,14 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from dashboard.data.column_queries import ColumnQueries
+from dashboard.data.engine_link import EngineLink
 from dashboard.data.engine_source import EngineSource, Taken
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.line_parser import Parsed
@@ -27,6 +28,8 @@ _WINDOW_BYTES: Final = 64 * 1024 * 1024
 """How much of a file is asked for at once."""
 _LITTLE_BYTES: Final = 16 * 1024 * 1024
 """So much is read by the thread that asks; more is read in the background."""
+_LITTLE_TOGETHER_BYTES: Final = 4 * 1024 * 1024
+"""Files up to this size are read together."""
 _CATCH_UP_BYTES: Final = 8 * 1024 * 1024
 """Beyond this the metrics that were looked at are loaded again when needed."""
 _LOOK_EVERY_S: Final = 0.5
@@ -38,6 +41,7 @@ _KIND_SQL: Final = (
     + ", ".join(f"event = {quote(kind)}, {number}" for number, kind in enumerate(_KINDS) if kind)
     + ", 0))"
 )
+_READ_EVENTS: Final = ("", LOST)
 _EVENTS_SQL: Final = "event NOT IN (" + ", ".join(quote(kind) for kind in (STEP, SYSTEM, EVAL)) + ")"
 _ROW: Final = np.dtype(
     [
@@ -51,6 +55,8 @@ _ROW: Final = np.dtype(
         ("kind", "u1"),
     ]
 )
+_ROW_SQL: Final = f"at, next, session, time, elapsed, step, epoch, {_KIND_SQL}"
+_ROW_OF_RUN: Final = np.dtype([("run", "<u4"), *((name, _ROW[name]) for name in _ROW.names or ())])
 _POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
 _POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
 
@@ -108,26 +114,31 @@ class EngineLog(ColumnQueries):
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S or not self._reading.acquire(blocking=False):
             return None
         try:
-            taken = self.source.taken()
-            with self._lock:
-                self._taken = taken
-                if taken.gen != self._gen or taken.end < self._end:
-                    if self._gen:
-                        self._replaced_at = time.time()
-                    self._start_again(taken.gen)
-            if taken.end - self._end > _LITTLE_BYTES:
+            end = self._look_at_commit()
+            if end - self._end > _LITTLE_BYTES:
                 self._reader = threading.Thread(
-                    target=self._read_to, args=(taken.end,), name=f"reading {self.source.name}", daemon=True
+                    target=self._read_to, args=(end,), name=f"reading {self.source.name}", daemon=True
                 )
                 self._reader.start()
                 return self._reader
-            self._read_windows(taken.end)
+            self._read_windows(end)
         except OSError as error:
             self._problem = error.strerror or str(error)
         finally:
             self._reading.release()
             self._looked_at = time.monotonic()
         return None
+
+    def _look_at_commit(self) -> int:
+        """Return how far the engine has the file; if it was replaced, begin again."""
+        taken = self.source.taken()
+        with self._lock:
+            self._taken = taken
+            if taken.gen != self._gen or taken.end < self._end:
+                if self._gen:
+                    self._replaced_at = time.time()
+                self._start_again(taken.gen)
+        return taken.end
 
     def _read_to(self, end: int) -> None:
         with self._reading:
@@ -148,18 +159,17 @@ class EngineLog(ColumnQueries):
 
     def _read_window(self, end: int) -> bool:
         """Read the lines that begin before `end`; return whether there was no gap."""
+        link, where = self.source.link, self._unread(end)
+        rows = link.array(f"SELECT {_ROW_SQL} FROM records WHERE {where} ORDER BY at LIMIT 1 BY at", _ROW)
+        events = _events_in(link, where) if _has_events(rows) else []
+        return self._take(rows, [event[1:] for event in events], end)
+
+    def _unread(self, end: int) -> str:
+        return f"{self.source.where(self._gen)} AND at >= {self._end} AND at < {end}"
+
+    def _take(self, rows: npt.NDArray[Any], events: Iterable[tuple[int, int, str, bytes]], end: int) -> bool:
+        """Add the rows of the lines before `end`, up to the first gap; return whether there was none."""
         begin = self._end
-        link, where = self.source.link, f"{self.source.where(self._gen)} AND at >= {begin} AND at < {end}"
-        rows = link.array(
-            f"SELECT at, next, session, time, elapsed, step, epoch, {_KIND_SQL} FROM records "
-            f"WHERE {where} ORDER BY at LIMIT 1 BY at",
-            _ROW,
-        )
-        events = link.rows(
-            f"SELECT at, next, event, if(event IN ('', {quote(LOST)}), line, '') FROM records "
-            f"WHERE {where} AND {_EVENTS_SQL} ORDER BY at LIMIT 1 BY at",
-            *("UInt64", "UInt64", "String", "Bytes"),
-        )
         expected = np.concatenate(([begin], rows["next"][:-1])) if len(rows) else rows["at"]
         wrong = np.flatnonzero(rows["at"] != expected)
         if len(wrong):
@@ -170,6 +180,40 @@ class EngineLog(ColumnQueries):
             self._end = reached
             self._gaps = int(reached < end)
         return reached >= end
+
+    @staticmethod
+    def read_together(logs: Sequence[EngineLog]) -> None:
+        """Read new rows of several files with one question; what fails or is much is left for `refresh`."""
+        # Of the same class: no other thread reads these files meanwhile.
+        with ExitStack() as claims:
+            wanted = [(log, end) for log in logs if (end := log._claim(claims)) is not None]  # noqa: SLF001
+            if len(wanted) < 2:
+                return
+            link = wanted[0][0].source.link
+            ids = ", ".join(quote(log.source.run_id) for log, _ in wanted)
+            where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
+            with suppress(EngineError):
+                rows = link.array(
+                    f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records WHERE {where} "
+                    "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+                    _ROW_OF_RUN,
+                )
+                events = _events_in(link, where) if _has_events(rows) else []
+                for number, (log, end) in enumerate(wanted, 1):
+                    of_run = [event[1:] for event in events if event[0] == log.source.run_id]
+                    log._take(rows[rows["run"] == number], of_run, end)  # noqa: SLF001
+                    log._looked_at = time.monotonic()  # noqa: SLF001
+
+    def _claim(self, claims: ExitStack) -> int | None:
+        """Return up to where a file that was never read is there, and keep other threads from reading it."""
+        if self._end or not self._reading.acquire(blocking=False):
+            return None
+        claims.callback(self._reading.release)
+        try:
+            end = self._look_at_commit()
+        except OSError:
+            return None
+        return end if not self._end and 0 < end <= _LITTLE_TOGETHER_BYTES else None
 
     def _add(self, rows: npt.NDArray[Any], events: Iterable[tuple[int, int, str, bytes]]) -> None:
         with_metrics = rows[rows["kind"] > 0]
@@ -414,6 +458,30 @@ class EngineLog(ColumnQueries):
         """Return which rows have each metric."""
         self._need(names)
         return super().present(names)
+
+
+def _has_events(rows: npt.NDArray[Any]) -> bool:
+    return bool(((rows["kind"] == 0) | (rows["kind"] == _KINDS.index(EPOCH))).any())
+
+
+def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, bytes]]:
+    """Return run, place, end and kind of each event, and the line of those whose line says more."""
+    events = link.rows(
+        f"SELECT run_id, at, next, event FROM records WHERE ({where}) AND {_EVENTS_SQL} "
+        "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+        *("String", "UInt64", "UInt64", "String"),
+    )
+    lines: dict[tuple[str, int], bytes] = {}
+    # Lines are most of the table: to read one, the engine unpacks thousands.
+    if any(event in _READ_EVENTS for *_, event in events):
+        wanted = ", ".join(map(quote, _READ_EVENTS))
+        for run_id, at, line in link.rows(
+            f"SELECT run_id, at, line FROM records WHERE ({where}) AND event IN ({wanted}) "
+            "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+            *("String", "UInt64", "Bytes"),
+        ):
+            lines[run_id, at] = line
+    return [(run_id, at, after, event, lines.get((run_id, at), b"")) for run_id, at, after, event in events]
 
 
 def load_together(logs: Sequence[EngineLog], name: str) -> None:

@@ -80,6 +80,8 @@ class EngineRun:
     labels_version: int = 0
     labels_problem: str | None = None
     is_deleted: bool = False
+    _card: tuple[Status, RunCard] | None = None
+    """The card with this status: a list of many thousands is asked for every few seconds."""
 
     @property
     def folder_name(self) -> str:
@@ -98,6 +100,9 @@ class EngineRun:
 
     def card(self, engine_time: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
         """Return the run's card; its node worked out the status, and its silence is judged by the engine's clock."""
+        status = self._status(engine_time)
+        if newest is None and self._card is not None and self._card[0] == status:
+            return self._card[1]
         found = FoundRun(
             key=self.run_id,
             folder=Path(self.folder),
@@ -109,10 +114,12 @@ class EngineRun:
             log_ends=self.ends,
         )
         if self.manifest is None:
-            card = card_without_manifest(found)
-        else:
-            card = card_with_status(found, self.manifest, self._status(engine_time), now(), newest=newest)
-        return replace(card, place=self.place, path=None)
+            return replace(card_without_manifest(found), place=self.place, path=None)
+        card = card_with_status(found, self.manifest, status, now(), newest=newest)
+        card = replace(card, place=self.place, path=None)
+        if newest is None:
+            self._card = (status, card)
+        return card
 
     def _status(self, engine_time: float) -> Status:
         if self.status.name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
@@ -234,7 +241,9 @@ class EngineRuns:
         since = 0 if is_whole else self._engine_time - _OVERLAP_S
         self._look_at_labels(is_whole=is_whole)
         if is_whole:
-            rows = self._ask(f"GROUP BY run_id ORDER BY newest DESC LIMIT {MAX_RUNS + 1}")
+            rows = [] if self.is_truncated else self._ask_for_newest(f"LIMIT {MAX_RUNS + 1}")
+            if self.is_truncated or len(rows) > MAX_RUNS:
+                rows = self._ask(f"GROUP BY run_id ORDER BY newest DESC LIMIT {MAX_RUNS + 1}")
             self.is_truncated = len(rows) > MAX_RUNS
             kept = {row[0] for row in rows[:MAX_RUNS]}
             self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in kept}
@@ -242,7 +251,7 @@ class EngineRuns:
             self._all_at = time.monotonic()
         else:
             # Only rows that changed; a run has one row for each report until the engine merges them.
-            self._take(self._ask(f"WHERE received >= toDateTime({max(0, since)}) GROUP BY run_id"))
+            self._take(self._ask_for_newest(where=f"WHERE received >= toDateTime({max(0, since)})"))
         self._engine_time = engine_time
         for _ in range(min(_ENDS_AT_ONCE, len(self._without_ends))):
             run_id = next(reversed(self._without_ends))
@@ -253,6 +262,17 @@ class EngineRuns:
 
     def _ask(self, which: str) -> list[tuple[Any, ...]]:
         return self._link.rows(f"SELECT {_RUN_COLUMNS} FROM runs {which}", *_RUN_TYPES)
+
+    def _ask_for_newest(self, limit: str = "", *, where: str = "") -> list[tuple[Any, ...]]:
+        """Return the newest row of each run; a third of the work of `_ask`, which can also sort and choose by it."""
+        columns = (
+            "run_id, version, node, folder, status, why, sure, manifest, behind, project, toUInt16(created), "
+            "toUInt32(received)"
+        )
+        return self._link.rows(
+            f"SELECT {columns} FROM runs {where} ORDER BY run_id, version DESC LIMIT 1 BY run_id {limit}",
+            *_RUN_TYPES,
+        )
 
     def _look_at_labels(self, *, is_whole: bool) -> None:
         # Versions are clocks of those who wrote them: an old one may be new, and one far ahead must not hide the next.
@@ -316,7 +336,7 @@ class EngineRuns:
 
     def _label(self, run: EngineRun) -> None:
         version, data, deleted = self._labels.get(run.run_id, (0, b"", False))
-        run.labels_version, run.is_deleted, run.labels_problem = version, deleted, None
+        run.labels_version, run.is_deleted, run.labels_problem, run._card = version, deleted, None, None  # noqa: SLF001
         try:
             run.labels = parse_labels(data) if data else Labels()
         except LabelsError as error:

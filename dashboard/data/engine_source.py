@@ -60,26 +60,35 @@ class Commits:
         if time.monotonic() - asked < _COMMITS_EVERY_S:
             return known
         try:
-            known = self._ask(run_id)
+            self.look_at([run_id])
         except EngineError:
             if not known:
                 raise
             return known
         with self._lock:
-            self._known[run_id] = (time.monotonic(), known)
-            self._known.move_to_end(run_id)
-            if len(self._known) > _MAX_RUNS:
-                self._known.popitem(last=False)
-        return known
+            return self._known[run_id][1]
 
-    def _ask(self, run_id: str) -> dict[int, Taken]:
+    def look_at(self, run_ids: Sequence[str]) -> None:
+        """Ask for several runs at once.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
         rows = self._link.rows(
-            "SELECT rank, gen, max(end), max(toUInt32(received)) FROM commits "
-            f"WHERE run_id = {quote(run_id)} GROUP BY rank, gen ORDER BY rank, gen",
-            *("UInt32", "UInt16", "UInt64", "UInt32"),
+            "SELECT run_id, rank, gen, max(end), max(toUInt32(received)) FROM commits "
+            f"WHERE run_id IN ({', '.join(map(quote, run_ids))}) GROUP BY run_id, rank, gen ORDER BY run_id, rank, gen",
+            *("String", "UInt32", "UInt16", "UInt64", "UInt32"),
         )
-        # The newest generation comes last.
-        return {rank: Taken(gen, end, received) for rank, gen, end, received in rows}
+        found: dict[str, dict[int, Taken]] = {run_id: {} for run_id in run_ids}
+        for run_id, rank, gen, end, received in rows:
+            # The newest generation comes last.
+            found[run_id][rank] = Taken(gen, end, received)
+        with self._lock:
+            for run_id, taken in found.items():
+                self._known[run_id] = (time.monotonic(), taken)
+                self._known.move_to_end(run_id)
+            while len(self._known) > _MAX_RUNS:
+                self._known.popitem(last=False)
 
 
 class KeptLines:

@@ -455,6 +455,9 @@ class RunStore(Protocol):
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records of one rank, for at most about `wait_s`; the rest continues in the background."""
 
+    def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
+        """Return what `refresh` returns for rank 0 of each of `keys`; together it may cost less."""
+
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
         """Return the metrics so far, in the order in which they first appeared.
 

@@ -22,6 +22,7 @@ from dashboard.data.run_store import (
     PENDING,
     Delivery,
     Floats,
+    Health,
     MetricInfo,
     Refused,
     RunCard,
@@ -69,6 +70,10 @@ class StoreQueries:
     def delivery(self, key: str, request_id: str) -> Delivery:  # noqa: ARG002 - a file is delivered at once
         """Return that a request waits for its answer."""
         return PENDING
+
+    @abstractmethod
+    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
+        """Read new records of one rank, for at most about `wait_s`."""
 
     @abstractmethod
     def _log(self, key: str, rank: int = 0) -> ColumnQueries:
@@ -125,6 +130,10 @@ class StoreQueries:
     ) -> Series:
         """Return one metric as a curve that hides no extremes."""
         return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
+
+    def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
+        """Read new records of several runs, for at most about `wait_s` each."""
+        return [self.refresh(key, wait_s=wait_s) for key in keys]
 
     def series_of(
         self,

@@ -92,7 +92,7 @@ def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -
 
 def _read(store: RunStore, keys: Sequence[str]) -> bool:
     """Read the runs, show the progress, and return whether there is more to read."""
-    healths = [store.refresh(key, wait_s=1.0) for key in keys]
+    healths = store.refresh_all(keys, wait_s=1.0)
     # A list, not `any`: each has to be stored.
     changed = [
         session.set_partly_read(key, not health.complete) for key, health in zip(keys, healths, strict=True)
@@ -166,8 +166,8 @@ def _pick_tag(tags: Sequence[str]) -> str | None:
 def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: Sequence[RunCard]) -> str:
     selected = list(keys) or [card.key for card in cards if tag in card.tags][:_MAX_RUNS]
     names: dict[str, int] = {}
+    store.refresh_all(selected, wait_s=0.5)
     for key in selected:
-        store.refresh(key, wait_s=0.5)
         for info in store.metrics(key):
             names[info.name] = names.get(info.name, 0) + 1
     ordered = sorted(

@@ -5,6 +5,7 @@ import signal
 import uuid
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 
 from dashboard import launcher
@@ -14,7 +15,7 @@ from dashboard.data.run_store import Refused, RunQuery, StoreUnavailable, Unknow
 from tests.dashboard.data.store_answers import answers_of
 from tests.dashboard.data.test_store_answers import write_rich_run
 from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import append, id_of, log_run, make_run, ship
+from tests.fleet.shipped_runs import BROKEN, append, id_of, log_run, make_run, ship, write
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine, quote
@@ -74,6 +75,57 @@ def look_now(store, key):
     store._commits._known.clear()
     store._log(key)._looked_at = -math.inf
     store.refresh(key, wait_s=PATIENCE_S)
+
+
+def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs):
+    folder = make_run(logs, "ranked", lines=40)
+    for rank in (1, 2):
+        append(folder, range(40), rank=rank, sec_per_step=0.1 * rank)
+    ship(engine, logs)
+    key, expected = (
+        id_of(folder),
+        LocalStore([logs], cache_dir=None).rank_grid("ranked", "sec_per_step", buckets=8),
+    )
+    assert expected.slowest(1)[0].rank == 2
+
+    def check():
+        grid = store_on(engine).rank_grid(key, "sec_per_step", buckets=8)
+        assert (grid.ranks, grid.first_step, grid.cell_steps) == (
+            expected.ranks,
+            expected.first_step,
+            expected.cell_steps,
+        )
+        assert (grid.high == expected.high).all()
+        assert np.allclose(grid.mean, expected.mean)
+
+    check()
+    connection = Engine(engine.address())
+    columns = "project, run_id, metric, rank, gen, n, bad, at, session, time, step, value, created"
+    connection.query(
+        f"INSERT INTO points ({columns}) SELECT {columns} FROM points "
+        f"WHERE run_id = {quote(key)} AND metric = 'sec_per_step' AND n < 20",
+        settings={"insert_distributed_sync": 1},
+    )
+    check()
+
+
+def test_several_runs_are_read_together(engine, logs):
+    folders = [make_run(logs, f"together-{number}", lines=10 * number) for number in range(1, 4)]
+    write(folders[0], b"".join(line + b"\n" for line in BROKEN))
+    ship(engine, logs)
+    keys, names = [id_of(folder) for folder in folders], [folder.name for folder in folders]
+    store, local = store_on(engine), LocalStore([logs], cache_dir=None)
+
+    found = store.refresh_all(keys, wait_s=PATIENCE_S)
+
+    expected = local.refresh_all(names, wait_s=PATIENCE_S)
+    assert [(one.records, one.bad_count, one.bytes_read) for one in found] == [
+        (one.records, one.bad_count, one.bytes_read) for one in expected
+    ]
+    assert all(
+        differences(answers_of(store, key), answers_of(local, name)) == []
+        for key, name in zip(keys[:1], names[:1], strict=True)
+    )
 
 
 def test_a_list_is_searched_and_labelled(engine, logs):

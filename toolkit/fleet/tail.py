@@ -156,20 +156,26 @@ class Rows:
             numbers("UInt64", self.next),
             numbers("Int64", self.seq),
             numbers("UInt32", self.session),
-            b"".join([text(event.encode()) for event in self.event]),
+            _texts([event.encode() for event in self.event]),
             numbers("Float64", self.time),
             numbers("Float64", self.elapsed),
             numbers("Float64", self.step),
             numbers("Float64", self.epoch),
             b"".join(map(text, self.line)),
             b"".join(numbers("Date", [run.day]) * count for count, run, _, _ in files),
-            ends + b"".join(map(text, self.names)),
+            ends + _texts(self.names),
             ends + numbers("UInt32", self.ns),
             ends + numbers("UInt32", self.bads),
             ends + numbers("Float64", self.values),
         )
         columns = [(name, kind, encoded) for (name, kind), encoded in zip(INBOX_COLUMNS, data, strict=True)]
         return block_of(columns, len(self))
+
+
+def _texts(values: list[bytes]) -> bytes:
+    """Return texts of which few differ, encoded."""
+    encoded = {value: text(value) for value in set(values)}
+    return b"".join(map(encoded.__getitem__, values))
 
 
 _BY_ROW: Final = ("at", "next", "seq", "session", "event", "time", "elapsed", "step", "epoch", "line")

@@ -1,0 +1,312 @@
+"""One engine, filled by the real shipper and asked by the real store: processor time of the engine for each answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.child import ROOT
+from benchmarks.command import say
+from benchmarks.fleet_data import RANKED, SLOW_RANK, copy_runs
+from benchmarks.report import percentile
+from dashboard.data.clickhouse_store import ClickHouseStore
+from dashboard.data.run_store import RunQuery
+from tests.fleet.engines import Cluster, Embedded, start_engine
+from toolkit.fleet.engine import Engine
+from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, set_up
+from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import TelemetryLogger
+
+PATIENCE_S: Final = 600.0
+_LOOK_EVERY_S: Final = 0.5
+"""How often it is tried whether a page could show a record."""
+_RECORDS_A_SECOND: Final = 100
+_SMALL_INSERT: Final = 50
+_IDLE: Final = 0.03
+_NUMBERS: Final = 8
+"""Metrics of a record of `large_run`."""
+
+
+class Meter:
+    """Processor time of an engine, of all its processes."""
+
+    def __init__(self, engine: Cluster | Embedded) -> None:
+        processes = (
+            [server.process for server in engine.servers] if isinstance(engine, Cluster) else [engine.process]
+        )
+        self._processes = [psutil.Process(process.pid) for process in processes if process is not None]
+
+    def seconds(self) -> float:
+        """Return the processor time so far."""
+        times = [process.cpu_times() for process in self._processes]
+        return sum(each.user + each.system for each in times)
+
+    def memory_mb(self) -> float:
+        """Return the memory that the engine has now."""
+        return sum(process.memory_info().rss for process in self._processes) / 2**20
+
+    def wait_until_idle(self, timeout_s: float = 120.0) -> None:
+        """Wait until merges are over."""
+        deadline = time.monotonic() + timeout_s
+        quiet = 0
+        while quiet < 2 and time.monotonic() < deadline:
+            before = self.seconds()
+            time.sleep(1.0)
+            quiet = quiet + 1 if self.seconds() - before < _IDLE else 0
+
+    def of(self, call: Callable[[], object], repeats: int) -> dict[str, float]:
+        """Return milliseconds of the engine, of this process and of the clock, for one `call`."""
+        self.wait_until_idle(20.0)
+        engine, page, wall = self.seconds(), time.process_time(), time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return {
+            "engine_ms": (self.seconds() - engine) / repeats * 1e3,
+            "page_ms": (time.process_time() - page) / repeats * 1e3,
+            "wall_ms": (time.perf_counter() - wall) / repeats * 1e3,
+        }
+
+
+def measure(name: str, logs: dict[str, Path], plan: dict[str, int]) -> dict[str, Any]:
+    """Return the figures of one engine; `logs` are the log directories of small runs, the large one and the ranks."""
+    with tempfile.TemporaryDirectory(prefix="bench-engine-", ignore_cleanup_errors=True) as folder:
+        engine = start_engine(name, Path(folder) / "engine")
+        try:
+            set_up(engine.address(), engine.cluster)
+            return _Trial(engine, logs, plan).figures()
+        finally:
+            engine.stop()
+
+
+class _Trial:
+    def __init__(self, engine: Cluster | Embedded, logs: dict[str, Path], plan: dict[str, int]) -> None:
+        self._engine = engine
+        self._logs = logs
+        self._plan = plan
+        self._meter = Meter(engine)
+        self._ask = Engine(engine.address(), patience_s=PATIENCE_S)
+        self._found: dict[str, Any] = {}
+        self._small = sorted(read_manifest(path).run_id for path in logs["small"].iterdir())
+        self._large = read_manifest(next(logs["large"].iterdir())).run_id
+        self._ranked = read_manifest(logs["ranks"] / RANKED).run_id
+
+    def figures(self) -> dict[str, Any]:
+        for part in (
+            self._take_in,
+            self._stored,
+            self._small_inserts,
+            self._list,
+            self._one_metric,
+            self._several,
+            self._ranks,
+            self._events,
+            self._live,
+        ):
+            say(f"{self._engine.name}: {part.__name__.strip('_').replace('_', ' ')}")
+            part()
+        self._found["memory_mb"] = self._meter.memory_mb()
+        return self._found
+
+    def _store(self) -> ClickHouseStore:
+        """Return a store that knows the runs and nothing else."""
+        store = ClickHouseStore(self._engine.address(), patience_s=PATIENCE_S)
+        store.list_runs()
+        return store
+
+    def _ship(self, *places: Path) -> tuple[int, float, float]:
+        """Return how many lines were shipped, and the processor time of the shipper and of the engine, with merges."""
+        shipper = Shipper(Engine(self._engine.address(), patience_s=PATIENCE_S), places)
+        shipper.start()
+        before, own = self._meter.seconds(), time.process_time()
+        shipper.ship_all()
+        own = time.process_time() - own
+        self._meter.wait_until_idle()
+        return shipper.totals.lines, own, self._meter.seconds() - before
+
+    def _take_in(self) -> None:
+        lines, own, engine = self._ship(self._logs["small"], self._logs["large"])
+        self._found["records"] = lines
+        self._found["ship_us"] = own / lines * 1e6
+        self._found["value_us"] = engine / (lines * _NUMBERS) * 1e6
+        self._ship(self._logs["ranks"])
+
+    def _stored(self) -> None:
+        servers = (
+            [f"127.0.0.1:{server.ports['http']}" for server in self._engine.servers]
+            if isinstance(self._engine, Cluster)
+            else [f"127.0.0.1:{self._engine.port}"]
+        )
+        suffix = "_local" if self._engine.cluster else ""
+        sizes: dict[str, int] = {}
+        for place in servers:
+            host, _, port = place.partition(":")
+            address = self._engine.address()
+            own = Engine(_only(address, host, int(port)), patience_s=PATIENCE_S)
+            for table in ("records", "points", "metrics"):
+                own.query(f"OPTIMIZE TABLE {table}{suffix} FINAL")
+                (size,) = own.rows(
+                    f"SELECT sum(bytes_on_disk) FROM system.parts WHERE active AND table = '{table}{suffix}'",
+                    "UInt64",
+                )[0]
+                sizes[table] = sizes.get(table, 0) + size
+            own.close()
+        (ranked,) = self._ask.rows(f"SELECT count() FROM records WHERE run_id = '{self._ranked}'", "UInt64")[
+            0
+        ]
+        self._found["stored"] = sizes
+        self._found["stored_records"] = self._found["records"] + ranked
+        self._found["bytes"] = (sizes["records"] + sizes["points"]) / self._found["stored_records"]
+        self._meter.wait_until_idle()
+
+    def _small_inserts(self) -> None:
+        path = next(self._logs["small"].iterdir()) / "metrics.jsonl"
+        key = RunKey(run_id="inserted-alone", project="", day=20_000)
+        tail = RecordTail(path, key, 0, 1, Position())
+        rows = Rows()
+        tail.read(rows)
+        first = rows.only([number < _SMALL_INSERT for number in range(len(rows))]).to_block()
+        columns = tuple(column for column, _ in INBOX_COLUMNS)
+        self._found["insert"] = self._meter.of(
+            lambda: self._ask.insert(INBOX, columns, first), self._plan["repeats"]
+        )
+
+    def _list(self) -> None:
+        copy_runs(self._ask, self._plan["runs"] - len(self._small) - 2)
+        self._found["list"] = self._meter.of(self._store, max(2, self._plan["repeats"] // 5))
+        store = self._store()
+
+        def look() -> None:
+            store._runs.look_again()  # noqa: SLF001 - it asks once a second
+            store.list_runs(RunQuery(per_page=100))
+
+        self._found["changed"] = self._meter.of(look, self._plan["repeats"])
+        keys = [card.key for card in store.list_runs().cards[:100]]
+        self._found["trends"] = self._meter.of(lambda: store.trends(keys), self._plan["repeats"])
+        self._found["listed"] = len(store.list_runs().cards)
+
+    def _one_metric(self) -> None:
+        stores = [self._store() for _ in range(max(1, self._plan["repeats"] // 5))]
+        unread, read = list(stores), list(stores)
+        self._found["rows"] = self._meter.of(
+            lambda: unread.pop().refresh(self._large, wait_s=PATIENCE_S), len(stores)
+        )
+        self._found["curve"] = self._meter.of(
+            lambda: read.pop().series(self._large, "train_loss", buckets=600), len(stores)
+        )
+
+    def _several(self) -> None:
+        for name, count in (("compare", 8), ("group", 50)):
+            keys = self._small[:count]
+            rounds = max(1, self._plan["repeats"] // 4)
+            unread = [self._store() for _ in range(rounds)]
+            for_rows = list(unread)
+
+            def refresh(stores: list[ClickHouseStore] = for_rows, wanted: list[str] = keys) -> None:
+                store = stores.pop()
+                for key in wanted:
+                    store.refresh(key, wait_s=PATIENCE_S)
+
+            def curves(stores: list[ClickHouseStore] = unread, wanted: list[str] = keys) -> None:
+                assert len(stores.pop().series_of(wanted, "train_loss")) == len(wanted)
+
+            self._found[f"{name}_rows"] = self._meter.of(refresh, rounds)
+            self._found[name] = self._meter.of(curves, rounds)
+
+    def _ranks(self) -> None:
+        store = self._store()
+        rounds = max(1, self._plan["repeats"] // 4)
+        for cells in (128, 50):
+
+            def grid(cells: int = cells) -> None:
+                store._grids.clear()  # noqa: SLF001 - it asks once in two seconds
+                found = store.rank_grid(self._ranked, "sec_per_step", buckets=cells)
+                assert found.slowest(1)[0].rank == SLOW_RANK
+
+            self._found[f"ranks_{cells}"] = self._meter.of(grid, rounds)
+
+    def _events(self) -> None:
+        for name, key in (("events", self._small[0]), ("events_large", self._large)):
+            store = self._store()
+            store.refresh(key, wait_s=PATIENCE_S)
+
+            def newest(store: ClickHouseStore = store, key: str = key) -> None:
+                store.events(key, limit=200)
+
+            self._found[name] = self._meter.of(newest, self._plan["repeats"])
+
+    def _live(self) -> None:
+        """Log 100 records a second beside a shipper and a page; how long each takes to be on the page."""
+        with tempfile.TemporaryDirectory(prefix="bench-live-", ignore_cleanup_errors=True) as folder:
+            log_dir = Path(folder) / "logs"
+            log_dir.mkdir()
+            shipper = subprocess.Popen(
+                [sys.executable, "-m", "toolkit.cli.main", "ship", str(log_dir), "--to", _url(self._engine)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                delays = self._follow(log_dir, psutil.Process(shipper.pid))
+            finally:
+                shipper.kill()
+                shipper.wait()
+        self._found["to_page_p50_s"] = percentile(delays, 0.5)
+        self._found["to_page_p99_s"] = percentile(delays, 0.99)
+        self._found["to_page_count"] = len(delays)
+
+    def _follow(self, log_dir: Path, shipper: psutil.Process) -> list[float]:
+        store = ClickHouseStore(self._engine.address(), patience_s=PATIENCE_S)
+        delays: list[float] = []
+        seen = 0
+        used: list[tuple[float, float]] = []
+        began = time.monotonic()
+        next_look = began
+        with TelemetryLogger("live", log_dir=log_dir, log_every=1, system=False) as log:
+            log.log_start()
+            step = 0
+            while (now := time.monotonic()) < began + self._plan["live_s"]:
+                while step < (now - began) * _RECORDS_A_SECOND:
+                    log.log_step(step, train_loss=0.5, lr=1e-4, grad_norm=1.0, sent=time.time())
+                    step += 1
+                if now >= next_look and log.run_id is not None:
+                    next_look = now + _LOOK_EVERY_S
+                    seen = self._look(store, log.run_id, seen, delays)
+                    times = shipper.cpu_times()
+                    used.append((now, times.user + times.system))
+                time.sleep(0.005)
+        # Starting the interpreter is no part of a record's cost.
+        late = [moment for moment in used if moment[0] > began + 8.0]
+        self._found["ship_share"] = (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0])
+        return delays
+
+    def _look(self, store: ClickHouseStore, key: str, seen: int, delays: list[float]) -> int:
+        store._runs.look_again()  # noqa: SLF001
+        if store.list_runs().find(key) is None:
+            return seen
+        store.refresh(key, wait_s=PATIENCE_S)
+        values = store.recent(key, "sent", 1_000_000)
+        now = time.time()
+        delays += [now - moment for moment in values[seen:]]
+        return len(values)
+
+
+def _only(address: Any, host: str, port: int) -> Any:
+    from dataclasses import replace
+
+    return replace(address, hosts=((host, port),))
+
+
+def _url(engine: Cluster | Embedded) -> str:
+    address = engine.address()
+    hosts = ",".join(f"{host}:{port}" for host, port in address.hosts)
+    return f"clickhouse://{hosts}/{address.database}"
