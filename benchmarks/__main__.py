@@ -6,6 +6,7 @@ from benchmarks import (
     cpu_per_record,
     dashboard,
     diagnose_cost,
+    fleet,
     gpu_loop,
     import_cost,
     kill_loss,
@@ -35,6 +36,7 @@ _BENCHMARKS = (
     trainers,
     dashboard,
     load,
+    fleet,
     gpu_loop,
 )
 

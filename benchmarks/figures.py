@@ -1,6 +1,6 @@
 """Tables of the last full run, for the documents.
 
-`python -m benchmarks.figures` writes them between the markers in README.md, docs/benchmarks.md and docs/load.md.
+`python -m benchmarks.figures` writes them between the markers in README.md and the documents about them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ DASHBOARD = RESULTS / "dashboard.json"
 LOAD = RESULTS / "load.json"
 """And so does load, which keeps the cores busy for 15 minutes."""
 
+FLEET = RESULTS / "fleet.json"
+"""And so does a fleet, on engines that not every machine has."""
+
 BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
 END = "<!-- end of the figures -->"
 
@@ -38,11 +41,11 @@ def documents() -> dict[Path, str]:
     return {
         ROOT / "README.md": overview(latest, gpu, dashboard),
         ROOT / "docs" / "benchmarks.md": in_full(latest, gpu, dashboard),
-        **(
-            {ROOT / "docs" / "load.md": alone(json.loads(LOAD.read_text(encoding="utf-8")))}
-            if LOAD.exists()
-            else {}
-        ),
+        **{
+            ROOT / "docs" / name: alone(json.loads(path.read_text(encoding="utf-8")))
+            for name, path in (("load.md", LOAD), ("fleet.md", FLEET))
+            if path.exists()
+        },
     }
 
 
@@ -109,7 +112,9 @@ def in_full(
 ) -> str:
     """Return every table as printed, with the project's targets."""
     parts = [f"Each table was measured in one session: {_machine(latest)}."]
-    reports = [report for name, report in latest.items() if name not in ("gpu_loop", "dashboard", "load")]
+    reports = [
+        report for name, report in latest.items() if name not in ("gpu_loop", "dashboard", "load", "fleet")
+    ]
     reports += [report for report in (gpu, dashboard) if report is not None]
     for report in reports:
         parts.append(f"### {report['title']}")

@@ -32,6 +32,7 @@ _RUN_COLUMNS: Final = {
     "trend": "Array(Float32)",
     "behind": "UInt64",
     "created": "UInt16",
+    "received": "UInt32",
 }
 _PROJECTS: Final = ("vision", "speech", "language", "robots", "weather")
 _STATUSES: Final = ("finished", "finished", "finished", "failed", "stopped")
@@ -71,7 +72,8 @@ def rename(folder: Path, name: str) -> None:
 
 def copy_runs(engine: Engine, count: int, *, prefix: str = "copy") -> None:
     """Insert the manifest of a run that the engine has `count` times into `runs`, with other names, ids and ages."""
-    columns = ", ".join(name if name != "created" else "toUInt16(created)" for name in _RUN_COLUMNS)
+    as_numbers = {"created": "toUInt16(created)", "received": "toUInt32(toUInt32(received) - 3600)"}
+    columns = ", ".join(as_numbers.get(name, name) for name in _RUN_COLUMNS)
     kinds = [kind if name != "manifest" else "Bytes" for name, kind in _RUN_COLUMNS.items()]
     (found,) = engine.rows(f"SELECT {columns} FROM runs WHERE status = 'finished' LIMIT 1", *kinds)
     row = dict(zip(_RUN_COLUMNS, found, strict=True))
@@ -99,7 +101,7 @@ def copy_runs(engine: Engine, count: int, *, prefix: str = "copy") -> None:
         }
         for column, value in {**row, **changed}.items():
             values[column].append(value.encode() if isinstance(value, str) else value)
-    kinds_by_name = {**_RUN_COLUMNS, "created": "Date"}
+    kinds_by_name = {**_RUN_COLUMNS, "created": "Date", "received": "DateTime"}
     engine.insert(
         "runs",
         tuple(_RUN_COLUMNS),

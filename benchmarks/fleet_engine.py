@@ -19,7 +19,8 @@ from benchmarks.fleet_data import RANKED, SLOW_RANK, copy_runs
 from benchmarks.report import percentile
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.run_store import RunQuery
-from tests.fleet.engines import Cluster, Embedded, start_engine
+from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
+from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, set_up
 from toolkit.fleet.shipper import Shipper
@@ -138,7 +139,6 @@ class _Trial:
         self._found["records"] = lines
         self._found["ship_us"] = own / lines * 1e6
         self._found["value_us"] = engine / (lines * _NUMBERS) * 1e6
-        self._ship(self._logs["ranks"])
 
     def _stored(self) -> None:
         servers = (
@@ -149,9 +149,7 @@ class _Trial:
         suffix = "_local" if self._engine.cluster else ""
         sizes: dict[str, int] = {}
         for place in servers:
-            host, _, port = place.partition(":")
-            address = self._engine.address()
-            own = Engine(_only(address, host, int(port)), patience_s=PATIENCE_S)
+            own = Engine(address_of(f"clickhouse://{place}/{DATABASE}"), patience_s=PATIENCE_S)
             for table in ("records", "points", "metrics"):
                 own.query(f"OPTIMIZE TABLE {table}{suffix} FINAL")
                 (size,) = own.rows(
@@ -160,13 +158,9 @@ class _Trial:
                 )[0]
                 sizes[table] = sizes.get(table, 0) + size
             own.close()
-        (ranked,) = self._ask.rows(f"SELECT count() FROM records WHERE run_id = '{self._ranked}'", "UInt64")[
-            0
-        ]
         self._found["stored"] = sizes
-        self._found["stored_records"] = self._found["records"] + ranked
-        self._found["bytes"] = (sizes["records"] + sizes["points"]) / self._found["stored_records"]
-        self._meter.wait_until_idle()
+        self._found["bytes"] = (sizes["records"] + sizes["points"]) / self._found["records"]
+        self._ship(self._logs["ranks"])
 
     def _small_inserts(self) -> None:
         path = next(self._logs["small"].iterdir()) / "metrics.jsonl"
@@ -207,20 +201,14 @@ class _Trial:
     def _several(self) -> None:
         for name, count in (("compare", 8), ("group", 50)):
             keys = self._small[:count]
-            rounds = max(1, self._plan["repeats"] // 4)
-            unread = [self._store() for _ in range(rounds)]
-            for_rows = list(unread)
+            stores = [self._store() for _ in range(max(1, self._plan["repeats"] // 4))]
 
-            def refresh(stores: list[ClickHouseStore] = for_rows, wanted: list[str] = keys) -> None:
+            def curves(stores: list[ClickHouseStore] = stores, wanted: list[str] = keys) -> None:
                 store = stores.pop()
-                for key in wanted:
-                    store.refresh(key, wait_s=PATIENCE_S)
+                store.refresh_all(wanted, wait_s=PATIENCE_S)
+                assert len(store.series_of(wanted, "train_loss")) == len(wanted)
 
-            def curves(stores: list[ClickHouseStore] = unread, wanted: list[str] = keys) -> None:
-                assert len(stores.pop().series_of(wanted, "train_loss")) == len(wanted)
-
-            self._found[f"{name}_rows"] = self._meter.of(refresh, rounds)
-            self._found[name] = self._meter.of(curves, rounds)
+            self._found[name] = self._meter.of(curves, len(stores))
 
     def _ranks(self) -> None:
         store = self._store()
@@ -298,12 +286,6 @@ class _Trial:
         now = time.time()
         delays += [now - moment for moment in values[seen:]]
         return len(values)
-
-
-def _only(address: Any, host: str, port: int) -> Any:
-    from dataclasses import replace
-
-    return replace(address, hosts=((host, port),))
 
 
 def _url(engine: Cluster | Embedded) -> str:

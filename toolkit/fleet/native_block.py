@@ -13,6 +13,7 @@ _FIXED: Final = {
     "UInt16": "H",
     "Date": "H",
     "UInt32": "I",
+    "DateTime": "I",
     "UInt64": "Q",
     "Int64": "q",
     "Float32": "f",
