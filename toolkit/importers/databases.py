@@ -1,0 +1,104 @@
+"""Runs in SQLite databases: new rows are those after the last row's number."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from toolkit.importers.files import read_blob
+from toolkit.importers.framing import sqlite_view
+from toolkit.importers.framing.sqlite_view import Database
+from toolkit.importers.source import (
+    BATCH_BYTES,
+    MAX_IMAGE_BYTES,
+    NO_TIME,
+    Batch,
+    BlobRef,
+    Builder,
+    SourceInfo,
+    Status,
+    decode_cursor,
+    encode_cursor,
+    is_alive,
+)
+
+BYTES_PER_ROW = 64
+"""What a row counts as, where a batch is limited by bytes."""
+
+
+class DatabaseSource(ABC):
+    """One run in a database."""
+
+    tables: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, info: SourceInfo, path: str) -> None:
+        self.info = info
+        self._path = path
+        self._last_sign = NO_TIME
+        self._times: list[float] = []
+        self._end: Status | None = None
+
+    @abstractmethod
+    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
+        """Add at most `most` new rows, and keep in `state` how far that is; return whether there are more."""
+
+    @abstractmethod
+    def is_same(self, database: Database, state: dict[str, Any]) -> bool:
+        """Return whether the rows that were read up to `state` are still there."""
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+        """Return the rows that are new since `cursor`."""
+        out = Builder()
+        batch = out.batch
+        path = self.info.root / self._path
+        kept = decode_cursor(cursor)
+        state: dict[str, Any] = dict(kept) if kept is not None else {}
+        batch.replaced = cursor is not None and kept is None
+        batch.cursor = cursor or b""
+        try:
+            signature = sqlite_view.signature_of(path)
+            if state.get("signature") == signature:
+                return batch
+            self._last_sign = max(signature[1::2]) / 1e9
+            with sqlite_view.opened(path, self.tables) as database:
+                if kept is not None and not self._still_has(database, state):
+                    state = {}
+                    batch.replaced = True
+                    self._times.clear()
+                    self.info.note("rows that were read before were deleted or changed: it was read again")
+                batch.more = self.take(database, state, max(max_bytes // BYTES_PER_ROW, 1), out)
+        except OSError as error:
+            out.pass_over(str(error.strerror or error)[:300])
+            self.info.note(f"{Path(self._path).name}: {str(error.strerror or error)[:300]}")
+            return batch
+        state["signature"] = None if batch.more else signature
+        batch.cursor = encode_cursor(state)
+        for column in batch.columns[:8]:
+            self._times += [moment for moment in (column.times[0], column.times[-1]) if moment == moment]
+        self._times = sorted(self._times)[-64:]
+        return batch
+
+    def _still_has(self, database: Database, state: dict[str, Any]) -> bool:
+        try:
+            return self.is_same(database, state)
+        except (TypeError, KeyError, ValueError):
+            # The cursor was not written by this format.
+            return False
+
+    def status(self, now: float) -> Status:
+        """Return how the run ended, as far as the database says so."""
+        if self._end is not None:
+            return self._end
+        state = "live" if is_alive(self._last_sign, self._times, now) else "unknown"
+        return Status(state, last_sign=self._last_sign)
+
+    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        """Return the bytes that an event refers to."""
+        return read_blob(self.info.root, ref, max_bytes)
+
+
+def real_path(root: Path, relative: str) -> str:
+    """Return what identifies a database."""
+    return os.path.realpath(root / relative)

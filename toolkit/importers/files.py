@@ -1,0 +1,324 @@
+"""Runs that are files which grow: each is read from where the last batch ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.source import (
+    BATCH_BYTES,
+    MAX_IMAGE_BYTES,
+    NO_TIME,
+    Batch,
+    BlobRef,
+    Builder,
+    SourceInfo,
+    Status,
+    decode_cursor,
+    encode_cursor,
+    is_alive,
+)
+from toolkit.runfolder.safefile import open_regular
+
+HEAD_BYTES: Final = 4096
+_WINDOW: Final = 4 * 1024**2
+_LARGEST_WINDOW: Final = 64 * 1024**2
+_LFS: Final = b"version https://git-lfs"
+_MOST_FILES: Final = 50_000
+_SMALL_FILE: Final = 16 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One file of a run."""
+
+    path: str
+    """Relative to the source's root."""
+    piece: int = 0
+    session: int = 0
+    repeated: bool = False
+    metric: str = ""
+    """The metric, where a file has only one."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """How far a file was read."""
+
+    offset: int = 0
+    head: int = 0
+    """Checksum of the first bytes that were read, which tells a rewritten file."""
+    head_size: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    """What the parser has to remember."""
+
+    @classmethod
+    def of(cls, value: Any) -> _Place | None:
+        if type(value) is not list or len(value) != 4:
+            return None
+        offset, head, head_size, state = value
+        if not all(type(number) is int and 0 <= number < 2**62 for number in (offset, head, head_size)):
+            return None
+        return cls(offset, head, min(head_size, HEAD_BYTES), state) if type(state) is dict else None
+
+    def encoded(self) -> list[Any]:
+        return [self.offset, self.head, self.head_size, self.state]
+
+
+class FilesSource(ABC):
+    """A run whose files only grow. A format says which files there are and parses their bytes."""
+
+    window = _WINDOW
+
+    def __init__(self, info: SourceInfo) -> None:
+        self.info = info
+        self._last_sign = NO_TIME
+        self._times: list[float] = []
+        self._end: Status | None = None
+        self._cut: dict[str, str] = {}
+
+    # ------------------------------------------------------------ for each format
+
+    @abstractmethod
+    def streams(self) -> Sequence[Stream]:
+        """Return the files of the run, in the order of reading."""
+
+    @abstractmethod
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
+        """Add what `data`, which begins at `offset`, has; return how many bytes are done.
+
+        More than there are means that bytes yet to be read are skipped.
+        `state` is kept until the next call for this file; only JSON belongs in it.
+        """
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Handle bytes at the end of a file that `parse` left; return how many are done."""
+        return 0
+
+    def cut_at(self, stream: Stream, offset: int | None) -> None:
+        """Note that a file ends within a record, or that it no longer does."""
+        before = self._cut.pop(stream.path, None)
+        if before in self.info.notes:
+            self.info.notes.remove(before)
+        if offset is not None:
+            self._cut[stream.path] = f"{stream.path} ends within a record, at byte {offset:,}"
+            self.info.note(self._cut[stream.path])
+
+    # ------------------------------------------------------------ RunSource
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+        """Return what is new since `cursor`."""
+        places = self._places(cursor)
+        replaced = places is None
+        out = Builder()
+        streams = list(self.streams())[:_MOST_FILES]
+        if places is not None and self._was_replaced(streams, places):
+            places, replaced = None, True
+        batch = out.batch
+        batch.replaced = replaced and cursor is not None
+        if places is None:
+            places = {}
+            self._times.clear()
+        left = max_bytes
+        for stream in streams:
+            if left <= 0:
+                batch.more = True
+                break
+            place = places.setdefault(stream.path, _Place())
+            done, is_complete = self._read_file(stream, place, left, out)
+            left -= done
+            batch.bytes_read += done
+            batch.more = batch.more or not is_complete
+        self._remember_times(batch)
+        batch.cursor = encode_cursor({path: place.encoded() for path, place in places.items()})
+        return batch
+
+    def status(self, now: float) -> Status:
+        """Return how the run ended, as far as its files say so."""
+        if self._end is not None:
+            return self._end
+        state = "live" if is_alive(self._last_sign, self._times, now) else "unknown"
+        return Status(state, last_sign=self._last_sign)
+
+    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        """Return the bytes that an event refers to."""
+        return read_blob(self.info.root, ref, max_bytes)
+
+    # ------------------------------------------------------------ reading
+
+    @staticmethod
+    def _places(cursor: bytes | None) -> dict[str, _Place] | None:
+        state = decode_cursor(cursor)
+        if state is None:
+            return None
+        places = {path: _Place.of(value) for path, value in state.items()}
+        return None if None in places.values() else {path: place for path, place in places.items() if place}
+
+    def _was_replaced(self, streams: Sequence[Stream], places: dict[str, _Place]) -> bool:
+        present = {stream.path for stream in streams}
+        for path, place in places.items():
+            if not place.offset:
+                continue
+            if path not in present:
+                return True
+            try:
+                with open_below(self.info.root, path) as file:
+                    if file.size < place.offset or zlib.crc32(file.read(0, place.head_size)) != place.head:
+                        return True
+            except OSError:
+                return True
+        return False
+
+    def _read_file(self, stream: Stream, place: _Place, limit: int, out: Builder) -> tuple[int, bool]:
+        """Read at most about `limit` new bytes; return how many, and whether the file's end was reached."""
+        try:
+            file = open_below(self.info.root, stream.path)
+        except OSError as error:
+            out.pass_over(
+                f"files that cannot be opened ({error.strerror or type(error).__name__})", piece=stream.piece
+            )
+            return 0, True
+        with file:
+            if not (self._last_sign >= file.modified):
+                self._last_sign = file.modified
+            if place.head_size < HEAD_BYTES and place.head_size < file.size:
+                head = file.read(0, HEAD_BYTES)
+                if place.offset == 0 and head.startswith(_LFS):
+                    self.info.note(f"{stream.path} is a Git LFS pointer: its content was not downloaded")
+                    out.pass_over("Git LFS pointers", piece=stream.piece)
+                    return 0, True
+                place.head, place.head_size = zlib.crc32(head), len(head)
+            done = 0
+            window = self.window
+            while done < limit:
+                data = file.read(place.offset, window)
+                if not data:
+                    return done, True
+                is_last = place.offset + len(data) >= file.size
+                used = self.parse(stream, data, place.offset, place.state, out)
+                if used == 0 and is_last:
+                    used = self.at_end(stream, data, place.offset, place.state, out)
+                    place.offset += used
+                    return done + used, True
+                if used == 0:
+                    if window < _LARGEST_WINDOW:
+                        window *= 4
+                        continue
+                    out.pass_over("records that are too large", piece=stream.piece)
+                    used = len(data)
+                if place.offset + used > file.size:
+                    return done, True
+                place.offset += used
+                done += used
+            return done, place.offset >= file.size
+
+    def _remember_times(self, batch: Batch) -> None:
+        for column in batch.columns[:8]:
+            for moment in (column.times[0], column.times[-1]) if len(column) else ():
+                if not math.isnan(moment):
+                    self._times.append(moment)
+        self._times = sorted(self._times)[-64:]
+
+
+class OpenFile:
+    """A regular file, open for reading."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        status = os.fstat(fd)
+        self.size = status.st_size
+        self.modified = status.st_mtime
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Return `count` bytes from `offset`, fewer at the end."""
+        parts = []
+        while count > 0:
+            part = (
+                os.pread(self._fd, count, offset)
+                if hasattr(os, "pread")
+                else self._seek_and_read(count, offset)
+            )
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _seek_and_read(self, count: int, offset: int) -> bytes:
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        return os.read(self._fd, count)
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def open_below(root: Path, relative: str) -> OpenFile:
+    """Open a regular file below `root`; no part of the path may be a link.
+
+    Raises:
+        OSError: it is not there, is no regular file, or would leave `root`.
+    """
+    parts = Path(relative).parts
+    if not parts or Path(relative).is_absolute() or ".." in parts or "\0" in relative:
+        raise OSError(f"{relative!r} is not below the folder")
+    folder = root
+    for part in parts[:-1]:
+        folder /= part
+        if stat.S_ISLNK(os.lstat(folder).st_mode):
+            raise OSError(f"{part} is a symbolic link")
+    return OpenFile(open_regular(folder / parts[-1]))
+
+
+def read_small(root: Path, relative: str, *, limit: int = _SMALL_FILE) -> bytes:
+    """Return the content of a small file below `root`.
+
+    Raises:
+        OSError: it cannot be read, or is larger than `limit`.
+    """
+    with open_below(root, relative) as file:
+        if file.size > limit:
+            raise OSError(f"{relative} has {file.size:,} bytes")
+        return file.read(0, limit)
+
+
+def read_blob(root: Path, ref: BlobRef, max_bytes: int) -> bytes:
+    """Return the bytes that `ref` refers to.
+
+    Raises:
+        OSError: they cannot be read, or are more than `max_bytes`.
+    """
+    with open_below(root, ref.path) as file:
+        length = file.size - ref.offset if ref.length < 0 else ref.length
+        if not 0 <= length <= max_bytes:
+            raise OSError(f"{ref.path} has {length:,} bytes there")
+        return file.read(ref.offset, length)
+
+
+class LinesSource(FilesSource):
+    """A run whose files are lines of text."""
+
+    window = 1024**2
+
+    @abstractmethod
+    def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:
+        """Add what one line has."""
+
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Parse complete lines."""
+        end = data.rfind(b"\n") + 1
+        if end:
+            line = self.line
+            for content in data[: end - 1].split(b"\n"):
+                line(stream, content, state, out)
+        return end

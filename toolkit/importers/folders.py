@@ -1,0 +1,54 @@
+"""What detection shows a format of each folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolkit.importers.files import HEAD_BYTES, open_below
+from toolkit.importers.source import RunSource
+
+
+@dataclass(slots=True)
+class Folder:
+    """One folder, as the walk saw it."""
+
+    root: Path
+    relative: str
+    """From `root`, "." for itself."""
+    files: dict[str, int] = field(default_factory=dict)
+    """Regular files with their sizes."""
+    folders: list[str] = field(default_factory=list)
+    """Folders that are no links."""
+
+    @property
+    def path(self) -> Path:
+        """The folder itself."""
+        return self.root / self.relative
+
+    def below(self, name: str) -> str:
+        """Return the path of something in this folder, relative to `root`."""
+        return name if self.relative == "." else f"{self.relative}/{name}"
+
+    def head(self, name: str, count: int = HEAD_BYTES) -> bytes:
+        """Return the first bytes of one of its files; nothing if it cannot be read."""
+        try:
+            with open_below(self.root, self.below(name)) as file:
+                return file.read(0, count)
+        except OSError:
+            return b""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a format found in a folder."""
+
+    sources: list[RunSource] = field(default_factory=list)
+    taken: frozenset[str] = frozenset()
+    """Files that belong to the runs found, which other formats leave alone."""
+    skipped: frozenset[str] = frozenset()
+    """Folders below that belong to the runs found, and hold no others."""
+
+
+Finder = Callable[[Folder], Found]

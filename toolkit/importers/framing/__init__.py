@@ -1,0 +1,1 @@
+"""Containers that several formats share: TFRecord, LevelDB log, protobuf fields, SQLite."""

@@ -1,0 +1,81 @@
+"""TFRecord: length, checksum of the length, data, checksum of the data."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Final
+
+HEADER: Final = 12
+FOOTER: Final = 4
+_MASK: Final = 0xA282EAD8
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+CRC_TABLE: Final = _table()
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum that TFRecord keeps of `data`."""
+    crc = 0xFFFFFFFF
+    table = CRC_TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return masked(crc ^ 0xFFFFFFFF)
+
+
+def masked(crc: int) -> int:
+    """Return a CRC as TFRecord writes it."""
+    return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
+
+
+@functools.lru_cache(maxsize=4096)
+def checksum_of_length(length: int) -> int:
+    """Return the checksum in front of a record of this length."""
+    return masked_crc32c(struct.pack("<Q", length))
+
+
+def frames(data: bytes) -> tuple[list[int], list[int], int, bool]:
+    """Return where the records in `data` begin and how long they are, where they end, and whether that end is damage.
+
+    Without damage the rest is the beginning of a record. The checksums of the data are not looked at.
+    """
+    starts: list[int] = []
+    lengths: list[int] = []
+    add_start, add_length = starts.append, lengths.append
+    at, size = 0, len(data)
+    unpack = struct.Struct("<QI").unpack_from
+    checksums: dict[int, int] = {}
+    last_header = size - HEADER
+    while at <= last_header:
+        length, checksum = unpack(data, at)
+        expected = checksums.get(length)
+        if expected is None:
+            expected = checksums[length] = checksum_of_length(length)
+            if len(checksums) > 100_000:
+                checksums.clear()
+        if expected != checksum:
+            return starts, lengths, at, True
+        end = at + HEADER + length + FOOTER
+        if end > size:
+            break
+        add_start(at + HEADER)
+        add_length(length)
+        at = end
+    return starts, lengths, at, False
+
+
+def is_intact(data: bytes, start: int, length: int) -> bool:
+    """Return whether the checksum of a record's data is right."""
+    (checksum,) = struct.unpack_from("<I", data, start + length)
+    found: int = checksum
+    return found == masked_crc32c(data[start : start + length])
