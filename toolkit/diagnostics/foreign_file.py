@@ -1,75 +1,18 @@
-"""Reads records from a JSONL or CSV file of another program."""
+"""The records of a JSONL or CSV file of another program, as the detectors take them."""
 
 from __future__ import annotations
 
-import csv
-import itertools
-import json
-import math
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
-
-import orjson
+from collections.abc import Iterator
 
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, name_of
-from toolkit.runfolder.blocks import blocks_of, unended_line
-from toolkit.runfolder.codec import name_of_non_finite
-from toolkit.runfolder.reader import lines_of
-from toolkit.runfolder.records import EPOCH, EVAL, MAX_LINE_BYTES, NON_FINITE, STEP, Record
+from toolkit.importers.table_file import NoRecordsError, TableFile
+from toolkit.runfolder.records import EPOCH, EVAL, STEP, Record
 
-_STEP: Final = "global_step"
-_STEP_NAMES: Final = (
-    _STEP,
-    "trainer/global_step",
-    "train/global_step",
-    "step",
-    "Step",
-    "iteration",
-    "iter",
-    "current_steps",
-    # W&B counts its own calls here, so a step of the trainer is better.
-    "_step",
-)
-"""Names of the step in other programs, best first."""
-
-_LOOK_AT: Final = 200
-"""Records at the start of a file that show what counts its steps."""
-
-_CHUNK: Final = 2_000
-
-_WORDS: Final = {
-    **dict.fromkeys(("NaN", "nan"), math.nan),
-    **dict.fromkeys(("Infinity", "inf"), math.inf),
-    **dict.fromkeys(("-Infinity", "-inf"), -math.inf),
-}
-"""Numbers that some tools write as JSON strings."""
-
-_BOM: Final = b"\xef\xbb\xbf"
-_DELIMITERS: Final = (",", ";", "\t")
-_LONGEST_WHOLE: Final = 15
-_LARGEST_WHOLE: Final = 2**53
-_JSON_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".json"})
+__all__ = ["ForeignFile", "NoRecordsError"]
 
 
-class NoRecordsError(ValueError):
-    """A file without readable records; the message says why."""
-
-
-class ForeignFile:
-    """The records of one file, with `global_step` and `event` as ours have them.
-
-    Each record's step is the column that most of the first ones count their steps with; without one it is the epoch,
-    where that is a whole number that moves on, else the record's place in the file, from 0. Steps that begin again
-    with each epoch are counted on.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.bad_lines = 0
-        self.notes: list[str] = []
-        self._unended = ""
+class ForeignFile(TableFile):
+    """The records of one file, with `global_step` and `event` as ours have them."""
 
     def chunks(self) -> Iterator[list[Record]]:
         """Yield the records in order, some thousand at a time; unreadable lines are counted.
@@ -78,174 +21,11 @@ class ForeignFile:
             OSError: the file is missing, unreadable, or no regular file.
             NoRecordsError: it is a CSV file without a header.
         """
-        rows = self._json_rows() if self._is_json() else self._csv_rows()
-        first = list(itertools.islice(rows, _LOOK_AT))
-        steps = _StepColumn(first)
-        self.notes += steps.notes
-        rows = itertools.chain(first, rows)
-        while chunk := list(itertools.islice(rows, _CHUNK)):
+        for chunk in super().chunks():
             for record in chunk:
-                steps.put(record)
                 if "event" not in record:
                     record["event"] = _kind_of(record)
             yield chunk
-        if steps.has_counted_on:
-            self.notes.append("its steps begin again with each epoch; they are counted on here")
-
-    def _is_json(self) -> bool:
-        for block in blocks_of(self.path):
-            start = (block.data or unended_line(self.path, block)).removeprefix(_BOM).lstrip()
-            if start:
-                return start.startswith(b"{") or self.path.suffix.lower() in _JSON_ENDINGS
-        return self.path.suffix.lower() in _JSON_ENDINGS
-
-    # ------------------------------------------------------------ JSONL
-
-    def _json_rows(self) -> Iterator[Record]:
-        block = None
-        for block in blocks_of(self.path):
-            self.bad_lines += block.long_line is not None
-            for position, line in lines_of(block):
-                if position == 0:
-                    line = line.removeprefix(_BOM)
-                record = _parse(line)
-                if record is not None:
-                    yield record
-                elif line.strip():
-                    self.bad_lines += 1
-        if block is not None:
-            # Without its newline it may still be complete; otherwise it is still being written, which is no fault.
-            record = _parse(unended_line(self.path, block))
-            if record is not None:
-                yield record
-
-    # ------------------------------------------------------------ CSV
-
-    def _csv_rows(self) -> Iterator[Record]:
-        lines = self._text_lines()
-        header = next((line for line in lines if line.strip()), "")
-        if not header:
-            return
-        delimiter = max(_DELIMITERS, key=header.count)
-        names = _names_in(header, delimiter)
-        if not names:
-            raise NoRecordsError(f"{self.path.name} has no header row: its first line names no columns")
-        reader = csv.reader(lines, delimiter=delimiter)
-        while True:
-            try:
-                cells = next(reader)
-            except StopIteration:
-                break
-            except csv.Error:
-                self.bad_lines += 1
-                continue
-            record = _record_of(cells, names)
-            if record is not None:
-                yield record
-            elif any(cells):
-                self.bad_lines += 1
-        # A last row without its newline is complete if no cell is missing; else it is still being written.
-        cells = self._unended.split(delimiter)
-        if len(cells) == len(names) and (record := _record_of(cells, names)) is not None:
-            yield record
-
-    def _text_lines(self) -> Iterator[str]:
-        block = None
-        for block in blocks_of(self.path):
-            self.bad_lines += block.long_line is not None
-            data = block.data.removeprefix(_BOM) if block.start == 0 else block.data
-            # An empty line may be part of a quoted cell.
-            for line in data[:-1].split(b"\n") if data else ():
-                if len(line) <= MAX_LINE_BYTES:
-                    yield line.decode("utf-8", "replace") + "\n"
-                else:
-                    self.bad_lines += 1
-        if block is not None:
-            self._unended = unended_line(self.path, block).decode("utf-8", "replace")
-
-
-def _parse(line: bytes) -> Record | None:
-    """Return the object in `line`, or None. Bare NaN and infinities are accepted."""
-    if len(line) > MAX_LINE_BYTES:
-        return None
-    try:
-        record: Any = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        if type(record) is dict:
-            _make_plain(record)
-    if type(record) is not dict:
-        return None
-    for value in record.values():
-        if type(value) is str and value in _WORDS:
-            _make_plain(record)
-            break
-    return record
-
-
-def _make_plain(record: Record) -> None:
-    for name, value in record.items():
-        if type(value) is str:
-            record[name] = _WORDS.get(value, value)
-        elif type(value) is int and abs(value) > _LARGEST_WHOLE:
-            # Python's integers have no end, and arithmetic with floats fails beyond theirs.
-            is_beyond = value.bit_length() >= sys.float_info.max_exp
-            record[name] = float(value) if not is_beyond else math.inf if value > 0 else -math.inf
-    _name_non_finite(record)
-
-
-def _name_non_finite(record: Record) -> None:
-    found = {
-        name: name_of_non_finite(value)
-        for name, value in record.items()
-        if type(value) is float and not math.isfinite(value)
-    }
-    if found and NON_FINITE not in record:
-        record[NON_FINITE] = found
-
-
-def _names_in(header: str, delimiter: str) -> list[str]:
-    """Return the names of the columns; an empty list if they are numbers."""
-    try:
-        cells = next(csv.reader([header.lstrip("# ")], delimiter=delimiter), [])
-    except csv.Error:
-        return []
-    names = [cell.strip() for cell in cells]
-    return [] if any(not isinstance(_value_of(name), str) for name in names) else names
-
-
-def _record_of(cells: Sequence[str], names: Sequence[str]) -> Record | None:
-    """Return the row as a record; None if it has more cells than names, or no number."""
-    if len(cells) > len(names) and any(cells[len(names) :]):
-        return None
-    record: Record = {}
-    has_number = False
-    is_odd = False
-    for name, cell in zip(names, cells, strict=False):
-        if not cell or not name:
-            continue
-        value = _value_of(cell)
-        if not isinstance(value, str):
-            has_number = True
-            is_odd = is_odd or not math.isfinite(value)
-        record.setdefault(name, value)
-    if not has_number:
-        return None
-    if is_odd:
-        _name_non_finite(record)
-    return record
-
-
-def _value_of(cell: str) -> float | str:
-    if cell.isdecimal() and len(cell) <= _LONGEST_WHOLE:
-        return int(cell)
-    try:
-        return float(cell)
-    except ValueError:
-        return cell
 
 
 def _kind_of(record: Record) -> str:
@@ -254,65 +34,3 @@ def _kind_of(record: Record) -> str:
         return EPOCH
     has_only_val = name_of(VAL_LOSS, record) in record and name_of(LOSS, record) not in record
     return EVAL if has_only_val else STEP
-
-
-class _StepColumn:
-    """Which field counts the steps of a file."""
-
-    def __init__(self, first: Sequence[Record]) -> None:
-        self.notes: list[str] = []
-        self.has_counted_on = False
-        self._name = _commonest(_STEP_NAMES, first)
-        self._by_row = False
-        self._row = -1
-        self._before = -1
-        self._offset = 0
-        self._epoch = -math.inf
-        if self._name is None and first:
-            if _moves_on([record.get("epoch") for record in first]):
-                self._name = "epoch"
-                self.notes.append("it has no step numbers: its epochs count as steps")
-            else:
-                self._by_row = True
-                self.notes.append("it has no step numbers: rows count as steps, from 0")
-
-    def put(self, record: Record) -> None:
-        """Set the `global_step` of `record`, if it has one."""
-        self._row += 1
-        if self._by_row:
-            record[_STEP] = self._row
-            return
-        step: Any = record.get(self._name) if self._name is not None else None
-        if not _is_number(step):
-            step = next((record[name] for name in _STEP_NAMES if _is_number(record.get(name))), None)
-            if step is None:
-                record.pop(_STEP, None)
-                return
-        record[_STEP] = self._counted_on(int(step), record.get("epoch"))
-
-    def _counted_on(self, step: int, epoch: Any) -> int:
-        if _is_number(epoch) and epoch != self._epoch:
-            # A run that goes back to a checkpoint goes back in its epochs too.
-            if step + self._offset < self._before and self._epoch < epoch:
-                self._offset = self._before + 1 - step
-                self.has_counted_on = True
-            self._epoch = epoch
-        self._before = step + self._offset
-        return self._before
-
-
-def _commonest(names: Iterable[str], records: Sequence[Record]) -> str | None:
-    counts = {name: sum(_is_number(record.get(name)) for record in records) for name in names}
-    best = max(counts, key=lambda name: counts[name])
-    return best if counts[best] else None
-
-
-def _moves_on(epochs: Sequence[Any]) -> bool:
-    """Return whether these are integers with at most two records each."""
-    if not all(_is_number(epoch) and epoch == int(epoch) for epoch in epochs):
-        return False
-    return 2 * len(set(epochs)) >= len(epochs)
-
-
-def _is_number(value: Any) -> bool:
-    return (type(value) is int or type(value) is float) and abs(value) < _LARGEST_WHOLE

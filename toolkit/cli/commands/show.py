@@ -1,13 +1,20 @@
-"""`telemetry show`: show where a run's folder is, and its last steps."""
+"""`telemetry show`: show a run, ours or another tool's: its series and its last steps."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import time
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse, status_of
+from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
+from toolkit.importers.detect import find_sources, names_of
+from toolkit.importers.record_file import source_of_folder
+from toolkit.importers.source import RunSource
+from toolkit.importers.summary import summarise
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.safefile import open_regular
 
@@ -31,14 +38,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", metavar="N", type=_positive, default=5, help="show the last N steps (default: 5)"
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the runs as one JSON object; docs/formats.md lists its fields",
+    )
+    parser.add_argument("--metrics", metavar="GLOB", help="only series whose names match, such as 'train/*'")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=names_of(),
+        help="read RUN as another tool's log, in this format only",
+    )
+    parser.epilog = (
+        "RUN may also be a file or folder of another tool: `telemetry formats` lists what can be read. "
+        "Nothing in it is changed."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the run's folder, its last rows and how to open it; return 1 if there is nothing to show."""
-    folder = chosen_run(args.run)
-    if folder is None:
-        return 1
-
+    folder = find_run(args.run) if args.format is None else None
+    if folder is None or args.json or args.metrics:
+        return _show_series(args, folder)
     csv = folder / METRICS_CSV
     again = f"'telemetry repair {folder}' rebuilds it from {METRICS_JSONL}."
     if not os.path.lexists(csv):
@@ -71,6 +93,72 @@ def run(args: argparse.Namespace) -> int:
         print(printable(line))
     print(f"\nTo open it yourself:\n\n{_recipe(csv)}")
     return 0
+
+
+def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
+    """Print the series of our run in `folder`, or of the runs of other tools at RUN."""
+    sources: list[RunSource] = []
+    notes: list[str] = []
+    if folder is not None:
+        sources = [source_of_folder(folder)]
+    else:
+        try:
+            found = find_sources(args.run, only=args.format)
+        except OSError:
+            return refuse(no_run_in(args.run))
+        sources, notes = found.runs, found.notes
+    if not sources:
+        return refuse("; ".join([no_run_in(args.run), *notes]))
+    now = time.time()
+    runs = [_chosen(summarise(source, now), args.metrics) for source in sources]
+    if args.json:
+        # Names and texts of other tools may hold lone surrogates, which only ASCII output can carry.
+        print(
+            json.dumps({"path": os.fspath(args.run), "runs": runs, "notes": notes}, indent=1, allow_nan=False)
+        )
+        return 0
+    for run in runs:
+        _print_run(run)
+    for note in notes:
+        print(printable(note))
+    return 0
+
+
+def _chosen(run: dict[str, Any], glob: str | None) -> dict[str, Any]:
+    if glob is not None:
+        for part in (run, *run["pieces"]):
+            for kind in ("metrics", "system"):
+                part[kind] = {name: series for name, series in part[kind].items() if fnmatchcase(name, glob)}
+    return run
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    series = {**run["metrics"], **run["system"]}
+    status = run["status"]["state"].replace("unknown", "no end written")
+    print(printable(f"{run['name']}: {run['format']}, {status}, {len(series)} series"))
+    for note in run["notes"]:
+        print(printable(f"  note: {note}"))
+    for piece in run["pieces"]:
+        for reason, count in piece["passed_over"].items():
+            print(printable(f"  not read: {count:,} {reason} ({piece['path']})"))
+    width = min(max(map(len, series), default=0), _LONGEST)
+    if series:
+        print(
+            f"  {'series':<{width}}  {'points':>9} {'steps':>17} {'first':>11} {'last':>11} {'min':>11} {'max':>11}"
+        )
+    for name, found in series.items():
+        first, last = found["first"], found["last"]
+        steps = "" if first["step"] is None else f"{first['step']}..{last['step']}"
+        numbers = (first["value"], last["value"], found["min"], found["max"])
+        odd = sum(found[kind] for kind in ("nan", "inf", "neg_inf"))
+        cells = " ".join(f"{_short(value):>11}" for value in numbers)
+        shown = printable(f"{name[:_LONGEST]:<{width}}")
+        print(f"  {shown}  {found['count']:>9,} {steps:>17} {cells}{f'  {odd:,} not finite' if odd else ''}")
+    print()
+
+
+def _short(value: float | str | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.5g}"
 
 
 def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:

@@ -1,0 +1,171 @@
+"""Comet: the zip of an offline experiment."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.files import read_blob
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.json_text import parsed
+from toolkit.importers.moments import from_ms
+from toolkit.importers.source import (
+    BATCH_BYTES,
+    MAX_IMAGE_BYTES,
+    MAX_RECORD_BYTES,
+    NO_TIME,
+    Batch,
+    BlobRef,
+    Builder,
+    Piece,
+    RunSource,
+    SourceInfo,
+    Status,
+    as_number,
+    decode_cursor,
+    encode_cursor,
+    source_id,
+)
+from toolkit.runfolder.safefile import open_regular
+
+FORMAT: Final = "comet"
+_ABOUT, _MESSAGES = "experiment.json", "messages.json"
+_LARGEST: Final = 64 * 1024**2
+_RATIO: Final = 200
+_DAMAGE: Final = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+class CometSource:
+    """One zip; it is written once, when the experiment ends."""
+
+    def __init__(self, info: SourceInfo, path: str) -> None:
+        self.info = info
+        self._path = path
+        self._last_sign = NO_TIME
+        self._end: Status | None = None
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
+        """Return everything if the zip changed since `cursor`, else nothing."""
+        out = Builder()
+        batch = out.batch
+        path = self.info.root / self._path
+        try:
+            status = os.lstat(path)
+        except OSError:
+            out.pass_over("files that cannot be opened")
+            return batch
+        signature = [status.st_size, status.st_mtime_ns]
+        self._last_sign = status.st_mtime
+        kept = decode_cursor(cursor)
+        batch.cursor = encode_cursor({"file": signature})
+        if kept is not None and kept.get("file") == signature:
+            return batch
+        batch.replaced = cursor is not None
+        batch.bytes_read = status.st_size
+        about = parsed(_member(path, _ABOUT, out)) or {}
+        self.info.group = str(about.get("project_name") or "")[:1000]
+        tags = about.get("tags")
+        self.info.tags = [str(tag)[:200] for tag in tags[:200]] if type(tags) is list else []
+        if about.get("stop_time"):
+            self._end = Status("finished", last_sign=self._last_sign, ended=from_ms(about["stop_time"]))
+        for line in _member(path, _MESSAGES, out).split(b"\n"):
+            if line.strip():
+                self._take(parsed(line) if len(line) <= MAX_RECORD_BYTES else None, out)
+        return batch
+
+    def _take(self, message: dict[str, Any] | None, out: Builder) -> None:
+        payload = message.get("payload") if message is not None else None
+        if message is None or type(payload) is not dict:
+            out.pass_over("lines that are no message")
+            return
+        kind = message.get("type")
+        metric, param = payload.get("metric"), payload.get("param")
+        if kind == "metric_msg" and type(metric) is dict:
+            value = as_number(metric.get("metricValue"))
+            name = str(metric.get("metricName"))
+            if value is None:
+                out.not_number(name)
+            else:
+                out.add(name, metric.get("step"), from_ms(payload.get("local_timestamp")), value)
+        elif kind == "parameter_msg" and type(param) is dict:
+            if len(self.info.config) < 5_000:
+                self.info.config[str(param.get("paramName"))[:1000]] = param.get("paramValue")
+        else:
+            out.not_number(f"{kind} (of the tool)")
+
+    def status(self, now: float) -> Status:  # noqa: ARG002
+        """Return whether the experiment was stopped."""
+        return self._end or Status("unknown", last_sign=self._last_sign)
+
+    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        """Return the bytes that an event refers to; there are none in a zip."""
+        return read_blob(self.info.root, ref, max_bytes)
+
+
+def _member(path: Path, name: str, out: Builder | None) -> bytes:
+    """Return one file of the zip, at most 64 MB and 200 times its packed size."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
+            entry = archive.getinfo(name)
+            limit = min(_LARGEST, max(entry.compress_size, 1024) * _RATIO)
+            with archive.open(entry) as content:
+                data = content.read(limit)
+                if content.read(1) and out is not None:
+                    out.pass_over(f"what {name} has beyond its limit of size")
+            return data
+    except _DAMAGE as error:
+        if out is not None:
+            out.pass_over(f"{name}, which cannot be read ({type(error).__name__})")
+        return b""
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return the run of each of Comet's zips in a folder."""
+    found: list[RunSource] = []
+    taken = set()
+    for name in sorted(folder.files):
+        if name.endswith(".zip") and folder.head(name, 4) == b"PK\x03\x04":
+            source = _source(folder.root, folder.below(name))
+            if source is not None:
+                found.append(source)
+                taken.add(name)
+    return Found(found, frozenset(taken))
+
+
+def source_of_file(path: Path, head: bytes) -> CometSource | None:
+    """Return the run of one zip that was named."""
+    return _source(path.parent, path.name) if head.startswith(b"PK\x03\x04") else None
+
+
+def _source(root: Path, relative: str) -> CometSource | None:
+    path = root / relative
+    try:
+        with os.fdopen(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
+            if not {_ABOUT, _MESSAGES} <= set(archive.namelist()[:1000]):
+                return None
+    except _DAMAGE:
+        return None
+    about = parsed(_member(path, _ABOUT, None)) or {}
+    own = about.get("offline_id")
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, own if type(own) is str else os.path.realpath(path)),
+        name=str(own or path.stem)[:1000],
+        root=root,
+        run_id=own[:100] if type(own) is str else "",
+        group=str(about.get("project_name") or "")[:1000],
+        pieces=[Piece(relative)],
+    )
+    return CometSource(info, relative)

@@ -1,0 +1,253 @@
+"""Which runs of other tools lie below a folder: names propose, the first bytes decide."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers import (
+    ai_toolkit_db,
+    aim,
+    comet,
+    dvclive,
+    hf_state,
+    mlflow_db,
+    mlflow_files,
+    neptune,
+    record_file,
+    swanlab,
+    table_file,
+    text_log,
+    tfevents,
+    trackio_db,
+    trackio_files,
+    wandb_log,
+)
+from toolkit.importers.files import HEAD_BYTES, open_below
+from toolkit.importers.folders import Finder, Folder
+from toolkit.importers.source import MAX_RUNS, RunSource
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+
+MAX_DEPTH: Final = 8
+MAX_ENTRIES: Final = 200_000
+LIMIT_S: Final = 10.0
+_NEVER: Final = frozenset({"node_modules", "site-packages", "__pycache__", ".git", ".venv", "venv"})
+_DOT_FOLDERS: Final = frozenset({".aim", ".neptune", ".trash"})
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format: how it is called, found, and what it needs."""
+
+    name: str
+    title: str
+    files: str
+    """What proposes it."""
+    finders: tuple[Finder, ...] = ()
+    of_file: tuple[Callable[[Path, bytes], Any], ...] = ()
+    merged: Callable[[Any], Sequence[RunSource]] | None = None
+    needs: str = ""
+    """A package that is needed beyond the bare install."""
+
+
+FORMATS: Final = (
+    Format(record_file.FORK, "folders of the ai-toolkit fork", "metrics.jsonl", (record_file.sources_in,)),
+    Format(
+        "tensorboard",
+        "TensorBoard event files",
+        "*tfevents*",
+        (tfevents.sources_in,),
+        (tfevents.source_of_file,),
+        tfevents.merged,
+    ),
+    Format(
+        "wandb",
+        "W&B runs, offline or synced",
+        "*.wandb",
+        (wandb_log.sources_in,),
+        (wandb_log.source_of_file,),
+        wandb_log.merged,
+    ),
+    Format(
+        "huggingface",
+        "Hugging Face trainer states",
+        hf_state.NAME,
+        (hf_state.sources_in,),
+        (hf_state.source_of_file,),
+        hf_state.merged,
+    ),
+    Format(
+        "ai-toolkit",
+        "ai-toolkit's loss_log.db",
+        "loss_log.db",
+        (ai_toolkit_db.sources_in,),
+        (ai_toolkit_db.source_of_file,),
+    ),
+    Format(
+        "mlflow",
+        "MLflow file stores and SQLite databases",
+        "mlruns/, *.db",
+        (mlflow_files.sources_in, mlflow_db.sources_in),
+        (mlflow_db.sources_of_file,),
+    ),
+    Format(
+        "trackio",
+        "Trackio databases, inboxes and Parquet files",
+        "*.db, inbox/*/*.jsonl, *.parquet",
+        (trackio_db.sources_in, trackio_files.sources_in),
+        (trackio_db.sources_of_file, trackio_files.sources_of_file),
+        needs="pyarrow (for Parquet)",
+    ),
+    Format(
+        "swanlab",
+        "SwanLab run folders",
+        "swanlog/run-*, *.swanlab",
+        (swanlab.sources_in,),
+        (swanlab.source_of_file,),
+    ),
+    Format(
+        "neptune",
+        "Neptune offline queues",
+        ".neptune/*/*/data-*.log",
+        (neptune.sources_in,),
+        (neptune.source_of_file,),
+    ),
+    Format("comet", "Comet offline zips", "*.zip", (comet.sources_in,), (comet.source_of_file,)),
+    Format("aim", "Aim repositories", ".aim/", (aim.sources_in,), needs="aim"),
+    Format(
+        "dvclive", "DVCLive folders", "plots/metrics/**.tsv, scalars/**.tsv, *.tsv", (dvclive.sources_in,)
+    ),
+    Format(
+        "table",
+        "tables with a column of steps: Lightning, Ultralytics, any CSV or JSONL",
+        "*.csv, *.tsv, *.jsonl",
+        (table_file.sources_in,),
+        (table_file.source_of_file,),
+    ),
+    Format("text", "text logs, only where one is named or asked for", "--format text"),
+)
+"""In the order in which they are tried."""
+
+
+@dataclass(slots=True)
+class Sources:
+    """The runs below a folder."""
+
+    runs: list[RunSource] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def find_sources(path: Path, *, only: str | None = None, limit_s: float = LIMIT_S) -> Sources:
+    """Return the runs of other tools at `path`: a file, or everything below a folder.
+
+    `only` is the name of one format. Links below `path` are not followed; a run folder of ours is left alone.
+
+    Raises:
+        OSError: `path` does not exist or cannot be listed.
+    """
+    formats = [entry for entry in FORMATS if only in (None, entry.name)]
+    status = os.stat(path)
+    if stat.S_ISREG(status.st_mode):
+        return _of_file(path, formats, only)
+    if not stat.S_ISDIR(status.st_mode):
+        raise OSError(f"{path} is neither a file nor a folder")
+    return _Walk(path, formats, limit_s).result()
+
+
+def _of_file(path: Path, formats: Sequence[Format], only: str | None) -> Sources:
+    path = Path(os.path.abspath(path))
+    with open_below(path.parent, path.name) as file:
+        head = file.read(0, HEAD_BYTES)
+    if head.startswith(b"version https://git-lfs"):
+        return Sources(notes=[f"{path.name} is a Git LFS pointer: its content was not downloaded"])
+    for entry in formats:
+        for of_file in entry.of_file:
+            found = of_file(path, head)
+            if found:
+                return Sources(found if isinstance(found, list) else [found])
+    if only == text_log.FORMAT or (only is None and path.suffix in (".txt", ".log", ".out")):
+        return Sources([text_log.source_of_file(path)])
+    return Sources(notes=[f"{path.name} is in no format that can be read"])
+
+
+class _Walk:
+    """Looks at folders breadth first, within limits."""
+
+    def __init__(self, root: Path, formats: Sequence[Format], limit_s: float) -> None:
+        self._root = root
+        self._formats = formats
+        self._end = time.monotonic() + limit_s
+        self._entries = 0
+        self._found: dict[str, list[RunSource]] = {entry.name: [] for entry in formats}
+        self._notes: list[str] = []
+
+    def result(self) -> Sources:
+        waiting: deque[tuple[str, int]] = deque([(".", 0)])
+        while waiting:
+            relative, depth = waiting.popleft()
+            if self._is_over():
+                self._notes.append(f"not all of {self._root} was looked at: it is too large")
+                break
+            folder = self._listed(relative)
+            if folder is None or self._is_ours(folder):
+                continue
+            skipped = self._look(folder)
+            if depth < MAX_DEPTH:
+                waiting += [
+                    (folder.below(name), depth + 1) for name in sorted(folder.folders) if name not in skipped
+                ]
+        runs: list[RunSource] = []
+        for entry in self._formats:
+            found = self._found[entry.name]
+            runs += entry.merged(found) if entry.merged is not None and found else found
+        if len(runs) > MAX_RUNS:
+            self._notes.append(f"only the first {MAX_RUNS:,} of {len(runs):,} runs are shown")
+        return Sources(runs[:MAX_RUNS], self._notes)
+
+    def _is_over(self) -> bool:
+        return self._entries > MAX_ENTRIES or time.monotonic() > self._end
+
+    def _listed(self, relative: str) -> Folder | None:
+        folder = Folder(self._root, relative)
+        try:
+            with os.scandir(folder.path) as entries:
+                for entry in entries:
+                    self._entries += 1
+                    name = entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if name not in _NEVER and (not name.startswith(".") or name in _DOT_FOLDERS):
+                            folder.folders.append(name)
+                    elif entry.is_file(follow_symlinks=False):
+                        folder.files[name] = entry.stat(follow_symlinks=False).st_size
+                    if self._entries > MAX_ENTRIES:
+                        break
+        except OSError as error:
+            self._notes.append(f"{folder.path} cannot be listed ({error.strerror})")
+            return None
+        return folder
+
+    def _is_ours(self, folder: Folder) -> bool:
+        """Return whether this is a run folder of ours: its mirrors are not runs of their own."""
+        return METRICS_JSONL in folder.files and MANIFEST in folder.files
+
+    def _look(self, folder: Folder) -> frozenset[str]:
+        skipped: set[str] = set()
+        for entry in self._formats:
+            for finder in entry.finders:
+                found = finder(folder)
+                self._found[entry.name] += found.sources
+                skipped |= found.skipped
+                for name in found.taken:
+                    folder.files.pop(name, None)
+        return frozenset(skipped)
+
+
+def names_of(formats: Iterable[Format] = FORMATS) -> list[str]:
+    """Return the names that `--format` takes."""
+    return [entry.name for entry in formats]

@@ -1,0 +1,189 @@
+"""DVCLive: one TSV file a metric, in three layouts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.files import LinesSource, Stream, read_small
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.source import (
+    BATCH_BYTES,
+    NO_STEP,
+    NO_TIME,
+    Batch,
+    BlobRef,
+    Builder,
+    Event,
+    Piece,
+    SourceInfo,
+    as_number,
+    as_step,
+    flattened,
+    source_id,
+)
+from toolkit.importers.yaml_text import load
+
+FORMAT: Final = "dvclive"
+_LAYOUTS: Final = ("plots/metrics", "scalars", ".")
+_MOST_FILES: Final = 5_000
+_DEPTH: Final = 8
+_IMAGES: Final = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
+
+
+class DvcLiveSource(LinesSource):
+    """One folder of DVCLive."""
+
+    def __init__(self, info: SourceInfo, folder: str) -> None:
+        super().__init__(info)
+        self._folder = folder
+        self._seen_images: set[str] = set()
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the files, a metric each; what a second layout repeats has a name that says so."""
+        found: list[Stream] = []
+        names: set[str] = set()
+        for layout in _LAYOUTS:
+            files = tsv_files(self.info.root, _joined(self._folder, layout), deep=layout != ".")
+            for relative in files:
+                name = relative.removesuffix(".tsv")
+                shown = f"{name} (again, in {layout}/)" if name in names else name
+                path = _joined(_joined(self._folder, layout), relative)
+                found.append(Stream(path, repeated=shown != name, metric=shown))
+            names.update(name.removesuffix(".tsv") for name in files)
+            if layout == "scalars" and names:
+                break
+        return found
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+        """Return what is new, and the images that are new."""
+        batch = super().read(cursor, max_bytes=max_bytes)
+        self._read_beside()
+        for path in self._images():
+            if path not in self._seen_images or cursor is None:
+                self._seen_images.add(path)
+                batch.not_numbers[(0, f"images: {Path(path).name}")] += 1
+                batch.events.append(Event(kind="image", name=Path(path).stem, blob=BlobRef(path=path)))
+        return batch
+
+    def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:
+        """Add one row."""
+        cells = line.decode("utf-8", "replace").rstrip("\r").split("\t")
+        names = state.get("names")
+        if names is None:
+            state["names"] = cells
+            return
+        step, moment, value = NO_STEP, NO_TIME, None
+        for name, cell in zip(names, cells, strict=False):
+            number = _number(cell)
+            if name == "step":
+                step = as_step(number)
+            elif name == "timestamp":
+                moment = NO_TIME if number is None else number / 1000
+            elif number is not None:
+                value = number
+        if value is not None:
+            if step < state.get("step", step):
+                state["session"] = state.get("session", 0) + 1
+            state["step"] = step
+            session = state.get("session", 0)
+            out.add(stream.metric, step, moment, value, session=session, repeated=stream.repeated)
+        elif any(cells):
+            out.not_number(stream.metric)
+
+    def _read_beside(self) -> None:
+        try:
+            found = load(read_small(self.info.root, _joined(self._folder, "params.yaml"), limit=1024**2))
+        except OSError:
+            return
+        self.info.config.update(list(flattened(found))[:5_000])
+
+    def _images(self) -> list[str]:
+        folder = self.info.root / self._folder / "plots" / "images"
+        found: list[str] = []
+        for path, _, names in _walk(folder):
+            images = (path / name for name in names if Path(name).suffix.lower() in _IMAGES)
+            found += [image.relative_to(self.info.root).as_posix() for image in images]
+        return sorted(found)[:1000]
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return as_number(cell)
+
+
+def _joined(folder: str, name: str) -> str:
+    return name if folder == "." else folder if name == "." else f"{folder}/{name}"
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield path, folders and files below `folder`, following no links, not too deep."""
+    stack = [(folder, 0)]
+    while stack:
+        path, depth = stack.pop()
+        folders, files = [], []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.append(entry.name)
+        except OSError:
+            continue
+        yield path, folders, files
+        if depth < _DEPTH:
+            stack += [(path / name, depth + 1) for name in folders]
+
+
+def tsv_files(root: Path, folder: str, *, deep: bool) -> list[str]:
+    """Return the TSV files with a column of steps in a folder, relative to it."""
+    top = root / folder
+    found: list[str] = []
+    for path, folders, names in _walk(top):
+        if not deep:
+            folders.clear()
+        for name in names:
+            if name.endswith(".tsv") and (deep or _has_steps(path / name)):
+                found.append((path / name).relative_to(top).as_posix())
+        if not deep or len(found) > _MOST_FILES:
+            break
+    return sorted(found)[:_MOST_FILES]
+
+
+def _has_steps(path: Path) -> bool:
+    try:
+        head = read_small(path.parent, path.name, limit=256 * 1024**2)[:200]
+    except OSError:
+        return False
+    return b"step" in head.split(b"\n")[0].split(b"\t")
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return the run of a folder with DVCLive's metrics."""
+    has_plots = "plots" in folder.folders and (folder.path / "plots" / "metrics").is_dir()
+    has_scalars = "scalars" in folder.folders and any(
+        tsv_files(folder.root, folder.below("scalars"), deep=True)[:1]
+    )
+    flat = [name for name in folder.files if name.endswith(".tsv")]
+    is_flat = bool(flat) and any(
+        b"step" in folder.head(name, 200).split(b"\n")[0].split(b"\t") for name in flat[:20]
+    )
+    if not (has_plots or has_scalars or is_flat):
+        return Found()
+    if has_plots and not tsv_files(folder.root, folder.below("plots/metrics"), deep=True):
+        return Found()
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, os.path.realpath(folder.path)),
+        name=folder.path.parent.name if folder.path.name in ("dvclive", "live") else folder.path.name,
+        root=folder.root,
+        pieces=[Piece(folder.relative)],
+    )
+    return Found(
+        [DvcLiveSource(info, folder.relative)], frozenset(flat), skipped=frozenset({"plots", "scalars"})
+    )

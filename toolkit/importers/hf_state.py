@@ -1,0 +1,266 @@
+"""Hugging Face: `trainer_state.json`, of which each checkpoint has one with the history so far."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from toolkit.importers.files import OpenFile, open_below, read_blob
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.source import (
+    BATCH_BYTES,
+    EPOCH,
+    EVAL,
+    MAX_IMAGE_BYTES,
+    NO_TIME,
+    STEP,
+    Batch,
+    BlobRef,
+    Builder,
+    Piece,
+    SourceInfo,
+    Status,
+    as_number,
+    as_step,
+    decode_cursor,
+    encode_cursor,
+    source_id,
+)
+
+FORMAT: Final = "huggingface"
+NAME: Final = "trainer_state.json"
+_LARGEST: Final = 256 * 1024**2
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)$")
+
+Row = dict[str, Any]
+
+
+class HuggingFaceSource:
+    """The states of one training, whose histories begin alike.
+
+    What a state repeats of an earlier one is marked; a state that departs from an earlier one is a resume, a session.
+    """
+
+    def __init__(self, info: SourceInfo, paths: Sequence[str]) -> None:
+        self.info = info
+        self._paths = list(paths)
+        self._end: Status | None = None
+        self._last_sign = NO_TIME
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
+        """Return everything if a file changed since `cursor`, else nothing: a state is written whole each time."""
+        out = Builder()
+        batch = out.batch
+        kept = decode_cursor(cursor)
+        signature = {path: _signature(self.info.root, path) for path in self._paths}
+        if kept is not None and kept.get("files") == signature:
+            batch.cursor = cursor or b""
+            return batch
+        batch.replaced = cursor is not None
+        histories: list[list[Row]] = []
+        sessions: list[int] = []
+        self._end = None
+        for piece, path in enumerate(self._paths):
+            state, size, modified = _load(self.info.root, path)
+            batch.bytes_read += size
+            rows: list[Any] = state.get("log_history", []) if state is not None else []
+            if state is None or type(rows) is not list:
+                out.pass_over("files that are no trainer state", piece=piece)
+                histories.append([])
+                sessions.append(0)
+                continue
+            if not (self._last_sign >= modified):
+                self._last_sign = modified
+            history = [row for row in rows if type(row) is dict]
+            if len(history) < len(rows):
+                out.pass_over("rows that are no objects", len(rows) - len(history), piece=piece)
+            alike, like = _most_alike(history, histories)
+            session = sessions[like] if like >= 0 else 0
+            if like >= 0 and alike < len(history) and alike < len(histories[like]):
+                # It went on from a common row with other values.
+                session = max(sessions) + 1
+            _add(history, alike, piece, session, out)
+            histories.append(history)
+            sessions.append(session)
+            self._keep_config(state)
+        if histories and any("train_runtime" in row for row in histories[-1][-1:]):
+            self._end = Status("finished", last_sign=self._last_sign)
+        batch.cursor = encode_cursor({"files": signature})
+        return batch
+
+    def status(self, now: float) -> Status:  # noqa: ARG002
+        """Return whether the last state has the row that ends a training."""
+        return self._end or Status("unknown", last_sign=self._last_sign)
+
+    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        """Return the bytes that an event refers to; a trainer state has none."""
+        return read_blob(self.info.root, ref, max_bytes)
+
+    def _keep_config(self, state: Row) -> None:
+        for name in (
+            "max_steps",
+            "num_train_epochs",
+            "train_batch_size",
+            "logging_steps",
+            "eval_steps",
+            "save_steps",
+        ):
+            value = state.get(name)
+            if type(value) in (int, float):
+                self.info.config[name] = value
+        for name in ("trial_name", "best_model_checkpoint"):
+            value = state.get(name)
+            if type(value) is str:
+                self.info.config[name] = value[:1000]
+        best = state.get("best_metric")
+        if isinstance(best, (int, float)) and math.isfinite(best):
+            self.info.config["best_metric"] = best
+
+
+def _add(history: list[Row], alike: int, piece: int, session: int, out: Builder) -> None:
+    for index, row in enumerate(history):
+        step = as_step(row.get("step"))
+        is_end = "train_runtime" in row
+        for name, value in row.items():
+            if name == "step":
+                continue
+            # The last row has means over the whole training; rows of every kind have the epoch.
+            kind = EVAL if name.startswith("eval") else EPOCH if is_end and name != "epoch" else STEP
+            number = as_number(value)
+            if number is None:
+                out.not_number(name, piece=piece)
+            else:
+                is_old = index < alike
+                out.add(name, step, NO_TIME, number, piece=piece, session=session, kind=kind, repeated=is_old)
+
+
+def _most_alike(history: list[Row], others: list[list[Row]]) -> tuple[int, int]:
+    """Return how many rows `history` shares with the one of `others` most like it, and which that is; -1 for none."""
+    best, which = 0, -1
+    for index in range(len(others) - 1, -1, -1):
+        common = 0
+        for mine, theirs in zip(history, others[index], strict=False):
+            if not _is_equal(mine, theirs):
+                break
+            common += 1
+        if common > best:
+            best, which = common, index
+    return best, which
+
+
+def _is_equal(mine: Row, theirs: Row) -> bool:
+    # NaN is not equal to itself.
+    return mine == theirs or (mine.keys() == theirs.keys() and repr(mine) == repr(theirs))
+
+
+def _signature(root: Path, path: str) -> list[int]:
+    try:
+        status = os.lstat(root / path)
+    except OSError:
+        return [-1, -1]
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _load(root: Path, path: str) -> tuple[Row | None, int, float]:
+    """Return the object in a state file, its size and its time."""
+    try:
+        with open_below(root, path) as file:
+            return _parsed(file), file.size, file.modified
+    except OSError:
+        return None, 0, NO_TIME
+
+
+def _parsed(file: OpenFile) -> Row | None:
+    if file.size > _LARGEST:
+        return None
+    data = file.read(0, file.size)
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            # Bare NaN and Infinity.
+            found = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+    return found if type(found) is dict else None
+
+
+# ---------------------------------------------------------------- detection
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return a run of one state; `merged` puts those of one training together."""
+    if NAME not in folder.files or not _looks_right(folder.head(NAME)):
+        return Found()
+    return Found([_source(folder.root, [folder.below(NAME)])], frozenset({NAME}))
+
+
+def source_of_file(path: Path, head: bytes) -> HuggingFaceSource | None:
+    """Return the run of one file that was named."""
+    is_it = (
+        path.name.endswith(".json") and _looks_right(head) and (b'"log_history"' in head or path.name == NAME)
+    )
+    return _source(path.parent, [path.name]) if is_it else None
+
+
+def _looks_right(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"{"
+
+
+def _source(root: Path, paths: list[str]) -> HuggingFaceSource:
+    folder = (root / paths[-1]).parent
+    output = folder.parent if _CHECKPOINT.search(folder.name) else folder
+    identity = os.path.realpath(output)
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, identity),
+        name=output.name,
+        root=root,
+        pieces=[Piece(path) for path in paths],
+    )
+    return HuggingFaceSource(info, paths)
+
+
+def merged(found: Sequence[HuggingFaceSource]) -> list[HuggingFaceSource]:
+    """Put the states of one output folder together where their histories begin alike."""
+    outputs: dict[Path, list[str]] = {}
+    for source in found:
+        path = source.info.pieces[0].path
+        folder = (source.info.root / path).parent
+        output = folder.parent if _CHECKPOINT.search(folder.name) else folder
+        outputs.setdefault(output, []).append(path)
+    result = []
+    for paths in outputs.values():
+        root = found[0].info.root
+        groups: list[tuple[list[Row], list[str]]] = []
+        for path in sorted(paths, key=lambda path: _age(root, path)):
+            state = _load(root, path)[0] if len(paths) > 1 else None
+            rows = state.get("log_history") if state is not None else None
+            history = [row for row in rows if type(row) is dict] if type(rows) is list else []
+            for known, members in groups:
+                if history and known and _is_equal(history[0], known[0]):
+                    members.append(path)
+                    break
+            else:
+                groups.append((history[:1], [path]))
+        for number, (_, members) in enumerate(groups):
+            source = _source(root, members)
+            if number:
+                # Another training that wrote into the same folder.
+                source.info.source_id = source_id(FORMAT, f"{source.info.source_id} {members[0]}")
+                source.info.name = f"{source.info.name} ({Path(members[0]).parent.name})"
+            result.append(source)
+    return result
+
+
+def _age(root: Path, path: str) -> tuple[int, int, str]:
+    """Sort checkpoints by their step, and the folder's own state last."""
+    match = _CHECKPOINT.search((root / path).parent.name)
+    return (0, int(match[1][:18]), path) if match else (1, 0, path)

@@ -1,0 +1,90 @@
+"""`metrics.jsonl`: of a run folder of ours, and of the ai-toolkit fork that this logger began as."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.files import LinesSource, Stream
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.json_text import parsed
+from toolkit.importers.source import NO_STEP, Builder, Piece, SourceInfo, Status, as_step, source_id
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.metrics import metrics_of, position_of
+from toolkit.runfolder.records import END, ERROR, MAX_LINE_BYTES, START
+
+OURS: Final = "telemetry"
+FORK: Final = "ai-toolkit-fork"
+
+
+class RecordFileSource(LinesSource):
+    """The records of one run; each start record begins a session."""
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the one file."""
+        return [Stream(METRICS_JSONL)] if self.info.format == OURS else [Stream(self.info.pieces[0].path)]
+
+    def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
+        """Add one record."""
+        if not line.strip():
+            return
+        record = parsed(line) if len(line) <= MAX_LINE_BYTES else None
+        event = record.get("event") if record is not None else None
+        if record is None or type(event) is not str:
+            out.pass_over("lines that are no record")
+            return
+        if event == START:
+            state["starts"] = state.get("starts", 0) + 1
+            self._end = None
+            self.info.config.update(list(record.items())[:5_000])
+        elif event in (END, ERROR):
+            self._end = Status("finished" if event == END else "failed", last_sign=self._last_sign)
+        at = position_of(record)
+        session = at.session or max(state.get("starts", 0) - 1, 0)
+        step = as_step(at.step) if not math.isnan(at.step) else NO_STEP
+        is_event = True
+        for name, value in metrics_of(record):
+            is_event = False
+            out.add(name, step, at.time, value, session=session, kind=event)
+        if is_event:
+            out.not_number(f"{event} (record)")
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Take a last line without its newline, if it is complete."""
+        if len(rest) > MAX_LINE_BYTES or parsed(rest) is None:
+            return 0
+        self.line(stream, rest, state, out)
+        return len(rest)
+
+
+def source_of_folder(folder: Path) -> RecordFileSource:
+    """Return the run of a run folder of ours."""
+    info = SourceInfo(
+        format=OURS,
+        source_id=source_id(OURS, os.path.realpath(folder)),
+        name=Path(os.path.abspath(folder)).name,
+        root=folder,
+        pieces=[Piece(METRICS_JSONL)],
+    )
+    return RecordFileSource(info)
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return the run of a folder that the fork's logger wrote: records with an event and a time, and no manifest."""
+    if METRICS_JSONL not in folder.files:
+        return Found()
+    record = parsed(folder.head(METRICS_JSONL, 256 * 1024).split(b"\n")[0])
+    if record is None or type(record.get("event")) is not str or type(record.get("time")) not in (int, float):
+        return Found()
+    info = SourceInfo(
+        format=FORK,
+        source_id=source_id(FORK, os.path.realpath(folder.path)),
+        name=folder.path.name,
+        root=folder.root,
+        pieces=[Piece(folder.below(METRICS_JSONL))],
+    )
+    mirrors = frozenset({"tensorboard", "wandb"})
+    return Found([RecordFileSource(info)], frozenset({METRICS_JSONL, METRICS_CSV}), mirrors)

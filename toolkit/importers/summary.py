@@ -1,0 +1,217 @@
+"""A run of another tool in numbers: what `telemetry show --json` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+from toolkit.importers.source import NO_STEP, SYSTEM, Column, RunSource, read_all
+
+_WORDS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+
+
+class Series:
+    """Count, first, last, smallest and largest of a metric, fed in the order of the file."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.nan = self.inf = self.neg_inf = self.steps_back = 0
+        self._first: tuple[int, float, float] | None = None
+        self._last: tuple[int, float, float] | None = None
+        self._min = math.inf
+        self._max = -math.inf
+        self._has_finite = False
+
+    def take(self, column: Column) -> None:
+        """Add the points of a column."""
+        if not len(column):
+            return
+        steps, values = column.steps, column.values
+        if self._first is None:
+            self._first = (steps[0], column.times[0], values[0])
+        before = self._last[0] if self._last is not None else steps[0]
+        for step in steps:
+            if step < before:
+                self.steps_back += 1
+            before = step
+        for value in values:
+            if value - value == 0.0:
+                self._has_finite = True
+                if value < self._min:
+                    self._min = value
+                if value > self._max:
+                    self._max = value
+            elif value != value:
+                self.nan += 1
+            elif value > 0:
+                self.inf += 1
+            else:
+                self.neg_inf += 1
+        self.count += len(column)
+        self._last = (steps[-1], column.times[-1], values[-1])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as an object without NaN words."""
+        return {
+            "count": self.count,
+            "first": _point(self._first),
+            "last": _point(self._last),
+            "min": self._min if self._has_finite else None,
+            "max": self._max if self._has_finite else None,
+            "nan": self.nan,
+            "inf": self.inf,
+            "neg_inf": self.neg_inf,
+            "steps_back": self.steps_back,
+        }
+
+
+def _point(point: tuple[int, float, float] | None) -> dict[str, Any] | None:
+    if point is None:
+        return None
+    step, moment, value = point
+    found: dict[str, Any] = {"step": None if step == NO_STEP else step, "value": number(value)}
+    if not math.isnan(moment):
+        found["time"] = moment
+    return found
+
+
+def number(value: float) -> float | str:
+    """Return a number for JSON; one that is not finite becomes its word."""
+    return "NaN" if math.isnan(value) else _WORDS.get(value, value)
+
+
+class _Part:
+    """The series of a run or of one of its pieces."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Series] = {}
+        self.system: dict[str, Series] = {}
+
+    def take(self, name: str, column: Column) -> None:
+        series = (
+            self.system
+            if column.kind == SYSTEM and column.steps and column.steps[0] == NO_STEP
+            else self.metrics
+        )
+        series.setdefault(name, Series()).take(column)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "metrics": {name: series.as_json() for name, series in self.metrics.items()},
+            "system": {name: series.as_json() for name, series in self.system.items()},
+        }
+
+
+def summarise(source: RunSource, now: float) -> dict[str, Any]:
+    """Read a run to its end and return it as one object."""
+    whole = _Part()
+    pieces: dict[int, _Part] = {}
+    sessions: dict[int, dict[str, Any]] = {}
+    not_numbers: dict[int, dict[str, int]] = {}
+    passed_over: dict[int, dict[str, int]] = {}
+    events: dict[str, int] = {}
+    for batch in read_all(source):
+        if batch.replaced:
+            whole = _Part()
+            for counts in (pieces, sessions, not_numbers, passed_over, events):
+                counts.clear()
+        for column in batch.columns:
+            pieces.setdefault(column.piece, _Part()).take(column.metric, column)
+            if not column.repeated:
+                prefix = (
+                    source.info.pieces[column.piece].prefix if column.piece < len(source.info.pieces) else ""
+                )
+                whole.take(f"{prefix}{column.metric}", column)
+                _add_session(sessions, column)
+        for kept, found in ((not_numbers, batch.not_numbers), (passed_over, batch.passed_over)):
+            for (piece, name), count in found.items():
+                inner = kept.setdefault(piece, {})
+                inner[name] = inner.get(name, 0) + count
+        for event in batch.events:
+            events[event.kind] = events.get(event.kind, 0) + 1
+    info = source.info
+    status = source.status(now)
+    return {
+        "format": info.format,
+        "source_id": info.source_id,
+        "run_id": info.run_id or None,
+        "name": info.name,
+        "group": info.group or None,
+        "parent": info.parent or None,
+        "deleted": info.deleted,
+        "writer": info.writer or None,
+        "status": {
+            "state": status.state,
+            "last_sign": None if math.isnan(status.last_sign) else status.last_sign,
+            "ended": None if math.isnan(status.ended) else status.ended,
+        },
+        "config": plain(info.config),
+        "tags": info.tags,
+        "axes": info.axes,
+        "notes": info.notes,
+        "sessions": _with_abandoned(sessions),
+        "events": events,
+        **whole.as_json(),
+        "pieces": [
+            {
+                "path": piece.path,
+                **pieces.get(index, _Part()).as_json(),
+                "not_numbers": not_numbers.get(index, {}),
+                "passed_over": passed_over.get(index, {}),
+            }
+            for index, piece in enumerate(info.pieces)
+        ],
+    }
+
+
+def _add_session(sessions: dict[int, dict[str, Any]], column: Column) -> None:
+    steps = [
+        step
+        for step in (min(column.steps, default=NO_STEP), max(column.steps, default=NO_STEP))
+        if step != NO_STEP
+    ]
+    if not steps:
+        return
+    found = sessions.setdefault(
+        column.session,
+        {"session": column.session, "first_step": steps[0], "last_step": steps[-1], "points": 0},
+    )
+    found["first_step"] = min(found["first_step"], steps[0])
+    found["last_step"] = max(found["last_step"], steps[-1])
+    found["points"] += len(column)
+
+
+def _with_abandoned(sessions: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sessions in order; what a later one logged again is abandoned, from which step on."""
+    found = [sessions[number] for number in sorted(sessions)]
+    lowest: int | None = None
+    for session in reversed(found):
+        is_left = lowest is not None and lowest <= session["last_step"]
+        session["abandoned_from"] = max(lowest or 0, session["first_step"]) if is_left else None
+        lowest = session["first_step"] if lowest is None else min(lowest, session["first_step"])
+    return found
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return `value` for JSON: no NaN, no deep nesting, no odd types."""
+    if value is None or type(value) in (bool, int, str):
+        return (
+            value
+            if type(value) is not int or abs(value) < 2**63
+            else float(value)
+            if abs(value) < 2**1000
+            else str(value)[:400]
+        )
+    if type(value) is float:
+        return number(value)
+    if depth < 8 and type(value) is dict:
+        return {str(key): plain(inner, depth + 1) for key, inner in value.items()}
+    if depth < 8 and type(value) in (list, tuple):
+        return [plain(inner, depth + 1) for inner in value[:1000]]
+    return str(value)[:1000]
+
+
+def summaries(sources: Iterable[RunSource], now: float) -> list[dict[str, Any]]:
+    """Return every run as an object."""
+    return [summarise(source, now) for source in sources]

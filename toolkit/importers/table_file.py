@@ -1,0 +1,473 @@
+"""Tables: CSV and JSONL files of any program, of Lightning and Ultralytics among others."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from toolkit.importers.files import LinesSource, Stream
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.source import (
+    NO_TIME,
+    Builder,
+    Piece,
+    RunSource,
+    SourceInfo,
+    as_number,
+    source_id,
+)
+from toolkit.runfolder.blocks import blocks_of, unended_line
+from toolkit.runfolder.codec import name_of_non_finite
+from toolkit.runfolder.reader import lines_of
+from toolkit.runfolder.records import MAX_LINE_BYTES, NON_FINITE, Record
+
+_STEP: Final = "global_step"
+_STEP_NAMES: Final = (
+    _STEP,
+    "trainer/global_step",
+    "train/global_step",
+    "step",
+    "Step",
+    "iteration",
+    "iter",
+    "current_steps",
+    # W&B counts its own calls here, so a step of the trainer is better.
+    "_step",
+)
+"""Names of the step in other programs, best first."""
+
+_LOOK_AT: Final = 200
+"""Records at the start of a file that show what counts its steps."""
+
+_CHUNK: Final = 2_000
+
+_WORDS: Final = {
+    **dict.fromkeys(("NaN", "nan"), math.nan),
+    **dict.fromkeys(("Infinity", "inf"), math.inf),
+    **dict.fromkeys(("-Infinity", "-inf"), -math.inf),
+}
+"""Numbers that some tools write as JSON strings."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_DELIMITERS: Final = (",", ";", "\t")
+_LONGEST_WHOLE: Final = 15
+_LARGEST_WHOLE: Final = 2**53
+_JSON_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".json"})
+
+
+class NoRecordsError(ValueError):
+    """A file without readable records; the message says why."""
+
+
+class TableFile:
+    """The records of one file, with `global_step` as ours have it.
+
+    Each record's step is the column that most of the first ones count their steps with; without one it is the epoch,
+    where that is a whole number that moves on, else the record's place in the file, from 0. Steps that begin again
+    with each epoch are counted on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bad_lines = 0
+        self.notes: list[str] = []
+        self._unended = ""
+
+    def chunks(self) -> Iterator[list[Record]]:
+        """Yield the records in order, some thousand at a time; unreadable lines are counted.
+
+        Raises:
+            OSError: the file is missing, unreadable, or no regular file.
+            NoRecordsError: it is a CSV file without a header.
+        """
+        rows = self._json_rows() if self._is_json() else self._csv_rows()
+        first = list(itertools.islice(rows, _LOOK_AT))
+        steps = _StepColumn(first)
+        self.notes += steps.notes
+        rows = itertools.chain(first, rows)
+        while chunk := list(itertools.islice(rows, _CHUNK)):
+            for record in chunk:
+                steps.put(record)
+            yield chunk
+        if steps.has_counted_on:
+            self.notes.append("its steps begin again with each epoch; they are counted on here")
+
+    def _is_json(self) -> bool:
+        for block in blocks_of(self.path):
+            start = (block.data or unended_line(self.path, block)).removeprefix(_BOM).lstrip()
+            if start:
+                return start.startswith(b"{") or self.path.suffix.lower() in _JSON_ENDINGS
+        return self.path.suffix.lower() in _JSON_ENDINGS
+
+    # ------------------------------------------------------------ JSONL
+
+    def _json_rows(self) -> Iterator[Record]:
+        block = None
+        for block in blocks_of(self.path):
+            self.bad_lines += block.long_line is not None
+            for position, line in lines_of(block):
+                if position == 0:
+                    line = line.removeprefix(_BOM)
+                record = _parse(line)
+                if record is not None:
+                    yield record
+                elif line.strip():
+                    self.bad_lines += 1
+        if block is not None:
+            # Without its newline it may still be complete; otherwise it is still being written, which is no fault.
+            record = _parse(unended_line(self.path, block))
+            if record is not None:
+                yield record
+
+    # ------------------------------------------------------------ CSV
+
+    def _csv_rows(self) -> Iterator[Record]:
+        lines = self._text_lines()
+        header = next((line for line in lines if line.strip()), "")
+        if not header:
+            return
+        delimiter = max(_DELIMITERS, key=header.count)
+        names = _names_in(header, delimiter)
+        if not names:
+            raise NoRecordsError(f"{self.path.name} has no header row: its first line names no columns")
+        reader = csv.reader(lines, delimiter=delimiter)
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                break
+            except csv.Error:
+                self.bad_lines += 1
+                continue
+            record = _record_of(cells, names)
+            if record is not None:
+                yield record
+            elif any(cells):
+                self.bad_lines += 1
+        # A last row without its newline is complete if no cell is missing; else it is still being written.
+        cells = self._unended.split(delimiter)
+        if len(cells) == len(names) and (record := _record_of(cells, names)) is not None:
+            yield record
+
+    def _text_lines(self) -> Iterator[str]:
+        block = None
+        for block in blocks_of(self.path):
+            self.bad_lines += block.long_line is not None
+            data = block.data.removeprefix(_BOM) if block.start == 0 else block.data
+            # An empty line may be part of a quoted cell.
+            for line in data[:-1].split(b"\n") if data else ():
+                if len(line) <= MAX_LINE_BYTES:
+                    yield line.decode("utf-8", "replace") + "\n"
+                else:
+                    self.bad_lines += 1
+        if block is not None:
+            self._unended = unended_line(self.path, block).decode("utf-8", "replace")
+
+
+def _parse(line: bytes) -> Record | None:
+    """Return the object in `line`, or None. Bare NaN and infinities are accepted."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    try:
+        record: Any = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if type(record) is dict:
+            _make_plain(record)
+    if type(record) is not dict:
+        return None
+    for value in record.values():
+        if type(value) is str and value in _WORDS:
+            _make_plain(record)
+            break
+    return record
+
+
+def _make_plain(record: Record) -> None:
+    for name, value in record.items():
+        if type(value) is str:
+            record[name] = _WORDS.get(value, value)
+        elif type(value) is int and abs(value) > _LARGEST_WHOLE:
+            # Python's integers have no end, and arithmetic with floats fails beyond theirs.
+            is_beyond = value.bit_length() >= sys.float_info.max_exp
+            record[name] = float(value) if not is_beyond else math.inf if value > 0 else -math.inf
+    _name_non_finite(record)
+
+
+def _name_non_finite(record: Record) -> None:
+    found = {
+        name: name_of_non_finite(value)
+        for name, value in record.items()
+        if type(value) is float and not math.isfinite(value)
+    }
+    if found and NON_FINITE not in record:
+        record[NON_FINITE] = found
+
+
+def _names_in(header: str, delimiter: str) -> list[str]:
+    """Return the names of the columns; an empty list if they are numbers."""
+    try:
+        cells = next(csv.reader([header.lstrip("# ")], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+    names = [cell.strip() for cell in cells]
+    return [] if any(not isinstance(_value_of(name), str) for name in names) else names
+
+
+def _record_of(cells: Sequence[str], names: Sequence[str]) -> Record | None:
+    """Return the row as a record; None if it has more cells than names, or no number."""
+    if len(cells) > len(names) and any(cells[len(names) :]):
+        return None
+    record: Record = {}
+    has_number = False
+    is_odd = False
+    for name, cell in zip(names, cells, strict=False):
+        if not cell or not name:
+            continue
+        value = _value_of(cell)
+        if not isinstance(value, str):
+            has_number = True
+            is_odd = is_odd or not math.isfinite(value)
+        record.setdefault(name, value)
+    if not has_number:
+        return None
+    if is_odd:
+        _name_non_finite(record)
+    return record
+
+
+def _value_of(cell: str) -> float | str:
+    if cell.isdecimal() and len(cell) <= _LONGEST_WHOLE:
+        return int(cell)
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+class _StepColumn:
+    """Which field counts the steps of a file."""
+
+    def __init__(self, first: Sequence[Record]) -> None:
+        self.notes: list[str] = []
+        self.has_counted_on = False
+        self._name = _commonest(_STEP_NAMES, first)
+        self._by_row = False
+        self._row = -1
+        self._before = -1
+        self._offset = 0
+        self._epoch = -math.inf
+        if self._name is None and first:
+            if _moves_on([record.get("epoch") for record in first]):
+                self._name = "epoch"
+                self.notes.append("it has no step numbers: its epochs count as steps")
+            else:
+                self._by_row = True
+                self.notes.append("it has no step numbers: rows count as steps, from 0")
+
+    def put(self, record: Record) -> None:
+        """Set the `global_step` of `record`, if it has one."""
+        self._row += 1
+        if self._by_row:
+            record[_STEP] = self._row
+            return
+        step: Any = record.get(self._name) if self._name is not None else None
+        if not _is_number(step):
+            step = next((record[name] for name in _STEP_NAMES if _is_number(record.get(name))), None)
+            if step is None:
+                record.pop(_STEP, None)
+                return
+        record[_STEP] = self._counted_on(int(step), record.get("epoch"))
+
+    def _counted_on(self, step: int, epoch: Any) -> int:
+        if _is_number(epoch) and epoch != self._epoch:
+            # A run that goes back to a checkpoint goes back in its epochs too.
+            if step + self._offset < self._before and self._epoch < epoch:
+                self._offset = self._before + 1 - step
+                self.has_counted_on = True
+            self._epoch = epoch
+        self._before = step + self._offset
+        return self._before
+
+
+def _commonest(names: Iterable[str], records: Sequence[Record]) -> str | None:
+    counts = {name: sum(_is_number(record.get(name)) for record in records) for name in names}
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] else None
+
+
+def _moves_on(epochs: Sequence[Any]) -> bool:
+    """Return whether these are integers with at most two records each."""
+    if not all(_is_number(epoch) and epoch == int(epoch) for epoch in epochs):
+        return False
+    return 2 * len(set(epochs)) >= len(epochs)
+
+
+def _is_number(value: Any) -> bool:
+    return (type(value) is int or type(value) is float) and abs(value) < _LARGEST_WHOLE
+
+
+# ---------------------------------------------------------------- as a source
+
+FORMAT: Final = "table"
+_EPOCHS: Final = ("epoch", "Epoch")
+_STEPS: Final = ("step", "Step", *(name for name in _STEP_NAMES if name not in ("step", "Step")), *_EPOCHS)
+_TIMES: Final = ("time", "timestamp", "_timestamp", "wall_time", "Wall time")
+_OWN_FIELDS: Final = frozenset({NON_FINITE, *_TIMES})
+_QUIET_S: Final = 10.0
+_USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
+_CSV_ENDINGS: Final = frozenset({".csv", ".tsv"})
+_JSONL_ENDINGS: Final = frozenset({".jsonl", ".ndjson"})
+
+
+class TableSource(LinesSource):
+    """One table, read as it grows. Its first line says what the columns are, or each line is an object."""
+
+    def __init__(self, info: SourceInfo, path: str, *, is_json: bool) -> None:
+        super().__init__(info)
+        self._path = path
+        self._is_json = is_json
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the one file."""
+        return [Stream(self._path)]
+
+    def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
+        """Add one row."""
+        if not line.strip() and not state.get("open"):
+            return
+        if len(line) > MAX_LINE_BYTES:
+            out.pass_over("lines that are too long")
+        elif self._is_json:
+            self._json_line(line.removeprefix(_BOM), state, out)
+        else:
+            self._csv_line(line, state, out)
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Take a last line without its newline, if it is complete."""
+        if len(rest) > MAX_LINE_BYTES:
+            return 0
+        if self._is_json:
+            if _parse(rest) is None:
+                return 0
+        elif (
+            time.time() - self._last_sign < _QUIET_S or rest.count(b",") != len(state.get("names") or ()) - 1
+        ):
+            # The number at the end of a row that is being written may get more digits.
+            return 0
+        self.line(stream, rest, state, out)
+        return len(rest)
+
+    def _json_line(self, line: bytes, state: dict[str, Any], out: Builder) -> None:
+        record = _parse(line)
+        if record is None:
+            out.pass_over("lines that are no JSON object")
+        else:
+            self._add(record, state, out)
+
+    def _csv_line(self, line: bytes, state: dict[str, Any], out: Builder) -> None:
+        words = line.decode("utf-8", "replace")
+        names: list[str] | None = state.get("names")
+        if names is None:
+            words = words.removeprefix("\ufeff")
+            delimiter = max(_DELIMITERS, key=words.count)
+            names = _names_in(words.rstrip("\r"), delimiter)
+            state["names"], state["delimiter"] = names, delimiter
+            if not names:
+                out.pass_over("files without a header")
+            return
+        if not names:
+            out.pass_over("rows without a header")
+            return
+        # A quoted cell may hold line ends.
+        words = f"{state.pop('open', '')}{words}"
+        if words.count('"') % 2 and len(words) < MAX_LINE_BYTES:
+            state["open"] = f"{words}\n"
+            return
+        try:
+            cells = next(csv.reader([words.rstrip("\r")], delimiter=str(state.get("delimiter", ","))), [])
+        except csv.Error:
+            out.pass_over("rows that are no CSV")
+            return
+        record = _record_of(cells, names)
+        if record is None:
+            out.pass_over("rows without a number, or with more cells than the header")
+            return
+        self._add(record, state, out)
+
+    def _add(self, record: Record, state: dict[str, Any], out: Builder) -> None:
+        row = state["rows"] = state.get("rows", -1) + 1
+        axis = next((name for name in _STEPS if _is_number(record.get(name))), None)
+        step = record[axis] if axis is not None else row
+        moment = next((record[name] for name in _TIMES if _is_number(record.get(name))), NO_TIME)
+        for name, value in record.items():
+            if (name == axis and name not in _EPOCHS) or name in _OWN_FIELDS:
+                continue
+            number = as_number(value)
+            if number is not None:
+                out.add(name, step, float(moment), number)
+            elif value is not None:
+                out.not_number(name)
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return a run for each table in a folder that has a column of steps or epochs."""
+    found: list[RunSource] = []
+    for name in sorted(folder.files)[:1000]:
+        ending = Path(name).suffix.lower()
+        if ending in _CSV_ENDINGS or ending in _JSONL_ENDINGS:
+            source = _table(
+                folder.root, folder.below(name), folder.head(name, 64 * 1024), ending in _JSONL_ENDINGS
+            )
+            if source is not None:
+                found.append(source)
+    return Found(found)
+
+
+def source_of_file(path: Path, head: bytes) -> TableSource | None:
+    """Return the run of one table that was named, also one without steps."""
+    is_json = path.suffix.lower() in _JSONL_ENDINGS or head.removeprefix(_BOM).lstrip()[:1] == b"{"
+    if not is_json and path.suffix.lower() not in _CSV_ENDINGS:
+        return None
+    return _table(path.parent, path.name, head, is_json, is_named=True)
+
+
+def _table(
+    root: Path, relative: str, head: bytes, is_json: bool, *, is_named: bool = False
+) -> TableSource | None:
+    lines = [line for line in head.removeprefix(_BOM).split(b"\n") if line.strip()]
+    if not lines:
+        return None
+    names: set[str] = set()
+    if is_json:
+        record = _parse(lines[0])
+        if record is None:
+            return None
+        names = {name for name in _STEPS if _is_number(record.get(name))}
+    else:
+        header = lines[0].decode("utf-8", "replace").rstrip("\r")
+        names = set(_names_in(header, max(_DELIMITERS, key=header.count)))
+    if not is_named and names.isdisjoint(_STEPS):
+        return None
+    path = Path(relative)
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, os.path.realpath(root / relative)),
+        name=(root / relative).parent.name if path.stem in _USUAL_NAMES else path.stem,
+        root=root,
+        pieces=[Piece(relative)],
+    )
+    return TableSource(info, relative, is_json=is_json)

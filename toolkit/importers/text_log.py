@@ -1,0 +1,107 @@
+"""Text logs, only where one is asked for: no rule for them is sure."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.files import LinesSource, Stream
+from toolkit.importers.source import (
+    NO_STEP,
+    NO_TIME,
+    Builder,
+    Piece,
+    SourceInfo,
+    as_number,
+    as_step,
+    source_id,
+)
+
+FORMAT: Final = "text"
+_LONGEST: Final = 4_000
+_NUMBER: Final = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)"
+_PLAIN: Final = re.compile(rf"(\d+)\s+([A-Za-z][\w./-]*)\s+({_NUMBER})\s*$", re.IGNORECASE)
+_STEP: Final = re.compile(r"\b(?:step|iter|iteration|global_step)s?\b\s*[:=#]?\s*\[?(\d+)", re.IGNORECASE)
+_PAIR: Final = re.compile(rf"([A-Za-z][\w./-]*)\s*[:=]\s*({_NUMBER})(?![\w.])", re.IGNORECASE)
+_BAR: Final = re.compile(r"\|\s*(\d+)/\d+\s*\[")
+
+
+class TextLogSource(LinesSource):
+    """A log of lines: "step name value", "step:1/20 name:value", `Step 1 | loss: 0.5`, a dict a line, bars of tqdm."""
+
+    def __init__(self, info: SourceInfo, path: str) -> None:
+        super().__init__(info)
+        self._path = path
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the one file."""
+        return [Stream(self._path)]
+
+    def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
+        """Add what each part of a line between carriage returns has."""
+        for part in line.split(b"\r"):
+            if part.strip():
+                words = part[:_LONGEST].decode("utf-8", "replace").strip()
+                if not _take(words, state, out):
+                    out.pass_over("lines that match no rule")
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Leave a line without its end: its number may get more digits."""
+        return 0
+
+
+def _take(words: str, state: dict[str, Any], out: Builder) -> bool:
+    match = _PLAIN.match(words)
+    if match:
+        step = as_step(int(match[1][:18]))
+        if step < state.get("step", step):
+            state["session"] = state.get("session", 0) + 1
+        state["step"] = step
+        out.add(match[2], step, NO_TIME, float(match[3]), session=state.get("session", 0))
+        return True
+    if words.startswith("{") and words.endswith("}"):
+        return _take_dict(words, state, out)
+    found = _STEP.search(words) or _BAR.search(words)
+    if not found:
+        return False
+    step = as_step(int(found[1][:18]))
+    pairs = [(name, value) for name, value in _PAIR.findall(words) if not _STEP.match(f"{name} 1")]
+    for name, value in pairs[:200]:
+        out.add(name, step, NO_TIME, float(value), session=state.get("session", 0))
+    return bool(pairs)
+
+
+def _take_dict(words: str, state: dict[str, Any], out: Builder) -> bool:
+    try:
+        row = ast.literal_eval(words)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return False
+    if type(row) is not dict:
+        return False
+    step = next((as_step(row[name]) for name in ("step", "global_step") if name in row), NO_STEP)
+    if step == NO_STEP:
+        # Hugging Face prints no step: its rows are counted.
+        step = state["row"] = state.get("row", -1) + 1
+    numbers = [
+        (str(name), as_number(value)) for name, value in row.items() if name not in ("step", "global_step")
+    ]
+    for name, value in numbers:
+        if value is not None:
+            out.add(name, step, NO_TIME, value)
+    return any(value is not None for _, value in numbers)
+
+
+def source_of_file(path: Path) -> TextLogSource:
+    """Return the run of a text log that was named."""
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, os.path.realpath(path)),
+        name=path.stem,
+        root=path.parent,
+        pieces=[Piece(path.name)],
+    )
+    return TextLogSource(info, path.name)

@@ -1,0 +1,725 @@
+"""TensorBoard event files."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.files import FilesSource, Stream
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.framing import tfrecord
+from toolkit.importers.framing.protobuf_wire import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    WireError,
+    double,
+    fields,
+    signed,
+    single,
+    text,
+)
+from toolkit.importers.source import (
+    MAX_IMAGE_BYTES,
+    MAX_RECORD_BYTES,
+    MAX_TEXT_CHARS,
+    BlobRef,
+    Builder,
+    Event,
+    Piece,
+    SourceInfo,
+    kind_of,
+    source_id,
+)
+
+FORMAT: Final = "tensorboard"
+_NAME: Final = re.compile(r"tfevents\.(\d{9,11})\.(.*)$", re.DOTALL)
+_PARTS_OF_A_RUN: Final = frozenset({"train", "training", "validation", "val", "eval", "test", "hparams"})
+_IMAGES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
+_FEW: Final = 64
+"""Fewer records than this are read one by one."""
+_OTHERS: Final = 16
+"""After so many unusual records among those of one length, the others of that length are read one by one too."""
+_MAX_TAGS: Final = 20_000
+
+# DataType of a tensor: how its bytes are unpacked.
+_TYPES: Final = {1: "f", 2: "d", 3: "i", 4: "B", 5: "h", 6: "b", 9: "q", 22: "I", 23: "Q"}
+
+
+@dataclass(slots=True)
+class _Located:
+    """Where the parts of a record with one scalar are."""
+
+    tag: str
+    step_at: int
+    step_end: int
+    value_at: int
+    value_type: str
+
+
+class TensorBoardSource(FilesSource):
+    """The event files of one run: a folder, and folders below it that the same process wrote."""
+
+    window = 16 * 1024**2
+
+    def __init__(self, info: SourceInfo, folders: Sequence[str]) -> None:
+        super().__init__(info)
+        self._folders = list(folders)
+        self._is_one_file = not folders
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the event files, each a session of its folder."""
+        if self._is_one_file:
+            return [Stream(self.info.pieces[0].path)]
+        found = []
+        for piece, folder in enumerate(self._folders):
+            names = []
+            try:
+                with os.scandir(self.info.root / folder) as entries:
+                    names = [
+                        entry.name
+                        for entry in entries
+                        if _is_event_name(entry.name) and entry.is_file(follow_symlinks=False)
+                    ]
+            except OSError:
+                continue
+            for session, name in enumerate(sorted(names)):
+                found.append(Stream(f"{folder}/{name}" if folder != "." else name, piece, session))
+        return found
+
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
+        """Add the records in `data`."""
+        if state.get("bad"):
+            return len(data)
+        starts, lengths, end, is_damaged = tfrecord.frames(data)
+        if starts:
+            self.cut_at(stream, None)
+        _Records(stream, data, offset, state, out, self.info).take(starts, lengths)
+        if is_damaged:
+            state["bad"] = True
+            at = offset + end
+            if not any(data[end:]):
+                self.info.note(f"{stream.path}: only zero bytes from byte {at:,} on, as after a crash")
+                out.pass_over("files that end in zero bytes", piece=stream.piece)
+            else:
+                self.info.note(f"{stream.path} is damaged at byte {at:,}; what comes after it cannot be read")
+                out.pass_over("files that are damaged from some byte on", piece=stream.piece)
+            return len(data)
+        if end == 0 and len(data) >= tfrecord.HEADER:
+            (length,) = struct.unpack_from("<Q", data)
+            if length > MAX_RECORD_BYTES:
+                size: int = length + tfrecord.HEADER + tfrecord.FOOTER
+                if size < 256 * 1024**2:
+                    out.pass_over("records of more than 16 MB", piece=stream.piece)
+                    return size
+        return end
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Say where a file was cut."""
+        self.cut_at(stream, offset)
+        return 0
+
+
+class _Records:
+    """Takes the records of one piece of a file apart."""
+
+    def __init__(
+        self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder, info: SourceInfo
+    ) -> None:
+        self._stream = stream
+        self._data = data
+        self._offset = offset
+        self._state = state
+        self._out = out
+        self._info = info
+        self._plugins: dict[str, str] = state.setdefault("plugins", {})
+        if type(self._plugins) is not dict:
+            self._plugins = state["plugins"] = {}
+        self._points: dict[str, list[tuple[Any, Any, Any, Any]]] = {}
+        self._slow: dict[str, tuple[list[int], list[int], list[float], list[float]]] = {}
+        self._index = 0
+
+    def take(self, starts: list[int], lengths: list[int]) -> None:
+        """Add every record."""
+        rest: Iterable[int] = range(len(starts))
+        np = _numpy() if len(starts) >= _FEW else None
+        if np is not None:
+            rest = self._take_alike(np, starts, lengths)
+        for index in rest:
+            self._index = index
+            start = starts[index]
+            self._take_one(start, start + lengths[index])
+        self._add_points(np)
+
+    # ------------------------------------------------------------ many records of one shape
+
+    def _take_alike(self, np: Any, starts: list[int], lengths: list[int]) -> list[int]:
+        """Take records apart together where they have the same shape; return the indices of the others."""
+        content = np.frombuffer(self._data, np.uint8)
+        all_starts = np.array(starts, np.int64)
+        all_lengths = np.array(lengths, np.int64)
+        order = np.argsort(all_lengths, kind="stable")
+        in_order = all_lengths[order]
+        bounds = np.flatnonzero(np.diff(in_order)) + 1
+        rest: list[int] = []
+        for group in np.split(order, bounds):
+            length = int(all_lengths[group[0]])
+            if len(group) < _FEW or not 20 <= length <= 4096:
+                rest += group.tolist()
+                continue
+            for part in range(0, len(group), 200_000):
+                rest += self._take_group(np, content, all_starts, group[part : part + 200_000], length)
+        rest.sort()
+        return rest
+
+    def _take_group(self, np: Any, content: Any, starts: Any, group: Any, length: int) -> list[int]:
+        rows = np.lib.stride_tricks.sliding_window_view(content, length + 4)[starts[group]]
+        intact = _checksums_match(np, rows, length)
+        rest: list[int] = []
+        if not intact.all():
+            self._out.pass_over("damaged records", int((~intact).sum()), piece=self._stream.piece)
+            rows, group = rows[intact], group[intact]
+        others = 0
+        while len(group):
+            located = self._locate(rows[0].tobytes(), length)
+            if located is None:
+                # Histograms, texts, several values in one record: one by one.
+                others += 1
+                chosen = len(group) if others > _OTHERS else 1
+                rest += group[:chosen].tolist()
+                rows, group = rows[chosen:], group[chosen:]
+                continue
+            variable = np.zeros(length, bool)
+            variable[1:9] = True
+            variable[located.step_at : located.step_end] = True
+            size = struct.calcsize(located.value_type)
+            variable[located.value_at : located.value_at + size] = True
+            fixed = np.flatnonzero(~variable)
+            same = (rows[:, fixed] == rows[0, fixed]).all(axis=1)
+            for at in range(located.step_at, located.step_end):
+                same &= (rows[:, at] >= 0x80) == (at < located.step_end - 1)
+            taken = rows[same]
+            if not len(taken):
+                rest += group.tolist()
+                break
+            steps = np.zeros(len(taken), np.uint64)
+            for place, at in enumerate(range(located.step_at, located.step_end)):
+                steps |= (taken[:, at].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * place)
+            times = np.ascontiguousarray(taken[:, 1:9]).view("<f8").ravel()
+            values = np.ascontiguousarray(taken[:, located.value_at : located.value_at + size])
+            values = values.view(f"<{located.value_type}").ravel().astype(np.float64)
+            self._points.setdefault(located.tag, []).append(
+                (group[same], steps.view(np.int64), times, values)
+            )
+            rows, group = rows[~same], group[~same]
+        return rest
+
+    def _locate(self, data: bytes, length: int) -> _Located | None:
+        """Return where the parts of a usual record are; None if it is not one."""
+        try:
+            if data[0] != 0x09 or length < 12:
+                return None
+            step_at = step_end = 0
+            tag = None
+            value_at, value_type = 0, ""
+            for number, wire, start, end in fields(data, 9, length):
+                if number == 2 and wire == VARINT and not step_end:
+                    step_end = end
+                    step_at = 10
+                elif number == 5 and wire == BYTES and tag is None:
+                    values = list(fields(data, start, end))
+                    if len(values) != 1 or values[0][0] != 1 or values[0][1] != BYTES:
+                        return None
+                    tag, value_at, value_type = self._locate_value(data, values[0][2], values[0][3])
+                else:
+                    return None
+        except WireError:
+            return None
+        if tag is None or data[9] != 0x10 or not step_end or not value_type:
+            return None
+        return _Located(tag, step_at, step_end, value_at, value_type)
+
+    def _locate_value(self, data: bytes, start: int, end: int) -> tuple[str | None, int, str]:
+        tag, place, kind = None, 0, ""
+        for number, wire, at, stop in fields(data, start, end):
+            if number == 1 and wire == BYTES:
+                tag = text(data, at, stop)
+            elif number == 2 and wire == FIXED32 and not kind:
+                place, kind = at, "f"
+            elif number == 8 and wire == BYTES and not kind:
+                place, kind = _element_of(data, at, stop)
+            elif number == 9 and wire == BYTES:
+                if _plugin_of(data, at, stop)[0] not in ("", "scalars"):
+                    return None, 0, ""
+            elif number != 7:
+                return None, 0, ""
+        if tag is not None and kind and self._plugins.get(tag, "scalars") != "scalars":
+            return None, 0, ""
+        return tag, place, kind
+
+    def _add_points(self, np: Any) -> None:
+        stream, out = self._stream, self._out
+        for tag, (rows, steps, times, values) in self._slow.items():
+            if tag in self._points:
+                self._points[tag].append(
+                    (np.array(rows), np.array(steps, np.int64), np.array(times), np.array(values))
+                )
+                continue
+            column = out.column(tag, piece=stream.piece, session=stream.session, kind=kind_of(tag))
+            if column is not None:
+                column.steps.extend(steps)
+                column.times.extend(times)
+                column.values.extend(values)
+        for tag, parts in self._points.items():
+            column = out.column(tag, piece=stream.piece, session=stream.session, kind=kind_of(tag))
+            if column is None:
+                continue
+            rows, steps, times, values = (
+                parts[0]
+                if len(parts) == 1
+                else tuple(np.concatenate([part[i] for part in parts]) for i in range(4))
+            )
+            if len(parts) > 1:
+                order = np.argsort(rows, kind="stable")
+                steps, times, values = steps[order], times[order], values[order]
+            column.steps.frombytes(steps.astype("<i8").tobytes())
+            column.times.frombytes(times.astype("<f8").tobytes())
+            column.values.frombytes(values.astype("<f8").tobytes())
+
+    # ------------------------------------------------------------ one record
+
+    def _take_one(self, start: int, end: int) -> None:
+        data = self._data
+        moment, step = math.nan, 0
+        summaries: list[tuple[int, int]] = []
+        try:
+            for number, wire, at, stop in fields(data, start, end):
+                if number == 1 and wire == FIXED64:
+                    moment = double(data, at)
+                elif number == 2 and wire == VARINT:
+                    step = signed(at)
+                elif number == 5 and wire == BYTES:
+                    summaries.append((at, stop))
+                elif number == 3 and wire == BYTES:
+                    if not self._info.writer:
+                        self._info.writer = text(data, at, min(stop, at + 100))
+                elif number in (4, 9) and wire == BYTES:
+                    self._other("graphs", "__run_graph__", step)
+                elif number == 8 and wire == BYTES:
+                    self._other("run metadata", "", step)
+            values = [
+                (at, stop)
+                for first, last in summaries
+                for number, wire, at, stop in fields(data, first, last)
+                if number == 1 and wire == BYTES
+            ]
+        except WireError:
+            self._bad_record(start, end)
+            return
+        for at, stop in values:
+            try:
+                self._take_value(at, stop, step, moment)
+            except WireError:
+                self._bad_record(start, end)
+                return
+
+    def _bad_record(self, start: int, end: int) -> None:
+        reason = (
+            "records that are no event"
+            if tfrecord.is_intact(self._data, start, end - start)
+            else "damaged records"
+        )
+        self._out.pass_over(reason, piece=self._stream.piece)
+
+    def _take_value(self, start: int, end: int, step: int, moment: float) -> None:
+        data = self._data
+        tag = ""
+        number_at = -1
+        tensor = image = histogram = metadata = None
+        is_other = ""
+        for number, wire, at, stop in fields(data, start, end):
+            if number == 1 and wire == BYTES:
+                tag = text(data, at, stop)
+            elif number == 2 and wire == FIXED32:
+                number_at = at
+            elif number == 8 and wire == BYTES:
+                tensor = (at, stop)
+            elif number == 9 and wire == BYTES:
+                metadata = (at, stop)
+            elif number == 4 and wire == BYTES:
+                image = (at, stop)
+            elif number == 5 and wire == BYTES:
+                histogram = (at, stop)
+            elif number == 6 and wire == BYTES:
+                is_other = "audio"
+            elif number == 3 and wire == BYTES:
+                is_other = "compressed histograms"
+        plugin, content = _plugin_of(data, *metadata) if metadata is not None else ("", None)
+        if plugin:
+            if len(self._plugins) < _MAX_TAGS:
+                self._plugins.setdefault(tag, plugin)
+        else:
+            plugin = self._plugins.get(tag, "")
+        if number_at >= 0:
+            self._point(tag, step, moment, single(data, number_at))
+        elif tensor is not None:
+            self._take_tensor(tag, plugin, tensor, step, moment)
+        elif image is not None:
+            self._take_image(tag, image, step, moment)
+        elif histogram is not None:
+            self._other("histograms", tag, step)
+            self._out.event(
+                Event(
+                    kind="histogram",
+                    piece=self._stream.piece,
+                    session=self._stream.session,
+                    name=tag,
+                    step=step,
+                    time=moment,
+                    payload=_histogram(data, *histogram),
+                )
+            )
+        elif is_other:
+            self._other(is_other, tag, step)
+        if plugin == "hparams" and content is not None:
+            self._other("hparams", tag, step)
+            self._take_hparams(*content)
+
+    def _take_tensor(self, tag: str, plugin: str, tensor: tuple[int, int], step: int, moment: float) -> None:
+        data, stream = self._data, self._stream
+        if plugin in ("", "scalars"):
+            at, kind = _element_of(data, *tensor)
+            if kind:
+                self._point(tag, step, moment, float(struct.unpack_from(f"<{kind}", data, at)[0]))
+                return
+            value = _varint_element(data, *tensor)
+            if value is not None:
+                self._point(tag, step, moment, float(value))
+                return
+        self._other(plugin or "tensors", tag, step)
+        strings = _strings_of(data, *tensor) if plugin in ("text", "images") else []
+        if plugin == "text" and strings:
+            words = "\n".join(text(data, at, min(stop, at + MAX_TEXT_CHARS)) for at, stop in strings[:100])
+            self._out.event(
+                Event(
+                    kind="text",
+                    piece=stream.piece,
+                    session=stream.session,
+                    name=tag.removesuffix("/text_summary"),
+                    step=step,
+                    time=moment,
+                    payload=words[:MAX_TEXT_CHARS],
+                )
+            )
+        # Width and height come before the images.
+        for at, stop in strings[2:] if plugin == "images" else ():
+            self._image(tag, at, stop, step, moment)
+
+    def _take_image(self, tag: str, image: tuple[int, int], step: int, moment: float) -> None:
+        self._other("images", tag, step)
+        for number, wire, at, stop in fields(self._data, *image):
+            if number == 4 and wire == BYTES:
+                self._image(tag, at, stop, step, moment)
+
+    def _image(self, tag: str, at: int, end: int, step: int, moment: float) -> None:
+        if end - at > MAX_IMAGE_BYTES or not self._data.startswith(_IMAGES, at):
+            self._out.pass_over("images that are too large or of another kind", piece=self._stream.piece)
+            return
+        self._out.event(
+            Event(
+                kind="image",
+                piece=self._stream.piece,
+                session=self._stream.session,
+                name=tag,
+                step=step,
+                time=moment,
+                blob=BlobRef(path=self._stream.path, offset=self._offset + at, length=end - at),
+            )
+        )
+
+    def _take_hparams(self, start: int, end: int) -> None:
+        """Read HParamsPluginData: session_start_info (3) has a map of names to values."""
+        data = self._data
+        for number, wire, at, stop in fields(data, start, end):
+            if number != 3 or wire != BYTES:
+                continue
+            for inner, inner_wire, first, last in fields(data, at, stop):
+                if inner != 1 or inner_wire != BYTES or len(self._info.config) >= 5_000:
+                    continue
+                name, value = "", None
+                for key, key_wire, place, place_end in fields(data, first, last):
+                    if key == 1 and key_wire == BYTES:
+                        name = text(data, place, min(place_end, place + 1000))
+                    elif key == 2 and key_wire == BYTES:
+                        value = _struct_value(data, place, place_end)
+                if name:
+                    self._info.config[name] = value
+
+    def _point(self, tag: str, step: int, moment: float, value: float) -> None:
+        lists = self._slow.get(tag)
+        if lists is None:
+            lists = self._slow[tag] = ([], [], [], [])
+        lists[0].append(self._index)
+        lists[1].append(step)
+        lists[2].append(moment)
+        lists[3].append(value)
+
+    def _other(self, plugin: str, tag: str, step: int) -> None:  # noqa: ARG002
+        self._out.not_number(f"{plugin}: {tag}" if tag else plugin, piece=self._stream.piece)
+
+
+# ---------------------------------------------------------------- parts of a message
+
+
+def _plugin_of(data: bytes, start: int, end: int) -> tuple[str, tuple[int, int] | None]:
+    """Return the plugin's name in SummaryMetadata, and where its content is."""
+    for number, wire, at, stop in fields(data, start, end):
+        if number == 1 and wire == BYTES:
+            name, content = "", None
+            for inner, inner_wire, first, last in fields(data, at, stop):
+                if inner == 1 and inner_wire == BYTES:
+                    name = text(data, first, min(last, first + 200))
+                elif inner == 2 and inner_wire == BYTES:
+                    content = (first, last)
+            return name, content
+    return "", None
+
+
+def _element_of(data: bytes, start: int, end: int) -> tuple[int, str]:
+    """Return where the one element of a tensor is and how to unpack it; ("" for any other tensor)."""
+    kind = 0
+    place, found = 0, ""
+    for number, wire, at, stop in fields(data, start, end):
+        if number == 1 and wire == VARINT:
+            kind = at
+        elif number == 2 and wire == BYTES:
+            if not _is_one_element(data, at, stop):
+                return 0, ""
+        elif number == 4 and wire == BYTES:
+            code = _TYPES.get(kind, "")
+            if not code or stop - at != struct.calcsize(code):
+                return 0, ""
+            place, found = at, code
+        elif number in (5, 6):
+            code = "f" if number == 5 else "d"
+            if wire == BYTES and stop - at != struct.calcsize(code):
+                return 0, ""
+            if found or wire not in (BYTES, FIXED32, FIXED64):
+                return 0, ""
+            place, found = at, code
+    return place, found
+
+
+def _varint_element(data: bytes, start: int, end: int) -> int | None:
+    """Return the one element of a tensor of integers."""
+    found = None
+    for number, wire, at, stop in fields(data, start, end):
+        if number == 2 and wire == BYTES and not _is_one_element(data, at, stop):
+            return None
+        if number in (7, 10, 11):
+            if found is not None:
+                return None
+            if wire == VARINT:
+                found = signed(at)
+            elif wire == BYTES and 0 < stop - at <= 10:
+                value = shift = 0
+                for byte in data[at:stop]:
+                    value |= (byte & 0x7F) << shift
+                    shift += 7
+                found = signed(value & (2**64 - 1)) if data[stop - 1] < 0x80 else None
+    return found
+
+
+def _is_one_element(data: bytes, start: int, end: int) -> bool:
+    """Return whether a TensorShape has one element: no dimensions, or all of size 1."""
+    for number, wire, at, stop in fields(data, start, end):
+        if number == 2 and wire == BYTES:
+            for inner, inner_wire, size, _ in fields(data, at, stop):
+                if inner == 1 and inner_wire == VARINT and size != 1:
+                    return False
+    return True
+
+
+def _strings_of(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    found = [
+        (at, stop) for number, wire, at, stop in fields(data, start, end) if number == 8 and wire == BYTES
+    ]
+    return found[:1000]
+
+
+def _histogram(data: bytes, start: int, end: int) -> dict[str, Any]:
+    """Return a HistogramProto; edges and counts at most 1,000 each."""
+    names = {1: "min", 2: "max", 3: "num", 4: "sum", 5: "sum_squares"}
+    found: dict[str, Any] = {}
+    for number, wire, at, stop in fields(data, start, end):
+        if number in names and wire == FIXED64:
+            found[names[number]] = double(data, at)
+        elif number in (6, 7) and wire == BYTES:
+            count = min((stop - at) // 8, 1000)
+            found["edges" if number == 6 else "counts"] = list(struct.unpack_from(f"<{count}d", data, at))
+    return found
+
+
+def _struct_value(data: bytes, start: int, end: int) -> Any:
+    """Return a google.protobuf.Value: a number, a text or a truth value."""
+    for number, wire, at, stop in fields(data, start, end):
+        if number == 2 and wire == FIXED64:
+            return double(data, at)
+        if number == 3 and wire == BYTES:
+            return text(data, at, min(stop, at + MAX_TEXT_CHARS))
+        if number == 4 and wire == VARINT:
+            return bool(at)
+    return None
+
+
+def _checksums_match(np: Any, rows: Any, length: int) -> Any:
+    """Return for each row whether the checksum after its `length` bytes is right."""
+    tables = _word_tables(np)
+    crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
+    at = 0
+    while at + 2 <= length:
+        word = rows[:, at].astype(np.uint32) | (rows[:, at + 1].astype(np.uint32) << np.uint32(8))
+        crc = tables[(crc ^ word) & np.uint32(0xFFFF)] ^ (crc >> np.uint32(16))
+        at += 2
+    if at < length:
+        single_bytes = _byte_table(np)
+        crc = single_bytes[(crc ^ rows[:, at]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    crc ^= np.uint32(0xFFFFFFFF)
+    crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+    written = np.ascontiguousarray(rows[:, length : length + 4]).view("<u4").ravel()
+    return crc == written
+
+
+_tables: dict[str, Any] = {}
+
+
+def _byte_table(np: Any) -> Any:
+    if "byte" not in _tables:
+        _tables["byte"] = np.array(tfrecord.CRC_TABLE, np.uint32)
+    return _tables["byte"]
+
+
+def _word_tables(np: Any) -> Any:
+    """Return the checksum's step for each pair of bytes."""
+    if "word" not in _tables:
+        table = _byte_table(np)
+        low = table[np.arange(65536) & 0xFF] ^ (np.arange(65536, dtype=np.uint32) >> np.uint32(8))
+        _tables["word"] = table[low & np.uint32(0xFF)] ^ (low >> np.uint32(8))
+    return _tables["word"]
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+# ---------------------------------------------------------------- detection
+
+
+def _is_event_name(name: str) -> bool:
+    return "tfevents" in name and not name.endswith((".profile-empty", ".lock", ".tmp"))
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return the run of the event files in one folder."""
+    names = sorted(name for name in folder.files if _is_event_name(name))
+    if not names or not any(_looks_right(folder.head(name)) for name in names[:50]):
+        return Found()
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, os.path.realpath(folder.path)),
+        name=folder.path.name,
+        root=folder.root,
+        pieces=[Piece(folder.relative)],
+    )
+    return Found([TensorBoardSource(info, [folder.relative])])
+
+
+def source_of_file(path: Path, head: bytes) -> TensorBoardSource | None:
+    """Return the run of one event file that was named."""
+    if not _is_event_name(path.name) or not _looks_right(head):
+        return None
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, os.path.realpath(path)),
+        name=path.parent.name or path.name,
+        root=path.parent,
+        pieces=[Piece(path.name)],
+    )
+    return TensorBoardSource(info, [])
+
+
+def _looks_right(head: bytes) -> bool:
+    if not head or head.startswith(b"version https://git-lfs"):
+        return True
+    if len(head) < tfrecord.HEADER:
+        return False
+    length, checksum = struct.unpack_from("<QI", head)
+    return bool(tfrecord.checksum_of_length(length) == checksum) and head[12:13] in (b"\x09", b"")
+
+
+def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
+    """Put folders that are parts of one run together: those of one process, and `train`, `validation` and the like."""
+    by_path = {source.info.root / source.info.pieces[0].path: source for source in found}
+    writers = {path: _writers(path) for path in by_path}
+    children: dict[Path, list[Path]] = {}
+    for path, source in by_path.items():
+        top = _top_of(path, source.info.root, by_path, writers)
+        children.setdefault(top, []).append(path)
+    result = []
+    for top, paths in children.items():
+        first = by_path[paths[0]].info
+        paths.sort(key=lambda path: (path != top, path))
+        folders = [by_path[path].info.pieces[0].path for path in paths]
+        prefixes = ["" if path == top else f"{path.relative_to(top).as_posix()}/" for path in paths]
+        info = SourceInfo(
+            format=FORMAT,
+            source_id=source_id(FORMAT, os.path.realpath(top)),
+            name=top.name,
+            root=first.root,
+            pieces=[Piece(folder, prefix) for folder, prefix in zip(folders, prefixes, strict=True)],
+        )
+        result.append(TensorBoardSource(info, folders))
+    return result
+
+
+def _top_of(
+    path: Path, root: Path, known: dict[Path, TensorBoardSource], writers: dict[Path, set[str]]
+) -> Path:
+    top = path
+    for above in path.parents:
+        if above in known and writers[above] & writers[path]:
+            top = above
+        if above == root:
+            break
+    if top == path:
+        while top != root and top.name.lower() in _PARTS_OF_A_RUN:
+            top = top.parent
+    return top
+
+
+def _writers(folder: Path) -> set[str]:
+    """Return host and process of the event files in `folder`, or their host and second where no process is named."""
+    found: set[str] = set()
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return found
+    for name in names:
+        match = _NAME.search(name)
+        if match:
+            parts = match[2].split(".")
+            numbers = [part for part in parts[1:] if part.isdigit()]
+            # host.pid.count, or host alone (tensorboardX): then the same second is the same process.
+            found.add(f"{parts[0]} {numbers[-2]}" if len(numbers) >= 2 else f"{match[2]} {match[1]}")
+    return found

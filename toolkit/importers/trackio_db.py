@@ -1,0 +1,115 @@
+"""Trackio: its database, one a project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.importers.databases import DatabaseSource
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.framing import sqlite_view
+from toolkit.importers.framing.sqlite_view import Database
+from toolkit.importers.json_text import parsed
+from toolkit.importers.moments import from_any
+from toolkit.importers.source import MAX_RUNS, Builder, Piece, RunSource, SourceInfo, source_id
+from toolkit.importers.trackio_rows import FORMAT, add_row, add_system_row
+
+_TABLES: Final = ("metrics", "configs", "system_metrics", "alerts")
+_MEDIA: Final = "media"
+
+
+class TrackioSource(DatabaseSource):
+    """One run of a project."""
+
+    tables = _TABLES
+
+    def __init__(self, info: SourceInfo, path: str, *, has_ids: bool) -> None:
+        super().__init__(info, path)
+        self._key = "run_id" if has_ids else "run_name"
+
+    def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
+        """Add new rows."""
+        run = self.info.run_id
+        folder = Path(self._path).parent.as_posix()
+        media = _MEDIA if folder == "." else f"{folder}/{_MEDIA}"
+        query = f"SELECT id, step, timestamp, metrics FROM metrics WHERE {self._key} = ? AND id > ? ORDER BY id LIMIT ?"
+        seen = 0
+        for row, step, moment, metrics in database.rows(query, (run, state.get("row", 0), most)):
+            seen += 1
+            state["row"] = row
+            values = parsed(metrics)
+            if values is None:
+                out.pass_over("rows that are no JSON")
+            else:
+                add_row(values, step, from_any(moment), state, media, out)
+        state["count"] = state.get("count", 0) + seen
+        if database.has("system_metrics", "id", "timestamp", "metrics", self._key):
+            query = (
+                f"SELECT id, timestamp, metrics FROM system_metrics WHERE {self._key} = ? AND id > ? "
+                "ORDER BY id LIMIT ?"
+            )
+            for row, moment, metrics in database.rows(query, (run, state.get("system", 0), most)):
+                state["system"] = row
+                add_system_row(parsed(metrics) or {}, from_any(moment), out)
+        if database.has("configs", "config", self._key):
+            for (config,) in database.rows(
+                f"SELECT config FROM configs WHERE {self._key} = ? LIMIT 1", (run,)
+            ):
+                self.info.config.update(parsed(config) or {})
+        if database.has("alerts", "id", self._key):
+            alerts = database.one(f"SELECT count(*) FROM alerts WHERE {self._key} = ?", (run,))
+            new = alerts - state.get("alerts", 0)
+            state["alerts"] = alerts
+            if new > 0:
+                out.not_number("alerts (of the tool)", new)
+        return seen == most
+
+    def is_same(self, database: Database, state: dict[str, Any]) -> bool:
+        """Return whether as many rows are there as were read."""
+        query = f"SELECT count(*) FROM metrics WHERE {self._key} = ? AND id <= ?"
+        return bool(database.one(query, (self.info.run_id, state.get("row", 0))) == state["count"])
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return the runs of each Trackio database in a folder."""
+    found: list[RunSource] = []
+    taken = set()
+    for name in sorted(folder.files):
+        if name.endswith(".db") and sqlite_view.is_database(folder.head(name, 100)):
+            runs = runs_in(folder.root, folder.below(name))
+            if runs:
+                taken.add(name)
+                found += runs
+    return Found(found, frozenset(taken), frozenset({_MEDIA}) if found else frozenset())
+
+
+def sources_of_file(path: Path, head: bytes) -> list[TrackioSource]:
+    """Return the runs of one database that was named."""
+    return runs_in(path.parent, path.name) if sqlite_view.is_database(head) else []
+
+
+def runs_in(root: Path, relative: str) -> list[TrackioSource]:
+    """Return the runs in a database; none if it is not Trackio's."""
+    found = []
+    project = Path(relative).stem
+    try:
+        with sqlite_view.opened(root / relative, _TABLES) as database:
+            if not database.has("metrics", "id", "timestamp", "run_name", "step", "metrics"):
+                return []
+            has_ids = database.has("metrics", "run_id")
+            key = "run_id" if has_ids else "run_name"
+            query = f"SELECT {key}, run_name FROM metrics GROUP BY {key} ORDER BY min(id) LIMIT ?"
+            for run, name in database.rows(query, (MAX_RUNS,)):
+                info = SourceInfo(
+                    format=FORMAT,
+                    source_id=source_id(FORMAT, f"{project}/{run}"),
+                    name=str(name)[:1000],
+                    root=root,
+                    run_id=str(run),
+                    group=project,
+                    pieces=[Piece(f"{relative}/{run}")],
+                )
+                found.append(TrackioSource(info, relative, has_ids=has_ids))
+    except OSError:
+        return found
+    return found

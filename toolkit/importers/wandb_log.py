@@ -1,0 +1,441 @@
+"""W&B: the `.wandb` file of an offline or online run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from toolkit.importers.files import FilesSource, Stream
+from toolkit.importers.folders import Folder, Found
+from toolkit.importers.framing import leveldb_log
+from toolkit.importers.framing.protobuf_wire import BYTES, VARINT, WireError, fields, signed, text
+from toolkit.importers.source import (
+    MAX_TEXT_CHARS,
+    NO_STEP,
+    NO_TIME,
+    SYSTEM,
+    BlobRef,
+    Builder,
+    Event,
+    Piece,
+    SourceInfo,
+    Status,
+    as_number,
+    flattened,
+    source_id,
+)
+
+FORMAT: Final = "wandb"
+_MAGIC: Final = b":W&B" + struct.pack("<HB", 0xBEE1, 0)
+_HISTORY, _OUTPUT, _CONFIG, _STATS, _ARTIFACT, _TB, _ALERT = 2, 4, 5, 7, 8, 9, 10
+_METRIC, _OUTPUT_RAW, _RUN, _EXIT, _HEADER = 12, 13, 17, 18, 21
+_COUNTED: Final = {
+    _OUTPUT: "lines of the console",
+    _OUTPUT_RAW: "lines of the console",
+    _ARTIFACT: "artifacts",
+}
+_OWN_ITEMS: Final = frozenset({"_step", "_timestamp", "_runtime"})
+_MEDIA: Final = {"image-file": "image", "table-file": "table", "histogram": "histogram"}
+
+
+class WandbSource(FilesSource):
+    """One run: every file with its id, each a session."""
+
+    def __init__(self, info: SourceInfo, paths: Sequence[str], copies: frozenset[str] = frozenset()) -> None:
+        super().__init__(info)
+        self._paths = list(paths)
+        self._copies = copies
+
+    def streams(self) -> Sequence[Stream]:
+        """Return its files."""
+        return [
+            Stream(path, piece, session=piece, repeated=path in self._copies)
+            for piece, path in enumerate(self._paths)
+        ]
+
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
+        """Add the records in `data`."""
+        if offset == 0 and not data.startswith(_MAGIC):
+            out.pass_over("files without W&B's header", piece=stream.piece)
+            return len(data)
+        if offset == 0 and len(data) == leveldb_log.HEADER:
+            return 0
+        found = leveldb_log.read(data, offset)
+        if found.damaged:
+            self.info.note(f"{stream.path} is damaged at byte {found.first_damage:,}")
+            out.pass_over("damaged parts, up to the next block of 32 KiB", found.damaged, piece=stream.piece)
+        if found.records:
+            self.cut_at(stream, None)
+        reading = _Reading(stream, state, out, self)
+        for record in found.records:
+            try:
+                reading.take(record)
+            except WireError:
+                out.pass_over("records that are no message", piece=stream.piece)
+        return max(found.end - offset, 0)
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Say where a file was cut."""
+        if rest != _MAGIC:
+            self.cut_at(stream, offset)
+        return 0
+
+    def set_end(self, code: int) -> None:
+        """Keep how the run exited; its last file counts."""
+        self._end = Status("finished" if code == 0 else "failed", last_sign=self._last_sign)
+
+    def unset_end(self) -> None:
+        """Forget an end: the run was started again."""
+        self._end = None
+
+
+class _Reading:
+    """Takes the records of one file."""
+
+    def __init__(self, stream: Stream, state: dict[str, Any], out: Builder, source: WandbSource) -> None:
+        self._stream = stream
+        self._state = state
+        self._out = out
+        self._source = source
+        self._info = source.info
+
+    def take(self, record: bytes) -> None:
+        for number, wire, at, end in fields(record, 0, len(record)):
+            if wire != BYTES:
+                continue
+            if number == _HISTORY:
+                self._history(record, at, end)
+            elif number == _STATS:
+                self._stats(record, at, end)
+            elif number == _RUN:
+                self._run(record, at, end)
+            elif number == _CONFIG:
+                self._config(record, at, end)
+            elif number == _METRIC:
+                self._metric(record, at, end)
+            elif number == _EXIT:
+                codes = [
+                    value
+                    for field, kind, value, _ in fields(record, at, end)
+                    if field == 1 and kind == VARINT
+                ]
+                self._source.set_end(signed(codes[0]) if codes else 0)
+            elif number == _HEADER:
+                self._header(record, at, end)
+            elif number == _TB:
+                self._tensorboard(record, at, end)
+            elif number == _ALERT:
+                self._out.not_number("alerts", piece=self._stream.piece)
+            elif number in _COUNTED:
+                self._out.not_number(_COUNTED[number], piece=self._stream.piece)
+
+    # ------------------------------------------------------------ numbers
+
+    def _history(self, record: bytes, start: int, end: int) -> None:
+        step: Any = None
+        moment = NO_TIME
+        items: list[tuple[str, bytes]] = []
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES:
+                key, value = _item(record, at, stop)
+                if key == "_step":
+                    step = _json(value)
+                elif key == "_timestamp":
+                    found = as_number(_json(value))
+                    moment = NO_TIME if found is None else found
+                elif key not in _OWN_ITEMS:
+                    items.append((key, value))
+            elif number == 2 and wire == BYTES and step is None:
+                step = 0
+                for field, kind, value_at, _ in fields(record, at, stop):
+                    if field == 1 and kind == VARINT:
+                        step = signed(value_at)
+        if step is None:
+            step = NO_STEP
+        for key, raw in items:
+            self._value(key, raw, step, moment)
+
+    def _value(self, key: str, raw: bytes, step: Any, moment: float) -> None:
+        stream, out = self._stream, self._out
+        try:
+            # Most values are plain numbers.
+            out.add(
+                key,
+                step,
+                moment,
+                float(raw) if raw[:1] in _DIGITS else _number(raw),
+                piece=stream.piece,
+                session=stream.session,
+                repeated=stream.repeated,
+            )
+            return
+        except ValueError:
+            pass
+        value = _json(raw)
+        if type(value) is dict:
+            self._media(key, value, step, moment)
+        for name, leaf in flattened(value, key):
+            number = as_number(leaf)
+            if number is not None:
+                out.add(
+                    name,
+                    step,
+                    moment,
+                    number,
+                    piece=stream.piece,
+                    session=stream.session,
+                    repeated=stream.repeated,
+                )
+            else:
+                out.not_number(name, piece=stream.piece)
+                if type(leaf) is str and name == key:
+                    self._event("text", key, step, moment, leaf[:MAX_TEXT_CHARS])
+
+    def _media(self, key: str, value: dict[str, Any], step: Any, moment: float) -> None:
+        kind = value.get("_type")
+        place = value.get("path")
+        if kind in ("image-file", "table-file") and type(place) is str and len(place) < 1000:
+            folder = os.path.dirname(self._stream.path)
+            ref = BlobRef(path=f"{folder}/files/{place}" if folder else f"files/{place}")
+            self._event(_MEDIA[kind], key, step, moment, {"caption": value.get("caption")}, ref)
+        elif kind == "histogram":
+            payload = {"counts": value.get("values"), "edges": value.get("bins")}
+            self._event("histogram", key, step, moment, payload)
+
+    def _event(
+        self, kind: str, name: str, step: Any, moment: float, payload: Any, blob: BlobRef | None = None
+    ) -> None:
+        self._out.event(
+            Event(
+                kind=kind,
+                piece=self._stream.piece,
+                session=self._stream.session,
+                name=name,
+                step=step if type(step) is int else NO_STEP,
+                time=moment,
+                payload=payload,
+                blob=blob,
+            )
+        )
+
+    def _stats(self, record: bytes, start: int, end: int) -> None:
+        stream = self._stream
+        moment = NO_TIME
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 2 and wire == BYTES:
+                moment = _timestamp(record, at, stop)
+            elif number == 3 and wire == BYTES:
+                key, raw = _item(record, at, stop)
+                for name, leaf in flattened(_json(raw), key):
+                    value = as_number(leaf)
+                    if value is not None:
+                        self._out.add(
+                            name,
+                            NO_STEP,
+                            moment,
+                            value,
+                            piece=stream.piece,
+                            session=stream.session,
+                            kind=SYSTEM,
+                            repeated=stream.repeated,
+                        )
+
+    # ------------------------------------------------------------ what the run is
+
+    def _run(self, record: bytes, start: int, end: int) -> None:
+        info = self._info
+        self._source.unset_end()
+        for number, wire, at, stop in fields(record, start, end):
+            if wire != BYTES:
+                continue
+            if number == 8:
+                info.name = text(record, at, stop)[:1000] or info.name
+            elif number == 3:
+                info.group = text(record, at, stop)[:1000]
+            elif number == 6:
+                info.parent = text(record, at, stop)[:1000]
+            elif number == 4:
+                self._config(record, at, stop)
+            elif number == 9:
+                info.note(f"notes: {text(record, at, stop)[:2000]}")
+            elif number == 10:
+                tag = text(record, at, stop)[:200]
+                if tag not in info.tags and len(info.tags) < 200:
+                    info.tags.append(tag)
+
+    def _config(self, record: bytes, start: int, end: int) -> None:
+        config = self._info.config
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES and len(config) < 5_000:
+                key, raw = _item(record, at, stop)
+                value = _json(raw)
+                if key != "_wandb":
+                    # Old versions wrap each value: {"desc": ..., "value": ...}.
+                    is_wrapped = type(value) is dict and "value" in value and set(value) <= {"desc", "value"}
+                    config[key[:1000]] = value["value"] if is_wrapped else value
+
+    def _metric(self, record: bytes, start: int, end: int) -> None:
+        name = axis = ""
+        for number, wire, at, stop in fields(record, start, end):
+            if wire == BYTES and number in (1, 2):
+                name = text(record, at, stop)[:1000]
+            elif wire == BYTES and number == 4:
+                axis = text(record, at, stop)[:1000]
+        if name and axis and len(self._info.axes) < 5_000:
+            self._info.axes[name] = axis
+            self._event("metric_defined", name, None, NO_TIME, {"step_metric": axis})
+
+    def _header(self, record: bytes, start: int, end: int) -> None:
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES:
+                for field, kind, first, last in fields(record, at, stop):
+                    if field == 1 and kind == BYTES:
+                        self._info.writer = text(record, first, min(last, first + 100))
+
+    def _tensorboard(self, record: bytes, start: int, end: int) -> None:
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES:
+                folder = text(record, at, min(stop, at + 1000))
+                self._info.note(f"its metrics are also in TensorBoard files, in {folder}")
+
+
+_DIGITS: Final = tuple(bytes([byte]) for byte in b"-0123456789")
+
+
+def _number(raw: bytes) -> float:
+    """Return a number that JSON has no form for.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    word = raw.strip(b'"')
+    if word in (b"NaN", b"Infinity"):
+        return math.nan if word == b"NaN" else math.inf
+    raise ValueError
+
+
+def _item(record: bytes, start: int, end: int) -> tuple[str, bytes]:
+    key = ""
+    nested: list[str] = []
+    value = b""
+    for number, wire, at, stop in fields(record, start, end):
+        if wire == BYTES:
+            if number == 1:
+                key = text(record, at, stop)
+            elif number == 16:
+                value = record[at:stop]
+            elif number == 2:
+                nested.append(text(record, at, stop))
+    return (".".join(nested) if nested else key), value
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _timestamp(record: bytes, start: int, end: int) -> float:
+    seconds, nanos = 0, 0
+    for number, wire, value, _ in fields(record, start, end):
+        if wire == VARINT and number == 1:
+            seconds = signed(value)
+        elif wire == VARINT and number == 2:
+            nanos = signed(value)
+    return seconds + nanos / 1e9
+
+
+# ---------------------------------------------------------------- detection
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return a run for each `.wandb` file in one folder; `merged` puts those of one id together."""
+    names = sorted(name for name in folder.files if name.endswith(".wandb"))
+    found = []
+    for name in names[:1000]:
+        head = folder.head(name)
+        if not folder.files[name] or head.startswith((_MAGIC, b"version https://git-lfs")):
+            found.append(_source(folder.root, folder.below(name), head))
+    return Found(list(found), frozenset(names))
+
+
+def source_of_file(path: Path, head: bytes) -> WandbSource | None:
+    """Return the run of one file that was named."""
+    return _source(path.parent, path.name, head) if head.startswith(_MAGIC) else None
+
+
+def _source(root: Path, relative: str, head: bytes) -> WandbSource:
+    name = Path(relative).name
+    run_id = name.removesuffix(".wandb").removeprefix("run-")
+    project = _project_in(head)
+    info = SourceInfo(
+        format=FORMAT,
+        source_id=source_id(FORMAT, f"{project}/{run_id}"),
+        name=run_id,
+        root=root,
+        run_id=run_id,
+        group=project,
+        pieces=[Piece(relative)],
+    )
+    return WandbSource(info, [relative])
+
+
+def _project_in(head: bytes) -> str:
+    """Return the project that the run record at the start of a file names; empty if it is further on."""
+    for record in leveldb_log.read(head, 0).records if head.startswith(_MAGIC) else ():
+        try:
+            for number, wire, at, end in fields(record, 0, len(record)):
+                if number == _RUN and wire == BYTES:
+                    for field, kind, first, last in fields(record, at, end):
+                        if field == 3 and kind == BYTES:
+                            return text(record, first, min(last, first + 1000))
+        except WireError:
+            pass
+    return ""
+
+
+def merged(found: Sequence[WandbSource]) -> list[WandbSource]:
+    """Put the files of one run id together, in order of their folders' times; copies of a file count once."""
+    by_id: dict[tuple[str, str], list[WandbSource]] = {}
+    projects: dict[str, set[str]] = {}
+    for source in found:
+        projects.setdefault(source.info.run_id, set()).add(source.info.group)
+    for source in found:
+        # A file without a run record is a start of the run with its id, if there is only one.
+        known = projects[source.info.run_id] - {""}
+        group = source.info.group or (next(iter(known)) if len(known) == 1 else "")
+        by_id.setdefault((group, source.info.run_id), []).append(source)
+    result = []
+    for (project, run_id), sources in by_id.items():
+        paths = sorted((source.info.pieces[0].path for source in sources), key=_age)
+        copies = {path for path in paths if "latest-run" in Path(path).parts and len(paths) > 1}
+        root = sources[0].info.root
+        info = SourceInfo(
+            format=FORMAT,
+            source_id=source_id(FORMAT, f"{project}/{run_id}"),
+            name=run_id,
+            root=root,
+            run_id=run_id,
+            group=project,
+            pieces=[Piece(path) for path in paths],
+        )
+        result.append(WandbSource(info, paths, frozenset(copies)))
+    return result
+
+
+def _age(path: str) -> tuple[str, str]:
+    """Sort by the time in the folder's name: run-20221103_231209-id, offline-run-20221103_231209-id."""
+    folder = Path(path).parent.name
+    digits = "".join(char for char in folder.removeprefix("offline-")[:20] if char.isdigit())
+    return digits, path
