@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core.guard import Guard
 from toolkit.importers import (
     ai_toolkit_db,
     aim,
@@ -186,6 +187,7 @@ class _Walk:
         self._entries = 0
         self._found: dict[str, list[RunSource]] = {entry.name: [] for entry in formats}
         self._notes: list[str] = []
+        self._guard = Guard()
 
     def result(self) -> Sources:
         waiting: deque[tuple[str, int]] = deque([(".", 0)])
@@ -240,7 +242,12 @@ class _Walk:
         skipped: set[str] = set()
         for entry in self._formats:
             for finder in entry.finders:
-                found = finder(folder)
+                found = self._guard.call(f"looking for {entry.name} logs", finder, folder)
+                if found is None:
+                    self._notes.append(
+                        f"{folder.path} could not be looked at: {', '.join(self._guard.counts)}"
+                    )
+                    continue
                 self._found[entry.name] += found.sources
                 skipped |= found.skipped
                 for name in found.taken:

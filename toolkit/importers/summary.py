@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final
 
+from toolkit.core.guard import Guard
 from toolkit.importers.source import NO_STEP, SYSTEM, Column, RunSource, read_all
 
 _WORDS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -212,6 +213,14 @@ def plain(value: Any, depth: int = 0) -> Any:
     return str(value)[:1000]
 
 
-def summaries(sources: Iterable[RunSource], now: float) -> list[dict[str, Any]]:
-    """Return every run as an object."""
-    return [summarise(source, now) for source in sources]
+def summaries(sources: Iterable[RunSource], now: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return every run as an object, and a sentence for each that no rule of its format could read."""
+    guard = Guard()
+    found, problems = [], []
+    for source in sources:
+        run = guard.call(f"reading {source.info.format} logs", summarise, source, now)
+        if run is None:
+            problems.append(f"{source.info.name} could not be read: {', '.join(guard.counts)}")
+        else:
+            found.append(run)
+    return found, problems

@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,6 +146,7 @@ class _Records:
         self._points: dict[str, list[tuple[Any, Any, Any, Any]]] = {}
         self._slow: dict[str, tuple[list[int], list[int], list[float], list[float]]] = {}
         self._index = 0
+        self._is_mixed = False
 
     def take(self, starts: list[int], lengths: list[int]) -> None:
         """Add every record."""
@@ -152,11 +154,64 @@ class _Records:
         np = _numpy() if len(starts) >= _FEW else None
         if np is not None:
             rest = self._take_alike(np, starts, lengths)
+        elif len(starts) >= _FEW:
+            rest = self._take_usual(starts, lengths)
         for index in rest:
             self._index = index
             start = starts[index]
             self._take_one(start, start + lengths[index])
         self._add_points(np)
+
+    # ------------------------------------------------------------ without numpy
+
+    def _take_usual(self, starts: list[int], lengths: list[int]) -> list[int]:
+        """Take records with one short scalar apart byte by byte; return the indices of the others."""
+        data = self._data
+        rest: list[int] = []
+        known: dict[bytes, tuple[list[int], list[int], list[float], list[float]]] = {}
+        unpack_time, unpack_value = struct.Struct("<d").unpack_from, struct.Struct("<f").unpack_from
+        for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            end = start + length
+            at = start + 10
+            if length < 22 or data[start] != 0x09 or data[start + 9] != 0x10:
+                rest.append(index)
+                continue
+            step = data[at]
+            at += 1
+            if step >= 0x80:
+                step &= 0x7F
+                shift = 7
+                while shift < 56 and at < end:
+                    byte = data[at]
+                    at += 1
+                    step |= (byte & 0x7F) << shift
+                    if byte < 0x80:
+                        break
+                    shift += 7
+            left = end - at
+            # Summary, its one value, the value's tag, and a number after it: 2a, 0a, 0a, 15.
+            if (
+                11 <= left < 128
+                and data[at] == 0x2A
+                and data[at + 1] == left - 2
+                and data[at + 2] == 0x0A
+                and data[at + 3] == left - 4
+                and data[at + 4] == 0x0A
+                and data[at + 5] == left - 11
+                and data[end - 5] == 0x15
+            ):
+                tag = data[at + 6 : end - 5]
+                lists = known.get(tag)
+                if lists is None:
+                    lists = known[tag] = self._lists_of(tag.decode("utf-8", "replace"))
+                lists[0].append(index)
+                lists[1].append(step)
+                lists[2].append(unpack_time(data, start + 1)[0])
+                lists[3].append(unpack_value(data, end - 4)[0])
+            else:
+                rest.append(index)
+        self._is_mixed = bool(rest)
+        return rest
 
     # ------------------------------------------------------------ many records of one shape
 
@@ -272,6 +327,11 @@ class _Records:
                     (np.array(rows), np.array(steps, np.int64), np.array(times), np.array(values))
                 )
                 continue
+            if self._is_mixed and any(after < before for before, after in pairwise(rows)):
+                order = sorted(range(len(rows)), key=rows.__getitem__)
+                steps = [steps[at] for at in order]
+                times = [times[at] for at in order]
+                values = [values[at] for at in order]
             column = out.column(tag, piece=stream.piece, session=stream.session, kind=kind_of(tag))
             if column is not None:
                 column.steps.extend(steps)
@@ -463,13 +523,17 @@ class _Records:
                     self._info.config[name] = value
 
     def _point(self, tag: str, step: int, moment: float, value: float) -> None:
-        lists = self._slow.get(tag)
-        if lists is None:
-            lists = self._slow[tag] = ([], [], [], [])
+        lists = self._lists_of(tag)
         lists[0].append(self._index)
         lists[1].append(step)
         lists[2].append(moment)
         lists[3].append(value)
+
+    def _lists_of(self, tag: str) -> tuple[list[int], list[int], list[float], list[float]]:
+        lists = self._slow.get(tag)
+        if lists is None:
+            lists = self._slow[tag] = ([], [], [], [])
+        return lists
 
     def _other(self, plugin: str, tag: str, step: int) -> None:  # noqa: ARG002
         self._out.not_number(f"{plugin}: {tag}" if tag else plugin, piece=self._stream.piece)

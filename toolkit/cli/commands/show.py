@@ -14,7 +14,7 @@ from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printa
 from toolkit.importers.detect import find_sources, names_of
 from toolkit.importers.record_file import source_of_folder
 from toolkit.importers.source import RunSource
-from toolkit.importers.summary import summarise
+from toolkit.importers.summary import summaries
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.safefile import open_regular
 
@@ -109,8 +109,9 @@ def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
         sources, notes = found.runs, found.notes
     if not sources:
         return refuse("; ".join([no_run_in(args.run), *notes]))
-    now = time.time()
-    runs = [_chosen(summarise(source, now), args.metrics) for source in sources]
+    found_runs, problems = summaries(sources, time.time())
+    runs = [_chosen(run, args.metrics) for run in found_runs]
+    notes += problems
     if args.json:
         # Names and texts of other tools may hold lone surrogates, which only ASCII output can carry.
         print(

@@ -29,6 +29,8 @@ _STEPS: Final = 20_000
 _LONGEST: Final = 16 * 1024**2
 _FUNCTIONS: Final = frozenset({"count", "min", "max"})
 _COPIES: Final = 2
+# A damaged schema makes messages that are no UTF-8.
+_FAILURES: Final = (sqlite3.Error, OverflowError, MemoryError, UnicodeError)
 
 Signature = list[int]
 """Sizes and times of a database and its logs: the same as long as nothing was written."""
@@ -96,7 +98,7 @@ class Database:
         """
         try:
             yield from self._connection.execute(query, values)
-        except (sqlite3.Error, OverflowError, MemoryError) as error:
+        except _FAILURES as error:
             raise DatabaseError(f"the database cannot be read ({_first_line(error)})") from error
 
     def one(self, query: str, values: Sequence[Any] = ()) -> Any:
@@ -124,14 +126,14 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
         name = f"file:{_uri(Path(os.path.abspath(path)))}?immutable=1"
     try:
         connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         raise DatabaseError(f"the database cannot be opened ({_first_line(error)})") from error
     try:
         if not os.path.samestat(before, os.lstat(path)):
             raise DatabaseError("the database was replaced while it was opened")
         _restrict(connection, tables)
         yield Database(connection, tables)
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         raise DatabaseError(f"the database cannot be read ({_first_line(error)})") from error
     finally:
         connection.close()
