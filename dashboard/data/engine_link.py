@@ -30,7 +30,7 @@ class EngineLink:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._unused: list[Engine] = []
-        self._settings: dict[str, object] | None = None
+        self._settings: tuple[dict[str, object], dict[str, object]] | None = None
         self._failure: EngineError | None = None
         self._silent_since = 0.0
         self.version = ""
@@ -100,9 +100,10 @@ class EngineLink:
         engine = Engine(self.address, patience_s=self._patience_s)
         if self._settings is None:
             require_tables(engine)
-            self._settings = dict(engine.read_settings)
+            self._settings = dict(engine.read_settings), dict(engine.insert_settings)
             self.version = str(engine.rows("SELECT version()", "String")[0][0])
-        engine.read_settings.update(self._settings)
+        engine.read_settings.update(self._settings[0])
+        engine.insert_settings.update(self._settings[1])
         return engine
 
     def _wait_for_engine(self, error: EngineError) -> None:

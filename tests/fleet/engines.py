@@ -86,20 +86,27 @@ class Server:
 
 
 class Cluster:
-    """A two-shard cluster of clickhouse-server processes: Debian's 18.16, or the one that CLICKHOUSE_BIN names."""
+    """A two-shard cluster of clickhouse-server processes: Debian's 18.16, or the one that CLICKHOUSE_BIN names.
+
+    Each shard may have several replicas; `more` of their configuration then names their ZooKeeper.
+    """
 
     cluster = "fleet"
 
-    def __init__(self, folder: Path, *, name: str = "18.16", shards: int = 2, more: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, name: str = "18.16", shards: int = 2, replicas: int = 1, more: str = ""
+    ) -> None:
         self.name = name
         command = server_command(name)
         ports = [
             dict(zip(("http", "tcp", "interserver", "https"), free_ports(4), strict=True))
-            for _ in range(shards)
+            for _ in range(shards * replicas)
         ]
+        nodes = [f"<replica><host>127.0.0.1</host><port>{each['tcp']}</port></replica>" for each in ports]
         shard_list = "".join(
-            f"<shard><replica><host>127.0.0.1</host><port>{each['tcp']}</port></replica></shard>"
-            for each in ports
+            "<shard><internal_replication>true</internal_replication>"
+            f"{''.join(nodes[first : first + replicas])}</shard>"
+            for first in range(0, len(nodes), replicas)
         )
         self.servers = []
         for number, each in enumerate(ports):
@@ -109,7 +116,7 @@ class Cluster:
             config = _CONFIG.format(
                 dir=place,
                 clusters=f"<fleet>{shard_list}</fleet>",
-                more=more.format(dir=place, **each),
+                more=more.format(dir=place, shard=number // replicas, replica=number % replicas, **each),
                 **{key: each[key] for key in ("http", "tcp", "interserver")},
             )
             (place / "config.xml").write_text(config)

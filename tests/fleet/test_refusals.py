@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
 import time
 import urllib.error
@@ -13,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.engines import PASSWORD, Cluster, NoEngine, free_ports, has_openssl
+from tests.fleet.engines import PASSWORD, Cluster, NoEngine, free_ports
 from tests.fleet.flaky_front import (
     DROP_ANSWER,
     DROP_REQUEST,
@@ -37,7 +36,7 @@ from toolkit.cli.main import main
 from toolkit.fleet import backoff as backoff_module
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
+from toolkit.fleet.engine import Engine, EngineError, UnreachableError
 from toolkit.fleet.last_values import MetricsServer, metrics_text
 from toolkit.fleet.schema import grants, set_up
 from toolkit.fleet.shipper import Shipper
@@ -236,66 +235,6 @@ def test_one_shard_that_is_down_holds_up_its_own_runs_only(logs, tmp_path):
         connection = Engine(cluster.address())
         for folder in folders:
             assert engine_bytes(connection, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
-    finally:
-        cluster.stop()
-
-
-@pytest.mark.skipif(not has_openssl(), reason="openssl makes the certificate, and is not here")
-def test_tls_is_checked_against_the_ca_and_cannot_be_skipped(logs, tmp_path):
-    certificate, key = tmp_path / "engine.pem", tmp_path / "engine.key"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=engine",
-            ),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    more = (
-        "<https_port>{https}</https_port><openSSL><server>"
-        f"<certificateFile>{certificate}</certificateFile><privateKeyFile>{key}</privateKeyFile>"
-        "<verificationMode>none</verificationMode><loadDefaultCAFile>false</loadDefaultCAFile>"
-        "</server></openSSL>"
-    )
-    try:
-        cluster = Cluster(tmp_path / "cluster", shards=1, more=more)
-    except NoEngine as error:
-        pytest.skip(str(error))
-    try:
-        cluster.start()
-        ports = cluster.servers[0].ports
-        trusted = address_of(f"clickhouse://127.0.0.1:{ports['https']}/telemetry", ca=certificate)
-        assert trusted.secure
-        set_up(trusted)
-        folder = make_run(logs, "secured", 5)
-        shipper = Shipper(Engine(trusted), [logs])
-        shipper.start()
-        shipper.ship_all()
-
-        assert engine_bytes(Engine(trusted), id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
-        without_ca = address_of(f"clickhouse://127.0.0.1:{ports['https']}/telemetry?secure=1")
-        with pytest.raises(
-            RefusedError, match=r"the certificate of 127.0.0.1:\d+ is not trusted \(self.signed"
-        ):
-            Engine(without_ca).query("SELECT 1")
-        with pytest.raises(RefusedError, match="does not speak TLS"):
-            Engine(address_of(f"clickhouse://127.0.0.1:{ports['http']}/telemetry", ca=certificate)).query(
-                "SELECT 1"
-            )
-        other_name = address_of(f"clickhouse://localhost:{ports['https']}/telemetry", ca=certificate)
-        with pytest.raises(RefusedError, match="is not trusted"):
-            Engine(other_name).query("SELECT 1")
     finally:
         cluster.stop()
 

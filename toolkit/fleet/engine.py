@@ -39,6 +39,12 @@ _ACCESS: Final = frozenset({164, 291, 497})
 _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
 _SHARD_DOWN: Final = frozenset({209, 210, 279})
+_REPLICAS_DOWN: Final = frozenset({225, 242, 285, 286, 319, 999})
+_OTHER_HOST: Final = frozenset({62, 64})
+"""OpenSSL's codes for a certificate of another host name or IP address."""
+_HANDSHAKE_S: Final = 2.0
+"""A port that has not begun TLS by then is asked whether it speaks plain HTTP."""
+_PROBE_S: Final = 10.0
 _T = TypeVar("_T")
 
 
@@ -110,6 +116,8 @@ class Engine:
         self._context = _tls_context(address) if address.secure else None
         self.read_settings: dict[str, object] = {}
         """Settings of every query."""
+        self.insert_settings: dict[str, object] = {}
+        """Settings of every insert."""
         self.clock_ahead_s: float | None = None
         """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
 
@@ -156,6 +164,7 @@ class Engine:
         settings = {
             "query": f"INSERT INTO {self.table(table)} ({', '.join(columns)}) FORMAT Native",
             "insert_distributed_sync": 1,
+            **self.insert_settings,
         }
         self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
 
@@ -209,6 +218,10 @@ class Engine:
             answer = response.read()
         except ssl.SSLCertVerificationError as error:
             self.close()
+            if error.verify_code in _OTHER_HOST:
+                raise RefusedError(
+                    f"the certificate of {place} is for another host: {error.verify_message.rstrip('.')}"
+                ) from error
             raise RefusedError(
                 f"the certificate of {place} is not trusted ({error.verify_message}); --ca names a CA that is"
             ) from error
@@ -223,6 +236,8 @@ class Engine:
         except TimeoutError as error:
             raise UnreachableError(f"{place} has not answered for {self._patience_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, _DROPPED) and self._context is None and _speaks_tls(host, port):
+                raise RefusedError(f"{place} wants TLS: add ?secure=1 to the address, or --ca") from error
             reason = getattr(error, "strerror", None) or type(error).__name__
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
         self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)
@@ -231,7 +246,21 @@ class Engine:
     def _connect(self, host: str, port: int) -> http.client.HTTPConnection:
         if self._context is None:
             return http.client.HTTPConnection(host, port, timeout=self._patience_s)
-        return http.client.HTTPSConnection(host, port, timeout=self._patience_s, context=self._context)
+        for wait_s in (min(_HANDSHAKE_S, self._patience_s), self._patience_s):
+            connection = http.client.HTTPSConnection(host, port, timeout=wait_s, context=self._context)
+            try:
+                connection.connect()
+            except TimeoutError:
+                connection.close()
+                if _speaks_http(host, port):
+                    raise RefusedError(f"{host}:{port} does not speak TLS (it answers plain HTTP)") from None
+            except OSError:
+                connection.close()
+                raise
+            else:
+                connection.sock.settimeout(self._patience_s)
+                return connection
+        raise TimeoutError
 
     def _error_in(self, status: int, answer: bytes) -> EngineError:
         host, port = self.address.hosts[self._host]
@@ -264,16 +293,44 @@ def _explained(code: int | None, status: int, reason: str, address: Address, pla
         return FullError(f"{place} cannot take more now: {reason}")
     if code in _SHARD_DOWN:
         return UnreachableError(f"{place} cannot reach another node of its cluster: {reason}")
+    if code in _REPLICAS_DOWN:
+        return EngineError(f"{place} takes no inserts until its replicas and their keeper answer: {reason}")
     if code is None:
         return EngineError(f"{place} is not ClickHouse, or a proxy failed (status {status})")
     return EngineError(f"{place} answered with error {code}: {reason}")
+
+
+_DROPPED: Final = (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine)
+
+
+def _speaks_tls(host: str, port: int) -> bool:
+    try:
+        with (
+            socket.create_connection((host, port), timeout=_PROBE_S) as plain,
+            ssl.create_default_context().wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except ssl.SSLCertVerificationError:
+        return True
+    except OSError:
+        return False
+
+
+def _speaks_http(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=_PROBE_S) as plain:
+            plain.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
+            return plain.recv(5) == b"HTTP/"
+    except OSError:
+        return False
 
 
 def _tls_context(address: Address) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(address.ca) if address.ca else None)
     except (OSError, ssl.SSLError) as error:
-        raise RefusedError(f"the CA file {address.ca} cannot be used: {error.strerror or error}") from error
+        reason = getattr(error, "reason", None) or error.strerror or "it is not a certificate"
+        raise RefusedError(f"the CA file {address.ca} cannot be used: {reason}") from error
 
 
 def _clock_ahead(

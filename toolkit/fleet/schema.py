@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,12 +13,17 @@ from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
 
 VERSION: Final = 1
 INBOX: Final = f"inbox_{VERSION}"
-"""Where lines go in. A later version has another inbox beside it, into the same tables, so old shippers continue."""
+"""Where lines go in. A later version has another inbox beside it, into the same tables, so old shippers continue.
+
+A version only adds columns, so that programs of an older one can read and write beside it.
+"""
 
 _ABOUT: Final = "schema_version"
 _FIRST_MODERN: Final = 20
 """Major version from which on the engine has codecs for columns, LowCardinality without a switch, and TTL."""
 _CLUSTER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_QUORUM_TIMEOUT_S: Final = 20.0
+"""Less than our patience with an answer, so that the engine says what is missing."""
 _RAW = "ZSTD(1)"
 _STEPPED = "DoubleDelta, ZSTD(1)"
 _CLOSE = "Delta, ZSTD(1)"
@@ -176,17 +182,20 @@ _VIEWS: Final = (
 )
 
 
-def set_up(address: Address, cluster: str | None = None, keep_days: int = 0) -> list[str]:
-    """Make the tables that are missing on every host of `address`; return what was found or made, in words.
+def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quorum: int = 0) -> list[str]:
+    """Make the tables and columns that are missing on every host of `address`; return what was done, in words.
 
-    On a cluster each host gets its part of every table, and a table over all parts. Nothing is ever dropped.
+    On a cluster each host gets its part of every table, and a table over all parts. No data is ever dropped.
     With `keep_days` the engine removes the lines and numbers of runs that were created longer ago.
+    With `quorum` the hosts of a shard are replicas, and an insert succeeds once so many of them have it.
 
     Raises:
         EngineError: a host refused.
     """
     if cluster is not None and not _CLUSTER.fullmatch(cluster):
         raise SchemaError(f"{ascii(cluster)[:60]} is not the name of a cluster")
+    if quorum and cluster is None:
+        raise SchemaError("replicas are hosts of a cluster: add --cluster NAME")
     said = []
     for host in address.hosts:
         here = replace(address, hosts=(host,))
@@ -198,30 +207,66 @@ def set_up(address: Address, cluster: str | None = None, keep_days: int = 0) -> 
             anywhere.close()
         engine = Engine(here)
         try:
-            found = _found_version(engine)
-            if found is not None:
-                _require_ours(found, address)
+            found = _tables(engine)
             if cluster is not None:
                 _require_cluster(engine, cluster, host)
+            if quorum:
+                _require_macros(engine, host)
+            if found is not None:
+                _require_same_layout(found, cluster, quorum, address)
             is_modern = _is_modern(engine_version)
             if keep_days and not is_modern:
                 raise SchemaError(
                     f"ClickHouse {engine_version} cannot remove old rows by itself; leave out --keep-days"
                 )
-            for statement in statements(address.database, cluster, is_modern=is_modern, keep_days=keep_days):
+            is_older = found is not None and found.version < VERSION
+            if found is not None and is_older:
+                _add_columns(engine, cluster, is_modern=is_modern)
+                keep_days = keep_days or found.keep_days
+            made = Tables(
+                version=VERSION,
+                # An old engine refuses what an older inbox sends to a table that has more columns since.
+                oldest=found.oldest if found is not None and is_modern else VERSION,
+                cluster=cluster,
+                keep_days=keep_days,
+                quorum=quorum,
+            )
+            for statement in statements(address.database, made, is_modern=is_modern, is_upgrade=is_older):
                 engine.query(statement)
         finally:
             engine.close()
-        made = "made" if found is None else "checked"
-        said.append(f"{host[0]}:{host[1]}: tables of version {VERSION} {made} (ClickHouse {engine_version})")
+        if found is None:
+            done = f"tables of version {VERSION} made"
+        elif is_older:
+            done = f"tables upgraded from version {found.version} to {VERSION}"
+        else:
+            done = f"tables of version {VERSION} checked"
+        said.append(f"{host[0]}:{host[1]}: {done} (ClickHouse {engine_version})")
     return said
 
 
-def statements(database: str, cluster: str | None, *, is_modern: bool, keep_days: int = 0) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """How the tables were made."""
+
+    version: int = VERSION
+    oldest: int = VERSION
+    """Programs of this version and later may write."""
+    cluster: str | None = None
+    """The cluster they are spread over; None for a single engine."""
+    keep_days: int = 0
+    """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
+    quorum: int = 0
+    """An insert succeeds once so many replicas have it; 0 for tables without replicas."""
+    engine_version: str = ""
+
+
+def statements(database: str, tables: Tables, *, is_modern: bool, is_upgrade: bool = False) -> Iterator[str]:
     """Yield the statements that make what is missing."""
+    cluster = tables.cluster
     local = "" if cluster is None else "_local"
     for table in _TABLES:
-        yield _create(table, local, is_modern=is_modern, keep_days=keep_days)
+        yield _create(table, local, database, tables, is_modern=is_modern)
         if cluster is not None:
             yield _over_all(table.name, table.shard_by, database, cluster)
     columns = ", ".join(f"{name} {kind}" for name, kind in INBOX_COLUMNS)
@@ -234,48 +279,40 @@ def statements(database: str, cluster: str | None, *, is_modern: bool, keep_days
     if cluster is not None:
         yield _over_all(INBOX, "run_id", database, cluster)
     # Last, so that tables are used only if all of them are there.
+    if is_upgrade and not is_modern:
+        yield f"DROP TABLE {_ABOUT}"
     yield (
-        f"CREATE VIEW IF NOT EXISTS {_ABOUT} AS "
-        f"SELECT toUInt32({VERSION}) AS version, {quote(cluster or '')} AS cluster, "
-        f"toUInt32({keep_days}) AS keep_days"
+        f"CREATE {'OR REPLACE VIEW' if is_upgrade and is_modern else 'VIEW IF NOT EXISTS'} {_ABOUT} AS "
+        f"SELECT toUInt32({tables.version}) AS version, {quote(cluster or '')} AS cluster, "
+        f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum, "
+        f"toUInt32({tables.oldest}) AS oldest"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """How the tables were made."""
-
-    cluster: str | None
-    """The cluster they are spread over; None for a single engine."""
-    keep_days: int
-    """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
 
 
 def require_tables(engine: Engine) -> Tables:
     """Return how the tables of the engine were made.
 
-    From then on a query for a run asks only the shard that has it, if the engine is able to.
+    From then on a query for a run asks only the shard that has it, if the engine is able to, and an insert waits for
+    the replicas.
 
     Raises:
         SchemaError: the tables are missing or of another version.
         EngineError: the engine did not answer.
     """
-    try:
-        found = engine.rows(
-            f"SELECT version, cluster, keep_days, version() FROM {_ABOUT}",
-            *("UInt32", "String", "UInt32", "String"),
+    found = _tables(engine)
+    if found is None:
+        raise SchemaError(
+            f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
         )
-    except EngineError as error:
-        if error.code == _UNKNOWN_TABLE:
-            raise SchemaError(
-                f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
-            ) from error
-        raise
-    version, cluster, keep_days, engine_version = found[0]
-    _require_ours(version, engine.address)
-    if cluster and _is_modern(engine_version):
+    if not found.oldest <= VERSION <= found.version:
+        raise _other_version(found, engine.address)
+    if found.cluster and _is_modern(found.engine_version):
         engine.read_settings["optimize_skip_unused_shards"] = 1
-    return Tables(cluster or None, keep_days)
+    if found.quorum:
+        engine.insert_settings.update(
+            insert_quorum=found.quorum, insert_quorum_timeout=int(_QUORUM_TIMEOUT_S * 1000)
+        )
+    return found
 
 
 def grants(database: str, cluster: str | None) -> str:
@@ -314,13 +351,24 @@ def grants(database: str, cluster: str | None) -> str:
         f"GRANT SELECT ON {database}.{_ABOUT} TO telemetry_ship, telemetry_page, telemetry_reader;",
         "-- telemetry_admin: --set-up.",
         f"GRANT ALL ON {database}.* TO telemetry_admin;",
-        "-- A team that sees only its project, here x: a user team_x beside telemetry_page, and on each table",
-        "-- with a project a policy. Without a policy for the other users they would see nothing any more.",
+        *(
+            f"GRANT SELECT ON system.{table} TO telemetry_admin;"
+            for table in ("clusters", "columns", "macros")
+        ),
+        "-- A team that sees only its project, here x: a user for its dashboard, and on each table a policy.",
+        "-- Without a policy for the other users they would see nothing any more.",
+        "-- No policy limits what is inserted: with INSERT on labels a team could rename and hide runs of others.",
+        "CREATE USER IF NOT EXISTS team_x IDENTIFIED BY '...';",
+        *(
+            f"GRANT SELECT ON {table} TO team_x;"
+            for table in on(*(name for name in tables if name != "shippers"))
+        ),
+        f"GRANT SELECT ON {database}.{_ABOUT} TO team_x;",
         *(
             line
             for name in (*(table.name for table in _TABLES if "project" in table.columns), "commits")
             for table in on(name)
-            for line in _policies(database, name, table)
+            for line in _policies(name, table)
         ),
     ]
     if cluster is not None:
@@ -330,11 +378,11 @@ def grants(database: str, cluster: str | None) -> str:
     return "\n".join(lines)
 
 
-def _policies(database: str, name: str, table: str) -> Iterator[str]:
+def _policies(name: str, table: str) -> Iterator[str]:
+    # All of a run is on one shard: a part of a table needs only the part of `runs` beside it.
+    runs = table.replace("commits", "runs")
     owned = (
-        f"run_id IN (SELECT run_id FROM {database}.runs WHERE project = 'x')"
-        if name == "commits"
-        else "project = 'x'"
+        f"run_id IN (SELECT run_id FROM {runs} WHERE project = 'x')" if name == "commits" else "project = 'x'"
     )
     policy = table.rpartition(".")[2]
     yield f"CREATE ROW POLICY IF NOT EXISTS {policy}_of_x ON {table} USING {owned} TO team_x;"
@@ -344,24 +392,70 @@ def _policies(database: str, name: str, table: str) -> Iterator[str]:
 _UNKNOWN_TABLE: Final = 60
 
 
-def _found_version(engine: Engine) -> int | None:
+def _tables(engine: Engine) -> Tables | None:
     try:
-        found = engine.rows(f"SELECT version FROM {_ABOUT}", "UInt32")
+        answer = engine.query(f"SELECT *, version() AS engine_version FROM {_ABOUT} FORMAT JSONEachRow")
+        # What a later version adds is not for this one; what an earlier one lacks has its default.
+        found = {"oldest": None, **json.loads(answer)}
+        known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
         raise
-    return int(found[0][0])
+    except (ValueError, TypeError) as error:
+        raise EngineError(f"{engine.address} gave an answer of another form than asked for") from error
+    return Tables(
+        **{**known, "cluster": found["cluster"] or None, "oldest": found["oldest"] or found["version"]}
+    )
 
 
-def _require_ours(version: int, address: Address) -> None:
-    if version == VERSION:
-        return
-    what = "upgrade this program" if version > VERSION else "run `telemetry ship --set-up` of this version"
-    raise SchemaError(
-        f"the tables of the database {address.database} have version {version} and this program writes "
+def _other_version(found: Tables, address: Address) -> SchemaError:
+    what = (
+        "upgrade this program" if found.version > VERSION else "run `telemetry ship --set-up` of this version"
+    )
+    return SchemaError(
+        f"the tables of the database {address.database} have version {found.version} and this program writes "
         f"version {VERSION}: {what}"
     )
+
+
+def _require_same_layout(found: Tables, cluster: str | None, quorum: int, address: Address) -> None:
+    if found.version > VERSION:
+        raise _other_version(found, address)
+    if found.cluster != cluster:
+        where = f"on the cluster {found.cluster}" if found.cluster else "not on a cluster"
+        raise SchemaError(
+            f"the tables of the database {address.database} are {where}; only a new database can be different"
+        )
+    if found.quorum != quorum:
+        how = f"with --replicas {found.quorum}" if found.quorum else "without --replicas"
+        raise SchemaError(
+            f"the tables of the database {address.database} were made {how}; only a new database can be different"
+        )
+
+
+def _add_columns(engine: Engine, cluster: str | None, *, is_modern: bool) -> None:
+    """Add the columns that this version has more than the tables; their part first, then the table over all parts."""
+    rows = engine.rows(
+        f"SELECT table, name FROM system.columns WHERE database = {quote(engine.address.database)}",
+        *("String", "String"),
+    )
+    known = set(rows)
+    for table in _TABLES:
+        for name in (table.name,) if cluster is None else (f"{table.name}_local", table.name):
+            for column in _split(_columns(table, is_modern=is_modern)):
+                if (name, column.split()[0]) not in known:
+                    unless = "IF NOT EXISTS " if is_modern else ""
+                    engine.query(f"ALTER TABLE {name} ADD COLUMN {unless}{column}")
+
+
+def _require_macros(engine: Engine, host: tuple[str, int]) -> None:
+    found = {name for (name,) in engine.rows("SELECT macro FROM system.macros", "String")}
+    if missing := [name for name in ("shard", "replica") if name not in found]:
+        raise SchemaError(
+            f"{host[0]}:{host[1]} has no macro {' and no macro '.join(missing)}; "
+            "see <macros> in the configuration of each replica"
+        )
 
 
 def _require_cluster(engine: Engine, cluster: str, host: tuple[str, int]) -> None:
@@ -372,16 +466,29 @@ def _require_cluster(engine: Engine, cluster: str, host: tuple[str, int]) -> Non
         )
 
 
-def _create(table: _Table, local: str, *, is_modern: bool, keep_days: int) -> str:
-    columns = table.columns.replace("{LC}", "LowCardinality(String)" if is_modern else "String")
-    if not is_modern:
-        columns = re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)", "", columns)
+def _create(table: _Table, local: str, database: str, tables: Tables, *, is_modern: bool) -> str:
+    keep_days = tables.keep_days
     expiry = f"TTL created + INTERVAL {keep_days} DAY " if table.expires and keep_days else ""
+    engine = table.engine
+    if tables.quorum:
+        name, _, version = engine.rstrip(")").partition("(")
+        shared = f"'/telemetry/{database}/{{shard}}/{table.name}', '{{replica}}'"
+        engine = f"Replicated{name}({shared}{', ' if version else ''}{version})"
     return (
-        f"CREATE TABLE IF NOT EXISTS {table.name}{local} ({columns}) ENGINE = {table.engine} "
-        f"PARTITION BY {table.partition} ORDER BY {table.key} {expiry}"
+        f"CREATE TABLE IF NOT EXISTS {table.name}{local} ({_columns(table, is_modern=is_modern)}) "
+        f"ENGINE = {engine} PARTITION BY {table.partition} ORDER BY {table.key} {expiry}"
         f"SETTINGS index_granularity = {table.granularity}"
     )
+
+
+def _columns(table: _Table, *, is_modern: bool) -> str:
+    columns = table.columns.replace("{LC}", "LowCardinality(String)" if is_modern else "String")
+    return columns if is_modern else re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)", "", columns)
+
+
+def _split(columns: str) -> list[str]:
+    """Return the declarations in a list of columns: its commas outside of parentheses separate them."""
+    return [part.strip() for part in re.split(r",(?![^()]*(?:\([^()]*\)[^()]*)*\))", columns)]
 
 
 def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:

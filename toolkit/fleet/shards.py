@@ -45,10 +45,15 @@ class Shards:
             self._ends = list(accumulate(weight for _, weight in weights))
             numbers = [number for number, _ in weights]
             hosts = _hosts_by_shard(engine, cluster, numbers)
-            self.engines = [
-                Engine(replace(engine.address, hosts=tuple(hosts[number])), suffix=LOCAL) if hosts else engine
-                for number in numbers
-            ]
+            if hosts:
+                self.engines = [
+                    Engine(replace(engine.address, hosts=tuple(hosts[number])), suffix=LOCAL)
+                    for number in numbers
+                ]
+                for one in self.engines:
+                    one.insert_settings.update(engine.insert_settings)
+            else:
+                self.engines = [engine] * len(numbers)
 
     def of(self, run_ids: Iterable[str]) -> dict[str, int]:
         """Return the shard of each run, counted from 0.

@@ -65,9 +65,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
     )
     parser.add_argument(
+        "--replicas",
+        metavar="QUORUM",
+        nargs="?",
+        type=_positive,
+        const=2,
+        default=0,
+        help="with --set-up --cluster: the hosts of a shard are replicas, and an insert succeeds once QUORUM of them "
+        "have it (default: 2)",
+    )
+    parser.add_argument(
         "--keep-days",
         metavar="DAYS",
-        type=_days,
+        type=_positive,
         default=0,
         help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
     )
@@ -99,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             return refuse("--to is missing: which engine to ship to, clickhouse://USER@HOST:PORT/DATABASE")
         address = chosen_engine(args)
         if args.set_up:
-            return _set_up(address, args.cluster, args.keep_days)
+            return _set_up(address, args.cluster, args.keep_days, args.replicas)
         _require_folders(folders)
         if args.status:
             return _status(address, folders)
@@ -124,15 +134,15 @@ def _archive(folders: list[Path], args: argparse.Namespace) -> int:
     return 1 if done.failed else 0
 
 
-def _days(text: str) -> int:
-    days = int(text)
-    if days < 1:
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
         raise ValueError
-    return days
+    return number
 
 
-def _set_up(address: Address, cluster: str | None, keep_days: int) -> int:
-    for line in set_up(address, cluster, keep_days):
+def _set_up(address: Address, cluster: str | None, keep_days: int, quorum: int) -> int:
+    for line in set_up(address, cluster, keep_days, quorum):
         print(printable(line))
     print(f"\n-- What an administrator runs next:\n{grants(address.database, cluster)}")
     return 0
