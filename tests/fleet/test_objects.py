@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 
 import pytest
 
+from dashboard import launcher
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.run_store import Refused
+from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
 from tests.fleet.shipped_runs import id_of, make_run, step_line, write
@@ -169,7 +173,7 @@ def test_hostile_paths_are_neither_read_nor_written_outside(engine, ask, logs, s
     shipped = ship_with(engine, shared, logs, say=said.append)
 
     assert list(stored_of(ask, folder)) == ["fine.png"]
-    assert shipped.objects.totals.waiting == 0
+    assert not shipped.objects.is_behind
     assert any("more than the limit of 20,000,000" in line for line in said)
     # Rows of someone who may write to the engine: names that lead elsewhere, and hashes that are none.
     (shared.folder / "objects" / "x").write_text("not a hash")
@@ -224,6 +228,55 @@ def test_an_invalid_place_is_one_sentence_without_a_secret(place, endpoint, reas
     assert SECRET not in str(caught.value)
 
 
+def test_a_dashboard_that_cannot_use_the_place_says_why(capsys):
+    with pytest.raises(SystemExit):
+        launcher.parse_options(["--objects", "s3://bucket"])
+    assert "--objects and --objects-endpoint need --store" in capsys.readouterr().err
+    store = ["--store", "clickhouse://127.0.0.1:1/telemetry"]
+    for place, reason in (("s4://bucket", "use s3://BUCKET/PREFIX"), ("file://x", "with three slashes")):
+        with pytest.raises(launcher.LaunchError, match=f"--objects: .*{reason}"):
+            launcher.prepare(launcher.parse_options([*store, "--objects", place]))
+    endpoint = "https://s3.example:9000"
+    chosen = launcher.parse_options(
+        [*store, "--objects", "s3://b-1/x", "--objects-endpoint", endpoint]
+    ).settings
+    assert DashboardSettings.from_environment(chosen.to_environment()).engine == chosen.engine
+    assert (chosen.engine.objects, chosen.engine.objects_endpoint) == ("s3://b-1/x", endpoint)
+    assert launcher.parse_options([*store, "--objects", "none"]).settings.engine.objects is None
+
+
+@in_make_faults
+@pytest.mark.skipif(find_spec("streamlit") is None, reason="streamlit is not installed")
+def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(one_engine, logs, shared, monkeypatch):
+    from PIL import Image
+
+    from dashboard import session
+    from tests.dashboard.views.pages import is_well, open_page, said
+
+    image = io.BytesIO()
+    Image.new("RGB", (300, 300), (200, 30, 30)).save(image, "PNG")
+    folder = make_run(logs, "pictures")
+    add_sample(folder, "samples/red.png", image.getvalue())
+    add_sample(folder, "samples/words.txt", b"what the model said")
+    add_sample(folder, "samples/gone.png")
+    (folder / "samples" / "gone.png").unlink()
+    ship_with(one_engine, shared, logs)
+    settings = DashboardSettings(
+        engine=EngineSettings(url=str(one_engine.address()), objects=f"file://{shared.folder}")
+    )
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    session._store.clear()
+    try:
+        tab = open_page("samples", id_of(folder))
+        assert is_well(tab)
+        assert len(tab.image) == 1
+        assert "what the model said" in [block.value for block in tab.code]
+        assert "was not shipped; it is on" in said(tab)
+    finally:
+        session._store.clear()
+
+
 def test_a_folder_that_is_not_mounted_is_waited_for(one_engine, logs, shared, monkeypatch):
     monkeypatch.setattr(backoff, "FIRST_S", 0.0)
     folder = make_run(logs, "unmounted")
@@ -233,13 +286,14 @@ def test_a_folder_that_is_not_mounted_is_waited_for(one_engine, logs, shared, mo
     shipped = ship_with(one_engine, shared, logs, say=said.append)
 
     assert shipped.objects.totals.waiting == 1
+    assert shipped.objects.is_behind
     assert shipped.behind == 0
     assert shipped.objects.totals.last_error == said[-1]
     assert said[-1] == f"the folder {shared.folder} is missing; make or mount it"
     assert said[-1] in shipped._last_error()
     shared.folder.mkdir()
     shipped.objects.ship_all()
-    assert (shipped.objects.totals.waiting, shipped.objects.totals.last_error) == (0, "")
+    assert (shipped.objects.is_behind, shipped.objects.totals.last_error) == (False, "")
     assert (shared.folder / "objects").is_dir()
 
 

@@ -230,6 +230,13 @@ class ObjectShipper:
         self._round()
         self._count_waiting()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether files wait, or the store or the engine did not answer; refused files do not count."""
+        return bool(self.totals.waiting) or any(
+            backoff.reason is not None for backoff in self._backoffs.values()
+        )
+
     # ------------------------------------------------------------ its thread
 
     def _work(self) -> None:

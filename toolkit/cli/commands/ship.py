@@ -187,8 +187,8 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
         print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
         if objects is not None:
             print(f"{objects.totals.stored} other files stored, {objects.totals.waiting} wait")
-        is_incomplete = objects is not None and (objects.totals.waiting or objects.totals.errors)
-        return 1 if is_incomplete or any(file.problem for file in shipper.files) else 0
+        is_behind = objects is not None and objects.is_behind
+        return 1 if is_behind or any(file.problem for file in shipper.files) else 0
     stop = threading.Event()
     _stop_on_signal(stop)
     server = _metrics_server(args.metrics) if args.metrics else None
