@@ -46,7 +46,7 @@ class S3Server:
             for name, actions in _KEYS.items()
         ]
         (folder / "s3.json").write_text(json.dumps({"identities": identities}))
-        self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+        self._ports: dict[str, int] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,11 +83,28 @@ class S3Server:
         return sorted(found.path for found in self.files().get_file_info(where) if found.is_file)
 
     def start(self) -> None:
+        """Start it; again on the same ports, if it was started before."""
+        if self.process is not None:
+            return self._start()
+        for tries_left in (2, 1, 0):
+            self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+            try:
+                return self._start()
+            except AssertionError:
+                # Another process may have taken one of the ports.
+                self.stop()
+                if not tries_left:
+                    raise
+        return None
+
+    def _start(self) -> None:
         self.process = subprocess.Popen(
             [
                 *(self._program, "server", f"-dir={self.folder}/data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
                 *("-filer", "-s3", f"-s3.config={self.folder}/s3.json", "-volume.max=20"),
                 *("-master.volumeSizeLimitMB=64", "-master.telemetry=false"),
+                # These have ports of their own.
+                *("-s3.port.iceberg=0", "-s3.port.lance=0"),
                 *(f"{name}={port}" for name, port in self._ports.items()),
             ],
             cwd=self.folder,
@@ -101,6 +118,9 @@ class S3Server:
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait()
+            for name, port in self._ports.items():
+                # Killed, it leaves its sockets behind.
+                Path(f"/tmp/seaweedfs-{name[1:].partition('.')[0]}-{port}.sock").unlink(missing_ok=True)
 
     def _takes_files(self) -> bool:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from dashboard.data.run_store import Refused
 from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
-from tests.fleet.shipped_runs import id_of, make_run, step_line, write
+from tests.fleet.shipped_runs import append, id_of, make_run, step_line, write
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.cli.main import main
@@ -60,11 +61,10 @@ def add_sample(folder, path, data=PNG, step=0):
     write(folder, sample_line(step, path))
 
 
-def ship_with(engine, store, *places, say=None):
+def ship_with(engine, store, *places, say=None, node=None):
     """Ship what is there now, by a shipper of its own."""
-    started = Shipper(
-        Engine(engine.address()), places, objects=ObjectShipper(engine.address(), store, say=say), say=say
-    )
+    objects = ObjectShipper(engine.address(), store, say=say)
+    started = Shipper(Engine(engine.address()), places, objects=objects, say=say, node=node)
     started.start()
     started.ship_all()
     return started
@@ -134,6 +134,26 @@ def test_a_changed_file_replaces_the_one_before_and_a_lost_one_is_stored_again(e
     shipped.verify()
     shipped.ship_all()
     assert (shared.folder / after.name).read_bytes() == b"second"
+
+
+def test_an_older_copy_on_another_node_does_not_replace_a_file(one_engine, ask, logs, shared, tmp_path):
+    folder = make_run(logs, "run")
+    add_sample(folder, "samples/a.png", step=30)
+    copy = shutil.copytree(folder, tmp_path / "copies" / "run")
+    append(folder, range(40, 50))
+    (copy / "metrics.jsonl").write_bytes(
+        (copy / "metrics.jsonl").read_bytes() + sample_line(31, "samples/a.png")
+    )
+    (copy / "samples" / "a.png").write_bytes(b"another")
+    ship_with(one_engine, shared, logs, node="first")
+    said = []
+
+    older = ship_with(one_engine, shared, copy.parent, node="second", say=said.append)
+    older.verify()
+    older.objects.ship_all()
+
+    assert any("not shipped" in line for line in said)
+    assert stored_of(ask, folder)["samples/a.png"].sha256 == hashlib.sha256(PNG).hexdigest()
 
 
 def test_content_that_is_missing_or_wrong_is_refused_with_the_reason(one_engine, ask, logs, shared, tmp_path):

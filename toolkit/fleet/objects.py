@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from toolkit.fleet.address import Address
-from toolkit.fleet.backoff import Backoff
-from toolkit.fleet.engine import Engine, EngineError, quote
+from toolkit.fleet.backoff import Backoff, Failures
+from toolkit.fleet.engine import Engine, EngineError, chunks, quote
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import require_tables
@@ -34,11 +34,9 @@ MAX_BYTES: Final = 20_000_000
 """Larger files stay on their node; a page would not show them either."""
 
 EVERY_S: Final = 2.0
-_AT_ONCE: Final = 200
 _ROWS_AT_ONCE: Final = 100
 _TRIES: Final = 8
 """How often a file is looked for that is missing: two minutes, then again when the run is verified."""
-_MOST_SAID: Final = 1_000
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _OWN_NAMES: Final = frozenset({CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS})
 _NOT_ON_WINDOWS: Final = re.compile(r'[\\:*?"<>|]')
@@ -82,8 +80,8 @@ def stored_objects(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str
     """
     ids = list(run_ids)
     found: dict[str, dict[str, StoredObject]] = {run_id: {} for run_id in ids}
-    for begin in range(0, len(ids), _AT_ONCE):
-        some = ", ".join(map(quote, ids[begin : begin + _AT_ONCE]))
+    for chunk in chunks(ids):
+        some = ", ".join(map(quote, chunk))
         rows = engine.iterate(
             "SELECT run_id, path, argMax(sha256, version), argMax(bytes, version), max(version) AS newest "
             f"FROM {engine.table('objects')} WHERE run_id IN ({some}) GROUP BY run_id, path ORDER BY path",
@@ -122,8 +120,8 @@ def pointed_paths(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str,
     ids = list(run_ids)
     found: dict[str, dict[str, None]] = {run_id: {} for run_id in ids}
     events = ", ".join(quote(event) for event in sorted(FILE_EVENTS))
-    for begin in range(0, len(ids), _AT_ONCE):
-        some = ", ".join(map(quote, ids[begin : begin + _AT_ONCE]))
+    for chunk in chunks(ids):
+        some = ", ".join(map(quote, chunk))
         for run_id, line in engine.iterate(
             f"SELECT run_id, line FROM {engine.table('records')} WHERE run_id IN ({some}) AND event IN ({events})",
             "String",
@@ -148,17 +146,14 @@ def missing_objects(engine: Engine, run_ids: Sequence[str]) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class ObjectTotals:
-    """What was done since the start."""
+class ObjectTotals(Failures):
+    """What was done since the start; `last_error` is empty once the store or the engine answers again."""
 
     stored: int = 0
     """Files that are in the store, with a row in the engine."""
     bytes: int = 0
     """Bytes that were sent to the store."""
-    errors: int = 0
     waiting: int = 0
-    last_error: str = ""
-    """Why files wait, or the last one was refused; empty once the store or the engine answers again."""
 
 
 @dataclass(slots=True)
@@ -196,7 +191,6 @@ class ObjectShipper:
         self._rows: list[_Row] = []
         self._backoffs: dict[int | None, Backoff] = {}
         self._say = say
-        self._said: set[str] = set()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -388,11 +382,7 @@ class ObjectShipper:
         self.totals.waiting = sum(len(run.waiting) for run in self._runs.values()) + len(self._rows)
 
     def _failure(self, reason: str) -> None:
-        self.totals.errors += 1
-        self.totals.last_error = reason
-        if self._say is not None and reason not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(reason)
-            self._say(reason)
+        self.totals.add(reason, self._say)
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -6,7 +6,6 @@ have been taken is sent again: the same lines make the same rows, which replace 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,7 @@ from typing import Final
 
 from toolkit.core.ranks import node_name
 from toolkit.fleet import run_rows
-from toolkit.fleet.backoff import Backoff
+from toolkit.fleet.backoff import Backoff, Failures
 from toolkit.fleet.commits import (
     Commit,
     FileKey,
@@ -60,8 +59,6 @@ _REQUESTS: Final = -2
 _COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
 _REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
-_RECENT_S: Final = 300.0
-_MOST_SAID: Final = 10_000
 _MOST_MOVES: Final = 3
 """How often a file goes back and forth between shippers within a session."""
 _LAST_GENERATION: Final = 2**16 - 1
@@ -77,20 +74,11 @@ class _Batch:
 
 
 @dataclass(slots=True)
-class Totals:
+class Totals(Failures):
     """What a shipper has done since it started."""
 
     lines: int = 0
     batches: int = 0
-    errors: int = 0
-    last_error: str = ""
-    failed_at: float = -math.inf
-    """When that was, by the monotonic clock."""
-
-    @property
-    def recent_error(self) -> str:
-        """The last failure if it is not over: what goes on failing is tried again within minutes."""
-        return self.last_error if time.monotonic() - self.failed_at < _RECENT_S else ""
 
 
 class Shipper:
@@ -114,7 +102,6 @@ class Shipper:
         self.totals = Totals()
         self._watch = Watch(places, self.node, assign=self._assign, failure=self._failure)
         self._say = say
-        self._said: set[str] = set()
         self._shards: Shards | None = None
         self._backoffs: dict[int, Backoff] = {}
         self._held: dict[int, _Batch] = {}
@@ -255,9 +242,7 @@ class Shipper:
         is_recheck = time.monotonic() >= self._next_recheck.get(shard, 0.0)
         asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
         if asked:
-            new = [run for run in asked if not run.report.is_known]
             run_rows.ask(engine, [(run.report, run.found) for run in asked])
-            self._add_objects(new)
         opened = []
         if is_recheck:
             for file in self._of(shard):
@@ -277,14 +262,16 @@ class Shipper:
             if checked > _CRC_AT_ONCE:
                 break
             checked += self._resume(file, commits.get(file.key))
+        self._add_objects((*asked, *(file.run for file in unknown)))
         if is_recheck:
             self._next_recheck[shard] = time.monotonic() + _RECHECK_S
 
     def _add_objects(self, runs: Iterable[ShippedRun]) -> None:
+        """Let the files of runs be stored that this shipper speaks for."""
         if self.objects is not None:
             for run in runs:
                 # A part of a run on another node may have other files of the same names.
-                if not (run.found.is_part or run.copies or self._is_left_alone(run)):
+                if run.is_listed and not run.found.is_part and not self._is_left_alone(run):
                     self.objects.add_run(run.found.key, run.found.folder, run.shard)
 
     def _resume(self, file: ShippedFile, found: Commit | None) -> int:
@@ -406,7 +393,7 @@ class Shipper:
         except OSError as error:
             self._problem(file, error)
         files, tail.files = tail.files, []
-        if files and self.objects is not None and not file.run.found.is_part:
+        if files and self.objects is not None and file.run.is_listed and not file.run.found.is_part:
             self.objects.add_files(file.key[0], files)
         position = tail.position
         if position.end == begin and file.has_begun:
@@ -542,17 +529,11 @@ class Shipper:
         self._failure(f"{file.path}: {file.problem}")
 
     def _last_error(self) -> str:
-        of_objects = self.objects.totals.last_error if self.objects is not None else ""
+        of_objects = self.objects.totals.recent_error if self.objects is not None else ""
         return "; ".join(filter(None, (of_objects, self.totals.recent_error)))
 
     def _failure(self, reason: str) -> None:
-        self.totals.errors += 1
-        self.totals.last_error, self.totals.failed_at = reason, time.monotonic()
-        if len(self._said) >= _MOST_SAID:
-            self._said.clear()
-        if reason not in self._said and self._say is not None:
-            self._said.add(reason)
-            self._say(reason)
+        self.totals.add(reason, self._say)
 
 
 def _nothing_of(file: ShippedFile) -> Commit:
