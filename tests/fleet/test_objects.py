@@ -353,9 +353,8 @@ def test_files_on_s3_from_the_command_to_the_page(one_engine, s3, logs, tmp_path
 
 
 def committed(ask, folder):
-    return max(
-        end for (end,) in ask.rows(f"SELECT end FROM commits WHERE run_id = {quote(id_of(folder))}", "UInt64")
-    )
+    rows = ask.rows(f"SELECT end FROM commits WHERE run_id = {quote(id_of(folder))}", "UInt64")
+    return max((end for (end,) in rows), default=0)
 
 
 @in_make_faults
