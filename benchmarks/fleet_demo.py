@@ -94,10 +94,13 @@ class Demo:
         set_up(address, cluster.cluster)
         hosts = ",".join(f"{host}:{number}" for host, number in address.hosts)
         self._address = f"clickhouse://{hosts}/{address.database}"
+        shared = self.folder / "shared"
+        shared.mkdir()
+        ship = ("-m", "toolkit.cli.main", "ship", "logs", "--to", self._address, "--objects", shared.as_uri())
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)
-            self._run(node, "-m", "toolkit.cli.main", "ship", "logs", "--to", self._address)
-        settings = DashboardSettings(engine=EngineSettings(url=self._address))
+            self._run(node, *ship)
+        settings = DashboardSettings(engine=EngineSettings(url=self._address, objects=shared.as_uri()))
         return prepare(LaunchOptions(settings=settings, port=port))
 
     def serve(self, prepared: PreparedDashboard, *, runs: int, trains: bool) -> None:
