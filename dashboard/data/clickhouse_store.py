@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +20,7 @@ from dashboard.data.engine_runs import EngineRun, EngineRuns
 from dashboard.data.engine_source import Commits, EngineSource, KeptLines
 from dashboard.data.formatting import clean
 from dashboard.data.run_listing import now
-from dashboard.data.run_search import Word, page_of, parse, select_runs
+from dashboard.data.run_search import Word, list_of, parse
 from dashboard.data.run_store import (
     CacheState,
     Delivery,
@@ -100,20 +100,10 @@ class ClickHouseStore(StoreQueries):
             problem = self._link.problem or clean(str(error))
         moment = self._runs.engine_time
         cards = [run.card(moment) for run in runs.values() if not run.is_deleted]
-        cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
-        found = select_runs(cards, query, now()) if query != RunQuery() else cards
-        page, shown = page_of(found, query)
         place = str(self._link.address)
         problem = self._runs.problem or problem
-        return RunList(
-            cards=tuple(shown),
-            places=(place,),
-            matching=len(found),
-            page=page,
-            statuses=Counter(card.status.name for card in cards if not card.archived),
-            archived_statuses=Counter(card.status.name for card in cards if card.archived),
-            tags=tuple(sorted({tag for card in cards for tag in card.tags})),
-            projects=tuple(sorted({card.project for card in cards if card.project})),
+        return replace(
+            list_of(cards, query, now(), (place,)),
             problems=(problem,) if problem is not None else (),
             is_stale=problem is not None,
             truncated=(place,) if self._runs.is_truncated else (),

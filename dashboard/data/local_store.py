@@ -7,8 +7,8 @@ import functools
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource
 from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start
 from dashboard.data.run_log import RunLog
-from dashboard.data.run_search import page_of, select_runs
+from dashboard.data.run_search import list_of
 from dashboard.data.run_store import (
     CacheState,
     Health,
@@ -91,22 +91,8 @@ class LocalStore(StoreQueries):
             cards = [card_of(found, moment) for found in self._runs.values()]
             problems, read_ms = self._problems, self._scan_ms
             truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
-        cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
-        found = select_runs(cards, query, moment) if query != RunQuery() else cards
-        page, shown = page_of(found, query)
-        return RunList(
-            cards=tuple(shown),
-            places=self._places,
-            matching=len(found),
-            page=page,
-            statuses=Counter(card.status.name for card in cards if not card.archived),
-            archived_statuses=Counter(card.status.name for card in cards if card.archived),
-            tags=tuple(sorted({tag for card in cards for tag in card.tags})),
-            projects=tuple(sorted({card.project for card in cards if card.project})),
-            problems=problems,
-            truncated=truncated,
-            read_ms=read_ms,
-        )
+        listed = list_of(cards, query, moment, self._places)
+        return replace(listed, problems=problems, truncated=truncated, read_ms=read_ms)
 
     def _scan(self, *, again: bool = False) -> None:
         began = time.perf_counter()

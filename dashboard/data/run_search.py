@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from dashboard.data.run_store import STARTING, UNREADABLE, RunCard, RunQuery, SortBy
+from dashboard.data.run_store import STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
 FIELDS = ("tag", "status", "project", "host")
@@ -123,6 +124,23 @@ def page_of(cards: Sequence[RunCard], query: RunQuery) -> tuple[int, Sequence[Ru
         return 1, ()
     number = max(1, min(query.page, -(-len(cards) // query.per_page)))
     return number, cards[(number - 1) * query.per_page : number * query.per_page]
+
+
+def list_of(cards: list[RunCard], query: RunQuery, now: float, places: tuple[str, ...]) -> RunList:
+    """Return the page of `cards`, all that there are in `places`, that `query` asks for at wall time `now`."""
+    cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
+    found = select_runs(cards, query, now) if query != RunQuery() else cards
+    page, shown = page_of(found, query)
+    return RunList(
+        cards=tuple(shown),
+        places=places,
+        matching=len(found),
+        page=page,
+        statuses=Counter(card.status.name for card in cards if not card.archived),
+        archived_statuses=Counter(card.status.name for card in cards if card.archived),
+        tags=tuple(sorted({tag for card in cards for tag in card.tags})),
+        projects=tuple(sorted({card.project for card in cards if card.project})),
+    )
 
 
 # Alternatives are tried in this order; together they match any text except whitespace.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.shipped import ShippedRun
 from toolkit.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
@@ -44,7 +44,6 @@ _ANSWER_WITHIN_S: Final = 600.0
 """A request in control.json, whoever wrote it, holds up the next one for at most this long."""
 CLOCK_NOISE_S: Final = 2.0
 """The engine's clock is known to a second: a smaller difference is ignored."""
-_AT_ONCE: Final = 200
 _EACH: Final = 100
 """Requests of one run that are looked at, the newest ones."""
 _BLOCK_BYTES: Final = 1024 * 1024
@@ -108,9 +107,8 @@ class Courier:
         if not live:
             return
         self._report(engine, list(live.values()))
-        ids = list(live)
-        for begin in range(0, len(ids), _AT_ONCE):
-            now, found = self._open_requests(engine, ids[begin : begin + _AT_ONCE])
+        for some in chunks(live):
+            now, found = self._open_requests(engine, some)
             for run_id, requests in found.items():
                 try:
                     self._deliver_next(engine, live[run_id], requests, now)
