@@ -21,7 +21,7 @@ from dashboard.data.run_listing import (
     now,
 )
 from dashboard.data.run_store import RunCard, RunQuery
-from toolkit.fleet.engine import EngineError, quote
+from toolkit.fleet.engine import EngineError, chunks, quote
 from toolkit.runfolder.end_record import ended_by
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
 from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest
@@ -223,14 +223,17 @@ class EngineRuns:
         Raises:
             EngineError: the engine does not answer.
         """
-        if not run_ids:
-            return {}
-        ids = ", ".join(map(quote, run_ids))
-        rows = self._link.rows(
-            f"SELECT run_id, trend FROM runs WHERE run_id IN ({ids}) ORDER BY run_id, version DESC LIMIT 1 BY run_id",
-            *("String", "Array(Float32)"),
-        )
-        return dict(rows)
+        found: dict[str, Sequence[float]] = {}
+        for some in chunks(run_ids):
+            ids = ", ".join(map(_text, some))
+            found.update(
+                self._link.rows(
+                    f"SELECT run_id, trend FROM runs WHERE run_id IN ({ids}) "
+                    "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
+                    *("String", "Array(Float32)"),
+                )
+            )
+        return found
 
     # ------------------------------------------------------------ asking
 

@@ -142,6 +142,17 @@ def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):
 
 
 @ON_ONE_ENGINE
+def test_a_page_of_runs_with_long_ids_has_its_trends(engine, logs):
+    folder = make_run(logs, "shown", 10)
+    ship(engine, logs)
+    store = ClickHouseStore(engine.address())
+
+    trends = store.trends([*(f"{number}-{'x' * 6_000}" for number in range(50)), id_of(folder)])
+
+    assert {key: len(trend) for key, trend in trends.items()} == {id_of(folder): 10}
+
+
+@ON_ONE_ENGINE
 def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
     folder = make_run(logs, "growing", 10)
     ship(engine, logs)
