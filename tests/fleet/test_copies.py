@@ -25,6 +25,7 @@ from toolkit.fleet import commits, pull, shipper
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.lag import lags_of
 from toolkit.fleet.last_values import metrics_text
+from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.layout import rank_file
 
@@ -141,6 +142,25 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(engine, ask, l
 
     assert one.files[0].problem is None
     assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+
+
+def test_an_engine_that_was_emptied_is_filled_again_while_the_shipper_runs(engine, logs):
+    address = engine.address("emptied")
+    set_up(address)
+    ask = Engine(address)
+    folder = make_run(logs, "kept on the node", 5)
+    one = Shipper(Engine(address), [logs])
+    one.start()
+    look_now(one)
+    for table in ("records", "points", "metrics", "commits"):
+        ask.query(f"TRUNCATE TABLE {table}")
+    append(folder, range(5, 8))
+
+    look_now(one)
+    found = newest_bytes(ask, id_of(folder))
+    ask.close()
+
+    assert found == record_bytes(folder)["metrics.jsonl"]
 
 
 def test_a_run_with_a_copy_of_one_of_its_ranks_is_listed_all_the_same(engine, ask, logs, tmp_path):

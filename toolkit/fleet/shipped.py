@@ -37,7 +37,7 @@ class ShippedFile:
         self.problem: str | None = None
         """Why it is not read until the engine is asked again, once a minute."""
         self.gen = 0
-        """The last generation that this shipper sent; 0 before that."""
+        """The last generation that this shipper sent or found to be the file; 0 before that."""
         self.rivals = 0
         """How often another shipper began a generation behind that one."""
         self.is_superseded = False

@@ -252,9 +252,7 @@ class Shipper:
         unknown = [file for file in self._of(shard) if file.is_unknown]
         commits = newest_commits(engine, {file.key[0] for file in (*unknown, *opened)})
         for file in opened:
-            found = commits.get(file.key)
-            if found is not None and file.tail is not None and found.gen > file.tail.gen:
-                # Another shipper began a generation: two of them must not write two.
+            if _is_outdated(file, commits.get(file.key)):
                 file.forget()
                 unknown.append(file)
         checked = 0
@@ -284,7 +282,9 @@ class Shipper:
         except OSError as error:
             self._problem(file, error)
             return 0
-        is_rival = not is_same and 0 < file.gen < found.gen
+        if is_same:
+            file.gen = found.gen
+        is_rival = 0 < file.gen < found.gen
         file.rivals += is_rival
         is_anothers = is_rival or found.node != self.node
         file.is_superseded = not is_same and is_anothers and self._is_older(file, found)
@@ -534,6 +534,20 @@ class Shipper:
 
     def _failure(self, reason: str) -> None:
         self.totals.add(reason, self._say)
+
+
+def _is_outdated(file: ShippedFile, found: Commit | None) -> bool:
+    """Return whether the engine has less than was sent, or another shipper began a generation."""
+    known = file.commit
+    if known is None:
+        return False
+    if not file.has_begun:
+        return found is not None and found.gen >= known.gen
+    if found is None:
+        # It was emptied.
+        return known.end > 0
+    # Two shippers must not write two generations.
+    return found.gen > known.gen or (found.gen == known.gen and found.end < known.end)
 
 
 def _nothing_of(file: ShippedFile) -> Commit:
