@@ -6,11 +6,9 @@ a small HTTP server, that of this process.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +22,6 @@ from tests.fleet.engines import NoEngine
 
 ENGINES: Final = ("18.16", "26.9")
 _VENVS: Final = ROOT / "build" / "peers"
-_REQUESTS: Final = "benchmarks.fleet_requests"
-"""From a request on a page to the run's answer, if it is there: it has `measure(name)`, which returns seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +78,34 @@ _LINES: Final = (
     _Line(text="trends of 100 runs for the list", figure="trends"),
     _Line(text="record to page, p50, by the clock", figure="to_page_p50_s", unit=" s"),
     _Line(text="record to page, p99, by the clock", figure="to_page_p99_s", limit=5.0, unit=" s"),
+    _Line(
+        text="request to answer on a page, p99, by the clock", figure="request_p99_s", limit=10.0, unit=" s"
+    ),
 )
 
 
 def build(options: Options) -> Report:
     """Write the runs, then fill and ask each engine and each peer."""
     plan = (
-        {"repeats": 5, "runs": 600, "live_s": 20, "records": 20_000, "ranks": 1024, "small": 52}
+        {
+            "repeats": 5,
+            "runs": 600,
+            "live_s": 20,
+            "requests": 2,
+            "records": 20_000,
+            "ranks": 1024,
+            "small": 52,
+        }
         if options.quick
-        else {"repeats": 20, "runs": 12_000, "live_s": 60, "records": 1_000_000, "ranks": 1024, "small": 64}
+        else {
+            "repeats": 20,
+            "runs": 12_000,
+            "live_s": 60,
+            "requests": 20,
+            "records": 1_000_000,
+            "ranks": 1024,
+            "small": 64,
+        }
     )
     engines: dict[str, dict[str, Any]] = {}
     peers: dict[str, dict[str, float]] = {}
@@ -107,10 +122,6 @@ def build(options: Options) -> Report:
                 engines[engine] = fleet_engine.measure(engine, logs, plan)
             except NoEngine as error:
                 notes.append(f"ClickHouse {engine}: not measured, {error}")
-                continue
-            if find_spec(_REQUESTS) is not None:
-                say(f"{engine}: requests")
-                engines[engine]["requests"] = importlib.import_module(_REQUESTS).measure(engine)
         for_peers = {
             "small": [str(path) for path in sorted(logs["small"].iterdir())[:50]],
             "large": str(large),

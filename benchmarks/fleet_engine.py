@@ -16,6 +16,7 @@ import psutil
 from benchmarks.child import ROOT
 from benchmarks.command import say
 from benchmarks.fleet_data import RANKED, SLOW_RANK, copy_runs
+from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.run_store import RunQuery
@@ -23,6 +24,7 @@ from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, set_up
+from toolkit.fleet.shards import Shards
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest
@@ -112,6 +114,7 @@ class _Trial:
             self._ranks,
             self._events,
             self._live,
+            self._requests,
         ):
             say(f"{self._engine.name}: {part.__name__.strip('_').replace('_', ' ')}")
             part()
@@ -170,8 +173,10 @@ class _Trial:
         tail.read(rows)
         first = rows.only([number < _SMALL_INSERT for number in range(len(rows))]).to_block()
         columns = tuple(column for column, _ in INBOX_COLUMNS)
+        shards = Shards(self._ask, self._engine.cluster)
+        own = shards.engines[shards.of([key.run_id])[key.run_id]]
         self._found["insert"] = self._meter.of(
-            lambda: self._ask.insert(INBOX, columns, first), self._plan["repeats"]
+            lambda: own.insert(INBOX, columns, first), self._plan["repeats"]
         )
 
     def _list(self) -> None:
@@ -251,6 +256,10 @@ class _Trial:
         self._found["to_page_p50_s"] = percentile(delays, 0.5)
         self._found["to_page_p99_s"] = percentile(delays, 0.99)
         self._found["to_page_count"] = len(delays)
+
+    def _requests(self) -> None:
+        found = request_to_answer(self._engine.address(), self._plan["requests"])
+        self._found["request_p50_s"], self._found["request_p99_s"] = found["p50_s"], found["p99_s"]
 
     def _follow(self, log_dir: Path, shipper: psutil.Process) -> list[float]:
         store = ClickHouseStore(self._engine.address(), patience_s=PATIENCE_S)

@@ -141,6 +141,7 @@ def _aim(work: Path, plan: dict[str, Any]) -> dict[str, float]:
     from aim import Repo, Run  # type: ignore[import-not-found,unused-ignore]
 
     repo = Repo.from_path(str(work / "aim"), init=True)
+    repo.structured_db.run_upgrades()
     hashes, values = [], 0
     began = time.process_time()
     for folder in plan["small"]:
@@ -151,6 +152,8 @@ def _aim(work: Path, plan: dict[str, Any]) -> dict[str, float]:
                 run.track(value, name=name, step=step)
                 values += 1
         run.close()
+        if not repo.list_all_runs() or not list(repo.iter_runs()):
+            raise SystemExit("it finds none of the runs that it has logged")
     found = {"value_us": (time.process_time() - began) / values * 1e6}
     found["bytes"] = _size(work) / (values / 8)
     large = Run(repo=repo, system_tracking_interval=None, capture_terminal_logs=False)

@@ -37,6 +37,8 @@ _OVERLAP_S: Final = 60
 """Rows may become visible a little after they were stamped, and shards have clocks of their own."""
 SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
+_CLOCK: Final = 2
+"""Marks the row with the engine's clock among those of labels, in which it is 0 or 1."""
 _END_BYTES: Final = 64 * 1024
 _ENDS_AT_ONCE: Final = 50
 _ENDS_EVERY_S: Final = 60.0
@@ -238,11 +240,10 @@ class EngineRuns:
     # ------------------------------------------------------------ asking
 
     def _look(self) -> None:
-        engine_time = int(self._link.rows("SELECT toUInt32(now())", "UInt32")[0][0])
-        self.clock_ahead_s = time.time() - engine_time - 0.5
         is_whole = time.monotonic() - self._all_at > _ALL_EVERY_S
         since = 0 if is_whole else self._engine_time - _OVERLAP_S
-        self._look_at_labels(is_whole=is_whole)
+        engine_time = self._look_at_labels(is_whole=is_whole)
+        self.clock_ahead_s = time.time() - engine_time - 0.5
         if is_whole:
             rows = [] if self.is_truncated else self._ask_for_newest(f"LIMIT {MAX_RUNS + 1}")
             if self.is_truncated or len(rows) > MAX_RUNS:
@@ -277,21 +278,28 @@ class EngineRuns:
             *_RUN_TYPES,
         )
 
-    def _look_at_labels(self, *, is_whole: bool) -> None:
+    def _look_at_labels(self, *, is_whole: bool) -> int:
+        """Take the labels that changed; return the engine's clock, which the same question asks for."""
         # Versions are clocks of those who wrote them: an old one may be new, and one far ahead must not hide the next.
         since = min(self._labels_since, self._engine_time * 1000) - 86_400_000
         which = "" if is_whole else f"WHERE version >= {max(0, since)} "
         rows = self._link.rows(
-            f"SELECT run_id, max(version), argMax(labels, version), argMax(deleted, version) FROM labels {which}"
-            "GROUP BY run_id",
+            f"SELECT '' AS run, toUInt64(toUInt32(now())) AS newest, '' AS text, toUInt8({_CLOCK}) AS kind UNION ALL "
+            "SELECT run_id AS run, max(version) AS newest, argMax(labels, version) AS text, "
+            f"argMax(deleted, version) AS kind FROM labels {which}GROUP BY run_id",
             *("String", "UInt64", "Bytes", "UInt8"),
         )
+        engine_time = 0
         for run_id, version, data, deleted in rows:
+            if deleted == _CLOCK:
+                engine_time = version
+                continue
             self._labels_since = max(self._labels_since, version)
             if version > self._labels.get(run_id, (-1,))[0]:
                 self._labels[run_id] = (version, data, bool(deleted))
                 if run_id in self._runs:
                     self._label(self._runs[run_id])
+        return engine_time
 
     def _take(self, rows: Iterable[tuple[Any, ...]]) -> list[EngineRun]:
         found = []

@@ -86,7 +86,7 @@ def _filters(runs: RunList) -> RunQuery:
             selection_mode="multi",
             key="status",
             bind="query-params",
-            format_func=lambda name: f"{BADGES[name][0]} {counts[name]}",
+            format_func=lambda name: f"{BADGES[name][0]} {counts[name]:,}",
             label_visibility="collapsed",
             width="content",
         )

@@ -52,7 +52,7 @@ def _started_with() -> None:
 
 
 def _engine(state: StoreState) -> None:
-    st.caption(f"Version {md(state.version or 'unknown')}. Set at startup with `--store`.")
+    st.caption(f"{md(state.version or 'The version is not known')}. Set at startup with `--store`.")
     if not state.feeds:
         st.caption("No node has sent records yet.")
         return
@@ -105,7 +105,9 @@ def _trash() -> None:
     st.markdown("**Trash**")
     trashed = store.trash()
     if not trashed:
-        st.caption("The trash is empty. Deleted runs stay here until you empty it.")
+        is_engine = store.state().kind == "engine"
+        until = "you show them again" if is_engine else "you empty it"
+        st.caption(f"The trash is empty. Deleted runs stay here until {until}.")
         return
     st.dataframe(
         pd.DataFrame(

@@ -77,7 +77,9 @@ def look_now(store, key):
     store.refresh(key, wait_s=PATIENCE_S)
 
 
-def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs):
+@pytest.mark.parametrize("few", [400_000, 0], ids=["added up here", "by the engine"])
+def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs, monkeypatch, few):
+    monkeypatch.setattr("dashboard.data.engine_rank_grid._FEW_POINTS", few)
     folder = make_run(logs, "ranked", lines=40)
     for rank in (1, 2):
         append(folder, range(40), rank=rank, sec_per_step=0.1 * rank)
