@@ -147,6 +147,9 @@ class MemoryStore:
         self.card(key)
         return self.health
 
+    def refresh_all(self, keys, *, wait_s=2.0):
+        return [self.refresh(key, wait_s=wait_s) for key in keys]
+
     def metrics(self, key, *, rank=0):
         return [
             MetricInfo(
