@@ -98,7 +98,7 @@ class Courier:
         self._version = 0
 
     def deliver(self, engine: Engine, runs: Iterable[ShippedRun]) -> None:
-        """Deliver the next request to each live run of `runs`, all of them on one shard, that waits for none.
+        """Deliver the next request to each live run of `runs` that has answered the last; all are on one shard.
 
         Raises:
             EngineError: the engine did not answer.
@@ -163,7 +163,7 @@ class Courier:
     def _deliver_next(
         self, engine: Engine, run: ShippedRun, requests: Sequence[SignedRequest], now: float
     ) -> None:
-        """Deliver the oldest open request of a run, unless it has yet to answer one."""
+        """Deliver the oldest open request of a run, unless it still has to answer another."""
         known = self._known[run.found.key.run_id]
         answered = known.answers.read(run)
         signed = {_text(request.id): request for request in requests if self._is_signed(run, request)}
