@@ -59,11 +59,9 @@ def logs(tmp_path):
 
 
 _SHIPPING = (
-    "test_copies.py",
     "test_kills.py",
     "test_live.py",
     "test_refusals.py",
-    "test_reports.py",
     "test_shipping.py",
 )
 _DEPEND_ON_THE_ENGINE = (
