@@ -75,7 +75,8 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
 
 
 def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:
-    st.markdown(f"**{md(prompt, 300) or '(no prompt)'}** :gray[{count(len(found))} samples]")
+    samples = "1 sample" if len(found) == 1 else f"{count(len(found))} samples"
+    st.markdown(f"**{md(prompt, 300) or '(no prompt)'}** :gray[{samples}]")
     for cell, record in zip(_cells(columns), _spread(found, columns), strict=False):
         # One container per sample keeps its elements together in one cell.
         with cell, st.container():
