@@ -36,7 +36,7 @@ def load(data: bytes) -> dict[str, Any]:
     if len(data) > _LARGEST or data.count(b"*") > 1000:
         return {}
     try:
-        found = yaml.load(data, Loader=_Loader)  # noqa: S506 - made of SafeLoader
+        found = _Loader(data).get_single_data()
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return {}
     return {str(key): value for key, value in found.items()} if type(found) is dict else {}
