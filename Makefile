@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 CONFIG ?= config/examples/train_lora_tiny_cpu_with_telemetry.yaml
 ARGS ?=
-# Two for each core of a small machine: a test that waits for a process leaves its core to another.
-JOBS ?= 4
+# More than the cores of a small machine: a test that waits for a process leaves its core to another.
+# Each process collects every test first, so not many more.
+JOBS ?= 3
 MINUTES ?= 10
 CORPUS ?= ../shared/corpus
 
