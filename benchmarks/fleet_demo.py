@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -96,11 +97,17 @@ class Demo:
         self._address = f"clickhouse://{hosts}/{address.database}"
         shared = self.folder / "shared"
         shared.mkdir()
-        ship = ("-m", "toolkit.cli.main", "ship", "logs", "--to", self._address, "--objects", shared.as_uri())
+        key = self.folder / "control.key"
+        # The folder is the user's alone, and so is the file.
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_hex(32).encode())
+        ship = ("-m", "toolkit.cli.main", "ship", "logs", "--to", self._address)
+        more = ("--objects", shared.as_uri(), "--deliver-requests", str(key))
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)
-            self._run(node, *ship)
-        settings = DashboardSettings(engine=EngineSettings(url=self._address, objects=shared.as_uri()))
+            self._run(node, *ship, *more)
+        engine = EngineSettings(url=self._address, objects=shared.as_uri(), request_key=key)
+        settings = DashboardSettings(engine=engine)
         return prepare(LaunchOptions(settings=settings, port=port))
 
     def serve(self, prepared: PreparedDashboard, *, runs: int, trains: bool) -> None:
@@ -118,13 +125,21 @@ class Demo:
                 for node, (first, count) in zip(NODES, parts, strict=True)
             ]
             if trains:
-                self._run(NODES[0], str(ROOT / "run.py"), str(CONFIG), stop_with=signal.SIGINT)
+                self._run(NODES[0], str(ROOT / "run.py"), str(self._long_training()), stop_with=signal.SIGINT)
             threading.Thread(target=self._say_when_logged, args=(loggers, runs), daemon=True).start()
             if has_terminal and prepared.opens_without_token:
                 open_browser(prepared.listener.url)
 
         prepared.server.serve_until_stopped(on_ready=begin, on_signal=lambda _number: prepared.server.stop())
         print("Stopping the training, the shippers and the cluster …", flush=True)
+
+    def _long_training(self) -> Path:
+        """Return the example's configuration with steps for hours: it is there to be watched and stopped."""
+        path = self.folder / NODES[0] / CONFIG.name
+        path.write_text(
+            CONFIG.read_text("utf-8").replace("steps: 500\n", "steps: 100000\n"), encoding="utf-8"
+        )
+        return path
 
     def _where_to_look(self, runs: int, *, trains: bool) -> str:
         now = ", and a training is running on node-1" if trains else ""
