@@ -17,6 +17,7 @@ from toolkit.importers.source import (
     Batch,
     BlobRef,
     Builder,
+    Event,
     SourceInfo,
     Status,
     decode_cursor,
@@ -55,6 +56,7 @@ class DatabaseSource(ABC):
         path = self.info.root / self._path
         kept = decode_cursor(cursor)
         state: dict[str, Any] = dict(kept) if kept is not None else {}
+        config = dict(self.info.config)
         batch.replaced = cursor is not None and kept is None
         batch.cursor = cursor or b""
         try:
@@ -73,6 +75,8 @@ class DatabaseSource(ABC):
             out.pass_over(str(error.strerror or error)[:300])
             self.info.note(f"{Path(self._path).name}: {str(error.strerror or error)[:300]}")
             return batch
+        if self.info.config != config:
+            out.event(Event(kind="config", payload=dict(self.info.config)))
         state["signature"] = None if batch.more else signature
         batch.cursor = encode_cursor(state)
         for column in batch.columns[:8]:

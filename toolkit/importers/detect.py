@@ -208,6 +208,7 @@ class _Walk:
         for entry in self._formats:
             found = self._found[entry.name]
             runs += entry.merged(found) if entry.merged is not None and found else found
+        runs = _each_once(runs)
         if len(runs) > MAX_RUNS:
             self._notes.append(f"only the first {MAX_RUNS:,} of {len(runs):,} runs are shown")
         return Sources(runs[:MAX_RUNS], self._notes)
@@ -253,6 +254,16 @@ class _Walk:
                 for name in found.taken:
                     folder.files.pop(name, None)
         return frozenset(skipped)
+
+
+def _each_once(runs: Sequence[RunSource]) -> list[RunSource]:
+    """Return the first of each run that is in several places, with a note about the others."""
+    found: dict[str, RunSource] = {}
+    for run in runs:
+        first = found.setdefault(run.info.source_id, run)
+        if first is not run and run.info.pieces:
+            first.info.note(f"the same run is also in {run.info.pieces[0].path}")
+    return list(found.values())
 
 
 def names_of(formats: Iterable[Format] = FORMATS) -> list[str]:

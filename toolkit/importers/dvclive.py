@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import LinesSource, Stream, read_small
+from toolkit.importers.files import LinesSource, Stream, open_below, read_small
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.source import (
     BATCH_BYTES,
@@ -157,7 +157,8 @@ def tsv_files(root: Path, folder: str, *, deep: bool) -> list[str]:
 
 def _has_steps(path: Path) -> bool:
     try:
-        head = read_small(path.parent, path.name, limit=256 * 1024**2)[:200]
+        with open_below(path.parent, path.name) as file:
+            head = file.read(0, 200)
     except OSError:
         return False
     return b"step" in head.split(b"\n")[0].split(b"\t")

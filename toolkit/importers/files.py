@@ -19,6 +19,7 @@ from toolkit.importers.source import (
     Batch,
     BlobRef,
     Builder,
+    Event,
     SourceInfo,
     Status,
     decode_cursor,
@@ -30,6 +31,8 @@ from toolkit.runfolder.safefile import open_regular
 HEAD_BYTES: Final = 4096
 _WINDOW: Final = 4 * 1024**2
 _LARGEST_WINDOW: Final = 64 * 1024**2
+_SHARED: Final = ""
+"""In place of a path: what is remembered across files."""
 _LFS: Final = b"version https://git-lfs"
 _MOST_FILES: Final = 50_000
 _SMALL_FILE: Final = 16 * 1024**2
@@ -72,6 +75,14 @@ class _Place:
         return [self.offset, self.head, self.head_size, self.state]
 
 
+def _end_in(shared: dict[str, Any]) -> Status | None:
+    """Return the end of the run that an earlier batch read."""
+    kept = shared.get("end")
+    if type(kept) is not list or len(kept) != 2 or type(kept[0]) is not str:
+        return None
+    return Status(kept[0], ended=kept[1] if type(kept[1]) in (int, float) else NO_TIME)
+
+
 class FilesSource(ABC):
     """A run whose files only grow. A format says which files there are and parses their bytes."""
 
@@ -83,6 +94,8 @@ class FilesSource(ABC):
         self._times: list[float] = []
         self._end: Status | None = None
         self._cut: dict[str, str] = {}
+        self.shared: dict[str, Any] = {}
+        """What a parser has to remember across files; only JSON belongs in it."""
 
     # ------------------------------------------------------------ for each format
 
@@ -126,6 +139,9 @@ class FilesSource(ABC):
         if places is None:
             places = {}
             self._times.clear()
+        self.shared = places.pop(_SHARED, _Place()).state
+        self._end = _end_in(self.shared)
+        config = dict(self.info.config)
         left = max_bytes
         for stream in streams:
             if left <= 0:
@@ -137,6 +153,14 @@ class FilesSource(ABC):
             batch.bytes_read += done
             batch.more = batch.more or not is_complete
         self._remember_times(batch)
+        if self.info.config != config:
+            out.event(Event(kind="config", payload=dict(self.info.config)))
+        if self._end is not None:
+            ended = None if math.isnan(self._end.ended) else self._end.ended
+            self.shared["end"] = [self._end.state, ended]
+        else:
+            self.shared.pop("end", None)
+        places[_SHARED] = _Place(state=self.shared)
         batch.cursor = encode_cursor({path: place.encoded() for path, place in places.items()})
         return batch
 

@@ -36,7 +36,6 @@ class NeptuneSource(LinesSource):
     def __init__(self, info: SourceInfo, folder: str) -> None:
         super().__init__(info)
         self._folder = folder
-        self._counts: dict[str, int] = {}
 
     def streams(self) -> Sequence[Stream]:
         """Return the files in order."""
@@ -78,8 +77,8 @@ class NeptuneSource(LinesSource):
         moment = from_any(point.get("ts"))
         step = as_step(point.get("step"))
         if step == NO_STEP:
-            step = self._counts.get(name, -1) + 1
-        self._counts[name] = step
+            counts = self.shared.setdefault("counts", {})
+            step = counts[name] = counts.get(name, -1) + 1
         if kind == "LogFloats":
             value = as_number(point.get("value"))
             if value is not None:

@@ -48,11 +48,12 @@ _MOST_TAGS: Final = 5_000
 class SwanLabSource(FilesSource):
     """One run: the files in `logs`, or the log of frames if there are none."""
 
-    def __init__(self, info: SourceInfo, folder: str, frames: Sequence[str], names: dict[str, str]) -> None:
+    def __init__(self, info: SourceInfo, folder: str, frames: Sequence[str], about: dict[str, Any]) -> None:
         super().__init__(info)
         self._folder = folder
         self._frames = list(frames)
-        self._names = names
+        self._names: dict[str, str] = about.get("tags", {})
+        self._state = _STATES.get(about.get("status", 0), "")
         self._has_config = False
 
     def streams(self) -> Sequence[Stream]:
@@ -61,9 +62,10 @@ class SwanLabSource(FilesSource):
         logs = self._logs()
         return logs or [Stream(name) for name in self._frames]
 
-    def set_end(self, state: str) -> None:
-        """Keep what the database beside the run says about its end."""
-        self._end = Status(state)
+    def status(self, now: float) -> Status:
+        """Return what the log says about the end, else what the database beside the run says."""
+        found = super().status(now)
+        return Status(self._state, last_sign=self._last_sign) if self._end is None and self._state else found
 
     def _logs(self) -> list[Stream]:
         top = f"{self._folder}/logs"
@@ -291,11 +293,7 @@ def _source(root: Path, folder: str, frames: Sequence[str], about: dict[str, Any
     )
     if about.get("problem"):
         info.note(f"{_NAMES}: {about['problem']}")
-    source = SwanLabSource(info, folder, frames, about.get("tags", {}))
-    state = _STATES.get(about.get("status", 0))
-    if state is not None:
-        source.set_end(state)
-    return source
+    return SwanLabSource(info, folder, frames, about)
 
 
 def _about(path: Path, run: str) -> dict[str, Any]:

@@ -48,6 +48,7 @@ _FEW: Final = 64
 """Fewer records than this are read one by one."""
 _OTHERS: Final = 16
 """After so many unusual records among those of one length, the others of that length are read one by one too."""
+_LONGEST_CHECKED: Final = 64 * 1024
 _MAX_TAGS: Final = 20_000
 
 # DataType of a tensor: how its bytes are unpacked.
@@ -391,11 +392,10 @@ class _Records:
                 return
 
     def _bad_record(self, start: int, end: int) -> None:
-        reason = (
-            "records that are no event"
-            if tfrecord.is_intact(self._data, start, end - start)
-            else "damaged records"
-        )
+        length = end - start
+        # In Python a checksum takes a second for 16 MB.
+        is_intact = length <= _LONGEST_CHECKED and tfrecord.is_intact(self._data, start, length)
+        reason = "records that are no event" if is_intact else "damaged records"
         self._out.pass_over(reason, piece=self._stream.piece)
 
     def _take_value(self, start: int, end: int, step: int, moment: float) -> None:

@@ -43,7 +43,6 @@ class TrackioInboxSource(LinesSource):
         self._project = project
         self._folders = list(folders)
         self._media = media
-        self._shared: dict[str, Any] = {}
 
     def streams(self) -> Sequence[Stream]:
         """Return the fragments, oldest first."""
@@ -75,7 +74,7 @@ class TrackioInboxSource(LinesSource):
         metrics = row.get("metrics")
         moment = from_any(row.get("timestamp"))
         if kind == "metric" and type(metrics) is dict:
-            add_row(metrics, row.get("step"), moment, self._shared, self._media, out)
+            add_row(metrics, row.get("step"), moment, self.shared, self._media, out)
             if type(row.get("config")) is dict:
                 self.info.config.update(row["config"])
         elif kind == "system_metric" and type(metrics) is dict:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from toolkit.importers.source import (
     SourceInfo,
     Status,
     as_number,
+    as_step,
     flattened,
     source_id,
 )
@@ -41,7 +42,7 @@ _COUNTED: Final = {
     _OUTPUT_RAW: "lines of the console",
     _ARTIFACT: "artifacts",
 }
-_OWN_ITEMS: Final = frozenset({"_step", "_timestamp", "_runtime"})
+_TYPE: Final = b"._type"
 _MEDIA: Final = {"image-file": "image", "table-file": "table", "histogram": "histogram"}
 
 
@@ -105,6 +106,7 @@ class _Reading:
         self._out = out
         self._source = source
         self._info = source.info
+        self._columns: dict[bytes, _Columns] = {}
 
     def take(self, record: bytes) -> None:
         for number, wire, at, end in fields(record, 0, len(record)):
@@ -139,45 +141,64 @@ class _Reading:
     # ------------------------------------------------------------ numbers
 
     def _history(self, record: bytes, start: int, end: int) -> None:
-        step: Any = None
+        found = _usual_items(record, start, end)
+        items, step = found if found is not None else _items(record, start, end)
         moment = NO_TIME
-        items: list[tuple[str, bytes]] = []
-        for number, wire, at, stop in fields(record, start, end):
-            if number == 1 and wire == BYTES:
-                key, value = _item(record, at, stop)
-                if key == "_step":
-                    step = _json(value)
-                elif key == "_timestamp":
-                    found = as_number(_json(value))
-                    moment = NO_TIME if found is None else found
-                elif key not in _OWN_ITEMS:
-                    items.append((key, value))
-            elif number == 2 and wire == BYTES and step is None:
-                step = 0
-                for field, kind, value_at, _ in fields(record, at, stop):
-                    if field == 1 and kind == VARINT:
-                        step = signed(value_at)
-        if step is None:
-            step = NO_STEP
+        numbers: list[tuple[_Columns, float]] = []
+        others: list[tuple[bytes, bytes]] = []
+        columns = self._columns
         for key, raw in items:
-            self._value(key, raw, step, moment)
+            try:
+                # Most values are plain numbers; the words for others are quoted or not.
+                value = float(raw) if raw[0] < 0x3A else _WORDS[raw]
+            except (ValueError, KeyError, IndexError):
+                others.append((key, raw))
+                continue
+            column = columns.get(key)
+            if column is not None:
+                numbers.append((column, value))
+            elif key == b"_step":
+                step = as_step(value)
+            elif key == b"_timestamp":
+                moment = value
+            elif key != b"_runtime":
+                column = self._column(key)
+                if column is not None:
+                    numbers.append((column, value))
+        for (add_step, add_time, add_value), value in numbers:
+            add_step(step)
+            add_time(moment)
+            add_value(value)
+        if others:
+            media = self._take_media(others, step, moment)
+            for key, raw in others:
+                is_part = key.rpartition(b".")[0] in media
+                self._other_value(text(key, 0, len(key)), raw, step, moment, is_part=is_part)
 
-    def _value(self, key: str, raw: bytes, step: Any, moment: float) -> None:
+    def _take_media(self, items: list[tuple[bytes, bytes]], step: int, moment: float) -> set[bytes]:
+        """Put images and the like together, whose fields are items of their own; return their names."""
+        media = {key[: -len(_TYPE)] for key, _ in items if key.endswith(_TYPE)}
+        for name in media:
+            value = {
+                text(key, len(name) + 1, len(key)): _json(raw)
+                for key, raw in items
+                if key.startswith(name + b".")
+            }
+            self._media(text(name, 0, len(name)), value, step, moment)
+        return media
+
+    def _column(self, key: bytes) -> _Columns | None:
+        stream = self._stream
+        column = self._out.column(
+            text(key, 0, len(key)), piece=stream.piece, session=stream.session, repeated=stream.repeated
+        )
+        if column is None:
+            return None
+        self._columns[key] = found = (column.steps.append, column.times.append, column.values.append)
+        return found
+
+    def _other_value(self, key: str, raw: bytes, step: int, moment: float, *, is_part: bool) -> None:
         stream, out = self._stream, self._out
-        try:
-            # Most values are plain numbers.
-            out.add(
-                key,
-                step,
-                moment,
-                float(raw) if raw[:1] in _DIGITS else _number(raw),
-                piece=stream.piece,
-                session=stream.session,
-                repeated=stream.repeated,
-            )
-            return
-        except ValueError:
-            pass
         value = _json(raw)
         if type(value) is dict:
             self._media(key, value, step, moment)
@@ -195,7 +216,7 @@ class _Reading:
                 )
             else:
                 out.not_number(name, piece=stream.piece)
-                if type(leaf) is str and name == key:
+                if type(leaf) is str and name == key and not is_part:
                     self._event("text", key, step, moment, leaf[:MAX_TEXT_CHARS])
 
     def _media(self, key: str, value: dict[str, Any], step: Any, moment: float) -> None:
@@ -306,19 +327,67 @@ class _Reading:
                 self._info.note(f"its metrics are also in TensorBoard files, in {folder}")
 
 
-_DIGITS: Final = tuple(bytes([byte]) for byte in b"-0123456789")
+_Columns = tuple[Callable[[int], None], Callable[[float], None], Callable[[float], None]]
+"""What appends step, time and value to a column."""
+
+_WORDS: Final = {
+    **dict.fromkeys((b"NaN", b'"NaN"'), math.nan),
+    **dict.fromkeys((b"Infinity", b'"Infinity"'), math.inf),
+    b'"-Infinity"': -math.inf,
+}
 
 
-def _number(raw: bytes) -> float:
-    """Return a number that JSON has no form for.
+def _usual_items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int] | None:
+    """Return keys and values of a history whose items each have one short key and one short value; else None."""
+    items = []
+    at = start
+    step = NO_STEP
+    try:
+        while at < end:
+            size = record[at + 1]
+            if record[at] != 0x0A or size >= 0x80:
+                # The step, a message of its own, is the last field.
+                if record[at] == 0x12 and size < 0x80 and at + 2 + size == end:
+                    step = _step(record, at + 2, end)
+                    break
+                return None
+            at += 2
+            key_end = at + 2 + record[at + 1]
+            value_at = key_end + 3
+            stop = at + size
+            if (
+                (record[at] != 0x12 and record[at] != 0x0A)
+                or record[at + 1] >= 0x80
+                or record[key_end] != 0x82
+                or record[key_end + 1] != 0x01
+                or value_at + record[key_end + 2] != stop
+            ):
+                return None
+            items.append((record[at + 2 : key_end], record[value_at:stop]))
+            at = stop
+    except IndexError:
+        return None
+    return (items, step) if at <= end else None
 
-    Raises:
-        ValueError: it is no number.
-    """
-    word = raw.strip(b'"')
-    if word in (b"NaN", b"Infinity"):
-        return math.nan if word == b"NaN" else math.inf
-    raise ValueError
+
+def _items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    items = []
+    step = NO_STEP
+    for number, wire, at, stop in fields(record, start, end):
+        if number == 1 and wire == BYTES:
+            key, value = _item(record, at, stop)
+            items.append((key.encode("utf-8", "replace"), value))
+        elif number == 2 and wire == BYTES:
+            step = _step(record, at, stop)
+    return items, step
+
+
+def _step(record: bytes, start: int, end: int) -> int:
+    step = 0
+    for number, wire, value, _ in fields(record, start, end):
+        if number == 1 and wire == VARINT:
+            step = signed(value)
+    return step
 
 
 def _item(record: bytes, start: int, end: int) -> tuple[str, bytes]:

@@ -1,0 +1,258 @@
+"""What is found below a folder, and what a run and its sessions are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+
+import pytest
+
+from tests.importers.reading import cold, only_run, points_in
+from tests.importers.samples import fingerprint, names, ours
+from toolkit.cli.main import main
+from toolkit.importers.detect import FORMATS, find_sources
+from toolkit.importers.source import read_all
+from toolkit.importers.summary import summarise
+from toolkit.telemetry import TelemetryLogger
+
+
+def formats_in(path):
+    return sorted({source.info.format for source in find_sources(path).runs})
+
+
+def shown(path):
+    return summarise(only_run(path), 0.0)
+
+
+def test_one_folder_may_hold_every_format(tmp_path):
+    for name in names(ours()):
+        shutil.copytree(ours() / name, tmp_path / name.replace("/", "_"), symlinks=True)
+    (tmp_path / "version_0").mkdir()
+    (tmp_path / "version_0" / "metrics.csv").write_text("epoch,step,train_loss\n0,9,0.5\n")
+    before = fingerprint(tmp_path)
+
+    found = find_sources(tmp_path)
+
+    expected = {entry.name for entry in FORMATS} - {"aim", "ai-toolkit-fork", "text"}
+    assert {source.info.format for source in found.runs} == expected
+    assert found.notes == []
+    assert len({source.info.source_id for source in found.runs}) == len(found.runs)
+    # Two runs of Trackio are there as a database and as Parquet.
+    assert (
+        sum("the same run is also in trackio_" in " ".join(source.info.notes) for source in found.runs) == 2
+    )
+    assert fingerprint(tmp_path) == before
+
+
+def test_a_run_folder_of_ours_is_left_alone_with_its_mirrors(tmp_path):
+    with TelemetryLogger("run", log_dir=tmp_path, tensorboard=True) as log:
+        log.log_step(1, train_loss=1.0)
+    assert list(tmp_path.glob("run/tensorboard/*"))
+
+    assert find_sources(tmp_path).runs == []
+
+
+def test_links_are_not_followed(tmp_path):
+    shutil.copytree(ours() / "neptune", tmp_path / "outside")
+    (tmp_path / "root").mkdir()
+    os.symlink(tmp_path / "outside", tmp_path / "root" / "link")
+
+    assert find_sources(tmp_path / "root").runs == []
+
+
+def test_a_folder_deeper_than_the_limit_is_not_entered(tmp_path):
+    deep = tmp_path.joinpath(*"abcdefghij")
+    deep.mkdir(parents=True)
+    (deep / "metrics.csv").write_text("step,loss\n1,2\n")
+
+    assert find_sources(tmp_path).runs == []
+    assert formats_in(deep.parent) == ["table"]
+
+
+def test_a_walk_that_takes_too_long_ends_with_a_note(tmp_path):
+    found = find_sources(tmp_path, limit_s=-1)
+
+    assert found.notes == [f"not all of {tmp_path} was looked at: it is too large"]
+
+
+def test_the_folder_of_the_fork_is_read_with_its_sessions(tmp_path):
+    path = tmp_path / "greyjacket" / "metrics.jsonl"
+    path.parent.mkdir()
+    lines = []
+    for start in (0, 5):
+        lines.append({"event": "start", "time": 100.0 + start, "lora_rank": 16})
+        for step in range(start, start + 10):
+            loss = float("nan") if step == 7 else 1.0 / (step + 1)
+            lines.append({"event": "step", "time": 100.0 + step, "global_step": step, "train_loss": loss})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path.parent / "metrics.csv").write_text("event,global_step,train_loss\nstep,1,1\n")
+
+    run = shown(tmp_path)
+
+    assert (run["format"], run["name"], run["config"]["lora_rank"]) == ("ai-toolkit-fork", "greyjacket", 16)
+    assert run["metrics"]["train_loss"]["count"] == 20
+    assert run["metrics"]["train_loss"]["nan"] == 2
+    assert [(s["first_step"], s["last_step"], s["abandoned_from"]) for s in run["sessions"]] == [
+        (0, 9, 5),
+        (5, 14, None),
+    ]
+
+
+def test_states_of_a_resumed_training_are_one_run_with_two_sessions():
+    run = shown(ours() / "hf_trainer_state" / "nan_and_resume_5_22")
+
+    loss = run["metrics"]["loss"]
+    # 10 rows to step 100, then 51 to 200 again: the first 50 steps are shared.
+    assert (loss["count"], loss["steps_back"]) == (25, 1)
+    assert [(s["first_step"], s["last_step"], s["abandoned_from"]) for s in run["sessions"]] == [
+        (10, 100, 60),
+        (60, 200, None),
+    ]
+
+
+def test_files_of_one_wandb_id_are_sessions_and_the_axis_is_kept():
+    runs = {
+        source.info.run_id: summarise(source, 0.0)
+        for source in find_sources(ours() / "wandb" / "offline_0_31").runs
+    }
+
+    assert sorted(runs) == ["again", "first"]
+    assert [piece["path"].split("/")[1] for piece in runs["again"]["pieces"]] == [
+        "offline-run-20261116_032632-again",
+        "offline-run-20261116_032633-again",
+    ]
+    assert [(s["first_step"], s["last_step"], s["abandoned_from"]) for s in runs["again"]["sessions"]] == [
+        (0, 39, 0),
+        (0, 29, None),
+    ]
+    assert runs["first"]["axes"] == {"eval/*": "trainer/global_step"}
+    assert runs["first"]["status"]["state"] == "finished"
+    assert runs["first"]["events"] == {
+        "histogram": 5,
+        "image": 5,
+        "metric_defined": 1,
+        "config": 1,
+        "table": 5,
+        "text": 5,
+    }
+
+
+def test_images_are_read_where_they_are_and_never_outside():
+    source = next(s for s in find_sources(ours() / "wandb" / "offline_0_31").runs if s.info.run_id == "first")
+    images = [event for batch in read_all(source) for event in batch.events if event.kind == "image"]
+    tensorboard = find_sources(ours() / "tensorboard").runs[0]
+    images_inside = [
+        event for batch in read_all(tensorboard) for event in batch.events if event.kind == "image"
+    ]
+
+    assert {source.blob(event.blob)[:4] for event in images} == {b"\x89PNG"}
+    assert {tensorboard.blob(event.blob)[:4] for event in images_inside} == {b"\x89PNG"}
+    for path in ("../x", "/etc/passwd", "a/../../x", "latest-run/x"):
+        with pytest.raises(OSError):
+            source.blob(type(images[0].blob)(path=path))
+
+
+def test_a_git_lfs_pointer_is_named(tmp_path):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    (tmp_path / "events.out.tfevents.1581933911.host1").write_text(text)
+
+    run = shown(tmp_path)
+
+    assert run["metrics"] == {}
+    assert "is a Git LFS pointer" in run["notes"][0]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_table_is_read_as_it_grows(delimiter, tmp_path):
+    path = tmp_path / "results.csv"
+    header = delimiter.join(["                  epoch", " train/box_loss", "note"])
+    path.write_text(f"{header}\n" + delimiter.join(["0", " 0.5", '"two\nlines"']) + "\n1" + delimiter)
+    source = only_run(tmp_path)
+    first = source.read(None)
+    with path.open("a") as file:
+        file.write(delimiter.join(["nan", "x"]) + "\n")
+    second = source.read(first.cursor)
+
+    found = points_in([first, second])
+    assert [(step, value) for step, _, value in found[0, 0, "train/box_loss"]] == [(0, "0.5"), (1, "nan")]
+    assert found == cold(tmp_path)
+    assert source.info.name == tmp_path.name
+
+
+def test_a_file_without_steps_is_read_only_if_it_is_named(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("a,b\n1,2\n3,4\n")
+
+    assert find_sources(tmp_path).runs == []
+    assert [step for step, _, _ in cold(path)[0, 0, "b"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "metric", "step", "value"),
+    [
+        ("12 train 10.934416", "train", 12, 10.934416),
+        ("step:3/20 train_loss:6.25 lr=1e-4", "train_loss", 3, 6.25),
+        ("Step 7 | loss: 0.5 | norm: nan", "loss", 7, 0.5),
+        ("{'loss': 1.5, 'learning_rate': 2e-05, 'epoch': 0.1}", "loss", 0, 1.5),
+        (" 45%|####      | 9/20 [00:01<00:01, loss=0.25]", "loss", 9, 0.25),
+    ],
+)
+def test_a_line_of_a_text_log(line, metric, step, value, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(f"starting\n{line}\n")
+
+    assert find_sources(tmp_path).runs == []
+    batch = only_run(path).read(None)
+    column = next(column for column in batch.columns if column.metric == metric)
+    assert (column.steps[0], column.values[0]) == (step, value)
+    assert batch.passed_over == {(0, "lines that match no rule"): 1}
+
+
+def test_a_name_that_is_no_text_for_a_terminal_is_cleaned(tmp_path, capsys):
+    writer = sqlite3.connect(tmp_path / "loss_log.db")
+    writer.execute("CREATE TABLE steps (step INTEGER PRIMARY KEY, wall_time REAL)")
+    writer.execute("CREATE TABLE metrics (step INTEGER, key TEXT, value_real REAL, value_text TEXT)")
+    writer.execute("INSERT INTO metrics VALUES (1, ?, 1.0, NULL)", ("\x1b]0;owned\x07loss",))
+    writer.commit()
+    writer.close()
+
+    assert main(["show", str(tmp_path)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_show_prints_the_series_of_another_tool(capsys):
+    code = main(["show", str(ours() / "comet" / "offline_3"), "--metrics", "train/*"])
+
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert "comet, finished, 1 series" in printed
+    assert "train/loss" in printed
+    assert "process duration" not in printed
+
+
+def test_show_json_of_a_run_folder_of_ours(tmp_path, capsys):
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1) as log:
+        for step in range(3):
+            log.log_step(step, train_loss=float("nan") if step == 1 else 1.0)
+    capsys.readouterr()
+
+    assert main(["show", str(tmp_path), "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (run["format"], run["name"], run["status"]["state"]) == ("telemetry", "run", "finished")
+    loss = run["metrics"]["train_loss"]
+    assert (loss["count"], loss["nan"], loss["last"]["step"]) == (3, 1, 2)
+
+
+def test_formats_are_listed(capsys):
+    assert main(["formats", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["formats"]
+    assert [entry["format"] for entry in listed] == [entry.name for entry in FORMATS]
+    assert main(["formats"]) == 0
+    assert "TensorBoard event files (*tfevents*)" in capsys.readouterr().out
+
+
+def test_a_folder_without_runs_says_so(tmp_path, capsys):
+    assert main(["show", str(tmp_path)]) == 1
+    assert f"no run found in {tmp_path}" in capsys.readouterr().err

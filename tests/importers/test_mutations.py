@@ -1,0 +1,157 @@
+"""Files that are damaged in any way: no exception, and neither time nor memory without bounds."""
+
+from __future__ import annotations
+
+import random
+import resource
+import shutil
+import time
+
+import pytest
+
+from tests.importers.samples import ours
+from tests.lengths import is_long, longer
+from toolkit.importers.detect import find_sources
+from toolkit.importers.source import read_all
+
+SEEDS = {
+    "ai_toolkit": ("ai_toolkit/nan_values", "loss_log.db"),
+    "comet": ("comet/offline_3", "*.zip"),
+    "dvclive": ("dvclive/live_3_49", "dvclive/*"),
+    "huggingface": ("hf_trainer_state/nan_and_resume_5_22", "checkpoint-50/*"),
+    "mlflow": ("mlflow_files/store_3_17", "mlruns/486956439652907091/1374669bee7c46f9a4839466b7298cbf/*"),
+    "neptune": ("neptune/offline_1", ".neptune/*"),
+    "swanlab_frames": ("swanlab/offline_current", "swanlog/run-20261116_032955-6hi1jx0c/*"),
+    "swanlab_logs": ("swanlab/local_current", "swanlog/run-20261116_032951-4g7b5jsg/*"),
+    "tensorboard": ("tensorboard/tensorboardx_2_6_everything", "run_a/1794799818.8200607/*"),
+    "tensorboard_add_scalars": ("tensorboard/tensorboardx_2_6_everything", "run_b/both/*"),
+    "trackio_jsonl": ("trackio/jsonl_0_43", "inbox/b12f58012fd941d4/*"),
+    "trackio_parquet": ("trackio/parquet_0_43", "*"),
+    "trackio_sqlite": ("trackio/sqlite_0_2_8", "*.db"),
+    "wandb": ("wandb/offline_0_31", "wandb/offline-run-20261116_032633-again/*.wandb"),
+}
+TEXTS = {
+    "table_csv": (
+        "metrics.csv",
+        "epoch,step,train_loss,note\n" + "".join(f"0,{i},{1 / (i + 1)},x\n" for i in range(40)),
+    ),
+    "table_jsonl": (
+        "log.jsonl",
+        "".join(f'{{"step": {i}, "loss": {1 / (i + 1)}, "lr": NaN}}\n' for i in range(40)),
+    ),
+    "fork": (
+        "metrics.jsonl",
+        '{"event": "start", "time": 1.0}\n{"event": "step", "time": 2.0, "global_step": 1, "x": 3}\n',
+    ),
+}
+_ODD = (b"\xff" * 8, bytes(8), b"\x7f" * 8, b"1e999", b"[" * 64, b'"\\ud800"', b"-", b"\n\n", b"9" * 400)
+
+
+def mutated(data, chance):
+    data = bytearray(data or b"\0")
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data))
+        kind = chance.randrange(7)
+        if kind == 0:
+            data[at] = chance.randrange(256)
+        elif kind == 1:
+            data[at] ^= 1 << chance.randrange(8)
+        elif kind == 2 and at:
+            del data[at:]
+        elif kind == 3:
+            del data[at : at + chance.randint(1, 64)]
+        elif kind == 4:
+            data[at:at] = chance.randbytes(chance.randint(1, 16))
+        elif kind == 5:
+            odd = chance.choice(_ODD)
+            data[at : at + len(odd)] = odd
+        else:
+            other = chance.randrange(len(data))
+            data[at : at + 32] = data[other : other + 32]
+        data = data or bytearray(b"\0")
+    return bytes(data)
+
+
+def copied(name, folder):
+    """Put the seed of a format into `folder`; return its files with their contents."""
+    if name in TEXTS:
+        file, text = TEXTS[name]
+        folder.mkdir()
+        (folder / file).write_text(text)
+    else:
+        sample, wanted = SEEDS[name]
+        source = ours() / sample
+        for path in sorted(source.glob(wanted)):
+            target = folder / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(path, target) if path.is_dir() else shutil.copy2(path, target)
+    return {
+        path: path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".png"
+    }
+
+
+def read(folder):
+    points = 0
+    for source in find_sources(folder).runs:
+        for batch in read_all(source):
+            points += sum(map(len, batch.columns))
+        source.status(0.0)
+    return points
+
+
+@pytest.mark.parametrize("name", [*SEEDS, *TEXTS])
+def test_damaged_files_raise_nothing(name, tmp_path, monkeypatch, record_property):
+    # The walk and the summary catch what a format raises; here it must raise nothing.
+    monkeypatch.setattr(
+        "toolkit.core.guard.Guard.call", lambda guard, doing, function, *args: function(*args)
+    )
+    contents = copied(name, tmp_path / "run")
+    assert read(tmp_path)
+    chance = random.Random(name)
+    files = list(contents)
+    slowest = 0.0
+    # Parquet takes the longest by far.
+    count = longer(20 if "parquet" in name else 80, 10_000)
+    for _ in range(count):
+        path = chance.choice(files)
+        path.write_bytes(mutated(contents[path], chance))
+        started = time.process_time()
+        read(tmp_path)
+        slowest = max(slowest, time.process_time() - started)
+        path.write_bytes(contents[path])
+    if is_long():
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        record_property(f"mutated files of {name}", count)
+        record_property(f"slowest file of {name}, seconds of CPU", round(slowest, 2))
+        record_property(f"memory after {name}, MB", round(memory))
+        assert slowest < 5
+
+
+@pytest.mark.parametrize("name", ["tensorboard_add_scalars", "wandb", "neptune", "table_csv"])
+def test_what_lies_before_a_damage_is_unchanged(name, tmp_path):
+    contents = copied(name, tmp_path / "run")
+    path = max(contents, key=lambda path: len(contents[path]))
+    whole = _values(tmp_path)
+    place = len(contents[path]) * 3 // 4
+    damaged = bytearray(contents[path])
+    damaged[place] ^= 0x55
+    path.write_bytes(damaged)
+
+    found = _values(tmp_path)
+
+    for key, values in found.items():
+        kept = len(values) // 2
+        assert values[:kept] == whole[key][:kept]
+    assert sum(map(len, found.values())) >= sum(map(len, whole.values())) // 2
+
+
+def _values(folder):
+    found = {}
+    for source in find_sources(folder).runs:
+        for batch in read_all(source):
+            for column in batch.columns:
+                key = (source.info.source_id, column.piece, column.session, column.metric)
+                found.setdefault(key, []).extend(map(repr, column.values))
+    return found
