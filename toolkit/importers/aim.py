@@ -17,16 +17,19 @@ from toolkit.importers.json_text import parsed
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_IMAGE_BYTES,
+    MAX_RUNS,
     NO_TIME,
     Batch,
     BlobRef,
     Builder,
     Piece,
+    RunSource,
     SourceInfo,
     Status,
     as_number,
     decode_cursor,
     encode_cursor,
+    flattened,
     source_id,
 )
 
@@ -58,44 +61,78 @@ for run in Repo(sys.argv[1]).iter_runs():
 """
 
 
-class AimSource:
-    """A whole repository: its runs are pieces, since all are read together."""
+class Repository:
+    """What the installed Aim says about a repository, kept until its files change."""
 
-    def __init__(self, info: SourceInfo, folder: str) -> None:
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self._signature: list[float] = []
+        self._runs: dict[str, list[dict[str, Any]]] = {}
+        self.problem = ""
+
+    def signature(self) -> list[float]:
+        """Return size and time of its newest file."""
+        return list(_size_of(self._top))
+
+    def rows(self, run: str) -> list[dict[str, Any]]:
+        """Return what the child process printed about one run: a line about it, then a line for each metric."""
+        signature = self.signature()
+        if signature != self._signature:
+            self._signature = signature
+            self._runs, self.problem = {}, ""
+            if importlib.util.find_spec("aim") is None:
+                self.problem = "Aim repositories, which need aim"
+            elif signature[0] > _LARGEST:
+                self.problem = "Aim repositories of more than 1 GB"
+            else:
+                self._read()
+        return self._runs.get(run, [])
+
+    def _read(self) -> None:
+        output, self.problem = _read(self._top)
+        current: list[dict[str, Any]] = []
+        for line in output.split(b"\n"):
+            row = parsed(line)
+            if row is not None:
+                if "run" in row:
+                    current = self._runs.setdefault(str(row["run"]), [])
+                current.append(row)
+
+
+class AimSource:
+    """One run of a repository."""
+
+    def __init__(self, info: SourceInfo, repository: Repository) -> None:
         self.info = info
-        self._folder = folder
+        self._repository = repository
         self._last_sign = NO_TIME
+        self._end: Status | None = None
 
     def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
         """Return everything if the repository changed since `cursor`, else nothing."""
         out = Builder()
         batch = out.batch
-        top = self.info.root / self._folder
-        size, newest = _size_of(top)
-        self._last_sign = newest
-        signature = [size, newest]
+        signature = self._repository.signature()
+        self._last_sign = signature[1]
         kept = decode_cursor(cursor)
         batch.cursor = encode_cursor({"repository": signature})
         if kept is not None and kept.get("repository") == signature:
             return batch
         batch.replaced = cursor is not None
-        if importlib.util.find_spec("aim") is None:
-            self.info.note(_NEEDED)
-            out.pass_over("Aim repositories, which need aim")
-            return batch
-        if size > _LARGEST:
-            out.pass_over("Aim repositories of more than 1 GB")
-            return batch
-        for line in _read(top, out).split(b"\n"):
-            row = parsed(line)
-            if row is not None:
-                self._take(row, out)
+        for row in self._repository.rows(self.info.run_id):
+            self._take(row, out)
+        if self._repository.problem:
+            out.pass_over(self._repository.problem)
         return batch
 
     def _take(self, row: dict[str, Any], out: Builder) -> None:
         if "run" in row:
-            self.info.pieces.append(Piece(f"{self._folder}/{row['run']}", f"{row['run']}/"))
-            self.info.config[str(row["run"])] = row.get("params")
+            self.info.name = str(row.get("name") or self.info.name)[:1000]
+            self.info.group = str(row.get("experiment") or "")[:1000]
+            params = row.get("params")
+            self.info.config = dict(list(flattened(params))[:5_000]) if type(params) is dict else {}
+            end = as_number(row.get("end"))
+            self._end = None if end is None else Status("finished", last_sign=self._last_sign, ended=end)
             return
         lists = [row.get(name) for name in ("steps", "times", "values")]
         if not all(type(values) is list for values in lists):
@@ -107,14 +144,11 @@ class AimSource:
             moment = as_number(times[index]) if index < len(times) else None
             step = steps[index] if index < len(steps) else index
             if number is not None:
-                piece = len(self.info.pieces) - 1
-                out.add(
-                    str(row.get("metric")), step, NO_TIME if moment is None else moment, number, piece=piece
-                )
+                out.add(str(row.get("metric")), step, NO_TIME if moment is None else moment, number)
 
     def status(self, now: float) -> Status:  # noqa: ARG002
-        """Return when the repository was last written."""
-        return Status("unknown", last_sign=self._last_sign)
+        """Return whether the run was closed."""
+        return self._end or Status("unknown", last_sign=self._last_sign)
 
     def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
         """Return the bytes that an event refers to."""
@@ -134,12 +168,11 @@ def _size_of(top: Path) -> tuple[int, float]:
     return size, newest
 
 
-def _read(top: Path, out: Builder) -> bytes:
-    """Copy the repository, which opening would change, and return what the child process says about it."""
+def _read(top: Path) -> tuple[bytes, str]:
+    """Copy the repository, which opening would change; return what the child process prints, and what went wrong."""
     with tempfile.TemporaryDirectory(prefix="telemetry-aim-") as folder:
-        copy = os.path.join(folder, ".aim")
         try:
-            shutil.copytree(top, copy, symlinks=True)
+            shutil.copytree(top, os.path.join(folder, ".aim"), symlinks=True)
             done = subprocess.run(
                 [sys.executable, "-c", _PROGRAM, folder, str(_MEMORY)],
                 capture_output=True,
@@ -148,29 +181,37 @@ def _read(top: Path, out: Builder) -> bytes:
                 cwd=folder,
             )
         except (OSError, shutil.Error, subprocess.TimeoutExpired) as error:
-            out.pass_over(f"Aim repositories that cannot be read ({type(error).__name__})")
-            return b""
-        if done.returncode:
-            out.pass_over("Aim repositories that Aim itself cannot read")
-        return done.stdout[:_MOST_OUTPUT]
+            return b"", f"Aim repositories that cannot be read ({type(error).__name__})"
+    return done.stdout[
+        :_MOST_OUTPUT
+    ], "Aim repositories that Aim itself cannot read" if done.returncode else ""
 
 
 def sources_in(folder: Folder) -> Found:
-    """Return the repository in a folder's `.aim`."""
+    """Return the runs in a folder's `.aim`."""
     if ".aim" not in folder.folders:
         return Found()
+    top = folder.path / ".aim"
     try:
-        inside = set(os.listdir(folder.path / ".aim"))
+        inside = set(os.listdir(top))
+        with os.scandir(top / "meta" / "chunks") as entries:
+            hashes = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return Found()
     if not {"meta", "seqs"} <= inside:
         return Found()
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, os.path.realpath(folder.path)),
-        name=folder.path.name,
-        root=folder.root,
-    )
-    if importlib.util.find_spec("aim") is None:
-        info.note(_NEEDED)
-    return Found([AimSource(info, folder.below(".aim"))], skipped=frozenset({".aim"}))
+    repository = Repository(top)
+    found: list[RunSource] = []
+    for run in hashes[:MAX_RUNS]:
+        info = SourceInfo(
+            format=FORMAT,
+            source_id=source_id(FORMAT, run),
+            name=run,
+            root=folder.root,
+            run_id=run,
+            pieces=[Piece(folder.below(f".aim/{run}"))],
+        )
+        if importlib.util.find_spec("aim") is None:
+            info.note(_NEEDED)
+        found.append(AimSource(info, repository))
+    return Found(found, skipped=frozenset({".aim"}))
