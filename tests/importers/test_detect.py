@@ -256,3 +256,35 @@ def test_formats_are_listed(capsys):
 def test_a_folder_without_runs_says_so(tmp_path, capsys):
     assert main(["show", str(tmp_path)]) == 1
     assert f"no run found in {tmp_path}" in capsys.readouterr().err
+
+
+def test_secrets_in_a_config_are_masked(tmp_path, capsys):
+    secret = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vX7zB9dF1hJ3l"
+    (tmp_path / "metrics.jsonl").write_text(
+        json.dumps({"event": "start", "time": 1.0, "hf_token": secret})
+        + "\n"
+        + json.dumps({"event": "step", "time": 2.0, "global_step": 1, "train_loss": 1.0})
+        + "\n"
+    )
+
+    assert main(["show", str(tmp_path), "--format", "ai-toolkit-fork", "--json"]) == 0
+    assert secret not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["events.out.tfevents.1.host", "run-x.wandb", "metrics.csv", "loss_log.db"])
+def test_a_file_that_is_mostly_a_hole_is_not_read_to_its_end(name, tmp_path):
+    path = tmp_path / name
+    starts = {
+        "run-x.wandb": b":W&B" + bytes([0xE1, 0xBE, 0]),
+        "metrics.csv": b"step,loss\n1,2\n",
+        "loss_log.db": b"SQLite format 3\0",
+    }
+    path.write_bytes(starts.get(name, b""))
+    try:
+        os.truncate(path, 2**35)
+    except OSError:
+        pytest.skip("this file system has no large files with holes")
+
+    batches = [batch for source in find_sources(tmp_path).runs for batch in read_all(source)]
+
+    assert sum(batch.bytes_read for batch in batches) <= 200 * 1024**2

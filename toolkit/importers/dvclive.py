@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import LinesSource, Stream, open_below, read_small
+from toolkit.importers.files import HEAD_BYTES, LinesSource, Stream, open_below, read_small
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.source import (
     BATCH_BYTES,
@@ -148,20 +148,27 @@ def tsv_files(root: Path, folder: str, *, deep: bool) -> list[str]:
         if not deep:
             folders.clear()
         for name in names:
-            if name.endswith(".tsv") and (deep or _has_steps(path / name)):
+            if name.endswith(".tsv") and (deep or _has_metric(path / name)):
                 found.append((path / name).relative_to(top).as_posix())
         if not deep or len(found) > _MOST_FILES:
             break
     return sorted(found)[:_MOST_FILES]
 
 
-def _has_steps(path: Path) -> bool:
+def _has_metric(path: Path) -> bool:
     try:
         with open_below(path.parent, path.name) as file:
-            head = file.read(0, 200)
+            return _is_metric(path.name, file.read(0, HEAD_BYTES))
     except OSError:
         return False
-    return b"step" in head.split(b"\n")[0].split(b"\t")
+
+
+def _is_metric(name: str, head: bytes) -> bool:
+    """Return whether a file has steps and the one metric that it is named after."""
+    cells = head.split(b"\n")[0].decode("utf-8", "replace").strip().split("\t")
+    return "step" in cells and [cell for cell in cells if cell not in ("step", "timestamp")] == [
+        Path(name).stem
+    ]
 
 
 def sources_in(folder: Folder) -> Found:
@@ -171,10 +178,8 @@ def sources_in(folder: Folder) -> Found:
         tsv_files(folder.root, folder.below("scalars"), deep=True)[:1]
     )
     flat = [name for name in folder.files if name.endswith(".tsv")]
-    is_flat = bool(flat) and any(
-        b"step" in folder.head(name, 200).split(b"\n")[0].split(b"\t") for name in flat[:20]
-    )
-    if not (has_plots or has_scalars or is_flat):
+    flat = [name for name in flat[:_MOST_FILES] if _is_metric(name, folder.head(name))]
+    if not (has_plots or has_scalars or flat):
         return Found()
     if has_plots and not tsv_files(folder.root, folder.below("plots/metrics"), deep=True):
         return Found()

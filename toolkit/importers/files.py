@@ -33,6 +33,8 @@ _WINDOW: Final = 4 * 1024**2
 _LARGEST_WINDOW: Final = 64 * 1024**2
 _SHARED: Final = ""
 """In place of a path: what is remembered across files."""
+STOP: Final = "stop"
+"""In the state of a file: nothing after this can be read."""
 _LFS: Final = b"version https://git-lfs"
 _MOST_FILES: Final = 50_000
 _SMALL_FILE: Final = 16 * 1024**2
@@ -219,6 +221,8 @@ class FilesSource(ABC):
                     out.pass_over("Git LFS pointers", piece=stream.piece)
                     return 0, True
                 place.head, place.head_size = zlib.crc32(head), len(head)
+            if place.state.get(STOP):
+                return 0, True
             done = 0
             window = self.window
             while done < limit:
@@ -235,12 +239,18 @@ class FilesSource(ABC):
                     if window < _LARGEST_WINDOW:
                         window *= 4
                         continue
-                    out.pass_over("records that are too large", piece=stream.piece)
-                    used = len(data)
+                    place.state[STOP] = True
+                    self.info.note(
+                        f"{stream.path} has a record of more than 64 MB at byte {place.offset:,}; it ends there"
+                    )
+                    out.pass_over("files that cannot be read further", piece=stream.piece)
+                    return done, True
                 if place.offset + used > file.size:
                     return done, True
                 place.offset += used
                 done += used
+                if place.state.get(STOP):
+                    return done, True
             return done, place.offset >= file.size
 
     def _remember_times(self, batch: Batch) -> None:
@@ -261,8 +271,9 @@ class OpenFile:
         self.modified = status.st_mtime
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return `count` bytes from `offset`, fewer at the end."""
+        """Return `count` bytes from `offset`, fewer at the end that the file had when it was opened."""
         parts = []
+        count = min(count, self.size - offset)
         while count > 0:
             part = (
                 os.pread(self._fd, count, offset)

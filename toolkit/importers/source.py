@@ -33,6 +33,7 @@ MAX_EVENTS: Final = 20_000
 MAX_NAME_CHARS: Final = 1_000
 BATCH_BYTES: Final = 64 * 1024**2
 
+_MAX_EVENT_BYTES: Final = 64 * 1024**2
 _MAX_STEP: Final = 2**62
 _MAX_REASONS: Final = 200
 _MIN_PAUSE_S: Final = 30.0
@@ -179,6 +180,7 @@ class Builder:
         self.last_time = NO_TIME
         self._columns: dict[tuple[int, int, str, str | None, bool], Column] = {}
         self._names: set[str] = set()
+        self._event_bytes = 0
 
     def column(
         self,
@@ -224,10 +226,11 @@ class Builder:
 
     def event(self, event: Event) -> None:
         """Add an event, unless there are too many."""
-        if len(self.batch.events) < MAX_EVENTS:
+        self._event_bytes += _size_of(event.payload)
+        if len(self.batch.events) < MAX_EVENTS and self._event_bytes <= _MAX_EVENT_BYTES:
             self.batch.events.append(event)
         else:
-            self.pass_over("texts and images beyond the first 20,000 of a batch", piece=event.piece)
+            self.pass_over("texts and images beyond the limits of a batch", piece=event.piece)
 
     def pass_over(self, reason: str, count: int = 1, *, piece: int = 0) -> None:
         """Count something that was not understood."""
@@ -248,6 +251,15 @@ class Builder:
     def points(self) -> int:
         """How many points were added."""
         return sum(map(len, self.batch.columns))
+
+
+def _size_of(payload: Any) -> int:
+    """Return about how many bytes an event takes."""
+    if type(payload) is str:
+        return len(payload)
+    if type(payload) is dict:
+        return sum(32 * len(value) if type(value) is list else 100 for value in payload.values())
+    return 100 * len(payload) if type(payload) is list else 100
 
 
 def kind_of(metric: str) -> str:

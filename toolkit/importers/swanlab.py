@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import FilesSource, Stream, read_small
+from toolkit.importers.files import STOP, FilesSource, Stream, read_small
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import leveldb_log, sqlite_view
 from toolkit.importers.framing.protobuf_wire import (
@@ -90,10 +90,10 @@ class SwanLabSource(FilesSource):
             ]
         return found
 
-    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
         """Add lines, a whole JSON file, or frames."""
         if stream.path.endswith(".swanlab"):
-            return self._parse_frames(stream, data, offset, out)
+            return self._parse_frames(stream, data, offset, state, out)
         if stream.path.endswith(".json"):
             return 0
         end = data.rfind(b"\n") + 1
@@ -127,22 +127,27 @@ class SwanLabSource(FilesSource):
 
     # ------------------------------------------------------------ frames
 
-    def _parse_frames(self, stream: Stream, data: bytes, offset: int, out: Builder) -> int:
+    def _parse_frames(
+        self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder
+    ) -> int:
         if offset == 0:
             if not data.startswith(_MAGIC):
                 out.pass_over("files without SwanLab's header")
+                state[STOP] = True
                 return len(data)
             if data[6:7] not in (b"\x01", b"\x02"):
                 self.info.note(
                     f"{stream.path} has version {data[6] if len(data) > 6 else 0}, which is not known"
                 )
                 out.pass_over("logs of an unknown version")
+                state[STOP] = True
                 return len(data)
             if len(data) <= leveldb_log.HEADER:
                 return 0
         found = leveldb_log.read(data, offset)
         if found.records:
             self.cut_at(stream, None)
+        leveldb_log.stop_if_empty(found, len(data), state)
         if found.damaged:
             self.info.note(f"{stream.path} is damaged at byte {found.first_damage:,}")
             out.pass_over("damaged parts, up to the next block of 32 KiB", found.damaged)

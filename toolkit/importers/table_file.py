@@ -327,6 +327,7 @@ _EPOCHS: Final = ("epoch", "Epoch")
 _STEPS: Final = ("step", "Step", *(name for name in _STEP_NAMES if name not in ("step", "Step")), *_EPOCHS)
 _TIMES: Final = ("time", "timestamp", "_timestamp", "wall_time", "Wall time")
 _OWN_FIELDS: Final = frozenset({NON_FINITE, *_TIMES})
+_LONGEST_ROW: Final = 64 * 1024
 _QUIET_S: Final = 10.0
 _USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
 _CSV_ENDINGS: Final = frozenset({".csv", ".tsv"})
@@ -394,7 +395,7 @@ class TableSource(LinesSource):
             return
         # A quoted cell may hold line ends.
         words = f"{state.pop('open', '')}{words}"
-        if words.count('"') % 2 and len(words) < MAX_LINE_BYTES:
+        if words.count('"') % 2 and len(words) < _LONGEST_ROW:
             state["open"] = f"{words}\n"
             return
         try:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import FilesSource, Stream
+from toolkit.importers.files import STOP, FilesSource, Stream
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import tfrecord
 from toolkit.importers.framing.protobuf_wire import (
@@ -29,6 +29,7 @@ from toolkit.importers.framing.protobuf_wire import (
 )
 from toolkit.importers.source import (
     MAX_IMAGE_BYTES,
+    MAX_NAME_CHARS,
     MAX_RECORD_BYTES,
     MAX_TEXT_CHARS,
     BlobRef,
@@ -98,14 +99,12 @@ class TensorBoardSource(FilesSource):
 
     def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
         """Add the records in `data`."""
-        if state.get("bad"):
-            return len(data)
         starts, lengths, end, is_damaged = tfrecord.frames(data)
         if starts:
             self.cut_at(stream, None)
         _Records(stream, data, offset, state, out, self.info).take(starts, lengths)
         if is_damaged:
-            state["bad"] = True
+            state[STOP] = True
             at = offset + end
             if not any(data[end:]):
                 self.info.note(f"{stream.path}: only zero bytes from byte {at:,} on, as after a crash")
@@ -423,7 +422,7 @@ class _Records:
                 is_other = "compressed histograms"
         plugin, content = _plugin_of(data, *metadata) if metadata is not None else ("", None)
         if plugin:
-            if len(self._plugins) < _MAX_TAGS:
+            if len(self._plugins) < _MAX_TAGS and len(tag) <= MAX_NAME_CHARS:
                 self._plugins.setdefault(tag, plugin)
         else:
             plugin = self._plugins.get(tag, "")

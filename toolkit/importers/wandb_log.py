@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.importers.files import FilesSource, Stream
+from toolkit.importers.files import STOP, FilesSource, Stream
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import leveldb_log
 from toolkit.importers.framing.protobuf_wire import BYTES, VARINT, WireError, fields, signed, text
@@ -65,6 +65,7 @@ class WandbSource(FilesSource):
         """Add the records in `data`."""
         if offset == 0 and not data.startswith(_MAGIC):
             out.pass_over("files without W&B's header", piece=stream.piece)
+            state[STOP] = True
             return len(data)
         if offset == 0 and len(data) == leveldb_log.HEADER:
             return 0
@@ -74,6 +75,7 @@ class WandbSource(FilesSource):
             out.pass_over("damaged parts, up to the next block of 32 KiB", found.damaged, piece=stream.piece)
         if found.records:
             self.cut_at(stream, None)
+        leveldb_log.stop_if_empty(found, len(data), state)
         reading = _Reading(stream, state, out, self)
         for record in found.records:
             try:

@@ -15,6 +15,7 @@ from toolkit.importers.detect import find_sources, names_of
 from toolkit.importers.record_file import source_of_folder
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import summaries
+from toolkit.privacy.masking import Masker
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.safefile import open_regular
 
@@ -110,6 +111,9 @@ def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
     if not sources:
         return refuse("; ".join([no_run_in(args.run), *notes]))
     found_runs, problems = summaries(sources, time.time())
+    masker = Masker()
+    for run in found_runs:
+        run["config"] = masker.mask(run["config"])
     runs = [_chosen(run, args.metrics) for run in found_runs]
     notes += problems
     if args.json:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 HEADER: Final = 7
+_MOST_EMPTY: Final = 64 * 1024**2
 _BLOCK: Final = 32 * 1024
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _SEED: Final = {kind: zlib.crc32(bytes([kind])) for kind in (_FULL, _FIRST, _MIDDLE, _LAST)}
@@ -84,3 +85,11 @@ def read(data: bytes, offset: int) -> Chunks:
             parts = None
         found.end = offset + at
     return found
+
+
+def stop_if_empty(found: Chunks, size: int, state: dict[str, Any]) -> None:
+    """Set `stop` in a file's state after 64 MB without a record: a hole in a file may be endless."""
+    empty = 0 if found.records else state.get("empty", 0) + size
+    state["empty"] = empty
+    if empty > _MOST_EMPTY:
+        state["stop"] = True
