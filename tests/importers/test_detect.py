@@ -245,6 +245,16 @@ def test_show_json_of_a_run_folder_of_ours(tmp_path, capsys):
     assert (loss["count"], loss["nan"], loss["last"]["step"]) == (3, 1, 2)
 
 
+@pytest.mark.parametrize("path", ["", "loss_log.db"])
+def test_doctor_examines_a_run_of_another_tool(path, capsys):
+    code = main(["doctor", str(ours() / "ai_toolkit" / "nan_values" / path), "--kinds", "nan"])
+
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert "nan_values: 1 warning in 200 records" in printed
+    assert "loss/loss is NaN or infinite from step 120 on (3 records)" in printed
+
+
 def test_formats_are_listed(capsys):
     assert main(["formats", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["formats"]

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -105,6 +105,13 @@ def diagnose(path: Path, *, policy: Policy | None = None, on_records: OnRecords 
     return _Reading(path, policy, on_records).diagnosis()
 
 
+def diagnose_records(
+    name: str, path: Path, chunks: Iterable[list[Record]], *, on_records: OnRecords | None = None
+) -> Diagnosis:
+    """Return what is wrong with a run of another tool, whose records `chunks` yields."""
+    return _Reading(path, None, on_records).diagnosis_of(name, chunks)
+
+
 class _Reading:
     """Reads one run and runs the detectors over it."""
 
@@ -136,6 +143,13 @@ class _Reading:
             self._examiner = Examiner(policy_of_run(manifest.diagnostics))
         self._take_run_folder(manifest)
         return self._result(absolute.name, manifest)
+
+    def diagnosis_of(self, name: str, chunks: Iterable[list[Record]]) -> Diagnosis:
+        for chunk in chunks:
+            self._take(chunk)
+        if not self._records:
+            raise NoRecordsError(f"{name} has no numbers")
+        return self._result(name, None)
 
     def _result(self, name: str, manifest: Manifest | None) -> Diagnosis:
         endings = self._endings

@@ -20,11 +20,16 @@ from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.ending import Ending, RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
 from toolkit.diagnostics.foreign_file import NoRecordsError
-from toolkit.diagnostics.history import Diagnosis, diagnose, find_runs
+from toolkit.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
 from toolkit.diagnostics.remedy import Remedy, find_remedy
+from toolkit.importers import table_file, text_log
+from toolkit.importers.as_records import records_of
+from toolkit.importers.detect import find_sources
+from toolkit.importers.source import RunSource
 from toolkit.runfolder.status import FAILED, STOPPED
 
 _WIDTH: Final = 110
+_READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
 _MOST_LINES: Final = 2
 """Causes, and things to try, printed for each finding; the JSON has all of them."""
 _LONGEST_LINE: Final = 300
@@ -40,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN_OR_FOLDER",
         nargs="?",
         type=Path,
-        help="a run folder, a folder of runs, or a JSONL or CSV file with one row per logged step "
+        help="a run folder, a folder of runs, a JSONL or CSV file with one row per logged step, "
+        "or logs of another tool "
         f"(default: the newest run in {LOGS})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -68,19 +74,27 @@ def run(args: argparse.Namespace) -> int:
     if given is None:
         return _fail(no_run_in(LOGS))
     try:
-        paths = find_runs(given)
+        paths: list[Path | RunSource] = [*find_runs(given)]
+        if not given.is_dir():
+            paths = [*_of_other_tools(given)] or paths
     except (OSError, NoRecordsError) as error:
-        return _fail(_reason(given, error))
+        paths = [*_of_other_tools(given)]
+        if not paths:
+            return _fail(_reason(given, error))
 
     answers: list[_Answer] = []
     unreadable = []
     for path in paths:
-        progress = _Progress(path)
+        name = path if isinstance(path, Path) else given / path.info.name
+        progress = _Progress(name)
         try:
-            found = diagnose(path, on_records=progress.show)
+            if isinstance(path, Path):
+                found = diagnose(path, on_records=progress.show)
+            else:
+                found = diagnose_records(path.info.name, given, records_of(path), on_records=progress.show)
         except (OSError, NoRecordsError) as error:
-            _fail(_reason(path, error))
-            unreadable.append({"path": str(path), "reason": str(error)})
+            _fail(_reason(name, error))
+            unreadable.append({"path": str(name), "reason": str(error)})
             continue
         finally:
             progress.clear()
@@ -93,9 +107,22 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.json:
         runs = [_as_json(answer) for answer in answers]
-        printed = runs[0] if paths == [given] else {"runs": runs, "unreadable": unreadable}
+        printed = (
+            runs[0]
+            if paths == [given] or (len(paths) == 1 and not given.is_dir())
+            else {"runs": runs, "unreadable": unreadable}
+        )
         print(json.dumps(printed, indent=2, allow_nan=False))
     return 1 if any(answer.is_bad for answer in answers) else 0
+
+
+def _of_other_tools(path: Path) -> list[RunSource]:
+    """Return the runs of other tools at `path`; a table that is named is read as a file, not as a source."""
+    try:
+        found = find_sources(path).runs
+    except OSError:
+        return []
+    return [source for source in found if path.is_dir() or source.info.format not in _READ_AS_FILES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
