@@ -250,9 +250,9 @@ def test_doctor_examines_a_run_of_another_tool(path, capsys):
     code = main(["doctor", str(ours() / "ai_toolkit" / "nan_values" / path), "--kinds", "nan"])
 
     printed = capsys.readouterr().out
-    assert code == 0
-    assert "nan_values: 1 warning in 200 records" in printed
-    assert "loss/loss is NaN or infinite from step 120 on (3 records)" in printed
+    assert code == 1
+    assert "nan_values: 2 critical in 200 records" in printed
+    assert "loss/loss is NaN or infinite from step 120 on (2 records); it was 0.2683 before." in printed
 
 
 def test_formats_are_listed(capsys):
