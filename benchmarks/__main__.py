@@ -9,6 +9,7 @@ from benchmarks import (
     fleet,
     gpu_loop,
     import_cost,
+    importers,
     kill_loss,
     large_values,
     load,
@@ -37,6 +38,7 @@ _BENCHMARKS = (
     dashboard,
     load,
     fleet,
+    importers,
     gpu_loop,
 )
 

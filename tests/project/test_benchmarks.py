@@ -11,6 +11,7 @@ from benchmarks import (
     fleet,
     gpu_loop,
     import_cost,
+    importers,
     kill_loss,
     large_values,
     log_cost,
@@ -30,7 +31,7 @@ QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 SHORT = [log_cost, import_cost, gpu_loop]
 """Benchmarks that take seconds."""
 
-OTHERS = [large_values, span_cost, cpu_per_record, memory, kill_loss, diagnose_cost, paced, fleet]
+OTHERS = [large_values, span_cost, cpu_per_record, memory, kill_loss, diagnose_cost, importers, paced, fleet]
 
 
 @pytest.mark.slow
