@@ -14,6 +14,7 @@ from tensorboardX import SummaryWriter
 
 from tests.importers.reading import cold, only_run, points_in
 from toolkit.importers import tfevents
+from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import tfrecord
 from toolkit.importers.source import read_all
 
@@ -147,6 +148,13 @@ def test_a_record_larger_than_the_limit_is_skipped(tmp_path):
     after = points_in([batch])
     assert batch.passed_over == {(0, "records of more than 16 MB"): 1}
     assert sum(map(len, after.values())) == sum(map(len, before.values())) + 9
+
+
+def test_a_lone_folder_called_train_is_a_run(tmp_path):
+    for folder in ("train", "train2"):
+        write(tmp_path / "detect" / folder, count=3)
+
+    assert sorted(source.info.name for source in find_sources(tmp_path).runs) == ["detect/train", "train2"]
 
 
 def test_folders_of_one_run_are_one_run(tmp_path):

@@ -44,6 +44,7 @@ from toolkit.importers.source import (
 FORMAT: Final = "tensorboard"
 _NAME: Final = re.compile(r"tfevents\.(\d{9,11})\.(.*)$", re.DOTALL)
 _PARTS_OF_A_RUN: Final = frozenset({"train", "training", "validation", "val", "eval", "test", "hparams"})
+_HPARAMS: Final = "hparams"
 _IMAGES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _FEW: Final = 64
 """Fewer records than this are read one by one."""
@@ -735,9 +736,10 @@ def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
     """Put folders that are parts of one run together: those of one process, and `train`, `validation` and the like."""
     by_path = {source.info.root / source.info.pieces[0].path: source for source in found}
     writers = {path: _writers(path) for path in by_path}
+    parts = _parts_below(found[0].info.root, by_path)
     children: dict[Path, list[Path]] = {}
     for path, source in by_path.items():
-        top = _top_of(path, source.info.root, by_path, writers)
+        top = _top_of(path, source.info.root, by_path, writers, parts)
         children.setdefault(top, []).append(path)
     result = []
     for top, paths in children.items():
@@ -748,7 +750,7 @@ def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
         info = SourceInfo(
             format=FORMAT,
             source_id=source_id(FORMAT, os.path.realpath(top)),
-            name=top.name,
+            name=f"{top.parent.name}/{top.name}" if top.name.lower() in _PARTS_OF_A_RUN else top.name,
             root=first.root,
             pieces=[Piece(folder, prefix) for folder, prefix in zip(folders, prefixes, strict=True)],
         )
@@ -757,18 +759,41 @@ def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
 
 
 def _top_of(
-    path: Path, root: Path, known: dict[Path, TensorBoardSource], writers: dict[Path, set[str]]
+    path: Path,
+    root: Path,
+    known: dict[Path, TensorBoardSource],
+    writers: dict[Path, set[str]],
+    parts: dict[Path, set[str]],
 ) -> Path:
+    """Return the folder of the run that the event files in `path` are a part of."""
     top = path
     for above in path.parents:
         if above in known and writers[above] & writers[path]:
             top = above
         if above == root:
             break
-    if top == path:
-        while top != root and top.name.lower() in _PARTS_OF_A_RUN:
-            top = top.parent
+    if top != path:
+        return top
+    # A lone `train` may be a run of its own, beside `train2`.
+    while top != root and top.name.lower() in _PARTS_OF_A_RUN:
+        above = top.parent
+        if above not in known and len(parts[above]) < 2 and top.name.lower() != _HPARAMS:
+            break
+        top = above
     return top
+
+
+def _parts_below(root: Path, paths: Iterable[Path]) -> dict[Path, set[str]]:
+    """Return for each folder which of the folders in it are called like parts of a run and lead to event files."""
+    found: dict[Path, set[str]] = {}
+    for path in paths:
+        here = path
+        while here != root:
+            if here.name.lower() in _PARTS_OF_A_RUN:
+                found.setdefault(here.parent, set()).add(here.name.lower())
+            found.setdefault(here.parent, set())
+            here = here.parent
+    return found
 
 
 def _writers(folder: Path) -> set[str]:

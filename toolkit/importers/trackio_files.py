@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ from toolkit.importers.source import (
 )
 from toolkit.importers.trackio_rows import FORMAT, add_row, add_system_row
 
+_NEEDED: Final = "Parquet files need pyarrow: pip install pyarrow"
 _LARGEST_PARQUET: Final = 1024**3
 _OWN_COLUMNS: Final = frozenset(
     {"id", "run_id", "timestamp", "run_name", "step", "log_id", "space_id", "created_at"}
@@ -137,7 +139,7 @@ def _parquet_rows(info: SourceInfo, path: str, out: Builder) -> Iterator[dict[st
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        info.note("Parquet files need pyarrow: pip install pyarrow")
+        info.note(_NEEDED)
         out.pass_over("Parquet files, which need pyarrow")
         return
     try:
@@ -177,6 +179,10 @@ def sources_in(folder: Folder) -> Found:
             ("_system.parquet", "_configs.parquet", "_traces.parquet")
         ):
             runs = _parquet_runs(folder.root, folder.below(name))
+            stem = name.removesuffix(".parquet")
+            is_trackio = f"{stem}_configs.parquet" in folder.files or f"{stem}_system.parquet" in folder.files
+            if not runs and is_trackio and importlib.util.find_spec("pyarrow") is None:
+                runs = [_unread(folder.root, folder.below(name))]
             if runs:
                 taken.add(name)
                 found += runs
@@ -238,6 +244,16 @@ def _runs_of_writer(root: Path, folder: str) -> Iterator[tuple[str, str, str]]:
                 and type(row.get("run")) is str
             ):
                 yield row["project"], str(row.get("run_id") or row["run"]), row["run"][:1000]
+
+
+def _unread(root: Path, relative: str) -> TrackioParquetSource:
+    """Return a run that says what is needed to read the file."""
+    project = Path(relative).stem
+    info = SourceInfo(
+        format=FORMAT, source_id=source_id(FORMAT, project), name=project, root=root, pieces=[Piece(relative)]
+    )
+    info.note(_NEEDED)
+    return TrackioParquetSource(info, relative)
 
 
 def _parquet_runs(root: Path, relative: str) -> list[TrackioParquetSource]:
