@@ -129,7 +129,7 @@ def test_a_run_folder_chooses_neither_the_receiver_nor_the_variable_of_a_message
             start = {"event": "start", "seq": 0, "session": 1, "config": {"telemetry": {"messages": [block]}}}
             (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
 
-            assert main(["message", str(run)]) == 1
+            assert main(["message", str(run)]) == 2
             assert "is not trusted" in capsys.readouterr().err
         assert main(["message", "--show", str(run)]) == 0
 

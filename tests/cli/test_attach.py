@@ -50,5 +50,5 @@ def test_status_reports_a_file_of_another_version(checkout, capsys):
 
 @pytest.mark.parametrize("command", ["attach", "detach", "status"])
 def test_a_folder_that_is_not_a_checkout_is_refused(command, tmp_path, capsys):
-    assert main([command, str(tmp_path)]) == 1
+    assert main([command, str(tmp_path)]) == 2
     assert "not an ai-toolkit checkout" in capsys.readouterr().err

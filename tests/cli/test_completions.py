@@ -71,14 +71,14 @@ def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "code", "reason"),
     [
-        (["--search", "elephant"], "none of 21 completions contains 'elephant'"),
-        (["--rows", "0"], "--rows must be at least 1, got 0"),
+        (["--search", "elephant"], 1, "none of 21 completions contains 'elephant'"),
+        (["--rows", "0"], 2, "--rows must be at least 1, got 0"),
     ],
 )
-def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys, arguments, reason):
-    assert main(["completions", str(answered), *arguments]) == 1
+def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys, arguments, code, reason):
+    assert main(["completions", str(answered), *arguments]) == code
 
     assert reason in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def test_the_dashboard_gets_its_options_as_they_are(capsys):
 def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkeypatch):
     monkeypatch.setattr("toolkit.cli.commands.dashboard.find_spec", lambda _name: None)
 
-    assert main(["dashboard", "--help"]) == 1
+    assert main(["dashboard", "--help"]) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
 
 
@@ -92,6 +93,21 @@ def test_every_argument_is_documented():
         for row in section.splitlines():
             if row.startswith("| `"):
                 assert not row.endswith("|  |"), f"{name} has an argument without help: {row}"
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_the_form_of_every_json_is_documented(name):
+    section = document().split(f"\n## telemetry {name}\n")[1].split("\n## ")[0]
+
+    assert ("| `--json` |" in section) == ("\n`--json` prints " in section)
+
+
+def test_colours_are_turned_off_before_or_behind_the_command(monkeypatch, capsys):
+    for arguments in (["--no-color", "formats"], ["formats", "--no-color"]):
+        monkeypatch.setenv("NO_COLOR", "")
+        assert main(arguments) == 0
+        assert os.environ["NO_COLOR"] == "1"
+    capsys.readouterr()
 
 
 TOY = '''

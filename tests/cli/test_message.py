@@ -179,7 +179,7 @@ def test_offline_nothing_is_sent_and_it_can_still_be_shown(yaml_file, message, m
         code, _, err = message(path)
         assert message("--show", path)[0] == 0
 
-    assert code == 1
+    assert code == 2
     assert err == "telemetry.mode is offline, so nothing is sent; use --show to print what would be.\n"
     assert receiver.got == []
 

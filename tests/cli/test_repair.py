@@ -118,7 +118,7 @@ def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
 def test_without_a_run_in_logs_nothing_is_repaired(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert repair() == (1, "", "no run found in logs (no metrics.jsonl there or one level below)\n")
+    assert repair() == (2, "", "no run found in logs (no metrics.jsonl there or one level below)\n")
 
 
 def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path):
@@ -127,7 +127,7 @@ def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path
     (good / "metrics.jsonl").write_bytes(line(0))
     code, out, err = repair(tmp_path / "gone", good)
 
-    assert code == 1
+    assert code == 2
     assert out.startswith(f"{good}: 0 records recovered, 1 rows")
     assert err == f"{tmp_path / 'gone'} is not a folder\n"
 

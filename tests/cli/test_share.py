@@ -56,17 +56,17 @@ def test_a_preview_writes_nothing_and_shows_what_no_program_can_judge(folder, tm
 def test_a_file_that_is_there_is_not_overwritten(folder, tmp_path, capsys):
     (tmp_path / "mine.zip").write_text("mine")
 
-    assert main(["share", str(folder), "-o", str(tmp_path / "mine.zip")]) == 1
+    assert main(["share", str(folder), "-o", str(tmp_path / "mine.zip")]) == 2
     assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "mine.zip").read_text() == "mine"
 
 
 def test_failures_are_reported(folder, tmp_path, capsys):
-    assert main(["share", str(tmp_path / "nothing")]) == 1
-    assert main(["share", str(folder), "-o", str(tmp_path / "no" / "such" / "x.zip")]) == 1
+    assert main(["share", str(tmp_path / "nothing")]) == 2
+    assert main(["share", str(folder), "-o", str(tmp_path / "no" / "such" / "x.zip")]) == 2
     (folder / "metrics.jsonl").unlink()
     (folder / "metrics.jsonl").symlink_to("/etc/hostname")
-    assert main(["share", str(folder)]) == 1
+    assert main(["share", str(folder)]) == 2
 
     said = capsys.readouterr().err
     assert "no run found" in said

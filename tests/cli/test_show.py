@@ -48,7 +48,7 @@ def test_a_folder_of_runs_means_its_newest(run, capsys):
 def test_a_folder_without_runs_is_reported(tmp_path, capsys):
     code = main(["show", str(tmp_path)])
 
-    assert code == 1
+    assert code == 2
     assert "no run found" in capsys.readouterr().err
 
 
@@ -56,7 +56,7 @@ def test_a_run_without_its_table_is_sent_to_repair(run, capsys):
     (run / "metrics.csv").unlink()
     code = main(["show", str(run)])
 
-    assert code == 1
+    assert code == 2
     assert f"telemetry repair {run}" in capsys.readouterr().err
 
 
@@ -64,7 +64,7 @@ def test_without_pandas_it_says_where_the_run_is_and_what_is_missing(run, capsys
     monkeypatch.setitem(sys.modules, "pandas", None)
     code = main(["show", str(run)])
 
-    assert code == 1
+    assert code == 2
     printed = capsys.readouterr().err
     assert str(run) in printed
     assert "pip install pandas" in printed
@@ -100,7 +100,7 @@ def test_a_table_that_is_not_a_regular_file_is_neither_followed_nor_waited_for(r
     else:
         csv.write_bytes({"no table": b'a,b\n"', "other table": b"a,b\n1,2\n", "nothing": b""}[kind])
 
-    assert main(["show", str(run)]) == 1
+    assert main(["show", str(run)]) == 2
     out, err = capsys.readouterr()
     assert "telemetry repair" in err
     assert "what-must-stay-secret" not in out + err

@@ -150,7 +150,7 @@ def test_a_run_without_records_is_reported(tmp_path, capsys):
 def test_a_folder_without_runs_is_reported(tmp_path, capsys):
     code = main(["time", str(tmp_path)])
 
-    assert code == 1
+    assert code == 2
     assert "no run found" in capsys.readouterr().err
 
 

@@ -35,8 +35,8 @@ def test_the_trace_goes_where_it_is_asked_to(folder, tmp_path, capfdbinary):
 
 
 def test_failures_are_reported(folder, tmp_path, capsys):
-    assert main(["trace", str(tmp_path / "nothing")]) == 1
-    assert main(["trace", str(folder), "-o", str(tmp_path / "no" / "such" / "t.json")]) == 1
+    assert main(["trace", str(tmp_path / "nothing")]) == 2
+    assert main(["trace", str(folder), "-o", str(tmp_path / "no" / "such" / "t.json")]) == 2
 
     said = capsys.readouterr().err
     assert "no run found" in said

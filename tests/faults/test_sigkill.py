@@ -256,7 +256,7 @@ def test_repair_leaves_a_living_run_alone(tmp_path, start):
     child.wait_for_step(child.acknowledged + 100)
     child.kill()
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "a running process" in done.stderr
     repair(tmp_path / "run")
     whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))

@@ -136,11 +136,11 @@ def test_bad_input_is_one_sentence(logs, place, tmp_path, capsys):
     copy = make_run(logs, "copy", run_id=id_of(logs / "run"))
     assert archive(logs, place) == 1
     assert f"{logs / 'run'} is not archived: it is a copy of {copy}" in capsys.readouterr().err
-    assert archive(logs, tmp_path / "missing") == 1
+    assert archive(logs, tmp_path / "missing") == 2
     assert "is missing; make or mount it" in capsys.readouterr().err
-    assert main(["ship", str(logs), "--archive", "parquet"]) == 1
+    assert main(["ship", str(logs), "--archive", "parquet"]) == 2
     assert "is not a place for files" in capsys.readouterr().err
-    assert main(["ship", str(logs)]) == 1
+    assert main(["ship", str(logs)]) == 2
     assert "--to is missing" in capsys.readouterr().err
 
 
@@ -151,7 +151,7 @@ def test_without_pyarrow_the_sentence_names_the_extra(logs, place, monkeypatch, 
         ["--archive", f"file://{place}"],
         ["--to", "clickhouse://127.0.0.1:1", "--objects", "s3://bucket"],
     ):
-        assert main(["ship", str(logs), *more]) == 1
+        assert main(["ship", str(logs), *more]) == 2
         assert 'needs pyarrow: pip install "ai-toolkit-telemetry[fleet]"' in capsys.readouterr().err
 
 

@@ -302,7 +302,7 @@ def test_options_that_cannot_be_used_are_refused_with_one_sentence(an_engine, lo
         (("--deliver-requests", key_file, "--once"), "is for a shipper that keeps running"),
         (("--deliver-requests", str(tmp_path / "none")), "the key file .* cannot be read: No such file"),
     ):
-        assert main(["ship", str(logs), "--to", place, *options]) == 1
+        assert main(["ship", str(logs), "--to", place, *options]) == 2
         assert re.search(said, capsys.readouterr().err)
     write_key(tmp_path, b"short")
     options = launcher.parse_options(["--no-browser", "--store", place, "--request-key", key_file])

@@ -132,7 +132,7 @@ def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
             ["ship", str(logs), "--once", "--to", address],
             ["pull", "refused", "--from", address],
         ):
-            assert main(command) == 1
+            assert main(command) == 2
             out, err = capsys.readouterr()
             assert said in err, command
             assert err.count("\n") == 1, command
@@ -163,7 +163,7 @@ def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, lo
         # Not --once: a mistake of the person who starts it is not waited for.
         once = ["--once"] if user == "reader" else []
         address = f"clickhouse://{user}@{hosts}/telemetry"
-        assert main(["ship", str(logs), "--to", address, "--password-file", str(secret), *once]) == 1
+        assert main(["ship", str(logs), "--to", address, "--password-file", str(secret), *once]) == 2
         out, err = capsys.readouterr()
         assert said in err
         assert "hunter2" not in out + err

@@ -19,6 +19,9 @@ from toolkit.runfolder.status import work_out_status
 LOGS: Final = Path("logs")
 """Where runs are looked for if no RUN is given."""
 
+COULD_NOT: Final = 2
+"""Exit code: it could not be done. 0 is well, 1 means that something bad was found."""
+
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """Declare RUN."""
@@ -94,6 +97,6 @@ def printable(text: str) -> str:
 
 
 def refuse(reason: str) -> int:
-    """Print `reason` to stderr and return exit code 1."""
+    """Print `reason` to stderr and return the exit code for "it could not be done"."""
     print(printable(reason), file=sys.stderr)
-    return 1
+    return COULD_NOT

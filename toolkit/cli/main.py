@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol, cast
 
+from toolkit.cli.terminal import turn_colours_off
+
 SUBCOMMANDS: Final = {
     "attach": "record the trainings of an ai-toolkit checkout, by adding one file to its extensions",
     "completions": "show or search what the model of a run answered",
@@ -35,8 +37,11 @@ To add one: write `toolkit/cli/commands/<name>.py`, add a line here, run `make d
 """
 
 
+_NO_COLOUR_HELP: Final = "print no colours, as with the variable NO_COLOR"
+
+
 class Subcommand(Protocol):
-    """What a module in `toolkit/cli/commands` provides."""
+    """What a module in `toolkit/cli/commands` provides; one with `--json` describes it in `JSON_FORM`."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments of the subcommand."""
@@ -50,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser, subcommand = _parser_for(arguments)
     args = parser.parse_args(arguments)
+    if args.no_color:
+        turn_colours_off()
 
     if subcommand is None:
         parser.print_help()
@@ -68,13 +75,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser_of(name: str) -> argparse.ArgumentParser:
     """Return the parser of one subcommand, which is imported for it."""
     parser = argparse.ArgumentParser(prog=f"telemetry {name}")
-    _subcommand(name).add_arguments(parser)
+    subcommand_of(name).add_arguments(parser)
     return parser
 
 
 def _parser_for(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, Subcommand | None]:
     parser = argparse.ArgumentParser(prog="telemetry", description="Inspect, repair and share run folders.")
     parser.add_argument("--version", action="version", version=f"telemetry {_installed_version()}")
+    parser.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     # Options of `telemetry` itself take no value, so the first plain word is the subcommand. Only that one is imported.
@@ -85,12 +93,18 @@ def _parser_for(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, Subc
             name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
         )
         if name == requested:
-            found = _subcommand(name)
+            found = subcommand_of(name)
             found.add_arguments(command_parser)
+            if "-" in command_parser.prefix_chars:
+                # SUPPRESS, or the default would hide a --no-color before the name of the subcommand.
+                command_parser.add_argument(
+                    "--no-color", action="store_true", default=argparse.SUPPRESS, help=_NO_COLOUR_HELP
+                )
     return parser, found
 
 
-def _subcommand(name: str) -> Subcommand:
+def subcommand_of(name: str) -> Subcommand:
+    """Return the module of a subcommand."""
     return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{name}"))
 
 

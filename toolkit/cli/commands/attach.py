@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file and print what happens now; return 1 if that failed."""
+    """Write the file and print what happens now; return 2 if that failed."""
     try:
         path = attach(args.checkout, all_jobs=args.all_jobs)
     except (AttachError, OSError) as error:

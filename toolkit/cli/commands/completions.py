@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.runfolder.blocks import blocks_of
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import BadLine, Block, lines_of, parse_line
@@ -24,6 +24,9 @@ _NOT_IN_HEADING: Final = frozenset(
 )
 _NEEDLE: Final = b'"completion"'
 _WIDTH: Final = 100
+
+JSON_FORM: Final = """\
+one record of the event `completion` per line, as `metrics.jsonl` has it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the newest completions, newest last; return 1 if there are none."""
     folder = chosen_run(args.run)
     if folder is None:
-        return 1
+        return COULD_NOT
     if args.rows < 1:
         return refuse(f"--rows must be at least 1, got {args.rows}")
     found: deque[Record] = deque(maxlen=args.rows)
@@ -55,11 +58,12 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
     if not found:
-        return refuse(
+        refuse(
             f"{folder}: none of {known:,} completions contains {args.search!r}"
             if known
             else f"{folder} has no completions; log.log_completion(step, prompt=…, completion=…) writes one"
         )
+        return 1
 
     if args.json:
         for record in found:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve pages until stopped; return the exit code of the dashboard, 1 if it is not installed."""
+    """Serve pages until stopped; return the exit code of the dashboard, 2 if it is not installed."""
     # By name: the toolkit works without the dashboard, and imports none of it.
     if find_spec(_LAUNCHER.partition(".")[0]) is None:
         return refuse("the dashboard is not installed: pip install 'ai-toolkit-telemetry[dashboard]'")

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove the file; return 1 if that failed. A checkout that is not attached is no failure."""
+    """Remove the file; return 2 if that failed. A checkout that is not attached is no failure."""
     try:
         path = detach(args.checkout)
     except (AttachError, OSError) as error:

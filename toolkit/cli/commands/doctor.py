@@ -37,6 +37,10 @@ _REPORT_EVERY: Final = 200_000
 _COLOURS: Final = {CRITICAL: "1;31", WARNING: "1;33", INFO: "36"}
 _PLURALS: Final = {CRITICAL: "critical", WARNING: "warnings", INFO: "infos"}
 
+JSON_FORM: Final = """\
+an object for a run, and `{"runs": […], "unreadable": […]}` for a folder of runs; \
+[doctor.md](doctor.md#for-scripts) describes both."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run and which findings to print."""

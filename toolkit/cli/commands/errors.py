@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.runfolder.blocks import records_of
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.parts import record_files
@@ -21,6 +21,9 @@ _LONGEST: Final = 500
 _MOST_LINES: Final = 40
 _FIRST_LINES: Final = 10
 
+JSON_FORM: Final = """\
+a list of error and finding records, as `metrics.jsonl` has them: the newest of each error and hang, with `count`."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run and the output format."""
@@ -29,10 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print each distinct error and each hang of the run; return 1 if there is no run."""
+    """Print each distinct error and each hang of the run; return 2 if there is no run."""
     folder = chosen_run(args.run)
     if folder is None:
-        return 1
+        return COULD_NOT
     found = _Found()
     try:
         for record in _records_of(folder):

@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+from typing import Final
 
 from toolkit.importers.detect import FORMATS, Format
+
+JSON_FORM: Final = """\
+`{"formats": […]}`; each has `format` (its name for `--format`), `title`, `files`, `needs` (a package, or `null`) and \
+`ready`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

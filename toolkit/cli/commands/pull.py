@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the run folder; return 1 if it could not be done."""
+    """Write the run folder; return 1 if a file is missing, 2 if it could not be done."""
     try:
         objects = chosen_objects(args)
         engine = Engine(chosen_engine(args))

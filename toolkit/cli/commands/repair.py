@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from toolkit.cli.chosen_run import LOGS, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import COULD_NOT, LOGS, chosen_run, printable, refuse
 from toolkit.runfolder.end_record import settle_manifest
 from toolkit.runfolder.parts import parts_of
 from toolkit.runfolder.repair import Repair, repair_run
@@ -16,16 +16,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", nargs="*", type=Path, help=f"run folders (default: the newest run in {LOGS})"
     )
-    parser.epilog = "Exit code: 0, or 1 if a run could not be repaired completely."
+    parser.epilog = (
+        "Exit code: 0; 1 if another user has records of a run, which only that user can recover; "
+        "2 if a run could not be repaired."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Repair each run folder; return 1 if one could not be repaired completely."""
+    """Repair each run folder; return 1 if another user has records of one, 2 if one could not be repaired."""
     folders = args.run
     if not folders:
         newest = chosen_run(LOGS)
         if newest is None:
-            return 1
+            return COULD_NOT
         folders = [newest]
     whole_and_parts = [part for folder in folders for part in (folder, *parts_of(folder))]
     return max([_repair(folder) for folder in dict.fromkeys(whole_and_parts)])

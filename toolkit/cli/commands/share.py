@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.privacy.bundle import RunBundle
 from toolkit.privacy.bundle_contents import Contents
 from toolkit.privacy.model_names import PUBLIC_ORGANISATIONS
@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also keep model names of this organisation; may be repeated",
     )
-    parser.epilog = "Exit code: 0 if the zip was written or previewed, else 1."
+    parser.epilog = "Exit code: 0 if the zip was written or previewed, else 2."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the zip and print what is in it; return 1 if there is no run or the file cannot be written."""
+    """Write the zip and print what is in it; return 2 if there is no run or the file cannot be written."""
     folder = chosen_run(args.run)
     if folder is None:
-        return 1
+        return COULD_NOT
     try:
         bundle = RunBundle(folder, allowed_organisations=PUBLIC_ORGANISATIONS | {*args.allow})
         target = args.output or Path(f"{bundle.name}-shared.zip")

@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked; return 1 if it could not be done."""
+    """Do what was asked; return 1 if some files were not shipped or archived, 2 if it could not be done."""
     folders = args.folders or [LOGS]
     try:
         if args.archive is not None:

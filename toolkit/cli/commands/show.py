@@ -8,7 +8,7 @@ import os
 import time
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
 from toolkit.importers.detect import find_sources, names_of
@@ -31,6 +31,9 @@ _COLUMNS = tuple(
 _LARGEST = 4 * 1024**3
 _MOST_EVENTS = 20
 _LONGEST = 60
+
+JSON_FORM: Final = """\
+one object; [formats.md](formats.md#the-json-of-telemetry-show---json) describes it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the run's folder, its last rows and how to open it; return 1 if there is nothing to show."""
+    """Print the run's folder, its last rows and how to open it; return 2 if there is nothing to show."""
     folder = find_run(args.run) if args.format is None else None
     if folder is None or args.json or args.metrics:
         return _show_series(args, folder)

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print whether the checkout is attached; return 1 if it is not or cannot be checked."""
+    """Print whether the checkout is attached; return 1 if it is not, 2 if it cannot be checked."""
     try:
         found = status(args.checkout)
     except (AttachError, OSError) as error:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.timing.history import RunTime, read_run_time
 from toolkit.timing.ledger import Ledger, Line
 from toolkit.timing.span_summary import SpanSummary
@@ -20,6 +20,10 @@ from toolkit.timing.span_summary import SpanSummary
 _REPORT_EVERY: Final = 500_000
 _COLUMNS: Final = ("entry", "time", "share", "kWh")
 _MARK: Final = " *"
+
+JSON_FORM: Final = """\
+an object with `run`, `path`, `status`, `records`, `bad_lines`, the ledger (`wall_s`, `goodput`, `kwh`, `lines`, \
+`sessions`, `between_sessions_s` and `notes`), and `spans`: for each name its count and times."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the run's time ledger; return 1 if there is nothing to read."""
+    """Print the run's time ledger; return 2 if there is nothing to read."""
     folder = chosen_run(args.run)
     if folder is None:
-        return 1
+        return COULD_NOT
     try:
         found = read_run_time(folder, on_records=_progress())
     except OSError as error:

@@ -42,11 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show", action="store_true", help="print the complete events as JSON; nothing is sent"
     )
-    parser.epilog = "This command never sends anything. Exit code: 0, or 1 if there is no such run or YAML."
+    parser.epilog = "This command never sends anything. Exit code: 0, or 2 if there is no such run or YAML."
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print whether reports are sent and, with --show, the events; return 1 if there is no run or YAML."""
+    """Print whether reports are sent and, with --show, the events; return 2 if there is no run or YAML."""
     try:
         is_run = args.path.is_dir()
         records, config = (
