@@ -1,0 +1,149 @@
+"""`telemetry ls`: ours and other tools' runs, order, filters, and folders that are broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from io import StringIO
+
+import pytest
+
+from tests.cli.runs import write_run, write_table
+from toolkit.cli.main import main
+from toolkit.runfolder.labels import Labels, write_labels
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("ls") / "logs"
+    write_run(place, "good", [0.5, 0.25], config={"train": {"lr": 1e-4}})
+    write_labels(
+        write_run(place, "bad", [0.5, float("nan")], config={"train": {"lr": 1e-3}}), Labels(tags=("x",))
+    )
+    os.utime(write_table(place / "other_tool" / "metrics.csv", [3.0, 2.0, 1.5]), (1.7e9, 1.7e9))
+    broken = place / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    return place
+
+
+def names(capsys) -> list[str]:
+    return [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]]
+
+
+def test_every_run_is_listed_with_its_status_step_and_loss(logs, capsys):
+    assert main(["ls", str(logs)]) == 1, "one of them cannot be read"
+
+    out = capsys.readouterr().out
+    rows = {line.split()[0]: line.split() for line in out.splitlines()[1:5]}
+    assert rows["good"][1:5] == ["telemetry", "finished", "2", "0.25"]
+    assert rows["bad"][1:5] == ["telemetry", "finished", "2", "nan"]
+    assert rows["broken"][1:3] == ["telemetry", "unreadable"]
+    [table] = [re.split(r"\s{2,}", row) for row in out.splitlines() if " table " in row]
+    assert table[1:5] == ["table", "no end", "2", "1.5"]
+    assert f"{logs / 'broken'}: " in out
+
+
+def test_the_json_has_the_documented_fields(logs, capsys):
+    main(["ls", str(logs), "--json"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"runs", "notes", "missing"}
+    fields = "name path format id status why step loss loss_metric started last_sign age_s project tags deleted problem"
+    assert all(set(run) == set(fields.split()) for run in found["runs"])
+    by_name = {run["name"]: run for run in found["runs"]}
+    assert by_name["bad"]["loss"] == "NaN"
+    assert by_name["bad"]["tags"] == ["x"]
+    assert by_name["broken"]["problem"]
+    assert by_name["good"]["path"] == str(logs / "good")
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ("loss<1", ["good"]),
+        ("lr>1e-4", ["bad"]),
+        ("train.lr=0.0001", ["good"]),
+        ("tag:x", ["bad"]),
+        ("status:unreadable", ["broken"]),
+        ("status:finished g*", ["good"]),
+        ("step>=2 format:telemetry goo", ["good"]),
+    ],
+)
+def test_a_filter_keeps_the_runs_for_which_every_term_holds(logs, capsys, terms, expected):
+    main(["ls", str(logs), "--filter", terms, "--json"])
+
+    assert names(capsys) == expected
+
+
+@pytest.mark.parametrize("terms", ["loss>", "loss>high", "owner:me"])
+def test_a_term_that_makes_no_sense_is_refused(logs, capsys, terms):
+    with pytest.raises(SystemExit) as ended:
+        main(["ls", str(logs), "--filter", terms])
+
+    assert ended.value.code == 2
+    assert terms in capsys.readouterr().err
+
+
+def test_runs_are_sorted_and_those_without_a_value_come_last(logs, capsys):
+    main(["ls", str(logs), "--sort", "loss", "--json"])
+    first = names(capsys)
+    main(["ls", str(logs), "--sort", "loss", "--reverse", "--limit", "2", "--json"])
+
+    assert first[0] == "good"
+    assert set(first[2:]) == {"bad", "broken"}
+    assert names(capsys)[1] == "good"
+
+
+def test_several_paths_and_paths_from_stdin(logs, capsys, monkeypatch):
+    main(["ls", str(logs / "good"), str(logs / "bad"), "--sort", "name", "--json"])
+    assert names(capsys) == ["bad", "good"]
+    monkeypatch.setattr(sys, "stdin", StringIO(f"{logs / 'good'}\n"))
+    assert main(["ls", "-", "--json"]) == 0
+    assert names(capsys) == ["good"]
+
+
+def test_a_path_without_a_run_is_named(tmp_path, capsys):
+    assert main(["ls", str(tmp_path), str(tmp_path / "nothing")]) == 2
+
+    err = capsys.readouterr().err
+    assert f"no run found in {tmp_path}" in err
+    assert f"{tmp_path / 'nothing'} does not exist" in err
+
+
+def test_a_name_with_terminal_codes_is_cleaned_and_links_are_not_followed(tmp_path, capsys, logs):
+    place = tmp_path / "logs"
+    folder = place / "a\x1b[31mred"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("[]")
+    (place / "link").symlink_to(logs / "good")
+
+    assert main(["ls", str(place)]) == 1
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "good" not in out
+
+
+def test_on_a_terminal_rows_fit_its_width_with_rich_and_without(logs, capsys, monkeypatch):
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((40, 20)))
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    printed = []
+    for rich, more in ((True, []), (False, []), (False, ["--no-color"])):
+        if not rich:
+            monkeypatch.setitem(sys.modules, "rich.console", None)
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        main(["ls", *more, str(logs / "good"), str(logs / "bad"), str(logs / "broken")])
+        printed.append(sys.stdout.getvalue())
+
+    assert "\x1b[" in printed[0]
+    assert "\x1b[31munreadable" in printed[1]
+    assert "\x1b" not in printed[2]
+    assert all(len(line) <= 40 for line in printed[2].splitlines()[:4])

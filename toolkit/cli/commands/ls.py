@@ -1,0 +1,143 @@
+"""`telemetry ls`: list runs, ours and those of other tools."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.run_filter import HELP, FilterError, sorted_runs, terms_of
+from toolkit.cli.run_list import NO_END, UNREADABLE, ListedRun, RunList, list_runs
+from toolkit.cli.terminal import (
+    Cell,
+    Column,
+    Progress,
+    add_json_argument,
+    age_text,
+    number_text,
+    print_json,
+    print_table,
+)
+from toolkit.importers.detect import names_of
+from toolkit.importers.record_file import OURS
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
+
+JSON_FORM: Final = """\
+an object with `runs`, `notes` and `missing`. `missing` has a sentence for each PATH without a run, `notes` what could \
+not be looked at. Each run has `name`, `path`, `format` (`telemetry` for ours), `id`, `status` (`running`, `finished`, \
+`failed`, `stopped`, `stalled`, `lost`, `live`, `no end` or `unreadable`), `why`, `step`, `loss`, `loss_metric`, \
+`started`, `last_sign`, `age_s`, `project`, `tags`, `deleted` and `problem`."""
+
+_STYLES: Final = {
+    RUNNING: "green",
+    "live": "green",
+    FINISHED: "",
+    FAILED: "red",
+    LOST: "red",
+    STALLED: "yellow",
+    UNREADABLE: "red",
+    NO_END: "dim",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folders, and which runs to list in which order."""
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=Path,
+        help=f"folders of runs, runs, or files of other tools (default: {LOGS}); - reads paths from stdin",
+    )
+    parser.add_argument(
+        "--format", metavar="FORMAT", choices=[OURS, *names_of()], help="only runs in this format"
+    )
+    parser.add_argument("--filter", metavar="TERMS", type=_terms, default=[], help=HELP)
+    parser.add_argument(
+        "--sort",
+        metavar="NAME",
+        default="age",
+        help="order: age, name, status, format, step, loss, started, a metric or a setting (default: age)",
+    )
+    parser.add_argument("--reverse", action="store_true", help="the largest first; with age, the oldest")
+    parser.add_argument("--limit", metavar="N", type=int, help="only the first N")
+    parser.add_argument("--deleted", action="store_true", help="also runs in the trash")
+    add_json_argument(parser)
+    parser.epilog = (
+        "Runs of other tools are read where they are; `telemetry formats` lists which. Nothing is changed. "
+        "Exit code: 0; 1 if a run cannot be read; 2 if there is no run."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the runs; return 1 if one cannot be read, 2 if there are none."""
+    paths = args.paths or [LOGS]
+    if paths == [Path("-")]:
+        paths = [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
+    progress = Progress()
+    try:
+        found = list_runs(
+            paths,
+            only=args.format,
+            deleted=args.deleted,
+            on_run=lambda name, done, total: progress.show(name, done, total),
+        )
+    finally:
+        progress.clear()
+    now = time.time()
+    runs = [run for run in found.runs if all(term.holds(run, now) for term in args.filter)]
+    runs = sorted_runs(runs, args.sort, now, reverse=args.reverse)[: args.limit]
+    if args.json:
+        print_json(
+            {"runs": [run.as_json(now) for run in runs], "notes": found.notes, "missing": found.missing}
+        )
+    else:
+        _print(runs, found, now)
+    for reason in found.missing:
+        refuse(reason)
+    if not found.runs:
+        return 2
+    return 1 if any(run.status == UNREADABLE for run in runs) else 0
+
+
+def _print(runs: list[ListedRun], found: RunList, now: float) -> None:
+    if runs:
+        is_mixed = any(run.format != OURS for run in runs)
+        columns = [
+            Column("run"),
+            *([Column("format", keep=True)] if is_mixed else []),
+            Column("status", keep=True),
+            Column("step", right=True, keep=True),
+            Column("loss", right=True, keep=True),
+            Column("age", right=True, keep=True),
+        ]
+        print_table(columns, [_row(run, is_mixed, now) for run in runs])
+    elif found.runs:
+        print(f"none of {len(found.runs)} runs fits the filter")
+    for run in runs:
+        if run.problem is not None:
+            print(printable(f"{run.path}: {run.problem}"))
+    for note in found.notes:
+        print(printable(note))
+
+
+def _row(run: ListedRun, is_mixed: bool, now: float) -> list[Cell]:
+    status = f"{run.status}, deleted" if run.deleted else run.status
+    return [
+        run.name,
+        *([run.format] if is_mixed else []),
+        (status, _STYLES.get(run.status, "")),
+        "" if run.step is None else f"{run.step:,}",
+        number_text(run.loss),
+        age_text(run.age(now)),
+    ]
+
+
+def _terms(text: str) -> list[object]:
+    try:
+        return [*terms_of(text)]
+    except FilterError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

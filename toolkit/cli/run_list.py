@@ -1,0 +1,396 @@
+"""The runs below folders, ours and those of other tools: what `ls` and `compare` know about each."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.chosen_run import find_run, no_run_in
+from toolkit.core.guard import Guard
+from toolkit.diagnostics.metric_aliases import LOSS, signal_of
+from toolkit.importers.detect import find_sources
+from toolkit.importers.record_file import OURS, source_of_folder
+from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read_all
+from toolkit.importers.summary import number, plain
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.labels import Labels, LabelsError, read_labels
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.metrics import metrics_of
+from toolkit.runfolder.parts import part_in
+from toolkit.runfolder.reader import Cursor, last_step, read_from
+from toolkit.runfolder.records import START, STEP, Record
+from toolkit.runfolder.status import work_out_status
+
+UNREADABLE: Final = "unreadable"
+NO_END: Final = "no end"
+"""Another tool's run that wrote no end: it may be finished, killed, or still running."""
+
+_HEAD_BYTES: Final = 1024 * 1024
+_TAIL_BYTES: Final = 64 * 1024
+_MAX_RUNS: Final = 100_000
+_MOST_CONFIG: Final = 5_000
+
+_OF_THE_PROCESS: Final = frozenset(
+    "event time elapsed seq session rank run_name run_id host os python packages cpu memory_gb accelerators "
+    "command_line pid boot_id process_started session_tag config environment cut unencodable".split()
+)
+"""Fields of a start record that say where it ran, not how it was configured."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ListedRun:
+    """One run in a list."""
+
+    name: str
+    path: Path
+    format: str
+    id: str | None = None
+    status: str = UNREADABLE
+    why: str | None = None
+    step: int | None = None
+    last: dict[str, float] = field(default_factory=dict)
+    """The last value of each metric that is known without reading all records; of other tools' runs, of every one."""
+    started: float | None = None
+    last_sign: float | None = None
+    project: str | None = None
+    tags: tuple[str, ...] = ()
+    deleted: bool = False
+    problem: str | None = None
+    """Why it cannot be read, or not all of it."""
+    source: RunSource | None = None
+    """Another tool's run."""
+    _config: dict[str, Any] | None = None
+
+    @property
+    def loss_name(self) -> str | None:
+        """The metric that is the training loss."""
+        return loss_name(list(self.last))
+
+    @property
+    def loss(self) -> float | None:
+        """The last training loss."""
+        return None if self.loss_name is None else self.last[self.loss_name]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration in one level, with joined names; it is read when it is needed."""
+        if self._config is None:
+            found = self.source.info.config if self.source is not None else _config_of(self.path)
+            self._config = dict(list(_leaves(found))[:_MOST_CONFIG])
+        return self._config
+
+    def age(self, now: float) -> float | None:
+        """Return how long ago it last wrote something."""
+        return None if self.last_sign is None else now - self.last_sign
+
+    def as_json(self, now: float) -> dict[str, Any]:
+        """Return what `ls --json` prints."""
+        loss, age = self.loss, self.age(now)
+        return {
+            "name": self.name,
+            "path": os.fspath(self.path),
+            "format": self.format,
+            "id": self.id,
+            "status": self.status,
+            "why": self.why,
+            "step": self.step,
+            "loss": None if loss is None else number(loss),
+            "loss_metric": self.loss_name,
+            "started": self.started,
+            "last_sign": self.last_sign,
+            "age_s": None if age is None else round(age, 3),
+            "project": self.project,
+            "tags": list(self.tags),
+            "deleted": self.deleted,
+            "problem": self.problem,
+        }
+
+
+@dataclass(slots=True)
+class RunList:
+    """The runs below some folders, and what could not be looked at."""
+
+    runs: list[ListedRun] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Sentences about paths that do not exist or have no run."""
+
+
+OnRun = Callable[[str, int, int], None]
+"""Called with the name of a run before it is read, its number, and how many there are."""
+
+
+def list_runs(
+    paths: Sequence[Path],
+    *,
+    only: str | None = None,
+    deleted: bool = False,
+    on_run: OnRun = lambda _name, _done, _total: None,
+) -> RunList:
+    """Return the runs at `paths`, each a run, a file of another tool, or a folder of runs.
+
+    `only` is the name of a format. Links below a path are not followed, and nothing is changed.
+    """
+    found = RunList()
+    for path in paths:
+        before = len(found.runs)
+        if only in (None, OURS):
+            folders = list(_our_folders(path, deleted=deleted))
+            for at, (folder, is_deleted) in enumerate(folders):
+                on_run(folder.name, at, len(folders))
+                found.runs.append(our_run(folder, deleted=is_deleted))
+        if only != OURS:
+            _add_foreign(found, path, only, deleted, on_run)
+        if len(found.runs) == before:
+            found.missing.append(
+                f"{path} does not exist"
+                if not os.path.lexists(path)
+                else no_run_in(path)
+                if only is None
+                else f"no run in the format {only} found in {path}"
+            )
+    return found
+
+
+def run_at(path: Path) -> ListedRun | str:
+    """Return the run at `path`: ours, the newest of ours below it, or the only one of another tool; else a reason."""
+    folder = find_run(path)
+    if folder is not None:
+        return our_run(folder)
+    found = list_runs([path])
+    if len(found.runs) == 1:
+        return found.runs[0]
+    if not found.runs:
+        return "; ".join([*found.missing, *found.notes])
+    names = ", ".join(run.name for run in found.runs[:5])
+    return (
+        f"{path} has {len(found.runs)} runs ({names}{' …' if len(found.runs) > 5 else ''}); name one of them"
+    )
+
+
+def source_for(run: ListedRun) -> RunSource:
+    """Return what reads a run of the list."""
+    return run.source if run.source is not None else source_of_folder(run.path)
+
+
+def loss_name(names: Sequence[str]) -> str | None:
+    """Return which of the metrics is the training loss; None if none is."""
+    known = [name for name in names if signal_of(name) == LOSS]
+    others = [
+        name
+        for name in names
+        if "loss" in name.lower() and not name.lower().startswith(("val", "eval", "test"))
+    ]
+    named = [name for name in others if name.lower().endswith("loss")]
+    return next(iter([*known, *named, *others]), None)
+
+
+# ------------------------------------------------------------ ours
+
+
+def our_run(folder: Path, *, deleted: bool = False) -> ListedRun:
+    """Return a run folder of ours; one that cannot be read has a problem."""
+    shown = Path(os.path.abspath(folder)).name
+    run = ListedRun(name=shown, path=folder, format=OURS, deleted=deleted, last_sign=_written(folder))
+    try:
+        manifest = with_end_record(read_manifest(folder), folder)
+    except FileNotFoundError:
+        run.problem = f"it has no {MANIFEST}; `telemetry repair` recovers what it can"
+    except (OSError, ManifestError) as error:
+        run.problem = f"{MANIFEST}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+    else:
+        _take_manifest(run, manifest)
+        _take_labels(run, manifest)
+    records = folder / METRICS_JSONL
+    try:
+        if run.step is None:
+            run.step = last_step(records)
+        if loss_name(list(run.last)) is None:
+            run.last.update(_last_values(records))
+    except FileNotFoundError:
+        run.problem = run.problem or f"it has no {METRICS_JSONL}"
+    except OSError as error:
+        run.problem = run.problem or f"{METRICS_JSONL}: {error.strerror or error}"
+    return run
+
+
+def _take_manifest(run: ListedRun, manifest: Manifest) -> None:
+    status = work_out_status(manifest, time.time())
+    run.id, run.status, run.why = manifest.run_id, status.name, status.why
+    run.started, run.project, run.tags = manifest.created, manifest.project, manifest.tags
+    session, beat = manifest.latest, manifest.heartbeat
+    signs = [
+        sign for sign in (beat and beat.time, session and session.ended, session and session.started) if sign
+    ]
+    run.last_sign = max(signs, default=run.last_sign)
+    run.step = beat.global_step if beat is not None else None
+    for name, value in with_non_finite(dict(manifest.summary)).items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            run.last[name] = float(value)
+
+
+def _take_labels(run: ListedRun, manifest: Manifest) -> None:
+    try:
+        labels = read_labels(run.path)
+    except LabelsError:
+        labels = Labels()
+    run.tags = labels.tags if labels.tags is not None else run.tags
+    run.name = labels.display_name or (
+        manifest.display_name if manifest.display_name != manifest.name else run.name
+    )
+
+
+def run_folders(path: Path) -> list[Path]:
+    """Return the run folders of ours at `path` and one level below."""
+    return [folder for folder, _ in _our_folders(path, deleted=False)]
+
+
+def _our_folders(path: Path, *, deleted: bool) -> Iterator[tuple[Path, bool]]:
+    """Yield the run folders at `path` and one level below, and whether each is in the trash; parts are left out."""
+    if _is_ours(path):
+        if part_in(path) is None:
+            yield path, False
+        return
+    for folder in _folders_in(path):
+        if _is_ours(folder) and part_in(folder) is None:
+            yield folder, False
+    for place in _folders_in(path / TRASH, hidden=True) if deleted else ():
+        for folder in _folders_in(place):
+            if _is_ours(folder):
+                yield folder, True
+
+
+def _folders_in(path: Path, *, hidden: bool = False) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False) and (hidden or not entry.name.startswith("."))
+            ]
+    except OSError:
+        return []
+    return [path / name for name in sorted(names)[:_MAX_RUNS]]
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder has our manifest; records alone may be another program's."""
+    return os.path.lexists(folder / MANIFEST)
+
+
+def _written(folder: Path) -> float | None:
+    try:
+        status = os.lstat(folder / METRICS_JSONL)
+    except OSError:
+        return None
+    return status.st_mtime if stat.S_ISREG(status.st_mode) else None
+
+
+def _last_values(records: Path) -> dict[str, float]:
+    """Return the metrics of the last step record near the end of a file."""
+    offset = max(0, os.lstat(records).st_size - _TAIL_BYTES)
+    found: Record = {}
+    for record in read_from(records, Cursor(offset), max_bytes=_TAIL_BYTES).records:
+        if record.get("event") == STEP:
+            found = record
+    return dict(metrics_of(found))
+
+
+def _config_of(folder: Path) -> Mapping[str, Any]:
+    """Return the configuration in the first start records: what the caller gave, and the fields derived from it."""
+    try:
+        records = read_from(folder / METRICS_JSONL, max_bytes=_HEAD_BYTES).records
+    except OSError:
+        return {}
+    start: Record = {}
+    for record in records:
+        if record.get("event") == START:
+            start = {**start, **record}
+    given = start.get("config")
+    derived = {name: value for name, value in start.items() if name not in _OF_THE_PROCESS}
+    return {**derived, **(given if isinstance(given, Mapping) else {})}
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a configuration; a list of objects is taken apart too."""
+    for name, item in flattened(plain(value)) if value else ():
+        if isinstance(item, list) and any(isinstance(inner, dict) for inner in item):
+            numbered = {str(at): inner for at, inner in enumerate(item)}
+            yield from flattened(numbered, name)
+        else:
+            yield name, item
+
+
+# ------------------------------------------------------------ other tools'
+
+
+def _add_foreign(found: RunList, path: Path, only: str | None, deleted: bool, on_run: OnRun) -> None:
+    try:
+        sources = find_sources(path, only=only)
+    except OSError:
+        return
+    ours = [os.fspath(run.path) + os.sep for run in found.runs]
+    found.notes += sources.notes
+    guard = Guard()
+    for at, source in enumerate(sources.runs):
+        place = _place_of(source)
+        if (source.info.deleted and not deleted) or os.fspath(place).startswith(tuple(ours)):
+            continue
+        on_run(source.info.name, at, len(sources.runs))
+        run = ListedRun(
+            name=source.info.name,
+            path=place,
+            format=source.info.format,
+            id=source.info.run_id or source.info.source_id,
+            project=source.info.group or None,
+            deleted=source.info.deleted,
+            source=source,
+        )
+        if guard.call(f"reading {source.info.format} logs", _read_foreign, run, source) is None:
+            run.problem = f"it could not be read: {', '.join(guard.counts)}"
+        run.tags = tuple(source.info.tags)
+        found.runs.append(run)
+
+
+def _place_of(source: RunSource) -> Path:
+    pieces = source.info.pieces
+    return source.info.root / pieces[0].path if pieces else source.info.root
+
+
+def _read_foreign(run: ListedRun, source: RunSource) -> bool:
+    times: list[float] = []
+    for batch in read_all(source):
+        if batch.replaced:
+            run.last.clear()
+            run.step = None
+        for column in batch.columns:
+            if not len(column) or column.repeated:
+                continue
+            if not math.isnan(column.times[0]):
+                times = [min([*times[:1], column.times[0]]), max([*times[1:], column.times[-1]])]
+            if column.kind == SYSTEM:
+                continue
+            pieces = source.info.pieces
+            prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
+            run.last[f"{prefix}{column.metric}"] = column.values[-1]
+            step = max(column.steps)
+            if step != NO_STEP:
+                run.step = step if run.step is None else max(run.step, step)
+        if batch.passed_over:
+            reason, count = batch.passed_over.most_common(1)[0]
+            run.problem = f"not read: {count:,} {reason[1]}"
+    status = source.status(time.time())
+    run.status = NO_END if status.state == "unknown" else status.state
+    run.last_sign = None if math.isnan(status.last_sign) else status.last_sign
+    if times:
+        # A copied file is younger than what is in it.
+        run.started, run.last_sign = times
+    return True
