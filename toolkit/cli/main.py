@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 from toolkit.cli.terminal import turn_colours_off
 
 SUBCOMMANDS: Final = {
+    "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
     "attach": "record the trainings of an ai-toolkit checkout, by adding one file to its extensions",
     "completions": "show or search what the model of a run answered",
     "dashboard": "show runs in a browser, from folders or from ClickHouse",
@@ -28,6 +29,7 @@ SUBCOMMANDS: Final = {
     "ship": "copy the records of run folders into ClickHouse, as they are written",
     "show": "show a run, ours or another tool's: its series and its last steps",
     "status": "show whether an ai-toolkit checkout records its trainings",
+    "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
     "time": "show where the time of a run went and how much of it was training",
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
     "usage": "show whether anonymous usage reports are sent, and everything they contain",

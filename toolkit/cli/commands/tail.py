@@ -1,0 +1,297 @@
+"""`telemetry tail`: print the last records of a run, and new ones as they come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
+from toolkit.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
+from toolkit.core.guard import Guard
+from toolkit.importers.detect import find_sources, names_of
+from toolkit.importers.source import BATCH_BYTES, NO_STEP, Batch, RunSource
+from toolkit.runfolder.codec import name_of_non_finite
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.metrics import metrics_of
+from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.records import (
+    END,
+    ENVELOPE,
+    LEDGER,
+    NON_FINITE,
+    SPAN,
+    SPAN_EVENT,
+    SPAN_START,
+    SPAN_SUMMARY,
+    Record,
+    is_spread,
+)
+from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.status import RUNNING, STALLED
+
+JSON_FORM: Final = """\
+one record per line, as `metrics.jsonl` has it. Of another tool's run, a line has `event` (`step`, `eval`, `epoch` or \
+`system`), `time`, `global_step`, `session`, and the metrics of that step by name."""
+
+_LOOK_EVERY_S: Final = 0.5
+_BLOCK_BYTES: Final = 256 * 1024
+_FEW: Final = 8
+"""Values on a line, unless they are chosen with --metrics."""
+_HIDDEN: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER})
+"""Events that are shown only with --all."""
+_NOT_SHOWN: Final = frozenset({*ENVELOPE, "global_step", NON_FINITE})
+_LONGEST: Final = 60
+_FOLDED: Final = "steps_folded"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run, how many records, and whether to follow it."""
+    add_run_argument(parser)
+    parser.add_argument(
+        "-n", "--rows", metavar="N", type=_rows, default=10, help="the last N records (default: 10)"
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print new records as they come, until the run ends"
+    )
+    parser.add_argument(
+        "--metrics",
+        "--metric",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only metrics whose names match, such as 'train/*'; may be repeated",
+    )
+    parser.add_argument("--all", action="store_true", help="also spans and time ledgers")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=names_of(),
+        help="read RUN as another tool's log, in this format",
+    )
+    add_json_argument(parser, "records as JSON, one per line")
+    parser.epilog = (
+        "RUN may also be a file or folder of another tool with one run in it. "
+        "Following ends with the run, or with Ctrl-C."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print records; return 2 if there are none to read."""
+    folder = find_run(args.run) if args.format is None else None
+    try:
+        if folder is not None:
+            return _tail_ours(folder, args)
+        return _tail_foreign(args)
+    except OSError as error:
+        return refuse(f"{folder or args.run}: {error.strerror or error}")
+
+
+# ------------------------------------------------------------ ours
+
+
+def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
+    path = folder / METRICS_JSONL
+    last, cursor = _last_records(path, args)
+    for record in last:
+        _print(record, args)
+    while args.follow:
+        # Looked at before the records: what is written before the end is printed before it stops.
+        is_live = status_of(folder) in (RUNNING, STALLED)
+        chunk = read_from(path, cursor)
+        cursor = chunk.cursor
+        if chunk.replaced:
+            refuse(f"{path} was replaced: reading it from its start")
+        for record in chunk.records:
+            if _is_shown(record, args):
+                _print(record, args)
+        if not chunk.records and not is_live:
+            break
+        if not chunk.records:
+            time.sleep(_LOOK_EVERY_S)
+    return 0
+
+
+def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record], Cursor]:
+    """Return the last records that are shown, and the cursor behind them, reading as little as possible."""
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    within = _BLOCK_BYTES
+    while True:
+        cursor = Cursor(max(0, size - within))
+        begins_inside = cursor.offset > 0
+        found: deque[Record] = deque(maxlen=args.rows)
+        while True:
+            # A plain offset in the middle of a line: what is before the first newline is counted as unreadable.
+            chunk = read_from(path, _behind_newline(path, cursor) if begins_inside else cursor)
+            begins_inside = False
+            found += [record for record in chunk.records if _is_shown(record, args)]
+            cursor = chunk.cursor
+            if not chunk.records and not chunk.bad_count:
+                break
+        if len(found) == args.rows or within >= size:
+            return found, cursor
+        within *= 8
+
+
+def _behind_newline(path: Path, cursor: Cursor) -> Cursor:
+    """Return the cursor at the first line that begins at or after `cursor`."""
+    descriptor = open_regular(path)
+    try:
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            file.seek(cursor.offset - 1)
+            file.readline(_BLOCK_BYTES)
+            at = file.tell()
+            file.seek(at - 1)
+            return Cursor(at) if file.read(1) == b"\n" else Cursor(0)
+    finally:
+        os.close(descriptor)
+
+
+def _is_shown(record: Record, args: argparse.Namespace) -> bool:
+    if args.metrics:
+        return any(_is_chosen(name, args.metrics) for name, _ in metrics_of(record))
+    return args.all or record.get("event") not in _HIDDEN
+
+
+# ------------------------------------------------------------ other tools'
+
+
+def _tail_foreign(args: argparse.Namespace) -> int:
+    try:
+        found = find_sources(args.run, only=args.format)
+    except OSError:
+        return refuse(no_run_in(args.run))
+    if len(found.runs) != 1:
+        names = ", ".join(source.info.name for source in found.runs[:5])
+        return refuse(
+            f"{args.run} has {len(found.runs)} runs ({names}); name one of them"
+            if found.runs
+            else "; ".join([no_run_in(args.run), *found.notes])
+        )
+    source = found.runs[0]
+    guard = Guard()
+    rows: deque[Record] = deque(maxlen=args.rows)
+    cursor: bytes | None = None
+    is_first = True
+    while True:
+        status = guard.call("asking for the status", source.status, time.time())
+        batch = guard.call("reading", source.read, cursor, max_bytes=BATCH_BYTES)
+        if batch is None:
+            return refuse(f"{args.run} could not be read: {', '.join(guard.counts)}")
+        if batch.replaced and not is_first:
+            refuse(f"{args.run} was rewritten: reading it from its start")
+        rows.extend(row for row in _rows_of(source, batch) if _is_shown(row, args))
+        has_more = batch.more and batch.cursor != cursor
+        is_new = batch.cursor != cursor
+        cursor = batch.cursor
+        if is_first and has_more:
+            continue
+        is_first = False
+        for record in rows:
+            _print(record, args)
+        rows = deque()
+        if not args.follow:
+            return 0
+        if not is_new and status is not None and status.state in ("finished", "failed"):
+            return 0
+        if not has_more:
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _rows_of(source: RunSource, batch: Batch) -> Iterator[Record]:
+    """Yield the points of a batch as records: all metrics of one step, kind and session together."""
+    rows: dict[tuple[int, str, int, float], Record] = {}
+    pieces = source.info.pieces
+    for column in batch.columns:
+        if column.repeated:
+            continue
+        prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
+        for step, moment, value in zip(column.steps, column.times, column.values, strict=True):
+            # Without a step, points of one moment belong together.
+            at = moment if step == NO_STEP and not math.isnan(moment) else 0.0
+            row = rows.setdefault((column.session, column.kind, step, at), {"event": column.kind})
+            if not math.isnan(moment):
+                row["time"] = max(moment, row.get("time", moment))
+            if step != NO_STEP:
+                row["global_step"] = step
+            row["session"] = column.session
+            name = f"{prefix}{column.metric}"
+            if math.isfinite(value):
+                row[name] = value
+            else:
+                row[name] = None
+                row.setdefault(NON_FINITE, {})[name] = name_of_non_finite(value)
+    timed = sorted(rows.items(), key=lambda item: (item[0][0], item[0][2], item[1].get("time", 0.0)))
+    yield from (row for _, row in timed)
+
+
+# ------------------------------------------------------------ a record as a line
+
+
+def _print(record: Record, args: argparse.Namespace) -> None:
+    if args.json:
+        chosen = record
+        if args.metrics:
+            chosen = {
+                name: value
+                for name, value in record.items()
+                if name in _NOT_SHOWN or _is_chosen(name, args.metrics)
+            }
+        print(json.dumps(chosen, allow_nan=False), flush=True)
+        return
+    moment = record.get("time")
+    clock = "        "
+    if isinstance(moment, (int, float)) and 0 < moment < 4e9:
+        clock = datetime.fromtimestamp(moment).astimezone().strftime("%H:%M:%S")
+    event = str(record.get("event"))
+    step = record.get("global_step")
+    begin = f"{clock} {event[:14]:<8} {f'{step:,}' if isinstance(step, int) else '':>9}  "
+    values = shortened(_values(record, args), terminal_width() - len(begin))
+    style = "red" if event == "error" else "yellow" if event == "finding" else ""
+    print(painted(printable(begin + values), style), flush=True)
+
+
+def _values(record: Record, args: argparse.Namespace) -> str:
+    metrics = dict(metrics_of(record))
+    if metrics:
+        chosen = [name for name in metrics if _is_chosen(name, args.metrics or "*")]
+        if not args.metrics:
+            chosen = [name for name in chosen if name != _FOLDED and not is_spread(name, metrics)]
+        shown = chosen if args.metrics else chosen[:_FEW]
+        more = len(chosen) - len(shown)
+        text = "  ".join(f"{name}={number_text(metrics[name])}" for name in shown)
+        return f"{text}  (+{more})" if more else text
+    if record.get("event") == END:
+        return f"status={record.get('status')}"
+    parts = []
+    for name, value in record.items():
+        if name not in _NOT_SHOWN and value is not None and not isinstance(value, (dict, list)):
+            parts.append(f"{name}={shortened(_text(value), _LONGEST)}")
+    return "  ".join(parts[:_FEW])
+
+
+def _text(value: Any) -> str:
+    return number_text(value) if type(value) is float else str(value)
+
+
+def _is_chosen(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _rows(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
