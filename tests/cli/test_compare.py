@@ -1,0 +1,86 @@
+"""`telemetry compare`: settings that differ, last and best values, ours and other tools'."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from tests.cli.runs import write_run, write_table
+from toolkit.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("compare")
+    write_run(place, "a", [0.5, 0.1, 0.2], config={"train": {"lr": 1e-4, "steps": 3}})
+    write_run(place, "b", [0.5, 0.4, 0.3], config={"train": {"lr": 1e-3, "steps": 3}})
+    write_table(place / "c" / "results.csv", [0.9, 0.8])
+    return place
+
+
+def test_settings_that_differ_and_last_and_best_values_are_printed(logs, capsys):
+    assert main(["compare", str(logs / "a"), str(logs / "b")]) == 0
+
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["a", "b"]
+    assert ["train.lr", "0.0001", "0.001"] in rows
+    assert ["train_loss", "0.2", "0.3"] in rows
+    assert ["best", "(min)", "0.1", "at", "2", "0.3", "at", "3"] in rows
+    assert ["best", "(max)", "0.9", "at", "2", "0.7", "at", "3"] in rows
+    assert not [row for row in rows if row[0] == "train.steps"]
+    main(["compare", str(logs / "a"), str(logs / "b"), "--all"])
+    assert "train.steps" in capsys.readouterr().out
+
+
+def test_the_json_has_the_documented_fields_and_other_tools_runs(logs, capsys):
+    assert main(["compare", str(logs / "a"), str(logs / "c"), "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"runs", "baseline", "config", "metrics"}
+    assert [run["format"] for run in found["runs"]] == ["telemetry", "table"]
+    assert all(set(row) == {"name", "values", "same"} for row in found["config"])
+    of_c = next(row for row in found["metrics"] if row["name"] == "train/loss")
+    assert of_c == {
+        "name": "train/loss",
+        "goal": "min",
+        "same": False,
+        "last": [None, 0.8],
+        "best": [None, 0.8],
+        "best_step": [None, 1],
+    }
+
+
+def test_a_baseline_is_added_and_the_others_are_measured_by_it(logs, capsys):
+    assert main(["compare", str(logs / "b"), str(logs / "c"), "--baseline", str(logs / "a")]) == 0
+
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][:2] == ["a", "b"]
+    assert next(row for row in rows if row[0] == "train_loss")[1:] == ["0.2", "0.3", "(+50", "%)"]
+
+
+def test_tables_for_other_programs(logs, capsys):
+    arguments = ["compare", str(logs / "a"), str(logs / "b"), "--metrics", "train_loss"]
+    assert main([*arguments, "--to", "csv"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0] == ["", "a", "b"]
+    assert ["train_loss", "0.2", "0.3"] in rows
+    assert main([*arguments, "--to", "md"]) == 0
+    assert "| train_loss | 0.2 | 0.3 |" in capsys.readouterr().out
+
+
+def test_a_folder_means_all_its_runs_and_one_run_the_one_before_it(logs, capsys):
+    assert main(["compare", str(logs), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
+    assert main(["compare", str(logs / "b"), "--json"]) == 0
+    assert [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["a", "b"]
+
+
+def test_one_run_alone_or_none_cannot_be_compared(logs, tmp_path, capsys):
+    alone = write_run(tmp_path, "alone", [1.0])
+    assert main(["compare", str(alone)]) == 2
+    assert "name another" in capsys.readouterr().err
+    assert main(["compare", str(logs / "a"), str(tmp_path / "none")]) == 2
+    assert "none does not exist" in capsys.readouterr().err
