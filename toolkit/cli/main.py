@@ -22,6 +22,7 @@ SUBCOMMANDS: Final = {
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "errors": "show what failed in a run and where it hung, with stacks and counts",
     "formats": "list the logs of other tools that can be read here, and what a missing package would add",
+    "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "pull": "bring a run folder back from ClickHouse, byte for byte",

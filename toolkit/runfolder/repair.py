@@ -39,7 +39,7 @@ from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 
 _T = TypeVar("_T")
 
-_HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
+HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
 """Names of temporary files that were about to be renamed."""
 
 _PATIENCE_S: Final = 1.0
@@ -494,7 +494,7 @@ def remove_half_done(folder: Path) -> None:
     except OSError:
         return
     for name in names:
-        if _HALF_DONE.fullmatch(name):
+        if HALF_DONE.fullmatch(name):
             try:
                 os.unlink(folder / name)
             except OSError:

@@ -1,0 +1,160 @@
+"""`telemetry gc`: lists what can be deleted, deletes it with --yes, and leaves the rest alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from tests.cli.runs import write_run, write_table
+from toolkit.cli.main import main
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.journal import Journal
+from toolkit.runfolder.journal_head import Owner
+from toolkit.telemetry import TelemetryLogger
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path, monkeypatch):
+    """A folder for journals of its own: other tests have theirs in shared memory."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    monkeypatch.setattr("toolkit.cli.leftovers.shared_memory_folders", lambda: [folder])
+    return folder
+
+
+@pytest.fixture
+def logs(tmp_path, monkeypatch):
+    """Folders of runs with one leftover of each kind."""
+    place = tmp_path / "logs"
+    write_run(place, "kept", [1.0])
+    write_table(place / "other_tool" / "metrics.csv", [1.0])
+    gone = write_run(place, "gone", [1.0])
+    trash = place / ".trash" / f"{int((time.time() - 86_400) * 1000)}-0123abcd"
+    trash.mkdir(parents=True)
+    gone.rename(trash / "gone")
+    (place / ".trash" / "not-ours").mkdir()
+    (place / "kept" / ".run.json.0123456789abcdef.tmp").write_text("{")
+    (place / "kept" / ".mine").write_text("")
+    old = place / ".importing-1"
+    old.mkdir()
+    os.utime(old, (1, 1))
+    (place / ".importing-2").mkdir()
+    TelemetryLogger("no-steps", log_dir=place, system=False).close()
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / f"{'0' * 32}.arrow").write_bytes(b"x" * 1000)
+    (cache / "mine.txt").write_text("")
+    monkeypatch.setenv("TELEMETRY_DASHBOARD_CACHE_DIR", str(cache))
+    return place
+
+
+def tree(place):
+    return sorted(str(path) for path in place.parent.rglob("*"))
+
+
+def gc(capsys, *arguments):
+    """Return the JSON that the command prints, and the path of each kind."""
+    capsys.readouterr()
+    assert main(["gc", *map(str, arguments), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return found, {item["kind"]: item["path"] for item in found["found"]}
+
+
+def test_everything_is_listed_and_nothing_is_deleted(logs, capsys):
+    before = tree(logs)
+    found, kinds = gc(capsys, logs)
+
+    assert found["deleted"] is False
+    assert set(found) == {"found", "deleted", "bytes", "failed"}
+    assert kinds == {
+        "trash": str(next((logs / ".trash").glob("*-0123abcd"))),
+        "half-written file": str(logs / "kept" / ".run.json.0123456789abcdef.tmp"),
+        "unfinished import": str(logs / ".importing-1"),
+        "cache": str(logs.parent / "cache"),
+    }
+    assert main(["gc", str(logs)]) == 0
+    assert "Nothing was deleted" in capsys.readouterr().out
+    assert tree(logs) == before
+
+
+def test_with_yes_that_is_deleted_and_nothing_else(logs, capsys):
+    before = tree(logs)
+    assert main(["gc", str(logs), "--yes", "--empty-runs"]) == 0
+
+    assert "deleted: " in capsys.readouterr().out
+    left = tree(logs)
+    assert [path for path in left if path not in before] == []
+    lost = [path.removeprefix(str(logs.parent)) for path in before if path not in left]
+    assert {path.split("/")[2] for path in lost} <= {
+        ".trash",
+        "kept",
+        ".importing-1",
+        "no-steps",
+        f"{'0' * 32}.arrow",
+    }
+    for kept in (
+        "kept/metrics.jsonl",
+        "kept/.mine",
+        ".importing-2",
+        ".trash/not-ours",
+        "other_tool/metrics.csv",
+    ):
+        assert (logs / kept).exists(), kept
+    assert not (logs / "no-steps").exists()
+    assert (logs.parent / "cache" / "mine.txt").exists()
+    assert main(["gc", str(logs)]) == 0
+    assert capsys.readouterr().out == "nothing to delete\n"
+
+
+def test_what_is_younger_is_left(logs, capsys):
+    assert set(gc(capsys, logs, "--older-than", "2h")[1]) == {"trash", "unfinished import"}
+    assert set(gc(capsys, logs, "--older-than", "2d", "--keep-cache")[1]) == {"unfinished import"}
+    with pytest.raises(SystemExit):
+        main(["gc", str(logs), "--older-than", "soon"])
+
+
+def test_a_run_that_is_written_now_is_left_alone(tmp_path, capsys):
+    log = TelemetryLogger("now", log_dir=tmp_path, system=False)
+    try:
+        (log.run_folder / ".run.json.0123456789abcdef.tmp").write_text("{")
+        assert gc(capsys, tmp_path, "--yes", "--empty-runs", "--keep-cache")[1] == {}
+        assert (log.run_folder / ".run.json.0123456789abcdef.tmp").exists()
+    finally:
+        log.close()
+
+
+def test_a_trash_that_is_a_link_is_not_followed(logs, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".trash").symlink_to(logs / ".trash")
+    assert main(["gc", str(other), "--yes", "--keep-cache"]) == 0
+    assert next((logs / ".trash").glob("*-0123abcd")).exists()
+    assert main(["gc", str(tmp_path / "none")]) == 2
+
+
+def test_journals_of_dead_runs_go_if_nothing_is_lost_or_it_is_allowed(tmp_path, memory, capsys):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "metrics.jsonl").write_text("")
+    paths = {}
+    for number, (name, folder) in enumerate((("empty", "there"), ("needed", "there"), ("orphan", "gone"))):
+        owner = Owner(run_id=name, session=number + 1, started=1.7e9)
+        journal = Journal.create([memory], tmp_path / folder / "metrics.jsonl", owner)
+        if name != "empty":
+            journal.append(encode({"event": "step", "time": 1.7e9, "seq": 0, "session": number + 1}))
+        journal.close(remove=False)
+        paths[name] = journal.path
+    live = Journal.create(
+        [memory], tmp_path / "gone" / "metrics.jsonl", Owner(run_id="l", session=9, started=1.0)
+    )
+
+    found, _ = gc(capsys, tmp_path, "--yes", "--keep-cache")
+    assert [item["path"] for item in found["found"]] == [str(paths["empty"])]
+    assert not paths["empty"].exists()
+    found, _ = gc(capsys, tmp_path, "--yes", "--keep-cache", "--orphans")
+    assert [item["path"] for item in found["found"]] == [str(paths["orphan"])]
+    assert paths["needed"].exists()
+    assert live.path.exists()
+    live.close(remove=True)

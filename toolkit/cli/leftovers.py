@@ -1,0 +1,293 @@
+"""What runs and the dashboard leave behind and can be deleted: trash, journals, half-written files, caches."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.cli.run_list import our_run, run_folders
+from toolkit.runfolder.journal import AbandonedJournal, hold_abandoned, journals_in, shared_memory_folders
+from toolkit.runfolder.layout import METRICS_JSONL, TRASH
+from toolkit.runfolder.portable import is_ours
+from toolkit.runfolder.repair import HALF_DONE, discard_journals, is_being_written, journals_of, rank_files
+from toolkit.runfolder.status import RUNNING, STALLED
+
+TRASHED: Final = "trash"
+JOURNAL: Final = "journal"
+HALF_WRITTEN: Final = "half-written file"
+IMPORT: Final = "unfinished import"
+CACHE: Final = "cache"
+EMPTY_RUN: Final = "run without a step"
+
+CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
+"""The dashboard's own variable; empty for no cache."""
+_CACHE_NAME: Final = "ai-toolkit-telemetry"
+_CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
+_TOKEN: Final = re.compile(r"(going-)?(?P<ms>[0-9]{1,15})-[0-9a-f]{8}", re.ASCII)
+_GOING: Final = "going-"
+_IMPORTING: Final = ".importing-"
+_IMPORT_IS_OLD_S: Final = 86_400.0
+_MOST_ENTRIES: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Something that can be deleted."""
+
+    kind: str
+    path: Path
+    bytes: int
+    changed: float
+    why: str
+    delete: Callable[[], None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `gc --json` prints."""
+        return {
+            "kind": self.kind,
+            "path": os.fspath(self.path),
+            "bytes": self.bytes,
+            "changed": self.changed,
+            "why": self.why,
+        }
+
+
+def leftovers(
+    places: Sequence[Path], *, orphans: bool, empty_runs: bool, environ: Mapping[str, str] | None = None
+) -> Iterator[Leftover]:
+    """Yield what can be deleted below `places`, folders of runs, and of this user. Nothing is changed."""
+    for place in places:
+        yield from _trash_of(place)
+        yield from _unfinished_imports(place)
+        for folder in run_folders(place):
+            yield from _half_written(folder)
+            if empty_runs:
+                yield from _empty_run(folder)
+    yield from _journals(orphans=orphans)
+    yield from _cache(os.environ if environ is None else environ)
+
+
+def _trash_of(place: Path) -> Iterator[Leftover]:
+    trash = place / TRASH
+    for name in _names(trash, folders=True):
+        match = _TOKEN.fullmatch(name)
+        if match is not None:
+            path = trash / name
+            runs = _names(path, folders=True)
+            yield Leftover(
+                kind=TRASHED,
+                path=path,
+                bytes=_size(path),
+                changed=int(match["ms"]) / 1000,
+                why=f"{runs[0] if runs else 'a run'}, which was deleted on the page",
+                delete=lambda path=path: _delete_trashed(path),  # type: ignore[misc]
+            )
+
+
+def _delete_trashed(path: Path) -> None:
+    if not path.name.startswith(_GOING):
+        # Renamed first, so that the page cannot restore a run that is half gone.
+        going = path.with_name(_GOING + path.name)
+        os.rename(path, going)
+        path = going
+    for name in _names(path, folders=True):
+        discard_journals(path / name)
+    shutil.rmtree(path)
+    try:
+        os.rmdir(path.parent)
+    except OSError:
+        pass
+
+
+def _unfinished_imports(place: Path) -> Iterator[Leftover]:
+    for name in _names(place, folders=True):
+        path = place / name
+        changed = _changed(path)
+        if name.startswith(_IMPORTING) and time.time() - changed > _IMPORT_IS_OLD_S:
+            yield Leftover(
+                kind=IMPORT,
+                path=path,
+                bytes=_size(path),
+                changed=changed,
+                why="an import that was killed more than a day ago",
+                delete=lambda path=path: shutil.rmtree(path),  # type: ignore[misc]
+            )
+
+
+def _half_written(folder: Path) -> Iterator[Leftover]:
+    names = [name for name in _names(folder, folders=False) if HALF_DONE.fullmatch(name)]
+    if not names or _is_live(folder):
+        return
+    for name in names:
+        path = folder / name
+        yield Leftover(
+            kind=HALF_WRITTEN,
+            path=path,
+            bytes=_size(path),
+            changed=_changed(path),
+            why="a file that a kill left before it had its name",
+            delete=path.unlink,
+        )
+
+
+def _empty_run(folder: Path) -> Iterator[Leftover]:
+    run = our_run(folder)
+    # A killed run's first steps may be in its journal alone.
+    if run.step is None and run.problem is None and not _is_live(folder) and not journals_of(folder):
+        yield Leftover(
+            kind=EMPTY_RUN,
+            path=folder,
+            bytes=_size(folder),
+            changed=run.last_sign or _changed(folder),
+            why=f"a run that is {run.status} and never made a step",
+            delete=lambda: _delete_run(folder),
+        )
+
+
+def _delete_run(folder: Path) -> None:
+    if _is_live(folder):
+        raise OSError(f"{folder} is being written now")
+    discard_journals(folder)
+    shutil.rmtree(folder)
+
+
+def _is_live(folder: Path) -> bool:
+    return our_run(folder).status in (RUNNING, STALLED) or any(
+        is_being_written(path) for path in (folder / METRICS_JSONL, *rank_files(folder))
+    )
+
+
+def _journals(*, orphans: bool) -> Iterator[Leftover]:
+    for place in shared_memory_folders():
+        for path in journals_in(place):
+            journal = hold_abandoned(path)
+            if journal is None:
+                continue
+            try:
+                why = _why_deletable(journal, orphans=orphans)
+                size = _size(path)
+            finally:
+                journal.close(remove=False)
+            if why is not None:
+                yield Leftover(
+                    kind=JOURNAL,
+                    path=path,
+                    bytes=size,
+                    changed=_changed(path),
+                    why=why,
+                    delete=lambda path=path: _delete_journal(path, orphans=orphans),  # type: ignore[misc]
+                )
+
+
+def _why_deletable(journal: AbandonedJournal, *, orphans: bool) -> str | None:
+    """Return why a dead session's journal is not needed; None if it is."""
+    if not journal.lines:
+        return "a journal of a run that ended, with nothing in it"
+    if orphans and not os.path.lexists(journal.head.record_file):
+        return f"{len(journal.lines):,} records of a run whose folder is no longer at {journal.head.record_file.parent}"
+    return None
+
+
+def _delete_journal(path: Path, *, orphans: bool) -> None:
+    journal = hold_abandoned(path)
+    if journal is None:
+        raise OSError(f"{path} is in use")
+    journal.close(remove=_why_deletable(journal, orphans=orphans) is not None)
+
+
+def _cache(environ: Mapping[str, str]) -> Iterator[Leftover]:
+    folder = _cache_folder(environ)
+    if folder is None:
+        return
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return
+    if not stat.S_ISDIR(status.st_mode) or not is_ours(status):
+        return
+    names = [name for name in _names(folder, folders=False) if _CACHED.fullmatch(name)]
+    if names:
+        yield Leftover(
+            kind=CACHE,
+            path=folder,
+            bytes=sum(_size(folder / name) for name in names),
+            changed=max(_changed(folder / name) for name in names),
+            why=f"{len(names):,} files that make pages open faster, and are made again when needed",
+            delete=lambda: _delete_files(folder, names),
+        )
+
+
+def _delete_files(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _cache_folder(environ: Mapping[str, str]) -> Path | None:
+    named = environ.get(CACHE_VARIABLE)
+    if named is not None:
+        return Path(named) if os.path.isabs(named) else None
+    base = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
+    if sys.platform != "darwin" and os.path.isabs(base):
+        return Path(base) / _CACHE_NAME
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}
+    found = usual.get(sys.platform, home / ".cache") / _CACHE_NAME
+    return found if found.is_absolute() else None
+
+
+# ------------------------------------------------------------ files
+
+
+def _names(folder: Path, *, folders: bool) -> list[str]:
+    """Return the names of the folders, or of the regular files, in `folder`; links are left out."""
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if (entry.is_dir(follow_symlinks=False) if folders else entry.is_file(follow_symlinks=False))
+            )
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    """Return how many bytes a file or a folder holds, of at most 100,000 entries."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            # A journal is mostly a hole.
+            return getattr(status, "st_blocks", status.st_size // 512) * 512
+    except OSError:
+        return 0
+    size = seen = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            seen += 1
+            try:
+                size += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+        if seen > _MOST_ENTRIES:
+            break
+    return size
+
+
+def _changed(path: Path) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return time.time()
