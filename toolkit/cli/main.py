@@ -16,6 +16,7 @@ SUBCOMMANDS: Final = {
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
     "attach": "record the trainings of an ai-toolkit checkout, by adding one file to its extensions",
     "compare": "show runs side by side: settings that differ, last and best values",
+    "completion": "print a script that completes commands, options and paths in bash, zsh or fish",
     "completions": "show or search what the model of a run answered",
     "dashboard": "show runs in a browser, from folders or from ClickHouse",
     "detach": "stop recording an ai-toolkit checkout, by removing the file that attach added",
