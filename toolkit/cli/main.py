@@ -35,6 +35,7 @@ SUBCOMMANDS: Final = {
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
     "time": "show where the time of a run went and how much of it was training",
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
+    "train": "train the example, or from any YAML, as run.py does",
     "usage": "show whether anonymous usage reports are sent, and everything they contain",
 }
 """Name and summary of each subcommand.

@@ -23,6 +23,7 @@ from toolkit.trainer.config_file import read_config_file
 if TYPE_CHECKING:
     from toolkit.trainer.job import Outcome
 
+_PROGRAM = "run.py"
 _FINISHED = 0
 _WRONG_CONFIG = 2
 _EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 130, "signal": 143}
@@ -35,9 +36,21 @@ class _RefusedError(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train the configurations on the command line; return 0, or the exit code of the first that failed."""
-    parser = argparse.ArgumentParser(prog="run.py", description="Train a LoRA from a configuration file.")
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description="Train a LoRA from a configuration file.")
+    add_arguments(parser)
+    chosen = parser.parse_args(arguments)
+    # The first job's time starts with the process, unless another program calls this function.
+    return train(chosen, began=this_process_began() if arguments is None else None)
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, default_config: bool = False) -> None:
+    """Declare the configurations and what replaces parts of them."""
     parser.add_argument(
-        "config", nargs="+", type=Path, help="configuration files, YAML or JSON, trained one after the other"
+        "config",
+        metavar="CONFIG",
+        nargs="*" if default_config else "+",
+        type=Path,
+        help="configuration files, YAML or JSON, trained one after the other",
     )
     parser.add_argument("-n", "--name", help="the value of [name] in the configuration")
     parser.add_argument("--steps", type=int, metavar="N", help="train N steps instead of train.steps")
@@ -50,45 +63,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="CHECKOUT",
         help="train with ai-toolkit in this checkout, recorded by telemetry",
     )
-    chosen = parser.parse_args(arguments)
+
+
+def train(chosen: argparse.Namespace, *, prog: str = _PROGRAM, began: float | None = None) -> int:
+    """Train what was chosen on a command line; `began` is when the time of the first job starts."""
     if chosen.ai_toolkit is not None:
         if chosen.steps is not None or chosen.log_dir is not None:
-            parser.error("--steps and --log-dir are for the embedded trainer; set them in the configuration")
-        return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name)
-    # The first job's time starts with the process, unless another program calls this function.
-    began = this_process_began() if arguments is None else None
+            print(
+                f"{prog}: error: --steps and --log-dir are for the embedded trainer; set them in the configuration",
+                file=sys.stderr,
+            )
+            return _WRONG_CONFIG
+        return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name, prog)
     for path in chosen.config:
         try:
             code = _train_file(path, chosen.name, chosen.steps, chosen.log_dir, began)
             began = None
         except (_RefusedError, OptionsError) as error:
-            print(f"run.py: {path}: {error}", file=sys.stderr)
+            print(f"{prog}: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
         except KeyboardInterrupt:
-            print("run.py: interrupted", file=sys.stderr)
+            print(f"{prog}: interrupted", file=sys.stderr)
             return _EXIT_CODES["interrupted"]
         if code != _FINISHED:
             return code
     return _FINISHED
 
 
-def _train_with_ai_toolkit(checkout: Path, configs: Sequence[Path], name: str | None) -> int:
+def _train_with_ai_toolkit(checkout: Path, configs: Sequence[Path], name: str | None, prog: str) -> int:
     for path in configs:
         try:
             kind = process_type(read_config_file(path, name=name))
         except OptionsError as error:
-            print(f"run.py: {path}: {error}", file=sys.stderr)
+            print(f"{prog}: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
         if kind == PROCESS_TYPE:
             print(
-                f"run.py: {path}: type {kind} belongs to the embedded trainer, not to ai-toolkit",
+                f"{prog}: {path}: type {kind} belongs to the embedded trainer, not to ai-toolkit",
                 file=sys.stderr,
             )
             return _WRONG_CONFIG
     try:
         return start_in_checkout(checkout, configs, name=name)
     except (AttachError, OSError) as error:
-        print(f"run.py: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return _WRONG_CONFIG
 
 

@@ -1,0 +1,41 @@
+"""`telemetry train` is run.py; tests/trainer trains with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.cli.commands import train
+from toolkit.cli.main import main
+
+
+def test_an_invalid_configuration_is_refused_under_its_own_name(tmp_path, capsys):
+    config = tmp_path / "job.yaml"
+    config.write_text("job: extension\nconfig:\n  name: x\n  process:\n  - type: no_such_trainer\n")
+
+    assert main(["train", str(config)]) == 2
+    assert capsys.readouterr().err.startswith(f"telemetry train: {config}: config.process[0].type")
+
+
+def test_without_a_configuration_the_example_is_trained(capsys, monkeypatch, tmp_path):
+    trained = []
+    monkeypatch.setattr(train, "train", lambda args, prog: trained.append((args.config, args.steps)) or 0)
+
+    assert main(["train", "--steps", "2"]) == 0
+    [(configs, steps)] = trained
+    assert [path.name for path in configs] == ["train_lora_tiny_cpu_with_telemetry.yaml"]
+    assert steps == 2
+    monkeypatch.setattr(train, "_example", lambda: None)
+    assert main(["train"]) == 2
+    assert "name a configuration file" in capsys.readouterr().err
+
+
+def test_options_of_the_embedded_trainer_are_refused_for_ai_toolkit(tmp_path, capsys):
+    assert main(["train", "job.yaml", "--ai-toolkit", str(tmp_path), "--steps", "2"]) == 2
+    assert "are for the embedded trainer" in capsys.readouterr().err
+
+
+def test_a_configuration_must_be_given_to_run_py():
+    from toolkit.trainer.command import main as run_py
+
+    with pytest.raises(SystemExit):
+        run_py([])
