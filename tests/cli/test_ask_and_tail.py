@@ -83,7 +83,7 @@ def test_a_live_run_answers_and_is_followed_to_its_end(live, capsys):
     asked: list[int] = []
     stopping = threading.Thread(target=lambda: asked.append(main(["ask", str(live), "--stop"])))
     follower = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli.main", "tail", "-f", "-n", "2", "--json", str(live)],
+        [sys.executable, "-m", "toolkit.cli.main", "tail", "-f", "-n", "2", "--all", "--json", str(live)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -147,7 +147,7 @@ def test_json_has_the_records_with_their_whole_count(tmp_path, errors):
 def test_no_run_is_refused_with_the_reason(tmp_path, errors):
     code, out, err = errors(tmp_path)
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "no run found" in err
 
 

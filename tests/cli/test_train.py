@@ -30,7 +30,9 @@ def test_without_a_configuration_the_example_is_trained(capsys, monkeypatch, tmp
 
 
 def test_options_of_the_embedded_trainer_are_refused_for_ai_toolkit(tmp_path, capsys):
-    assert main(["train", "job.yaml", "--ai-toolkit", str(tmp_path), "--steps", "2"]) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "job.yaml", "--ai-toolkit", str(tmp_path), "--steps", "2"])
+    assert ended.value.code == 2
     assert "are for the embedded trainer" in capsys.readouterr().err
 
 

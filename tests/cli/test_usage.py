@@ -197,7 +197,7 @@ def test_a_yaml_that_is_wrong_is_refused_by_what_is_wrong_with_it(tmp_path, usag
         path.write_text(text)
     code, out, err = usage("--show", path)
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert said in err
     assert "hunter2" not in err
 
@@ -205,7 +205,7 @@ def test_a_yaml_that_is_wrong_is_refused_by_what_is_wrong_with_it(tmp_path, usag
 def test_a_folder_without_runs_is_refused(tmp_path, usage):
     code, out, err = usage("--show", tmp_path)
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "no run found" in err
 
 
@@ -322,6 +322,6 @@ def test_variables_in_a_yaml_are_filled_in_as_trainers_do(tmp_path, usage, monke
     monkeypatch.setenv("POSTHOG_HOST", "https://eu.i.posthog.com")
     code, _, said = usage(path)
 
-    assert refused == 1
+    assert refused == 2
     assert "the environment variable POSTHOG_HOST is not set" in why
     assert code == 0, said

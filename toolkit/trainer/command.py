@@ -73,7 +73,7 @@ def train(chosen: argparse.Namespace, *, prog: str = _PROGRAM, began: float | No
                 f"{prog}: error: --steps and --log-dir are for the embedded trainer; set them in the configuration",
                 file=sys.stderr,
             )
-            return _WRONG_CONFIG
+            raise SystemExit(_WRONG_CONFIG)
         return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name, prog)
     for path in chosen.config:
         try:
