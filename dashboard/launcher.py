@@ -116,7 +116,12 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         action="append",
         type=_log_dir,
         metavar="DIR",
-        help="folder that contains run folders; can be repeated (default: ./logs)",
+        help="folder that contains run folders, or other tools' logs; can be repeated (default: ./logs)",
+    )
+    parser.add_argument(
+        "--no-other-tools",
+        action="store_true",
+        help="show only our own run folders, not TensorBoard, W&B, MLflow and other logs below --log-dir",
     )
     parser.add_argument(
         "--store",
@@ -237,7 +242,12 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     ):
         parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
     return LaunchOptions(
-        settings=DashboardSettings(log_dirs=log_dirs, read_only=chosen.read_only, engine=engine),
+        settings=DashboardSettings(
+            log_dirs=log_dirs,
+            read_only=chosen.read_only,
+            engine=engine,
+            other_tools=not chosen.no_other_tools,
+        ),
         host=chosen.host,
         port=chosen.port,
         open_browser=not chosen.no_browser,

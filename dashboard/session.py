@@ -11,10 +11,11 @@ import streamlit as st
 
 from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
+from dashboard.data.any_format_store import AnyFormatStore
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.local_store import LocalStore
 from dashboard.data.run_store import RunStore, XAxis
-from dashboard.settings import DashboardSettings, EngineSettings
+from dashboard.settings import DashboardSettings, EngineSettings, labels_dir
 from toolkit.fleet.address import address_of, read_password
 from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
@@ -38,7 +39,12 @@ _DELETED = "_deleted"
 
 @st.cache_resource(show_spinner=False)
 def _store(
-    log_dirs: tuple[str, ...], cache_dir: str | None, read_only: bool, engine: EngineSettings | None
+    log_dirs: tuple[str, ...],
+    cache_dir: str | None,
+    read_only: bool,
+    engine: EngineSettings | None,
+    other_tools: bool,
+    labels: str | None,
 ) -> RunStore:
     # Streamlit runs the garbage collector after every region; freezing keeps it from scanning pandas and pyarrow.
     gc.collect()
@@ -54,11 +60,15 @@ def _store(
             if engine.objects is None
             else object_store(engine.objects, engine.objects_endpoint, tries=1),
         )
-    return LocalStore(
-        [Path(path) for path in log_dirs],
-        cache_dir=None if cache_dir is None else Path(cache_dir),
+    roots, cache = [Path(path) for path in log_dirs], None if cache_dir is None else Path(cache_dir)
+    # The reason is evaluated at each change, in the tab that makes it: one store serves visitors of all roles.
+    if not other_tools:
+        return LocalStore(roots, cache_dir=cache, read_only=read_only, read_only_reason=_viewer_reason)
+    return AnyFormatStore(
+        roots,
+        cache_dir=cache,
+        labels_dir=None if labels is None else Path(labels),
         read_only=read_only,
-        # Evaluated at each change, in the tab that makes it: one store serves visitors with different roles.
         read_only_reason=_viewer_reason,
     )
 
@@ -112,11 +122,14 @@ def _visitor() -> str:
 def store() -> RunStore:
     """Return the run store of this process."""
     started_with = settings()
+    labels = labels_dir()
     return _store(
         tuple(str(path) for path in started_with.log_dirs),
         None if started_with.cache_dir is None else str(started_with.cache_dir),
         started_with.read_only,
         started_with.engine,
+        started_with.other_tools,
+        None if labels is None else str(labels),
     )
 
 

@@ -18,6 +18,7 @@ READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
 ACCESS_VARIABLE = "TELEMETRY_DASHBOARD_ACCESS"
 STORE_VARIABLE = "TELEMETRY_DASHBOARD_STORE"
+OTHER_TOOLS_VARIABLE = "TELEMETRY_DASHBOARD_OTHER_TOOLS"
 
 _CACHE_NAME = "ai-toolkit-telemetry"
 _BOOLEANS = {"1": True, "0": False, "": False}
@@ -47,6 +48,21 @@ def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:
     base = usual.get(sys.platform, home / ".cache")
     # With an empty or relative HOME the cache would be created in the current folder.
     return base / _CACHE_NAME if base.is_absolute() else None
+
+
+def labels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return where names and notes of other tools' runs are saved; None for a user without a home folder."""
+    environ = os.environ if environ is None else environ
+    named = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_DATA_HOME", "")
+    if sys.platform != "darwin" and os.path.isabs(named):
+        return Path(named) / _CACHE_NAME / "labels"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Application Support"}
+    base = usual.get(sys.platform, home / ".local" / "share")
+    return base / _CACHE_NAME / "labels" if base.is_absolute() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +113,9 @@ class DashboardSettings:
     engine: EngineSettings | None = None
     """The engine that is shown; `log_dirs` and `cache_dir` are then not used."""
 
+    other_tools: bool = True
+    """Whether runs that other tools logged below `log_dirs` are shown too."""
+
     def __post_init__(self) -> None:
         if not self.log_dirs:
             raise SettingsError("log_dirs must name at least one folder")
@@ -110,10 +129,11 @@ class DashboardSettings:
         environ = os.environ if environ is None else environ
         return cls(
             log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),
-            read_only=_parse_read_only(environ.get(READ_ONLY_VARIABLE, "")),
+            read_only=_parse_boolean(READ_ONLY_VARIABLE, environ.get(READ_ONLY_VARIABLE, "")),
             cache_dir=_parse_cache_dir(environ),
             access=_parse_access(environ.get(ACCESS_VARIABLE, "")),
             engine=_parse_engine(environ.get(STORE_VARIABLE, "")),
+            other_tools=_parse_boolean(OTHER_TOOLS_VARIABLE, environ.get(OTHER_TOOLS_VARIABLE, "1")),
         )
 
     def to_environment(self) -> dict[str, str]:
@@ -124,6 +144,7 @@ class DashboardSettings:
             READ_ONLY_VARIABLE: "1" if self.read_only else "0",
             CACHE_DIR_VARIABLE: "" if self.cache_dir is None else str(self.cache_dir),
             ACCESS_VARIABLE: json.dumps(asdict(self.access)),
+            OTHER_TOOLS_VARIABLE: "1" if self.other_tools else "0",
             STORE_VARIABLE: "" if self.engine is None else json.dumps(asdict(self.engine), default=str),
         }
 
@@ -163,9 +184,9 @@ def _parse_log_dirs(text: str) -> tuple[Path, ...]:
     return tuple(Path(path) for path in paths)
 
 
-def _parse_read_only(text: str) -> bool:
+def _parse_boolean(variable: str, text: str) -> bool:
     if text not in _BOOLEANS:
-        raise SettingsError(f"{READ_ONLY_VARIABLE} must be 0 or 1, got {text!r}")
+        raise SettingsError(f"{variable} must be 0 or 1, got {text!r}")
     return _BOOLEANS[text]
 
 

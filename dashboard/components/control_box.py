@@ -34,6 +34,9 @@ def control_box(store: RunStore, key: str) -> None:
     if session.is_viewer():
         st.caption(session.read_only_reason() or "")
         return
+    if store.card(key).logged_by is not None:
+        st.caption(control_unavailable_reason(store, key) or "")
+        return
     control = declared_control(store, key)
     reason = control_unavailable_reason(store, key)
     if reason:
@@ -59,6 +62,8 @@ def declared_control(store: RunStore, key: str) -> Mapping[str, Any]:
 def control_unavailable_reason(store: RunStore, key: str) -> str | None:
     """Return why the run cannot be controlled now, safe to show as Markdown; None if it can."""
     card, control, meta = store.card(key), declared_control(store, key), store.meta(key)
+    if card.logged_by is not None and meta.control_refusal is not None:
+        return md(meta.control_refusal)
     if not card.live:
         return f"The run is {md(card.status.name)} and cannot be controlled."
     if not control:

@@ -19,7 +19,16 @@ from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
 from dashboard.data.alerts import Alert, alerts_of, unseen_alerts
 from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number, size
-from dashboard.data.run_store import STARTING, UNREADABLE, Health, RunCard, RunList, RunStore, UnknownRun
+from dashboard.data.run_store import (
+    NO_END,
+    STARTING,
+    UNREADABLE,
+    Health,
+    RunCard,
+    RunList,
+    RunStore,
+    UnknownRun,
+)
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
 Tone = Literal["green", "orange", "red", "blue", "gray"]
@@ -32,6 +41,7 @@ BADGES: Final[dict[str, tuple[str, str, Tone]]] = {
     STOPPED: ("Stopped", ":material/stop_circle:", "blue"),
     FAILED: ("Failed", ":material/error:", "red"),
     LOST: ("Lost", ":material/help:", "red"),
+    NO_END: ("No end written", ":material/help:", "gray"),
     UNREADABLE: ("Unreadable", ":material/block:", "red"),
 }
 GLYPHS: Final[dict[str, str]] = {
@@ -42,6 +52,7 @@ GLYPHS: Final[dict[str, str]] = {
     STOPPED: "■ Stopped",
     FAILED: "✕ Failed",
     LOST: "✕ Lost",
+    NO_END: "◌ No end",
     UNREADABLE: "✕ Unreadable",
 }
 """For tables, which are drawn on a canvas: glyphs that every font has."""
@@ -169,6 +180,8 @@ def _title(page: RunPage) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.subheader(md(card.name, 80), anchor=False, width="content")
         _status_badge(card)
+        if card.logged_by is not None:
+            st.markdown(f":violet-badge[{md(card.logged_by, 40)}]", width="content")
         for tag in card.tags[:6]:
             # Not st.badge: it escapes brackets, even escaped ones.
             st.markdown(f":gray-badge[{md(tag, 30)}]", width="content")

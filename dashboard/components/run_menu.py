@@ -47,7 +47,11 @@ def rename(store: RunStore, key: str) -> None:
     name = st.text_input("Name", meta.card.name, max_chars=200, key="_rename_name")
     known = sorted({*store.list_runs(RunQuery(per_page=0)).tags, *meta.card.tags})
     tags = st.multiselect("Tags", known, list(meta.card.tags), accept_new_options=True, key="_rename_tags")
-    st.caption("Saved beside the records, which are not changed.")
+    st.caption(
+        "Saved beside the records, which are not changed."
+        if meta.card.logged_by is None
+        else "Saved in your own data folder; nothing in the run's folder is changed."
+    )
     if st.button("Save changes", type="primary", disabled=not meta.writable):
         try:
             store.label(key, replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags)))
@@ -73,8 +77,11 @@ def delete(store: RunStore, key: str) -> None:
     """Ask for the run's name, then move it to the trash."""
     card = store.card(key)
     st.text(clean(card.place))
-    st.markdown("The run moves to the trash. You can restore it in **Settings**.")
-    if card.live:
+    if card.logged_by is not None:
+        st.markdown("The run is hidden here. Its files stay. You can show it again in **Settings**.")
+    else:
+        st.markdown("The run moves to the trash. You can restore it in **Settings**.")
+    if card.live and card.logged_by is None:
         st.warning(f"The run is {md(card.status.name)}: stop it first.")
         return
     # A name may contain anything; what has to be typed fits into one line.
@@ -145,7 +152,7 @@ def export(store: RunStore, key: str) -> None:
         st.caption(
             f"The records are too large to download here ({size(bytes_there)}). Copy the file instead:"
         )
-    st.code(clean(f"{card.place}/{METRICS_JSONL}"), language=None)
+    st.code(clean(card.place if card.logged_by else f"{card.place}/{METRICS_JSONL}"), language=None)
     if session.read_only_reason() is not None:
         st.caption("Nothing is written to the server.")
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
+from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
-from dashboard.data.record_source import FileSource
+from dashboard.data.record_source import FileSource, RecordSource
 from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import list_of
@@ -91,8 +92,13 @@ class LocalStore(StoreQueries):
             cards = [card_of(found, moment) for found in self._runs.values()]
             problems, read_ms = self._problems, self._scan_ms
             truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
-        listed = list_of(cards, query, moment, self._places)
-        return replace(listed, problems=problems, truncated=truncated, read_ms=read_ms)
+        others, notes = self._others(moment)
+        listed = list_of([*cards, *others], query, moment, self._places)
+        return replace(listed, problems=(*problems, *notes), truncated=truncated, read_ms=read_ms)
+
+    def _others(self, moment: float) -> tuple[Sequence[RunCard], Sequence[str]]:  # noqa: ARG002
+        """Return the cards of runs that are not run folders, and what was skipped."""
+        return (), ()
 
     def _scan(self, *, again: bool = False) -> None:
         began = time.perf_counter()
@@ -187,7 +193,10 @@ class LocalStore(StoreQueries):
             writable=self._write_refusal() is None and os.access(found.folder, os.W_OK),
         )
 
-    def _log(self, key: str, rank: int = 0) -> RunLog:
+    def _log(self, key: str, rank: int = 0) -> ColumnQueries:
+        return self._run_log(key, rank)
+
+    def _run_log(self, key: str, rank: int) -> RunLog:
         found = self._find(key)
         with self._lock:
             log = self._logs.get((key, rank))
@@ -205,12 +214,12 @@ class LocalStore(StoreQueries):
     def _folder_name(self, key: str) -> str:
         return self._find(key).folder.name
 
-    def _source(self, key: str, rank: int = 0) -> FileSource:
+    def _source(self, key: str, rank: int = 0) -> RecordSource:
         return FileSource(self._record_file(self._find(key), rank))
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`."""
-        return self._log(key, rank).refresh(wait_s)
+        return self._run_log(key, rank).refresh(wait_s)
 
     def wait_until_saved(self, timeout_s: float) -> None:
         """Wait for columns that are being saved, each for at most `timeout_s`."""

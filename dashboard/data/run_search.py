@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from dashboard.data.run_store import STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
+from dashboard.data.run_store import NO_END, STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
-FIELDS = ("tag", "status", "project", "host")
-STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, STOPPED, FINISHED, UNREADABLE)
+FIELDS = ("tag", "status", "project", "host", "tool")
+STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, NO_END, STOPPED, FINISHED, UNREADABLE)
 """All statuses, those that need attention first."""
 
 MAX_QUERY_LENGTH = 2_000
@@ -212,7 +212,7 @@ def _field(field: str, value: str, negated: bool) -> Field:
     return Field(field=name, text=value, negated=negated)
 
 
-_LIKE = {"tag": "baseline", "status": RUNNING, "project": "faces", "host": "node1"}
+_LIKE = {"tag": "baseline", "status": RUNNING, "project": "faces", "host": "node1", "tool": "tensorboard"}
 
 
 def _comparison(number: str, sign: str, bound: str, negated: bool) -> Comparison:
@@ -256,11 +256,13 @@ def _cut(text: str) -> str:
 
 def _holds(term: Term, card: RunCard) -> bool:
     if isinstance(term, Word):
-        places = (card.name, card.key, *card.tags, card.project or "", card.host)
+        places = (card.name, card.key, *card.tags, card.project or "", card.host, card.logged_by or "")
         return any(term.text in place.casefold() for place in places)
     if isinstance(term, Field):
         if term.field == "tag":
             return any(term.text == tag.casefold() for tag in card.tags)
+        if term.field == "tool":
+            return term.text in (card.logged_by or "").casefold()
         if term.field == "host":
             return term.text in card.host.casefold()
         whole = card.status.name if term.field == "status" else card.project or ""

@@ -29,6 +29,8 @@ SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration",
 
 STARTING = "starting"
 UNREADABLE = "unreadable"
+NO_END = "unknown"
+"""Of another tool's run, in which no end was written: it may still run."""
 
 
 class UnknownRun(LookupError):  # noqa: N818 - the name says what happened
@@ -90,6 +92,8 @@ class RunCard:
     summary: Mapping[str, Any] = field(default_factory=dict)
     problem: str | None = None
     """Why the folder or a part of it could not be read."""
+    logged_by: str | None = None
+    """The tool that logged it, if that is another one: nothing in its folder is changed."""
 
     @property
     def progress(self) -> float | None:
@@ -229,6 +233,8 @@ class RunMeta:
     """Whether labels and requests of this run can be written."""
     control_refusal: str | None = None
     """Why this store delivers no requests, as a sentence; None if it does."""
+    origin: Mapping[str, str] = field(default_factory=dict)
+    """Of another tool's run: format, files, writer's version and what was passed over, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,12 +85,21 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
                 st.error(md(str(error)))
             else:
                 st.toast("Saved.")
-    st.caption("Plain text, saved in labels.json next to the records.")
+    st.caption(
+        "Plain text, saved in labels.json next to the records."
+        if meta.card.logged_by is None
+        else "Plain text, saved in your own data folder; nothing in the run's folder is changed."
+    )
 
 
 def _configuration(meta: RunMeta) -> None:
     if not meta.start:
-        st.info("No configuration: the run has not logged a start record.", icon=":material/info:")
+        st.info(
+            "No configuration: the run has not logged a start record."
+            if meta.card.logged_by is None
+            else f"{md(meta.card.logged_by)} logged no configuration for this run.",
+            icon=":material/info:",
+        )
         return
     config = _config(meta.start)
     search = st.text_input(
@@ -113,7 +122,10 @@ def _configuration(meta: RunMeta) -> None:
         height=min(60 + 35 * len(rows), 520),
         alt="Configuration",
     )
-    st.caption(f"{count(len(rows))} of {count(len(flat))} values; secrets were masked when it was logged.")
+    st.caption(
+        f"{count(len(rows))} of {count(len(flat))} values; secrets "
+        + ("were masked when it was logged." if meta.card.logged_by is None else "are masked.")
+    )
     with st.expander("As YAML, to copy"):
         st.code(clean(to_yaml(config)), language="yaml")
 
@@ -193,6 +205,14 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
     health = page.store.refresh(page.key, wait_s=0.0)
     st.markdown("**Files**")
     st.code(clean(meta.card.place), language=None)
+    if meta.origin:
+        st.dataframe(
+            pd.DataFrame([{"": name, "value": value} for name, value in meta.origin.items()]),
+            hide_index=True,
+            alt="Where the run comes from",
+        )
+        st.caption(f"{count(health.records)} rows, {size(health.bytes_read)} read")
+        return
     st.caption(
         f"{count(health.records)} records, {size(health.bytes_read)}"
         + (", loaded from the cache" if health.from_cache else "")

@@ -20,6 +20,7 @@ from dashboard.data.formatting import ago, learning_rate, md, short_number, size
 from dashboard.data.ledger_labels import has_content
 from dashboard.data.run_store import MetricInfo
 from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
 from toolkit.runfolder.records import (
     CONTROL_CHANGE,
     FINDING,
@@ -39,6 +40,7 @@ _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
 _MAX_CUSTOM = 6
+_OWN_NAMES: Final = {LOSS: "train_loss", VAL_LOSS: "val_loss", LR: "lr", GRAD_NORM: "grad_norm"}
 
 _FREQUENT = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
 """Frequent records, which only the Timeline shows."""
@@ -73,11 +75,12 @@ def _cards(page: RunPage) -> None:
         page_states.no_records(page.card.status.why)
         return
     found = [_loss(page, metrics), _validation(metrics)]
-    for name, label, words in (
-        ("lr", "Learning rate", learning_rate),
-        ("grad_norm", "Gradient norm", short_number),
+    for signal, label, words in (
+        (LR, "Learning rate", learning_rate),
+        (GRAD_NORM, "Gradient norm", short_number),
     ):
-        if name in metrics:
+        name = _named(signal, metrics)
+        if name is not None:
             found.append((name, Card(label=label, value=words(metrics[name].last))))
     found += [_speed(page, metrics), _hardware(metrics)]
     cards = [card for card in found if card is not None]
@@ -94,18 +97,27 @@ def _spark(page: RunPage, metric: str) -> list[float]:
     return [float(f"{value:.5g}") for value in means[np.isfinite(means)]]
 
 
+def _named(signal: str, metrics: dict[str, MetricInfo]) -> str | None:
+    """Return the metric that is this signal: our own name, else the first one that a framework calls so."""
+    own = _OWN_NAMES[signal]
+    if own in metrics:
+        return own
+    return next((name for name in metrics if name not in _KNOWN and signal_of(name) == signal), None)
+
+
 def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
-    info = metrics.get("train_loss")
-    if info is None:
+    name = _named(LOSS, metrics)
+    if name is None:
         return None
-    recent = page.store.recent(page.key, "train_loss", 100)
+    info = metrics[name]
+    recent = page.store.recent(page.key, name, 100)
     finite = recent[np.isfinite(recent)]
     if len(finite) < 8 or not np.isfinite(info.last):
-        return "train_loss", Card(label="Train loss", value=short_number(info.last))
+        return name, Card(label="Train loss", value=short_number(info.last))
     part = len(finite) // 4
     now, before = float(finite[-part:].mean()), float(finite[:part].mean())
     arrow = "↓" if now < before else "↑"
-    return "train_loss", Card(
+    return name, Card(
         label="Train loss",
         value=short_number(now),
         delta=f"{arrow} {short_number(abs(now - before))}",
@@ -115,8 +127,12 @@ def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
     )
 
 
+def _validation_name(metrics: dict[str, MetricInfo]) -> str | None:
+    return next((name for name in _VAL if name in metrics), None) or _named(VAL_LOSS, metrics)
+
+
 def _validation(metrics: dict[str, MetricInfo]) -> MetricCard | None:
-    name = next((name for name in _VAL if name in metrics), None)
+    name = _validation_name(metrics)
     if name is None:
         return None
     info = metrics[name]
@@ -206,10 +222,6 @@ class Panel:
 
 
 # Of each group, the first panel with logged metrics is drawn.
-_BESIDE: Final = (
-    (Panel(title="Learning rate", metrics=(("lr", "learning rate"),), digits=".3~e"),),
-    (Panel(title="Gradient norm", metrics=(("grad_norm", "gradient norm"),), log_too=True),),
-)
 _BELOW: Final = (
     (
         Panel(title="Speed", metrics=(("samples_per_sec", "samples/s"),), unit="samples / s", from_zero=True),
@@ -229,18 +241,31 @@ _BELOW: Final = (
 )
 
 
+def _beside(metrics: dict[str, MetricInfo]) -> Sequence[Sequence[Panel]]:
+    lr, norm = _named(LR, metrics) or "", _named(GRAD_NORM, metrics) or ""
+    return (
+        (Panel(title="Learning rate", metrics=((lr, "learning rate"),), digits=".3~e"),),
+        (Panel(title="Gradient norm", metrics=((norm, "gradient norm"),), log_too=True),),
+    )
+
+
 def _charts(page: RunPage, options: ChartOptions) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
         return
     tally = Tally()
     options = replace(options, marks=marks_of(page, options.axis))
-    own = [name for name, info in metrics.items() if _is_custom(name, info) and not is_spread(name, metrics)]
+    main_chart = _loss_curves(metrics)
+    taken = {name for name, _ in main_chart} | {_named(LR, metrics), _named(GRAD_NORM, metrics)}
+    own = [
+        name
+        for name, info in metrics.items()
+        if _is_custom(name, info) and not is_spread(name, metrics) and name not in taken
+    ]
     beside, below = (
         [panel for group in groups if (panel := _first_logged(group, metrics)) is not None]
-        for groups in (_BESIDE, _BELOW)
+        for groups in (_beside(metrics), _BELOW)
     )
-    main_chart = _loss_curves(metrics)
     title = "Loss"
     if not main_chart and own:
         # Only custom metrics: the first one takes the place of the loss.
@@ -280,8 +305,10 @@ def _charts(page: RunPage, options: ChartOptions) -> None:
 
 
 def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
-    validation = next((name for name in _VAL if name in metrics), "")
-    curves = [("train_loss", "train loss"), ("loss", "loss"), (validation, "validation loss")]
+    curves = [("train_loss", "train loss"), ("loss", "loss")]
+    if not any(name in metrics for name, _ in curves):
+        curves = [(name, name) for name in [_named(LOSS, metrics)] if name is not None]
+    curves.append((_validation_name(metrics) or "", "validation loss"))
     return [(name, label) for name, label in curves if name in metrics]
 
 

@@ -170,7 +170,8 @@ def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
     _open_clicked(cards, before)
     cards = _with_selection_kept(cards, before)
     trends = store.trends([card.key for card in cards])
-    frame = pd.DataFrame([_row(card, trends) for card in cards])
+    has_others = any(card.logged_by is not None for card in cards)
+    frame = pd.DataFrame([_row(card, trends, has_others=has_others) for card in cards])
     picked: Any = st.dataframe(
         frame,
         key=_table_key(),
@@ -185,6 +186,9 @@ def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
             "Run": st.column_config.TextColumn(pinned=True, width="medium"),
             "Open": st.column_config.ButtonColumn("", type="tertiary", width="small", key=_OPENED),
             "Status": st.column_config.TextColumn(width=110),
+            "Logged by": st.column_config.TextColumn(
+                width="small", help="The tool that wrote the log; empty for our own runs."
+            ),
             "Alerts": st.column_config.TextColumn(
                 width="small", help="Findings that were open at the last update."
             ),
@@ -235,13 +239,14 @@ def _with_selection_kept(cards: Sequence[RunCard], before: Sequence[str]) -> lis
     return ordered
 
 
-def _row(card: RunCard, trends: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+def _row(card: RunCard, trends: Mapping[str, Sequence[float]], *, has_others: bool) -> dict[str, Any]:
     now = time.time()
     status = GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?")
     return {
         "Run": card.name,
         "Open": "Open",
         "Status": status,
+        **({"Logged by": card.logged_by or ""} if has_others else {}),
         "Alerts": _alerts(card),
         "Progress": card.progress,
         "Step": count(card.step) if card.step is not None else "",

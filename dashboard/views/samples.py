@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
+import pandas as pd
 import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.formatting import clean, count, md
+from dashboard.data.logged_tables import table_of
 from dashboard.data.run_store import Refused
 from toolkit.runfolder.records import SAMPLE, Record
 
@@ -25,6 +28,8 @@ _SMALL: Final = 256
 _MAX_PIXELS: Final = 40_000_000
 _MAX_ASPECT: Final = 20
 """Height by width: a strip one pixel wide would be scaled to thousands of screens."""
+_OTHERS: Final = ("text", "table", "histogram")
+_MAX_TEXTS: Final = 50
 _SIGNATURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
 
 
@@ -55,23 +60,53 @@ def _samples(page: RunPage, search: str, columns: int) -> None:
         for record in page.store.events(page.key, (SAMPLE,), limit=_MAX_RECORDS)
         if isinstance(record.get("path"), str)
     ]
-    if not records:
+    others = page.store.events(page.key, _OTHERS, limit=_MAX_RECORDS)
+    if not records and not others:
         with st.container(border=True):
             st.markdown("**No samples yet.**")
             st.caption(
                 "Log one with `log.log_sample(step, path, prompt=…)`. The example trainer logs four every 100 steps."
             )
         return
+    _images(page, records, search, columns)
+    page_states.guarded("Texts and tables", lambda: _texts(others, search))
+
+
+def _images(page: RunPage, records: Sequence[Record], search: str, columns: int) -> None:
     by_prompt: dict[str, list[Record]] = {}
     for record in reversed(records):
         by_prompt.setdefault(str(record.get("prompt", "")), []).append(record)
     matching = {prompt: found for prompt, found in by_prompt.items() if search in prompt.lower()}
-    if not matching:
+    if by_prompt and not matching:
         st.info("No prompts match.", icon=":material/search_off:")
     for prompt, found in list(matching.items())[:30]:
         _prompt(page, prompt, found, columns)
     if len(matching) > 30:
         st.caption(f"Showing 30 of {count(len(matching))} prompts; use the search to find others.")
+
+
+def _texts(records: Sequence[Record], search: str) -> None:
+    """Show the newest text, table or histogram of each name; other tools log them."""
+    newest: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        newest.setdefault((str(record.get("name", "")), str(record["event"])), []).append(record)
+    matching = {key: found for key, found in newest.items() if search in key[0].lower()}
+    for (name, kind), found in list(matching.items())[:_MAX_TEXTS]:
+        step = found[0].get("global_step")
+        where = f", step {step:,}" if isinstance(step, int) else ""
+        with st.expander(f"{md(name, 100) or kind} :gray[{kind}{where}, {count(len(found))} logged]"):
+            _content(kind, found[0].get("content"), name)
+    if len(matching) > _MAX_TEXTS:
+        st.caption(f"Showing {_MAX_TEXTS} of {count(len(matching))}; use the search to find others.")
+
+
+def _content(kind: str, content: object, name: str) -> None:
+    rows = table_of(kind, content)
+    if rows is not None:
+        st.dataframe(pd.DataFrame(rows), hide_index=True, alt=f"{kind} {name[:100]}")
+    else:
+        text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
+        st.code(clean(text)[:20_000], language=None, wrap_lines=True)
 
 
 def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:

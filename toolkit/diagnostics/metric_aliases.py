@@ -28,7 +28,9 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "train/loss": LOSS,
     "loss/train": LOSS,
     "training_loss": LOSS,
-    # ai-toolkit, kohya's scripts, Lightning
+    # ai-toolkit, Keras, kohya's scripts, Lightning
+    "Loss": LOSS,
+    "epoch_loss": LOSS,
     "loss/loss": LOSS,
     "loss/current": LOSS,
     "train_loss_step": LOSS,
@@ -48,6 +50,7 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "lr/pg0": LR,
     "lr/unet": LR,
     "lr-AdamW": LR,
+    "Policy/Learning Rate": LR,
     "sec_per_step": STEP_TIME,
     "step_time_s": STEP_TIME,
     "step_time": STEP_TIME,
@@ -58,6 +61,9 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "samples_per_sec": RATE,
     "tokens_per_sec": RATE,
     "iters_per_sec": RATE,
+    "samples_per_second": RATE,
+    "train_samples_per_second": RATE,
+    "train/samples_per_second": RATE,
     "gpu_util": GPU_UTIL,
     "gpu_util_pct": GPU_UTIL,
     "cpu_mem_rss_mb": RSS,

@@ -1,0 +1,331 @@
+"""Finds runs of other tools below the log directories, and keeps what a list shows of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from dashboard.data.formatting import ago, clean
+from dashboard.data.run_store import NO_END, Refused, RunCard
+from toolkit.core.guard import Guard
+from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
+from toolkit.importers.detect import find_sources
+from toolkit.importers.source import NO_STEP, SYSTEM, Batch, RunSource
+from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
+from toolkit.runfolder.layout import TRASH
+from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
+
+TITLES: Final = {
+    "ai-toolkit-fork": "ai-toolkit fork",
+    "tensorboard": "TensorBoard",
+    "wandb": "W&B",
+    "huggingface": "Hugging Face",
+    "ai-toolkit": "ai-toolkit",
+    "mlflow": "MLflow",
+    "trackio": "Trackio",
+    "swanlab": "SwanLab",
+    "neptune": "Neptune",
+    "comet": "Comet",
+    "aim": "Aim",
+    "dvclive": "DVCLive",
+    "table": "CSV or JSONL",
+}
+_FIRST_WAIT_S: Final = 1.0
+_SCAN_EVERY_S: Final = 5.0
+_SCAN_SHARE: Final = 20
+"""At most one twentieth of the time goes into looking for runs."""
+_QUIET_S: Final = 600.0
+_LIVE_S: Final = 3_600.0
+"""Without a sign for so long, a run is not called running, however rarely it logs."""
+_QUIET_EVERY_S: Final = 60.0
+_TREND_POINTS: Final = 4_000
+_HIDDEN: Final = "hidden_at"
+
+
+class Glance:
+    """What a list shows of a run: read once, then only what is new."""
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.loss: float | None = None
+        self.lr: float | None = None
+        self.first_time: float | None = None
+        self.last_time: float | None = None
+        self.sessions = 0
+        self._losses: list[float] = []
+        self._every = 1
+        self._seen = 0
+
+    def take(self, batch: Batch) -> None:
+        """Add what was read."""
+        for column in batch.columns:
+            if not len(column) or column.repeated:
+                continue
+            times = [moment for moment in (column.times[0], column.times[-1]) if not math.isnan(moment)]
+            if times:
+                self.first_time = min(times[0], self.first_time or math.inf)
+                self.last_time = max(times[-1], self.last_time or -math.inf)
+            if column.kind == SYSTEM:
+                continue
+            if column.session + 1 > self.sessions:
+                # A later session counts, even if it begins again at an earlier step.
+                self.sessions, self.step = column.session + 1, None
+            step = column.steps[-1]
+            if step != NO_STEP and column.session + 1 == self.sessions:
+                self.step = step if self.step is None else max(step, self.step)
+            signal = signal_of(column.metric)
+            if signal == LOSS:
+                self.loss = column.values[-1]
+                self._add_losses(column.values)
+            elif signal == LR:
+                self.lr = column.values[-1]
+
+    def _add_losses(self, values: Sequence[float]) -> None:
+        first = -self._seen % self._every
+        self._losses += [value for value in values[first :: self._every] if math.isfinite(value)]
+        self._seen += len(values)
+        while len(self._losses) > _TREND_POINTS:
+            self._losses = self._losses[::2]
+            self._every *= 2
+
+    def trend(self, points: int) -> list[float]:
+        """Return about `points` losses along the run."""
+        losses = self._losses
+        return losses[:: max(1, len(losses) // points)]
+
+
+@dataclass(slots=True)
+class ForeignRun:
+    """One run of another tool."""
+
+    key: str
+    source: RunSource
+    """As it was found. Sources remember what they read, so each reader has a copy."""
+    reading: RunSource
+    labels: Labels = field(default_factory=Labels)
+    labels_problem: str | None = None
+    glance: Glance = field(default_factory=Glance)
+    cursor: bytes | None = None
+    read_at: float = -math.inf
+    problem: str | None = None
+    folders: frozenset[str] = frozenset()
+    """Where it is, and every folder above that."""
+
+    @property
+    def title(self) -> str:
+        """What the tool is called."""
+        return TITLES.get(self.source.info.format, self.source.info.format)
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        info = self.source.info
+        first = info.pieces[0].path if info.pieces else "."
+        return clean(str(info.root if first == "." else info.root / first))
+
+    @property
+    def hidden_at(self) -> float | None:
+        """When a user hid it; None if it is shown."""
+        moment = self.labels.other.get(_HIDDEN)
+        return float(moment) if isinstance(moment, (int, float)) else None
+
+    def look(self, guard: Guard) -> None:
+        """Read what is new, for the list."""
+        while True:
+            batch = guard.call("reading another tool's run", self.reading.read, self.cursor)
+            if batch is None:
+                self.problem = f"it could not be read: {', '.join(guard.counts)}"
+                break
+            self.problem = None
+            if batch.replaced:
+                self.glance = Glance()
+            self.glance.take(batch)
+            is_same = batch.cursor == self.cursor
+            self.cursor = batch.cursor
+            if not batch.more or is_same:
+                break
+        self.read_at = time.monotonic()
+
+    def card(self, now: float) -> RunCard:
+        """Return the run's card at `now`."""
+        info, glance, labels = self.reading.info, self.glance, self.labels
+        status, last_sign = self._status(now)
+        first, last = glance.first_time, glance.last_time
+        tags = list(info.tags) if labels.tags is None else labels.tags
+        return RunCard(
+            key=self.key,
+            place=self.place,
+            name=clean(labels.display_name or info.name) or self.key,
+            status=status,
+            tags=tuple(clean(tag)[:100] for tag in tags),
+            archived=labels.archived,
+            project=clean(info.group) or None,
+            created=first,
+            last_sign=last_sign,
+            duration_s=max(0.0, last - first) if first is not None and last is not None else None,
+            step=glance.step,
+            loss=glance.loss,
+            lr=glance.lr,
+            sessions=glance.sessions,
+            problem=self.problem or self.labels_problem,
+            logged_by=self.title,
+        )
+
+    def _status(self, now: float) -> tuple[Status, float | None]:
+        found = self.reading.status(now)
+        sign = found.last_sign if not math.isnan(found.last_sign) else self.glance.last_time
+        when = f"last sign {ago(now - sign)}" if sign is not None else "no time was logged"
+        if found.state in ("finished", "failed"):
+            name = FINISHED if found.state == "finished" else FAILED
+            status = Status(name=name, why=f"{self.title} recorded that it {name}", sure=True)
+        elif found.state == "live" and sign is not None and now - sign < _LIVE_S:
+            status = Status(name=RUNNING, why=f"its files still grow, {when}; by age", sure=False)
+        elif found.state == "running":
+            status = Status(name=NO_END, why=f"{self.title} says that it is running, {when}", sure=True)
+            if sign is not None and now - sign < _QUIET_S:
+                status = replace(status, name=RUNNING)
+        else:
+            status = Status(name=NO_END, why=f"no end was written, {when}", sure=True)
+        return replace(status, why=clean(status.why)), sign
+
+
+class ForeignRuns:
+    """The runs of other tools below some folders. Thread-safe; it reads in a thread of its own."""
+
+    def __init__(self, roots: Sequence[Path], labels_dir: Path | None) -> None:
+        self._roots = roots
+        self.labels_dir = labels_dir
+        self._guard = Guard()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._runs: dict[str, ForeignRun] = {}
+        self._notes: tuple[str, ...] = ()
+        self._scanned_at = -math.inf
+        self._scan_s = 0.0
+        self._is_listed = False
+
+    def all(self) -> tuple[list[ForeignRun], tuple[str, ...]]:
+        """Return the runs, hidden ones included, and what could not be looked at.
+
+        A search for new runs takes at most a second of this call, and continues behind it.
+        """
+        thread = self._search()
+        if thread is not None and self._scanned_at == -math.inf:
+            thread.join(_FIRST_WAIT_S)
+        notes = self._notes if self._is_listed else ("still looking for runs of other tools",)
+        return [*self._runs.values()], notes
+
+    def find(self, key: str) -> ForeignRun | None:
+        """Return a run by its key."""
+        run = self._runs.get(key)
+        if run is None and key.partition("~")[0] in TITLES:
+            # It may be new, or the dashboard was just started.
+            thread = self._search()
+            if thread is not None:
+                thread.join(_FIRST_WAIT_S)
+            run = self._runs.get(key)
+        return run
+
+    def _search(self) -> threading.Thread | None:
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return self._thread
+            if time.monotonic() - self._scanned_at < max(_SCAN_EVERY_S, _SCAN_SHARE * self._scan_s):
+                return None
+            self._thread = threading.Thread(target=self._look, name="other tools' runs", daemon=True)
+            self._thread.start()
+            return self._thread
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        runs: dict[str, ForeignRun] = {}
+        notes: list[str] = []
+        for root in self._roots:
+            with suppress(OSError):
+                found = find_sources(root)
+                notes += [clean(note) for note in found.notes]
+                for source in found.runs:
+                    if not source.info.deleted and not _is_in_trash(root, source):
+                        self._add(runs, source)
+        self._runs, self._notes, self._is_listed = runs, tuple(notes), True
+        for run in [*runs.values()]:
+            sign = run.reading.status(time.time()).last_sign
+            is_quiet = not (time.time() - sign < _QUIET_S)
+            if time.monotonic() - run.read_at > (_QUIET_EVERY_S if is_quiet else 0.0):
+                run.look(self._guard)
+        self._scan_s = time.monotonic() - began
+        self._scanned_at = time.monotonic()
+
+    def _add(self, runs: dict[str, ForeignRun], source: RunSource) -> None:
+        key = f"{source.info.format}~{source.info.source_id[:12]}"
+        number = 2
+        while key in runs:
+            key = f"{source.info.format}~{source.info.source_id[:12]}-{number}"
+            number += 1
+        known = self._runs.get(key)
+        if known is None or known.source.info.pieces != source.info.pieces:
+            place = _folder_of(source)
+            known = ForeignRun(
+                key, source, copy.deepcopy(source), folders=frozenset(map(str, (place, *place.parents)))
+            )
+            self._read_labels(known)
+        runs[key] = known
+
+    # ------------------------------------------------------------ labels
+
+    def _folder(self, run: ForeignRun) -> Path:
+        if self.labels_dir is None:
+            raise Refused("there is no folder for names and notes: this user has no home folder")
+        return self.labels_dir / run.source.info.source_id
+
+    def _read_labels(self, run: ForeignRun) -> None:
+        if self.labels_dir is None:
+            return
+        try:
+            run.labels, run.labels_problem = read_labels(self._folder(run)), None
+        except LabelsError as error:
+            run.labels_problem = clean(str(error))
+
+    def label(self, run: ForeignRun, labels: Labels) -> None:
+        """Save name, tags and notes of a run in the user's own folder."""
+        folder = self._folder(run)
+        if run.labels_problem is not None:
+            raise Refused(run.labels_problem)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            write_labels(folder, labels)
+        except LabelsError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            raise Refused(f"{folder} could not be written: {error.strerror}") from error
+        run.labels = labels
+
+    def hide(self, run: ForeignRun) -> None:
+        """Leave a run out of the list; its files stay."""
+        self.label(run, replace(run.labels, other={**run.labels.other, _HIDDEN: time.time()}))
+
+    def show(self, run: ForeignRun) -> None:
+        """List a hidden run again."""
+        rest = {name: value for name, value in run.labels.other.items() if name != _HIDDEN}
+        self.label(run, replace(run.labels, other=rest))
+
+
+def _folder_of(source: RunSource) -> Path:
+    info = source.info
+    return info.root / info.pieces[0].path if info.pieces else info.root
+
+
+def _is_in_trash(root: Path, source: RunSource) -> bool:
+    """Return whether it is in the trash of a log directory."""
+    try:
+        return _folder_of(source).relative_to(root).parts[:1] == (TRASH,)
+    except ValueError:
+        return False
