@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.foreign_log import ForeignLog
@@ -21,6 +21,7 @@ from dashboard.data.run_store import (
     Refused,
     RunCard,
     RunMeta,
+    TimeSpent,
     Trashed,
 )
 from dashboard.data.store_queries import evict
@@ -29,7 +30,9 @@ from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.records import START
 
-_HIDDEN = "hidden~"
+_HIDDEN: Final = "hidden~"
+_NOT_ALL: Final = 0.99
+"""How much was examined, while a run is still being read: that its end is not known does not make it whole."""
 
 
 class AnyFormatStore(LocalStore):
@@ -143,6 +146,18 @@ class AnyFormatStore(LocalStore):
         if run is None:
             return super().refresh(key, wait_s=wait_s, rank=rank)
         return self._foreign_log(run).refresh(wait_s)
+
+    def examine(self, key: str, *, wait_s: float = 0.3) -> float:
+        """Run the detectors on new records, for at most about `wait_s`."""
+        is_complete = self._other(key) is None or self.refresh(key, wait_s=wait_s).complete
+        fraction = super().examine(key, wait_s=wait_s)
+        return fraction if is_complete else min(fraction, _NOT_ALL)
+
+    def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
+        """Update the time ledger, for at most about `wait_s`."""
+        is_complete = self._other(key) is None or self.refresh(key, wait_s=wait_s).complete
+        spent = super().time_spent(key, wait_s=wait_s)
+        return spent if is_complete else replace(spent, fraction=min(spent.fraction, _NOT_ALL))
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""

@@ -13,6 +13,8 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 from dashboard import charts, components, data
+from dashboard.data import foreign_runs
+from dashboard.data.any_format_store import AnyFormatStore
 from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.local_store import LocalStore
 from dashboard.settings import DashboardSettings
@@ -47,11 +49,13 @@ def _all_the_time_that_it_takes(monkeypatch):
     """
     waiting = (
         (LocalStore, ("refresh", "spans", "examine", "time_spent", "rank_grid")),
+        (AnyFormatStore, ("refresh",)),
         (CompletionReader, ("find",)),
     )
     for owner, names in waiting:
         for name in names:
             monkeypatch.setattr(owner, name, _patient(getattr(owner, name)))
+    monkeypatch.setattr(foreign_runs, "_FIRST_WAIT_S", _PATIENCE_S)
     # Nor is a live run silent by the time its page is drawn; one that is stalled has been so for a minute.
     monkeypatch.setattr(status, "HEARTBEAT_S", 50.0)
 

@@ -1,0 +1,114 @@
+"""Runs that other tools logged are on the pages beside our own, and nothing in their folders changes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import EVERY_PAGE, OF_A_RUN, badges, cards, charts, is_well, open_page, said
+from tests.importers import samples
+from tests.lengths import in_make_faults
+
+SOME = (
+    "tensorboard/tensorboardx_2_6_everything/run_b",
+    "hf_trainer_state/nan_and_resume_5_22",
+    "trackio/sqlite_0_43",
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def some(logs):
+    for name in SOME:
+        shutil.copytree(samples.ours() / name, logs / name)
+    return logs
+
+
+def table(tab):
+    return tab.dataframe[0].value.set_index("Run")
+
+
+def key_of(tab, name):
+    """Return the key of the run with this name, by opening the list."""
+    return tab.session_state["_runs_shown"][list(tab.dataframe[0].value["Run"]).index(name)]
+
+
+def test_the_list_shows_them_beside_our_own(some):
+    write_run(some, "ours")
+
+    tab = open_page("runs")
+
+    assert is_well(tab)
+    shown = table(tab)
+    assert set(shown["Logged by"]) == {"", "TensorBoard", "Hugging Face", "Trackio"}
+    row = shown.loc["run_b"]
+    assert (row["Status"], row["Step"], row["Loss"]) == ("◌ No end", "89", "0.2434")
+    assert shown.loc["nan_and_resume_5_22"]["Status"] == "■ Finished"
+    assert shown.loc["ours"]["Logged by"] == ""
+
+
+@pytest.mark.parametrize("search", ["tool:tensorboard", "status:unknown run_b"])
+def test_they_are_searched_for_like_ours(some, search):
+    assert list(table(open_page("runs", q=search)).index) == ["run_b"]
+
+
+def test_a_run_page_has_its_badge_curves_and_the_reason_why_there_is_no_control(some):
+    tab = open_page("overview", key_of(open_page("runs"), "run_b"))
+
+    assert is_well(tab)
+    assert "TensorBoard" in badges(tab)
+    assert cards(tab)["Train loss"]
+    assert charts(tab) >= 2
+    assert "This run was logged by TensorBoard: it cannot be controlled from here." in said(tab)
+    assert not [item for item in tab.button if item.label == "Apply"]
+
+
+def test_the_detectors_look_at_it(some):
+    tab = open_page("alerts", key_of(open_page("runs"), "run_b"))
+
+    assert is_well(tab)
+    assert "loss is NaN or infinite" in said(tab)
+
+
+def test_images_texts_and_tables_are_on_the_samples_page(some):
+    tab = open_page("samples", key_of(open_page("runs"), "run_b"))
+
+    assert is_well(tab)
+    assert len(tab.image) >= 6
+    assert [item for item in tab.expander if item.label.startswith("weights")]
+    assert "step *" in "".join(code.value for code in tab.code)
+
+
+def test_the_configuration_says_where_it_comes_from(some):
+    tab = open_page("config_notes", key_of(open_page("runs"), "run_b"))
+
+    assert is_well(tab)
+    origin = next(frame.value for frame in tab.dataframe if list(frame.value.columns) == ["", "value"])
+    assert dict(origin.itertuples(index=False, name=None))["format"] == "tensorboard"
+
+
+@in_make_faults
+def test_no_page_changes_a_foreign_folder(logs):
+    for folder in samples.ours().iterdir():
+        if folder.is_dir():
+            shutil.copytree(folder, logs / folder.name)
+    before = samples.fingerprint(logs)
+
+    shown = open_page("runs")
+    keys = list(shown.session_state["_runs_shown"])
+    assert len(keys) >= 25
+    for key in keys:
+        for page in OF_A_RUN:
+            assert is_well(open_page(page, key)), (page, key)
+    for page in EVERY_PAGE:
+        assert is_well(open_page(page, keys[0], runs=",".join(keys[:4])))
+
+    assert samples.fingerprint(logs) == before
