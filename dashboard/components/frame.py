@@ -22,6 +22,7 @@ from dashboard.data.formatting import ago, clean, clock, count, duration, md, sh
 from dashboard.data.run_store import (
     NO_END,
     STARTING,
+    STILL_LOOKING,
     UNREADABLE,
     Health,
     RunCard,
@@ -83,6 +84,10 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     store = session.store()
     key = session.current_run()
     runs = store.list_runs()
+    if not runs.cards and STILL_LOOKING in runs.problems:
+        page_states.still_looking(runs.places)
+        st.fragment(_wait_for_runs, run_every=_SECONDS_WHILE_READING)()
+        return None
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
         return None
@@ -126,6 +131,11 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
         _unreadable(card)
         return None
     return page
+
+
+def _wait_for_runs() -> None:
+    if STILL_LOOKING not in session.store().list_runs().problems:
+        st.rerun()
 
 
 def live(

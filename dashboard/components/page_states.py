@@ -54,6 +54,13 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
             st.caption("Runs in another folder? Start the dashboard with `--log-dir /path/to/logs`.")
 
 
+def still_looking(places: Sequence[str]) -> None:
+    """Show that a large folder is being searched for runs of other tools."""
+    with st.container(border=True):
+        st.markdown("**Looking for runs.**")
+        st.text("Searching " + ", ".join(clean(place) for place in places))
+
+
 def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
     """Show that the run in the URL does not exist, and runs with similar names."""
     if isinstance(error, StoreUnavailable):

@@ -308,7 +308,8 @@ class ForeignLog(ColumnQueries):
             signal = None if name in metrics else signal_of(name)
             if signal is None:
                 return name
-            return next((other for other in metrics if signal_of(other) == signal), name)
+            alike = [other for other in metrics if signal_of(other) == signal]
+            return max(alike, key=lambda other: len(metrics[other].values), default=name)
 
     def series(
         self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: float

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from dashboard.data.formatting import ago, clean
-from dashboard.data.run_store import NO_END, Refused, RunCard
+from dashboard.data.run_store import NO_END, STILL_LOOKING, Refused, RunCard
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
-from toolkit.importers.detect import find_sources
+from toolkit.importers.detect import LIMIT_S, find_sources
 from toolkit.importers.source import NO_STEP, SYSTEM, Batch, RunSource
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import TRASH
@@ -63,6 +64,8 @@ class Glance:
         self._losses: list[float] = []
         self._every = 1
         self._seen = 0
+        self._counts: Counter[str] = Counter()
+        """How many points each metric has that may be the loss: a mean of the whole run is one point."""
 
     def take(self, batch: Batch) -> None:
         """Add what was read."""
@@ -83,8 +86,10 @@ class Glance:
                 self.step = step if self.step is None else max(step, self.step)
             signal = signal_of(column.metric)
             if signal == LOSS:
-                self.loss = column.values[-1]
-                self._add_losses(column.values)
+                self._counts[column.metric] += len(column)
+                if column.metric == max(self._counts, key=self._counts.__getitem__):
+                    self.loss = column.values[-1]
+                    self._add_losses(column.values)
             elif signal == LR:
                 self.lr = column.values[-1]
 
@@ -220,7 +225,7 @@ class ForeignRuns:
         thread = self._search()
         if thread is not None and self._scanned_at == -math.inf:
             thread.join(_FIRST_WAIT_S)
-        notes = self._notes if self._is_listed else ("still looking for runs of other tools",)
+        notes = self._notes if self._is_listed else (STILL_LOOKING,)
         return [*self._runs.values()], notes
 
     def find(self, key: str) -> ForeignRun | None:
@@ -228,9 +233,11 @@ class ForeignRuns:
         run = self._runs.get(key)
         if run is None and key.partition("~")[0] in TITLES:
             # It may be new, or the dashboard was just started.
-            thread = self._search()
-            if thread is not None:
-                thread.join(_FIRST_WAIT_S)
+            thread, until = self._search(), time.monotonic() + LIMIT_S
+            while thread is not None and thread.is_alive() and time.monotonic() < until:
+                thread.join(0.05)
+                if key in self._runs or self._is_listed:
+                    break
             run = self._runs.get(key)
         return run
 

@@ -33,6 +33,10 @@ NO_END = "unknown"
 """Of another tool's run, in which no end was written: it may still run."""
 
 
+STILL_LOOKING = "still looking for runs of other tools"
+"""A problem of a list: more runs may follow in a moment."""
+
+
 class UnknownRun(LookupError):  # noqa: N818 - the name says what happened
     """No run has this key; `near` has the most similar keys."""
 

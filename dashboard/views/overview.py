@@ -85,7 +85,9 @@ def _cards(page: RunPage) -> None:
     found += [_speed(page, metrics), _hardware(metrics)]
     cards = [card for card in found if card is not None]
     if len(cards) < 3:
-        own = [info for name, info in metrics.items() if _is_custom(name, info)][: 6 - len(cards)]
+        shown = {name for name, _ in cards}
+        own = [info for name, info in metrics.items() if _is_custom(name, info) and name not in shown]
+        own = own[: 6 - len(cards)]
         cards += [(info.name, Card(label=info.name[:60], value=short_number(info.last))) for info in own]
     draw_cards(
         [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"
@@ -100,9 +102,12 @@ def _spark(page: RunPage, metric: str) -> list[float]:
 def _named(signal: str, metrics: dict[str, MetricInfo]) -> str | None:
     """Return the metric that is this signal: our own name, else the first one that a framework calls so."""
     own = _OWN_NAMES[signal]
-    if own in metrics:
+    others = [name for name in metrics if name not in _KNOWN and signal_of(name) == signal]
+    most = max(others, key=lambda name: metrics[name].count, default=None)
+    # Some tools log a mean of the whole run, as one point, under the name that we give the curve.
+    if own in metrics and (most is None or metrics[own].count > 1):
         return own
-    return next((name for name in metrics if name not in _KNOWN and signal_of(name) == signal), None)
+    return most
 
 
 def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
@@ -306,8 +311,11 @@ def _charts(page: RunPage, options: ChartOptions) -> None:
 
 def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
     curves = [("train_loss", "train loss"), ("loss", "loss")]
-    if not any(name in metrics for name, _ in curves):
-        curves = [(name, name) for name in [_named(LOSS, metrics)] if name is not None]
+    named = _named(LOSS, metrics)
+    if named is not None and named not in ("train_loss", "loss"):
+        curves = [(named, named)]
+    elif named == "loss":
+        curves = curves[1:]
     curves.append((_validation_name(metrics) or "", "validation loss"))
     return [(name, label) for name, label in curves if name in metrics]
 

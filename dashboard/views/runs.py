@@ -16,7 +16,7 @@ from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
 from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number
 from dashboard.data.run_search import QueryError
-from dashboard.data.run_store import Refused, RunCard, RunList, RunQuery, RunStore, SortBy
+from dashboard.data.run_store import STILL_LOOKING, Refused, RunCard, RunList, RunQuery, RunStore, SortBy
 from toolkit.runfolder.labels import LabelsError
 
 _PER_PAGE: Final = 100
@@ -36,7 +36,8 @@ def main() -> None:
     runs = store.list_runs(RunQuery(per_page=0))
     if not runs.total:
         # Refreshes itself until the first run appears.
-        st.fragment(_wait_for_runs, run_every=session.refresh_seconds())()
+        is_soon = STILL_LOOKING in runs.problems
+        st.fragment(_wait_for_runs, run_every=1.0 if is_soon else session.refresh_seconds())()
         return
     query = _filters(runs)
     seconds = session.refresh_seconds()
@@ -47,6 +48,9 @@ def _wait_for_runs() -> None:
     runs = session.store().list_runs(RunQuery(per_page=0))
     if runs.total:
         st.rerun()
+    if STILL_LOOKING in runs.problems:
+        page_states.still_looking(runs.places)
+        return
     page_states.no_runs(runs.places)
     _problems(runs)
 
@@ -187,7 +191,7 @@ def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
             "Open": st.column_config.ButtonColumn("", type="tertiary", width="small", key=_OPENED),
             "Status": st.column_config.TextColumn(width=110),
             "Logged by": st.column_config.TextColumn(
-                width="small", help="The tool that wrote the log; empty for our own runs."
+                width=110, help="The tool that wrote the log; empty for our own runs."
             ),
             "Alerts": st.column_config.TextColumn(
                 width="small", help="Findings that were open at the last update."
@@ -339,9 +343,13 @@ def _problems(runs: RunList) -> None:
     if runs.is_stale:
         for problem in runs.problems:
             st.warning(md(problem), icon=":material/warning:")
-    elif runs.problems:
-        with st.expander(f"{count(len(runs.problems))} entries were skipped"):
-            st.text("\n".join(clean(problem) for problem in runs.problems[:100]))
+        return
+    skipped = [problem for problem in runs.problems if problem != STILL_LOOKING]
+    if len(skipped) < len(runs.problems):
+        st.caption("Still looking for runs of other tools; they appear when all folders were looked at.")
+    if skipped:
+        with st.expander(f"{count(len(skipped))} entries were skipped"):
+            st.text("\n".join(clean(problem) for problem in skipped[:100]))
 
 
 def _show_deleted() -> None:

@@ -18,8 +18,10 @@ from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, m
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.data.formatting import count, md, short_number
 from dashboard.data.run_store import MetricInfo, RankGrid, XAxis
+from toolkit.runfolder.records import SYSTEM
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
+_MAX_PANELS: Final = 40
 _GPU = re.compile(r"gpu/([0-9]{1,4})/(.+)", re.DOTALL)
 _HOST: Final = (
     ("CPU", "%", (("cpu_percent", "machine"), ("process_cpu_percent", "process"))),
@@ -72,18 +74,32 @@ def main() -> None:
 def _system(page: RunPage, span: str, axis: XAxis) -> None:
     read(page)
     metrics = {info.name: info for info in page.store.metrics(page.key)}
-    system = {name: info for name, info in metrics.items() if _is_system(name)}
+    is_foreign = page.card.logged_by is not None
+    system = {
+        name: info
+        for name, info in metrics.items()
+        if _is_system(name) or (is_foreign and info.event == SYSTEM)
+    }
+    if not system and is_foreign:
+        st.info("This run has no system metrics.", icon=":material/info:")
+        return
     if not system:
         page_states.no_records("No system metrics yet. They are logged every 5 seconds.")
         return
     gpus = _gpus(system, page)
     for gpu in gpus:
         _gpu_row(gpu)
-    if not gpus:
+    if not gpus and not is_foreign:
         st.caption(_why_no_gpu(metrics))
     options = ChartOptions(axis=axis, marks=marks_of(page, axis), fixed_window=_window(page, axis, span))
     tally = Tally()
     panels = _panels(system, gpus)
+    if is_foreign:
+        drawn = {name for panel in panels for name, _ in panel.metrics}
+        panels += [_Panel(name, "", [(name, name)]) for name in system if name not in drawn]
+        if len(panels) > _MAX_PANELS:
+            st.caption(f"Showing {_MAX_PANELS} of {count(len(panels))}; the others are on the Metrics page.")
+        panels = panels[:_MAX_PANELS]
     for start in range(0, len(panels), 2):
         for cell, panel in zip(st.columns(2, gap="medium"), panels[start : start + 2], strict=False):
             with cell:
