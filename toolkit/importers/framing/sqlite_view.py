@@ -97,7 +97,9 @@ class Database:
             DatabaseError: the database is damaged, or the query takes too long.
         """
         try:
-            yield from self._connection.execute(query, values)
+            # Not `yield from`: it would close the cursor when the reader stops early, perhaps after the connection.
+            for row in self._connection.execute(query, values):  # noqa: UP028
+                yield row
         except _FAILURES as error:
             raise DatabaseError(f"the database cannot be read ({_first_line(error)})") from error
 
