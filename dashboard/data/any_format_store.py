@@ -191,19 +191,19 @@ class AnyFormatStore(LocalStore):
 
     def label(self, key: str, labels: Labels) -> None:
         """Save name, tags and notes of a run; of another tool's run, in the user's own folder."""
+        self._require_write_access()
         run = self._other(key)
         if run is None:
             super().label(key, labels)
-            return
-        self._require_write_access()
-        self._foreign.label(run, labels)
+        else:
+            self._foreign.label(run, labels)
 
     def delete(self, key: str) -> str:
         """Move a run to the trash; another tool's run is only hidden."""
+        self._require_write_access()
         run = self._other(key)
         if run is None:
             return super().delete(key)
-        self._require_write_access()
         self._foreign.hide(run)
         with self._lock:
             self._foreign_logs.pop((key, 0), None)
@@ -226,9 +226,9 @@ class AnyFormatStore(LocalStore):
 
     def restore(self, token: str) -> str:
         """Restore a run and return its key."""
+        self._require_write_access()
         if not token.startswith(_HIDDEN):
             return super().restore(token)
-        self._require_write_access()
         run = self._foreign.find(token.removeprefix(_HIDDEN))
         if run is None or run.hidden_at is None:
             raise Refused("there is no such run in the trash")

@@ -146,7 +146,7 @@ def test_what_is_wrong_is_one_sentence_of_shipper_and_dashboard(secured, logs, t
     )
     for (url, *how), said in cases:
         # Not --once: a mistake of the person who starts it is not waited for.
-        assert main(["ship", str(logs), "--to", url, *how]) == 1, said
+        assert main(["ship", str(logs), "--to", url, *how]) == 2, said
         out, shown = capsys.readouterr()
         with pytest.raises(launcher.LaunchError) as refused:
             launcher.prepare(launcher.parse_options(["--no-browser", "--store", url, *how]))

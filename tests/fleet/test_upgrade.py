@@ -119,7 +119,7 @@ def test_tables_of_an_earlier_version_and_of_another_layout_are_refused_in_one_s
         ]
     for more, said in cases:
         command = ["ship", "--set-up", "--to", url, *more]
-        assert main(command) == 1, command
+        assert main(command) == 2, command
         out, err = capsys.readouterr()
         assert said in err, command
         assert (out, err.count("\n")) == ("", 1)

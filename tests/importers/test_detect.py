@@ -264,7 +264,7 @@ def test_formats_are_listed(capsys):
 
 
 def test_a_folder_without_runs_says_so(tmp_path, capsys):
-    assert main(["show", str(tmp_path)]) == 1
+    assert main(["show", str(tmp_path)]) == 2
     assert f"no run found in {tmp_path}" in capsys.readouterr().err
 
 
