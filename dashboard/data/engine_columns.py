@@ -160,7 +160,7 @@ class EngineLog(ColumnQueries):
     def _read_window(self, end: int) -> bool:
         """Read the lines that begin before `end`; return whether there was no gap."""
         link, where = self.source.link, self._unread(end)
-        rows = link.array(f"SELECT {_ROW_SQL} FROM records WHERE {where} ORDER BY at LIMIT 1 BY at", _ROW)
+        rows = _in_order(link.array(f"SELECT {_ROW_SQL} FROM records WHERE {where}", _ROW))
         events = _events_in(link, where) if _has_events(rows) else []
         return self._take(rows, [event[1:] for event in events], end)
 
@@ -194,14 +194,13 @@ class EngineLog(ColumnQueries):
             where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
             with suppress(EngineError):
                 rows = link.array(
-                    f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records WHERE {where} "
-                    "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+                    f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records WHERE {where}",
                     _ROW_OF_RUN,
                 )
                 events = _events_in(link, where) if _has_events(rows) else []
                 for number, (log, end) in enumerate(wanted, 1):
                     of_run = [event[1:] for event in events if event[0] == log.source.run_id]
-                    log._take(rows[rows["run"] == number], of_run, end)  # noqa: SLF001
+                    log._take(_in_order(rows[rows["run"] == number]), of_run, end)  # noqa: SLF001
                     log._looked_at = time.monotonic()  # noqa: SLF001
 
     def _claim(self, claims: ExitStack) -> int | None:
@@ -298,7 +297,8 @@ class EngineLog(ColumnQueries):
             return self._end > 0 and name not in self._columns.metrics and self._absent.get(name) != self._end
 
     def add_metric(self, name: str, position: tuple[int, int], points: npt.NDArray[Any]) -> None:
-        """Take all points of a metric, in order, unless the file was read further than `position` meanwhile."""
+        """Take all points of a metric, unless the file was read further than `position` meanwhile."""
+        points = _in_order(points)
         with self._lock:
             if position != self.position or name in self._columns.metrics:
                 return
@@ -321,7 +321,7 @@ class EngineLog(ColumnQueries):
                     gen, end = position = self.position
                     points = self.source.link.array(
                         f"SELECT at, value FROM points WHERE {self.source.where(gen)} AND metric = {_text(name)} "
-                        f"AND at < {end} ORDER BY n LIMIT 1 BY n",
+                        f"AND at < {end}",
                         _POINT,
                     )
                     self.add_metric(name, position, points)
@@ -460,6 +460,18 @@ class EngineLog(ColumnQueries):
         return super().present(names)
 
 
+def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the rows of one file by their place, each place once.
+
+    The engine would take several times as long for it. A line that was sent again is there twice until the engine
+    merges its parts, and a line has a metric at most once.
+    """
+    places = rows["at"]
+    if (places[1:] > places[:-1]).all():
+        return rows
+    return rows[np.unique(places, return_index=True)[1]]
+
+
 def _has_events(rows: npt.NDArray[Any]) -> bool:
     return bool(((rows["kind"] == 0) | (rows["kind"] == _KINDS.index(EPOCH))).any())
 
@@ -498,7 +510,7 @@ def load_together(logs: Sequence[EngineLog], name: str) -> None:
     with suppress(EngineError):
         points = sources[0].link.array(
             f"SELECT toUInt32(indexOf([{ids}], run_id)), at, value FROM points "
-            f"WHERE metric = {_text(name)} AND ({files}) ORDER BY run_id, n LIMIT 1 BY run_id, n",
+            f"WHERE metric = {_text(name)} AND ({files})",
             _POINT_OF_RUN,
         )
         for number, (log, position) in enumerate(wanted, 1):

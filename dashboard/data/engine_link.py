@@ -99,9 +99,8 @@ class EngineLink:
     def _connect(self) -> Engine:
         engine = Engine(self.address, patience_s=self._patience_s)
         if self._settings is None:
-            require_tables(engine)
+            self.version = require_tables(engine).engine_version
             self._settings = dict(engine.read_settings), dict(engine.insert_settings)
-            self.version = str(engine.rows("SELECT version()", "String")[0][0])
         engine.read_settings.update(self._settings[0])
         engine.insert_settings.update(self._settings[1])
         return engine

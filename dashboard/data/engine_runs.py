@@ -38,7 +38,8 @@ _OVERLAP_S: Final = 60
 SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
 _CLOCK: Final = 2
-"""Marks the row with the engine's clock among those of labels, in which it is 0 or 1."""
+_REPORT: Final = 3
+"""Mark the row with the engine's clock, and those of reports, among those of labels, in which it is 0 or 1."""
 _END_BYTES: Final = 64 * 1024
 _ENDS_AT_ONCE: Final = 50
 _ENDS_EVERY_S: Final = 60.0
@@ -54,6 +55,10 @@ _SEARCHED: Final = (
     f"concat(run_id, ' ', {_NEWEST_PROJECT}, ' ', argMax(name, version), ' ', argMax(manifest, version))"
 )
 """What a word of a search is looked for in, if not all runs are known: a little more than pages search."""
+_NEWEST_COLUMNS: Final = (
+    "run_id, version, node, folder, status, why, sure, manifest, behind, project, toUInt16(created), "
+    "toUInt32(received)"
+)
 _RUN_TYPES: Final = (
     *("String", "UInt64", "String", "String", "String", "String", "UInt8", "Bytes", "UInt64"),
     *("String", "UInt16", "UInt32"),
@@ -241,12 +246,11 @@ class EngineRuns:
 
     def _look(self) -> None:
         is_whole = time.monotonic() - self._all_at > _ALL_EVERY_S
-        since = 0 if is_whole else self._engine_time - _OVERLAP_S
-        engine_time = self._look_at_labels(is_whole=is_whole)
+        engine_time, reports = self._look_at_changes(is_whole=is_whole)
         self.clock_ahead_s = time.time() - engine_time - 0.5
         if is_whole:
-            rows = [] if self.is_truncated else self._ask_for_newest(f"LIMIT {MAX_RUNS + 1}")
-            if self.is_truncated or len(rows) > MAX_RUNS:
+            rows = None if self.is_truncated else self._ask_for_all()
+            if rows is None:
                 rows = self._ask(f"GROUP BY run_id ORDER BY newest DESC LIMIT {MAX_RUNS + 1}")
             self.is_truncated = len(rows) > MAX_RUNS
             kept = {row[0] for row in rows[:MAX_RUNS]}
@@ -254,8 +258,7 @@ class EngineRuns:
             self._take(rows[:MAX_RUNS])
             self._all_at = time.monotonic()
         else:
-            # Only rows that changed; a run has one row for each report until the engine merges them.
-            self._take(self._ask_for_newest(where=f"WHERE received >= toDateTime({max(0, since)})"))
+            self._take_reports(reports)
         self._engine_time = engine_time
         for _ in range(min(_ENDS_AT_ONCE, len(self._without_ends))):
             run_id = next(reversed(self._without_ends))
@@ -267,39 +270,75 @@ class EngineRuns:
     def _ask(self, which: str) -> list[tuple[Any, ...]]:
         return self._link.rows(f"SELECT {_RUN_COLUMNS} FROM runs {which}", *_RUN_TYPES)
 
-    def _ask_for_newest(self, limit: str = "", *, where: str = "") -> list[tuple[Any, ...]]:
-        """Return the newest row of each run; a third of the work of `_ask`, which can also sort and choose by it."""
-        columns = (
-            "run_id, version, node, folder, status, why, sure, manifest, behind, project, toUInt16(created), "
-            "toUInt32(received)"
-        )
-        return self._link.rows(
-            f"SELECT {columns} FROM runs {where} ORDER BY run_id, version DESC LIMIT 1 BY run_id {limit}",
-            *_RUN_TYPES,
-        )
+    def _ask_for_all(self) -> list[tuple[Any, ...]] | None:
+        """Return the newest row of each run; None if there are more than are held.
 
-    def _look_at_labels(self, *, is_whole: bool) -> int:
-        """Take the labels that changed; return the engine's clock, which the same question asks for."""
+        A run has a row for each report until the engine merges them. To choose among them here is half of the work.
+        """
+        limit = 2 * MAX_RUNS
+        rows = self._link.rows(f"SELECT {_NEWEST_COLUMNS} FROM runs LIMIT {limit}", *_RUN_TYPES)
+        newest: dict[str, tuple[Any, ...]] = {}
+        for row in rows:
+            if row[0] not in newest or newest[row[0]][1] < row[1]:
+                newest[row[0]] = row
+        return None if len(rows) == limit or len(newest) > MAX_RUNS else list(newest.values())
+
+    def _take_reports(self, reports: Mapping[str, tuple[int, int]]) -> None:
+        """Take the rows of runs that changed; `reports` has the newest version of each, and when it was received."""
+        changed = []
+        for run_id, (version, received) in reports.items():
+            known = self._runs.get(run_id)
+            if known is None or known.version < version:
+                changed.append(run_id)
+            else:
+                known.received = max(known.received, received)
+        for some in chunks(changed):
+            ids = ", ".join(map(_text, some))
+            self._take(
+                self._link.rows(
+                    f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN ({ids}) "
+                    "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
+                    *_RUN_TYPES,
+                )
+            )
+
+    def _look_at_changes(self, *, is_whole: bool) -> tuple[int, Mapping[str, tuple[int, int]]]:
+        """Take the labels that changed; return the engine's clock, and version and time of new reports of runs.
+
+        One question for all: while nothing changes, it is the only one.
+        """
         # Versions are clocks of those who wrote them: an old one may be new, and one far ahead must not hide the next.
-        since = min(self._labels_since, self._engine_time * 1000) - 86_400_000
-        which = "" if is_whole else f"WHERE version >= {max(0, since)} "
+        labels_since = min(self._labels_since, self._engine_time * 1000) - 86_400_000
         rows = self._link.rows(
-            f"SELECT '' AS run, toUInt64(toUInt32(now())) AS newest, '' AS text, toUInt8({_CLOCK}) AS kind UNION ALL "
-            "SELECT run_id AS run, max(version) AS newest, argMax(labels, version) AS text, "
-            f"argMax(deleted, version) AS kind FROM labels {which}GROUP BY run_id",
-            *("String", "UInt64", "Bytes", "UInt8"),
+            f"SELECT '' AS run, toUInt64(toUInt32(now())) AS newest, '' AS text, toUInt8({_CLOCK}) AS kind, "
+            "materialize(toUInt32(0)) AS moment UNION ALL "
+            "SELECT run_id AS run, version AS newest, labels AS text, deleted AS kind, toUInt32(0) AS moment "
+            "FROM labels"
+            + (
+                ""
+                if is_whole
+                else f" WHERE version >= {max(0, labels_since)} UNION ALL "
+                f"SELECT run_id AS run, version AS newest, '' AS text, toUInt8({_REPORT}) AS kind, "
+                "toUInt32(received) AS moment FROM runs "
+                f"WHERE received >= toDateTime({max(0, self._engine_time - _OVERLAP_S)})"
+            ),
+            *("String", "UInt64", "Bytes", "UInt8", "UInt32"),
         )
         engine_time = 0
-        for run_id, version, data, deleted in rows:
-            if deleted == _CLOCK:
+        reports: dict[str, tuple[int, int]] = {}
+        for run_id, version, data, kind, received in rows:
+            if kind == _CLOCK:
                 engine_time = version
-                continue
-            self._labels_since = max(self._labels_since, version)
-            if version > self._labels.get(run_id, (-1,))[0]:
-                self._labels[run_id] = (version, data, bool(deleted))
-                if run_id in self._runs:
-                    self._label(self._runs[run_id])
-        return engine_time
+            elif kind == _REPORT:
+                known = reports.get(run_id, (0, 0))
+                reports[run_id] = max(known[0], version), max(known[1], received)
+            else:
+                self._labels_since = max(self._labels_since, version)
+                if version > self._labels.get(run_id, (-1,))[0]:
+                    self._labels[run_id] = (version, data, bool(kind))
+                    if run_id in self._runs:
+                        self._label(self._runs[run_id])
+        return engine_time, reports
 
     def _take(self, rows: Iterable[tuple[Any, ...]]) -> list[EngineRun]:
         found = []

@@ -25,7 +25,7 @@ _NOT_SETTINGS = {"query", "database", "wait_end_of_query", "buffer_size"}
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     unused: ClassVar[list] = []
-    """Connections to the engine that no request uses at the moment: making one takes long."""
+    """Connections to the engine that no request uses at the moment, and their database: making one takes long."""
 
     def setup(self):
         super().setup()
@@ -48,12 +48,15 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST
 
     def _answer(self, options, body):
-        engine = self._engine()
-        engine.query(f"USE `{options.get('database', 'default')}`")
+        wanted = options.get("database", "default")
+        engine, database = self._engine()
         try:
+            if database != wanted:
+                engine.query(f"USE `{wanted}`")
+                database = wanted
             return self._run(engine, options, body)
         finally:
-            self.unused.append(engine)
+            self.unused.append((engine, database))
 
     def _run(self, engine, options, body):
         settings = ", ".join(
@@ -77,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.unused.pop()
         import chdb
 
-        return chdb.connect(self.server.place)
+        return chdb.connect(self.server.place), None
 
     def log_message(self, *_):
         pass
