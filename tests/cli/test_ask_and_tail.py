@@ -91,10 +91,12 @@ def test_a_live_run_answers_and_is_followed_to_its_end(live, capsys):
     try:
         first = json.loads(follower.stdout.readline())
         stopping.start()
-        followed = [first, *map(json.loads, follower.communicate(timeout=60)[0].splitlines())]
+        followed = [first, *map(json.loads, follower.stdout)]
         stopping.join()
+        follower.wait()
     finally:
         follower.kill()
+        follower.stdout.close()
     assert follower.returncode == 0
     assert asked == [0]
     assert followed[-1]["event"] == "end"

@@ -453,7 +453,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path, doctor):
 
 
 def test_progress_is_not_printed_for_scripts(bad, doctor, monkeypatch):
-    monkeypatch.setattr("toolkit.cli.commands.doctor._REPORT_EVERY", 1)
+    monkeypatch.setattr("toolkit.cli.terminal._PROGRESS_AFTER_S", 0.0)
 
     assert doctor(bad, "--json")[2] == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -187,6 +188,19 @@ def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsy
     assert "0 bytes behind in 0 of them" in capsys.readouterr().out
     assert main(["pull", "by-command", "--from", address, "--to", str(tmp_path / "back")]) == 0
     assert record_bytes(tmp_path / "back" / "by-command") == record_bytes(folder)
+
+    capsys.readouterr()
+    assert main(["ship", str(logs), "--status", "--to", address, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["record_files"], found["bytes_behind"], found["late"], found["behind"]) == (1, 0, False, [])
+    assert main(["ship", str(logs), "--once", "--to", address, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lines"] == 0
+    assert main(["pull", "by-command", "--from", address, "--to", str(tmp_path / "again"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["path"] == str(tmp_path / "again" / "by-command")
+    assert (found["lines"], found["record_files"], found["missing"]) == (12, 1, [])
+    assert main(["ship", str(logs), "--to", address, "--json"]) == 2
+    assert "--json needs --once" in capsys.readouterr().err
 
 
 def test_set_up_prints_grants_that_the_engine_accepts(engine, capsys):

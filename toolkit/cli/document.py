@@ -32,6 +32,8 @@ _EXIT_CODES: Final = """
 | 2 | it could not be done, or the command line is invalid; the reason is on stderr |
 | 130 | interrupted with Ctrl-C |
 
+`errors`, `show`, `time` and `compare` list and do not judge; `doctor` judges a run.
+`completions` exits with 1 if no completion matches, as `grep` does.
 `train` exits with 143 after SIGTERM, as `run.py` does.
 
 ## Output
@@ -45,6 +47,7 @@ With `--json`, a command prints one JSON value and nothing else to stdout; the s
 Fields stay: a later version may add some. Times are seconds since 1970, ages and durations are seconds.
 A value that is unknown is `null`; a number that is not finite is `"NaN"`, `"Infinity"` or `"-Infinity"`,
 except in records, where it is `null` and named in `non_finite`.
+`completion`, `dashboard` and `train` have no `--json`.
 """
 
 

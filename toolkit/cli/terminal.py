@@ -38,8 +38,9 @@ def has_colours() -> bool:
 
 
 def painted(text: str, style: str) -> str:
-    """Return `text` in a style, where colours are shown."""
-    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and has_colours() else text
+    """Return `text` in a style, such as `bold red`, where colours are shown."""
+    codes = ";".join(_STYLES[word] for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes and has_colours() else text
 
 
 def print_json(value: Any) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from toolkit.cli.chosen_run import refuse
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, attach
+
+JSON_FORM: Final = """\
+an object with `attached` (the file that was written) and `all_jobs`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-jobs", action="store_true", help="also record jobs whose configuration has no telemetry: block"
     )
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,6 +29,9 @@ def run(args: argparse.Namespace) -> int:
         path = attach(args.checkout, all_jobs=args.all_jobs)
     except (AttachError, OSError) as error:
         return refuse(str(error))
+    if args.json:
+        print_json({"attached": str(path), "all_jobs": args.all_jobs})
+        return 0
     which = "All trainings" if args.all_jobs else "Trainings whose configuration has a telemetry: block"
     print(f"Wrote {path}. {which} are recorded from now on.")
     print(f"To remove it: telemetry detach {args.checkout}")

@@ -7,15 +7,16 @@ import difflib
 import io
 import json
 import math
-import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, find_run, no_run_in, printable, refuse
+from toolkit.cli.terminal import Progress, painted
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.ending import Ending, RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
@@ -33,8 +34,7 @@ _READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
 _MOST_LINES: Final = 2
 """Causes, and things to try, printed for each finding; the JSON has all of them."""
 _LONGEST_LINE: Final = 300
-_REPORT_EVERY: Final = 200_000
-_COLOURS: Final = {CRITICAL: "1;31", WARNING: "1;33", INFO: "36"}
+_STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
 _PLURALS: Final = {CRITICAL: "critical", WARNING: "warnings", INFO: "infos"}
 
 JSON_FORM: Final = """\
@@ -90,12 +90,13 @@ def run(args: argparse.Namespace) -> int:
     unreadable = []
     for path in paths:
         name = path if isinstance(path, Path) else given / path.info.name
-        progress = _Progress(name)
+        progress = Progress()
+        on_records = partial(_show_progress, progress, name.name)
         try:
             if isinstance(path, Path):
-                found = diagnose(path, on_records=progress.show)
+                found = diagnose(path, on_records=on_records)
             else:
-                found = diagnose_records(path.info.name, given, records_of(path), on_records=progress.show)
+                found = diagnose_records(path.info.name, given, records_of(path), on_records=on_records)
         except (OSError, NoRecordsError) as error:
             _fail(_reason(name, error))
             unreadable.append({"path": str(name), "reason": str(error)})
@@ -275,7 +276,7 @@ def _good_ending(ending: Ending) -> str:
 
 
 def _bad_ending(ending: Ending) -> str:
-    status = _coloured(printable(ending.status or ""), _COLOURS[CRITICAL])
+    status = painted(printable(ending.status or ""), _STYLES[CRITICAL])
     error = ending.error
     if error is None:
         return f"{status}{_at_step(ending.step)}: {_first_line(ending.why)}"
@@ -299,7 +300,7 @@ def _details(found: Diagnosis, ending: Ending) -> list[str]:
 
 
 def _print_error(error: RunError) -> None:
-    severity = _coloured(error.severity.upper(), _COLOURS[error.severity])
+    severity = painted(error.severity.upper(), _STYLES[error.severity])
     about = [
         *([f"rank {error.rank}"] if error.rank else []),
         *([f"step {error.step:,}"] if error.step is not None else []),
@@ -328,7 +329,7 @@ def _at_step(step: int | None) -> str:
 
 
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
-    severity = _coloured(finding.severity.upper(), _COLOURS[finding.severity])
+    severity = painted(finding.severity.upper(), _STYLES[finding.severity])
     print(f"  {severity}  {_bold(CATALOGUE[finding.kind].title)} ({finding.kind}), {_when(finding)}")
     _print_lines("", [finding.message])
     _print_lines("Causes: ", finding.causes[:_MOST_LINES])
@@ -388,30 +389,8 @@ def _remedy_of(found: Diagnosis, finding: Finding) -> Remedy | None:
 
 
 def _bold(text: str) -> str:
-    return _coloured(text, "1")
+    return painted(text, "bold")
 
 
-def _coloured(text: str, code: str) -> str:
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
-    return text if is_plain else f"\x1b[{code}m{text}\x1b[0m"
-
-
-class _Progress:
-    """Shows at a terminal how far a long run has been read."""
-
-    def __init__(self, path: Path) -> None:
-        self._name = printable(path.name)
-        self._is_shown = False
-        self._shown = 0
-
-    def show(self, records: int) -> None:
-        """Print how many records were read, now and then."""
-        if records - self._shown >= _REPORT_EVERY and sys.stderr.isatty():
-            self._shown = records
-            self._is_shown = True
-            print(f"\r{self._name}: {records:,} records …", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Erase the line if something was printed on it."""
-        if self._is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _show_progress(progress: Progress, name: str, records: int) -> None:
+    progress.show(f"{name}: {records:,} records …")

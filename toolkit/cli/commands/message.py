@@ -9,9 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from toolkit.cli.chosen_run import printable, refuse, status_of
+from toolkit.cli.chosen_run import LOGS, printable, refuse, status_of
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.mirrors.messages.delivery import DELIVERED, Delivery, deliver
 from toolkit.mirrors.messages.message import TEST, Message, RunState
@@ -35,16 +36,24 @@ from toolkit.telemetry.options import (
 _MOST_ATTEMPTS: Final = 2
 _TAIL_BYTES: Final = 256 * 1024
 
+JSON_FORM: Final = """\
+`{"receivers": […]}`; each has `name`, `service`, `status` (`delivered`, `failed`, `off`, or `shown` with `--show`), \
+`reason`, `attempts`, `seconds`, and with `--show` the `headers` and the `body` without secrets."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run or YAML."""
     parser.add_argument(
         "path",
         metavar="RUN_OR_YAML",
+        nargs="?",
         type=Path,
-        help="a training's YAML, or the folder of a run that was started with one",
+        default=LOGS,
+        help="a training's YAML, or the folder of a run that was started with one "
+        f"(default: the newest run in {LOGS})",
     )
     parser.add_argument("--show", action="store_true", help="print what would be sent; send nothing")
+    add_json_argument(parser)
     parser.epilog = (
         "Exit code: 0 if every receiver accepted the message, or could with --show; 1 if one did not; "
         "2 if there are no receivers."
@@ -73,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
             "variable (url_env). Give the training's YAML instead."
         )
     worst = 0
+    results: list[dict[str, Any]] = []
     for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
         if args.path.is_dir():
             # Nor may the folder choose which networks are reached from here.
@@ -81,17 +91,34 @@ def run(args: argparse.Namespace) -> int:
             receiver = receiver_from(receiver_options, name, os.environ)
         except ReceiverOff as error:
             hint = " (a run folder cannot allow it: give the training's YAML)" if args.path.is_dir() else ""
-            print(f"{name}: off: {printable(str(error))}{hint if 'allow_private' in str(error) else ''}")
+            reason = f"{error}{hint if 'allow_private' in str(error) else ''}"
+            results.append(_result(name, receiver_options.to, "off", reason=reason))
+            if not args.json:
+                print(f"{name}: off: {printable(reason)}")
             worst = 1
             continue
         redactor = Redactor()
         link = link_to((folder, run_state.run_name), receiver.link, redactor)
         message = _test_message(run_state).to_message(redactor.redact, link=link)
-        if args.show:
+        if args.show and args.json:
+            results.append(_result(name, receiver.service, "shown", **_request_of(receiver, message)))
+        elif args.show:
             _show(receiver, receiver_options, message)
         else:
-            worst = max(worst, _send(receiver, message))
+            delivery = deliver(receiver, message, pause=_sleep, most_attempts=_MOST_ATTEMPTS)
+            about = {key: getattr(delivery, key) for key in ("reason", "attempts", "seconds")}
+            results.append(_result(name, receiver.service, delivery.status, **about))
+            if not args.json:
+                print(f"{receiver.name}: {printable(_outcome(delivery))}")
+            worst = max(worst, 0 if delivery.status == DELIVERED else 1)
+    if args.json:
+        print_json({"receivers": results})
     return worst
+
+
+def _result(name: str, service: str, status: str, **more: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("reason", "attempts", "seconds"))
+    return {"name": name, "service": service, "status": status, **empty, **more}
 
 
 # ------------------------------------------------------------ options and state
@@ -146,12 +173,6 @@ def _test_message(run_state: RunState) -> RunEvent:
 # ------------------------------------------------------------ send or show
 
 
-def _send(receiver: Receiver, message: Message) -> int:
-    delivery = deliver(receiver, message, pause=_sleep, most_attempts=_MOST_ATTEMPTS)
-    print(f"{receiver.name}: {printable(_outcome(delivery))}")
-    return 0 if delivery.status == DELIVERED else 1
-
-
 def _sleep(seconds: float) -> bool:
     print(f"  retrying in {seconds:.0f} s …", file=sys.stderr)
     time.sleep(seconds)
@@ -176,6 +197,12 @@ def _show(receiver: Receiver, options: MessageOptions, message: Message) -> None
     for line in _body(request.body, request.headers).splitlines():
         print(f"  {printable(_without(request.secrets, line))}")
     print()
+
+
+def _request_of(receiver: Receiver, message: Message) -> dict[str, Any]:
+    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
+    headers = {name: _without(request.secrets, value) for name, value in request.headers.items()}
+    return {"headers": headers, "body": _without(request.secrets, _body(request.body, request.headers))}
 
 
 def _body(body: bytes, headers: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from toolkit.cli.engine_arguments import (
     chosen_engine,
     chosen_objects,
 )
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.object_store import PlaceError
@@ -21,6 +22,10 @@ from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import require_tables
 
 _MOST_NAMED: Final = 5
+
+JSON_FORM: Final = """\
+an object with `path`, `lines`, `record_files`, `other_files` and `missing`: a sentence for each file that its records \
+point to and that was not brought back."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", metavar="DIR", type=Path, default=LOGS, help=f"log directory for the folder (default: {LOGS})"
     )
     add_objects_arguments(parser, "where sample images and other files were stored")
+    add_json_argument(parser)
+    parser.epilog = (
+        "Exit code: 0; 1 if a file that its records point to is missing; 2 if the run could not be pulled."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,6 +51,17 @@ def run(args: argparse.Namespace) -> int:
         pulled = pull(engine, args.run, args.to, objects)
     except (AddressError, EngineError, PlaceError, PullError, OSError) as error:
         return refuse(str(error))
+    if args.json:
+        print_json(
+            {
+                "path": str(pulled.folder),
+                "lines": pulled.lines,
+                "record_files": pulled.files,
+                "other_files": pulled.objects,
+                "missing": list(pulled.missing),
+            }
+        )
+        return 1 if pulled.missing and objects is not None else 0
     files = f", {pulled.objects} other files" if pulled.objects else ""
     print(printable(f"{pulled.folder}: {pulled.lines} lines in {pulled.files} record files{files}"))
     if pulled.missing and objects is None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, LOGS, chosen_run, printable, refuse
+from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.runfolder.end_record import settle_manifest
 from toolkit.runfolder.parts import parts_of
 from toolkit.runfolder.repair import Repair, repair_run
+
+JSON_FORM: Final = """\
+`{"runs": […]}`; each has `path`, `repaired`, `reason` (why not, or `null`), `recovered`, `rows`, `bad_lines`, \
+`undeclared` (records missing and not declared lost), `foreign`, `ended` (the status that run.json was given, or \
+`null`), `kept_table`, `orphans` (`path`, `records`, `run_id`, `folder`) and `of_others` (`path`, `user`)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", nargs="*", type=Path, help=f"run folders (default: the newest run in {LOGS})"
     )
+    add_json_argument(parser)
     parser.epilog = (
         "Exit code: 0; 1 if another user has records of a run, which only that user can recover; "
         "2 if a run could not be repaired."
@@ -31,19 +39,68 @@ def run(args: argparse.Namespace) -> int:
             return COULD_NOT
         folders = [newest]
     whole_and_parts = [part for folder in folders for part in (folder, *parts_of(folder))]
-    return max([_repair(folder) for folder in dict.fromkeys(whole_and_parts)])
+    worst = 0
+    done = []
+    progress = Progress()
+    for at, folder in enumerate(whole_and_parts := [*dict.fromkeys(whole_and_parts)]):
+        progress.show(folder.name, at, len(whole_and_parts))
+        found = _repair(folder)
+        progress.clear()
+        done.append(_as_json(folder, found))
+        if isinstance(found, str):
+            worst = refuse(found)
+            continue
+        repair, ended = found
+        if not args.json:
+            _print(folder, repair, ended)
+        worst = max(worst, 1 if repair.of_others else 0)
+    if args.json:
+        print_json({"runs": done})
+    return worst
 
 
-def _repair(folder: Path) -> int:
+def _repair(folder: Path) -> tuple[Repair, str | None] | str:
+    """Repair a run and return what was done and the status that its manifest was given, or why not."""
     if not folder.is_dir():
-        return refuse(f"{folder} is not a folder")
+        return f"{folder} is not a folder"
     try:
         repair = repair_run(folder)
         if repair.in_use:
-            return refuse(f"{folder}: a running process is writing this run; nothing was changed")
-        ended = settle_manifest(folder)
+            return f"{folder}: a running process is writing this run; nothing was changed"
+        return repair, settle_manifest(folder)
     except OSError as error:
-        return refuse(f"{folder}: {error}")
+        return f"{folder}: {error}"
+
+
+def _as_json(folder: Path, found: tuple[Repair, str | None] | str) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {"path": str(folder), "repaired": False, "reason": found}
+    repair, ended = found
+    return {
+        "path": str(folder),
+        "repaired": True,
+        "reason": None,
+        "recovered": repair.recovered,
+        "rows": repair.rows,
+        "bad_lines": repair.bad_lines,
+        "undeclared": repair.undeclared,
+        "foreign": repair.foreign,
+        "ended": ended,
+        "kept_table": None if repair.kept is None else str(repair.kept),
+        "orphans": [
+            {
+                "path": str(left.path),
+                "records": left.records,
+                "run_id": left.run_id,
+                "folder": str(left.folder),
+            }
+            for left in repair.orphans
+        ],
+        "of_others": [{"path": str(path), "user": user} for path, user in repair.of_others],
+    }
+
+
+def _print(folder: Path, repair: Repair, ended: str | None) -> None:
     if ended is not None:
         _say(f"{folder}: run.json now says {ended}, as the end record does")
     _say(f"{folder}: {_outcome(repair)}")
@@ -62,7 +119,6 @@ def _repair(folder: Path) -> int:
             f"{folder}: {path} may hold more records of this run and belongs to user {user}: "
             "only that user can recover them, with `telemetry repair`"
         )
-    return 1 if repair.of_others else 0
 
 
 def _say(line: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.privacy.bundle import RunBundle
 from toolkit.privacy.bundle_contents import Contents
 from toolkit.privacy.model_names import PUBLIC_ORGANISATIONS
@@ -15,6 +16,11 @@ from toolkit.privacy.model_names import PUBLIC_ORGANISATIONS
 _MOST_FIELDS: Final = 4
 _MOST_TEXTS: Final = 20
 _WIDTH: Final = 100
+
+JSON_FORM: Final = """\
+an object with `run`, `path` (of the zip; `null` with `--preview`), `bytes`, `folder` (that it unpacks to), `members`, \
+`records` (how many each record file has), `left_out`, `lines_left_out`, `replaced` (how often each kind) and `places` \
+(`kind`, `field` and `count` of each)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also keep model names of this organisation; may be repeated",
     )
+    add_json_argument(parser)
     parser.epilog = "Exit code: 0 if the zip was written or previewed, else 2."
 
 
@@ -55,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
         return refuse(f"{target} already exists and is not overwritten; choose another name with -o.")
     except OSError as error:
         return refuse(f"{folder} could not be shared: {error.strerror or error}")
+    if args.json:
+        print_json(_as_json(folder, None if args.preview else target, contents))
+        return 0
     print(printable(f"{target} would contain" if args.preview else f"{target}, {_size_of(target)}, contains"))
     _print_contents(contents)
     if args.preview:
@@ -63,6 +73,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\nLook through it before you post it: no program knows everything that is private to you.")
     return 0
+
+
+def _as_json(folder: Path, target: Path | None, contents: Contents) -> dict[str, Any]:
+    return {
+        "run": str(folder),
+        "path": None if target is None else str(target),
+        "bytes": None if target is None else target.stat().st_size,
+        "folder": contents.folder,
+        "members": list(contents.members),
+        "records": dict(contents.records),
+        "left_out": list(contents.left_out),
+        "lines_left_out": contents.lines_left_out,
+        "replaced": dict(contents.replaced),
+        "places": [{"kind": kind, "field": field, "count": count} for kind, field, count in contents.places],
+    }
 
 
 def _size_of(path: Path) -> str:

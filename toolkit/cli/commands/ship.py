@@ -18,6 +18,7 @@ from toolkit.cli.engine_arguments import (
     chosen_engine,
     chosen_objects,
 )
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.fleet.address import Address, AddressError
 from toolkit.fleet.archive import archive_runs
 from toolkit.fleet.backoff import Backoff
@@ -32,6 +33,12 @@ from toolkit.fleet.signed_requests import read_key
 
 LATE_S: Final = 60.0
 """A shipper that has not shipped a record for this long is behind."""
+
+JSON_FORM: Final = """\
+with `--once` and `--verify` an object with `lines`, `record_files`, `files_stored`, `files_waiting` and `problems`; \
+with `--status` one with `record_files`, `bytes_behind`, `late`, `behind` (`path`, `bytes`, `age_s`), `files`, \
+`files_missing` and `shippers`; with `--archive` one with `written`, `unchanged`, `live` and `failed`; with `--set-up` \
+one with `done` and `grants`. A shipper that keeps running has none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="serve the last values of live runs to Prometheus on this address",
     )
+    add_json_argument(parser)
     parser.epilog = (
         "It ships until it is stopped, and keeps nothing on the node: start it again at any time, anywhere. "
         "While the engine is away, records stay in their files."
@@ -103,16 +111,18 @@ def run(args: argparse.Namespace) -> int:
     """Do what was asked; return 1 if some files were not shipped or archived, 2 if it could not be done."""
     folders = args.folders or [LOGS]
     try:
+        if args.json and not (args.once or args.verify or args.status or args.set_up or args.archive):
+            return refuse("--json needs --once, --verify, --status, --set-up or --archive")
         if args.archive is not None:
             return _archive(folders, args)
         if args.engine is None:
             return refuse("--to is missing: which engine to ship to, clickhouse://USER@HOST:PORT/DATABASE")
         address = chosen_engine(args)
         if args.set_up:
-            return _set_up(address, args.cluster, args.keep_days, args.replicas)
+            return _set_up(args, address, args.cluster, args.keep_days, args.replicas)
         _require_folders(folders)
         if args.status:
-            return _status(address, folders)
+            return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
     except (AddressError, EngineError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
@@ -127,6 +137,9 @@ def _require_folders(folders: list[Path]) -> None:
 def _archive(folders: list[Path], args: argparse.Namespace) -> int:
     _require_folders(folders)
     done = archive_runs(folders, object_store(args.archive, args.objects_endpoint), say=_say)
+    if args.json:
+        print_json({name: getattr(done, name) for name in ("written", "unchanged", "live", "failed")})
+        return 1 if done.failed else 0
     print(
         f"{done.written} runs archived, {done.unchanged} were there already, {done.live} not finished, "
         f"{done.failed} failed"
@@ -141,28 +154,49 @@ def _positive(text: str) -> int:
     return number
 
 
-def _set_up(address: Address, cluster: str | None, keep_days: int, quorum: int) -> int:
-    for line in set_up(address, cluster, keep_days, quorum):
+def _set_up(
+    args: argparse.Namespace, address: Address, cluster: str | None, keep_days: int, quorum: int
+) -> int:
+    done = list(set_up(address, cluster, keep_days, quorum))
+    if args.json:
+        print_json({"done": done, "grants": grants(address.database, cluster)})
+        return 0
+    for line in done:
         print(printable(line))
     print(f"\n-- What an administrator runs next:\n{grants(address.database, cluster)}")
     return 0
 
 
-def _status(address: Address, folders: list[Path]) -> int:
+def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     engine = Engine(address)
     lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
-    behind = [lag for lag in lags if lag.bytes]
+    behind = sorted((lag for lag in lags if lag.bytes), key=_age, reverse=True)
+    is_late = any(_age(lag) > LATE_S for lag in behind)
+    if as_json:
+        files, missing = missing_objects(engine, run_ids_of(folders))
+        print_json(
+            {
+                "record_files": len(lags),
+                "bytes_behind": sum(lag.bytes for lag in behind),
+                "late": is_late,
+                "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
+                "files": files,
+                "files_missing": missing,
+                "shippers": list(Lag.shippers(engine)),
+            }
+        )
+        return 1 if is_late else 0
     print(
         f"{len(lags)} record files, {sum(lag.bytes for lag in behind)} bytes behind in {len(behind)} of them"
     )
-    for lag in sorted(behind, key=_age, reverse=True)[:20]:
+    for lag in behind[:20]:
         print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
     files, missing = missing_objects(engine, run_ids_of(folders))
     if files:
         print(f"{files} files that shipped records point to, {missing} of them not stored")
     for line in Lag.shippers(engine):
         print(printable(line))
-    return 1 if any(_age(lag) > LATE_S for lag in behind) else 0
+    return 1 if is_late else 0
 
 
 def _age(lag: Lag) -> float:
@@ -184,11 +218,23 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
             for line in shipper.verify():
                 _say(line)
             shipper.ship_all()
-        print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
-        if objects is not None:
-            print(f"{objects.totals.stored} other files stored, {objects.totals.waiting} wait")
+        problems = [file.problem for file in shipper.files if file.problem]
+        if args.json:
+            print_json(
+                {
+                    "lines": shipper.totals.lines,
+                    "record_files": len(shipper.files),
+                    "files_stored": None if objects is None else objects.totals.stored,
+                    "files_waiting": None if objects is None else objects.totals.waiting,
+                    "problems": problems,
+                }
+            )
+        else:
+            print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
+            if objects is not None:
+                print(f"{objects.totals.stored} other files stored, {objects.totals.waiting} wait")
         is_behind = objects is not None and objects.is_behind
-        return 1 if is_behind or any(file.problem for file in shipper.files) else 0
+        return 1 if is_behind or problems else 0
     stop = threading.Event()
     _stop_on_signal(stop)
     server = _metrics_server(args.metrics) if args.metrics else None

@@ -7,23 +7,25 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.terminal import Progress
 from toolkit.timing.history import RunTime, read_run_time
 from toolkit.timing.ledger import Ledger, Line
 from toolkit.timing.span_summary import SpanSummary
 
-_REPORT_EVERY: Final = 500_000
 _COLUMNS: Final = ("entry", "time", "share", "kWh")
 _MARK: Final = " *"
 
 JSON_FORM: Final = """\
-an object with `run`, `path`, `status`, `records`, `bad_lines`, the ledger (`wall_s`, `goodput`, `kwh`, `lines`, \
-`sessions`, `between_sessions_s` and `notes`), and `spans`: for each name its count and times."""
+an object with `run`, `path`, `status`, `records`, `bad_lines`, and the ledger: `wall_s`, `goodput`, `kwh`, \
+`between_sessions_s`, `notes`, `lines` (`entry`, `seconds`, `share`, `kwh`, `inferred`), and `sessions`, each with \
+`session`, `wall_s`, `lines`, `goodput`, `kwh` and `perf_tag`. `spans` has an object for each name: `count`, `total`, \
+`p50`, `p95` and `longest`, in seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +44,13 @@ def run(args: argparse.Namespace) -> int:
     folder = chosen_run(args.run)
     if folder is None:
         return COULD_NOT
+    progress = Progress()
     try:
-        found = read_run_time(folder, on_records=_progress())
+        found = read_run_time(folder, on_records=lambda records: progress.show(f"{records:,} records …"))
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
+    finally:
+        progress.clear()
 
     if args.json:
         print(json.dumps(_as_json(folder, found), indent=2, allow_nan=False))
@@ -173,15 +178,3 @@ def _kwh(kwh: float | None) -> str:
 def _name_of(folder: Path) -> str:
     # "." has no name of its own, and a link's name says more than its target.
     return Path(os.path.abspath(folder)).name
-
-
-def _progress() -> Callable[[int], None]:
-    reported = 0
-
-    def report(records: int) -> None:
-        nonlocal reported
-        if records - reported >= _REPORT_EVERY and sys.stderr.isatty():
-            reported = records
-            print(f"{records:,} records …", file=sys.stderr)
-
-    return report

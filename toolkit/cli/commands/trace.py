@@ -7,11 +7,17 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.timing.chrome_trace import trace_of_folder
 
 _STDOUT = "-"
+
+JSON_FORM: Final = """\
+an object with `run`, `path` (of the trace) and `bytes`. With `-o -` the trace itself is JSON, and `--json` changes \
+nothing."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"file to write, or {_STDOUT} for stdout (default: RUN-trace.json in the current folder)",
     )
+    add_json_argument(parser, "where the trace is as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,6 +52,9 @@ def run(args: argparse.Namespace) -> int:
         size = _write(folder, target)
     except OSError as error:
         return refuse(f"cannot write {target}: {error.strerror or error}")
+    if args.json:
+        print_json({"run": str(folder), "path": str(target), "bytes": size})
+        return 0
     print(
         f"{printable(str(target))}: {size / 1e6:.3g} MB. Open it in https://ui.perfetto.dev or chrome://tracing;"
     )

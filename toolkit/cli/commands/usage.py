@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
+from toolkit.importers.summary import plain
 from toolkit.mirrors.usage.consent import OFF, SENT_TO, why_not
 from toolkit.mirrors.usage.event import UsageEvent
 from toolkit.mirrors.usage.usage_events import events_of
@@ -28,6 +30,10 @@ from toolkit.telemetry.options import (
 )
 from toolkit.telemetry.start_record import start_fields
 
+JSON_FORM: Final = """\
+an object with `state`, a list of sentences that say whether reports are sent, and with `--show` `events`: each has \
+`event`, `timestamp`, `distinct_id` and `properties`, which [usage-reports.md](usage-reports.md) lists."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run or YAML."""
@@ -42,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show", action="store_true", help="print the complete events as JSON; nothing is sent"
     )
+    add_json_argument(parser)
     parser.epilog = "This command never sends anything. Exit code: 0, or 2 if there is no such run or YAML."
 
 
@@ -56,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
         events = list(events_of(records)) if args.show else []
     except (UnusableError, OptionsError, OSError) as error:
         return refuse(f"{args.path}: {error}")
+    if args.json:
+        shown = {"events": [plain(event.shown()) for event in events]} if args.show else {}
+        print_json({"state": state.splitlines(), **shown})
+        return 0
     if not args.show:
         print(*map(printable, state.splitlines()), sep="\n")
         return 0

@@ -1,0 +1,109 @@
+"""Every command with `--json` prints one JSON value with the fields that docs/cli.md lists, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.runs import write_run
+from toolkit.cli.main import SUBCOMMANDS, main, parser_of, subcommand_of
+
+MESSAGES = """
+job: extension
+config:
+  name: x
+  process:
+  - type: x
+    telemetry:
+      messages:
+      - {to: webhook, url_env: NO_SUCH_HOOK}
+      - {to: slack, url_env: HOOK}
+"""
+
+COMMANDS = {
+    "ask": (["RUN"], 0),
+    "attach": (["CHECKOUT"], 0),
+    "compare": (["RUN", "OTHER"], 0),
+    "completions": (["RUN"], 0),
+    "detach": (["CHECKOUT"], 0),
+    "doctor": (["RUN"], 0),
+    "errors": (["RUN"], 0),
+    "formats": ([], 0),
+    "gc": (["LOGS", "--keep-cache"], 0),
+    "ls": (["LOGS"], 0),
+    "message": (["YAML", "--show"], 1),
+    "repair": (["RUN", "OTHER"], 0),
+    "share": (["RUN", "-o", "ZIP"], 0),
+    "show": (["RUN"], 0),
+    "status": (["CHECKOUT"], 1),
+    "tail": (["RUN", "-n", "1"], 0),
+    "time": (["RUN"], 0),
+    "trace": (["RUN", "-o", "TRACE"], 0),
+    "usage": (["RUN", "--show"], 0),
+}
+LS = "name path format id status why step loss loss_metric started last_sign age_s project tags deleted problem".split()
+"""The fields of a run, which compare has too."""
+
+ELSEWHERE = {"pull", "ship"}
+"""Those need an engine: tests/fleet."""
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    place = tmp_path_factory.mktemp("json")
+    logs = place / "logs"
+    run = write_run(logs, "run", [0.5, 0.25])
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "completion", "time": 1.0, "seq": 99, "session": 1, "completion": "a"}\n')
+    checkout = place / "checkout"
+    (checkout / "extensions").mkdir(parents=True)
+    (checkout / "toolkit").mkdir()
+    (checkout / "jobs").mkdir()
+    (checkout / "toolkit" / "job.py").write_text("")
+    (checkout / "run.py").write_text("")
+    (place / "job.yaml").write_text(MESSAGES)
+    return {
+        "RUN": run,
+        "OTHER": write_run(logs, "other", [0.5]),
+        "LOGS": logs,
+        "CHECKOUT": checkout,
+        "YAML": place / "job.yaml",
+        "ZIP": place / "run.zip",
+        "TRACE": place / "trace.json",
+    }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_fields_are_the_documented_ones(name, places, capsys, monkeypatch):
+    monkeypatch.setenv("HOOK", "https://hooks.example.com/T0/s3cr3t")
+    arguments, code = COMMANDS[name]
+    capsys.readouterr()
+
+    assert main([name, *(str(places.get(word, word)) for word in arguments), "--json"]) == code, (
+        capsys.readouterr()
+    )
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "s3cr3t" not in out
+    found = json.loads(out)
+    form = subcommand_of(name).JSON_FORM
+    if name not in ("completions", "doctor", "errors", "show", "tail"):
+        for value in (
+            found,
+            *(item for items in found.values() if isinstance(items, list) for item in items),
+        ):
+            for field in value if isinstance(value, dict) else ():
+                assert f"`{field}`" in form or f'"{field}"' in form or (name == "compare" and field in LS), (
+                    field
+                )
+
+
+def test_no_command_is_left_out():
+    with_json = {
+        name
+        for name in SUBCOMMANDS
+        if any("--json" in action.option_strings for action in parser_of(name)._actions)
+    }
+    assert with_json == set(COMMANDS) | ELSEWHERE
+    assert set(SUBCOMMANDS) - with_json == {"completion", "dashboard", "train"}
