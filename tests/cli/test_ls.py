@@ -134,7 +134,8 @@ def test_on_a_terminal_rows_fit_its_width_with_rich_and_without(logs, capsys, mo
     monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((40, 20)))
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    # Set, so that what --no-color does to it is undone.
+    monkeypatch.setenv("NO_COLOR", "")
     printed = []
     for rich, more in ((True, []), (False, []), (False, ["--no-color"])):
         if not rich:

@@ -65,13 +65,13 @@ Cell = str | tuple[str, str]
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
     """Print a table, with rich where it is installed and stdout is a terminal; cells are cut to its width there."""
     texts = [[_clean(cell) for cell in row] for row in rows]
-    if has_colours() and _print_with_rich(columns, texts):
-        return
     widths = [
         max(len(column.title), *(len(row[at][0]) for row in texts), 0) if texts else len(column.title)
         for at, column in enumerate(columns)
     ]
     _narrow(widths, columns, terminal_width())
+    if has_colours() and _print_with_rich(columns, texts, widths):
+        return
     print(_line([(column.title, "") for column in columns], columns, widths))
     for row in texts:
         print(_line(row, columns, widths))
@@ -164,7 +164,9 @@ def _line(cells: Sequence[tuple[str, str]], columns: Sequence[Column], widths: S
     return "  ".join(parts).rstrip()
 
 
-def _print_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]]) -> bool:
+def _print_with_rich(
+    columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], widths: Sequence[int]
+) -> bool:
     """Print the table with rich; return False if it is not installed."""
     try:
         from rich.console import Console
@@ -173,16 +175,16 @@ def _print_with_rich(columns: Sequence[Column], rows: Sequence[Sequence[tuple[st
     except ImportError:
         return False
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
+    for column, width in zip(columns, widths, strict=True):
         table.add_column(
             Text(column.title),
             justify="right" if column.right else "left",
             overflow="ellipsis",
             no_wrap=True,
-            min_width=None if not column.keep else 1,
+            width=width,
         )
     for row in rows:
         # Text, because rich reads markup in plain strings, and names are not trusted.
         table.add_row(*(Text(text, style=style) for text, style in row))
-    Console().print(table)
+    Console(width=terminal_width()).print(table)
     return True
