@@ -55,7 +55,7 @@ class AnyFormatStore(LocalStore):
     # ------------------------------------------------------------ listing
 
     def _others(self, moment: float) -> tuple[Sequence[RunCard], Sequence[str]]:
-        runs, notes = self._foreign.all()
+        runs, notes = self._foreign.all(has_ours=bool(self._runs))
         with self._lock:
             ours = {str(run.folder) for run in self._runs.values()}
             taken = set(self._runs)
@@ -79,8 +79,8 @@ class AnyFormatStore(LocalStore):
         run = self._other(key)
         if run is None:
             return super().card(key)
-        card = run.card(now())
         log = self._foreign_logs.get((key, 0))
+        card = run.card(now(), newest=log.run if log is not None and log.position[1] else None)
         newest = log.newest() if log is not None else None
         if newest is None or newest[1] is None or newest[0] < (run.glance.last_time or 0.0):
             return card

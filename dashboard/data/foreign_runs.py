@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import os
+import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from dashboard.data.run_store import NO_END, STILL_LOOKING, Refused, RunCard
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.importers.detect import LIMIT_S, find_sources
-from toolkit.importers.source import NO_STEP, SYSTEM, Batch, RunSource
+from toolkit.importers.source import NO_STEP, SYSTEM, Batch, Column, RunSource
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import TRASH
 from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
@@ -40,6 +41,8 @@ TITLES: Final = {
     "table": "CSV or JSONL",
 }
 _FIRST_WAIT_S: Final = 1.0
+_BESIDE_OURS_S: Final = 0.2
+"""With runs of our own to show, a page does not wait for those of others."""
 _SCAN_EVERY_S: Final = 5.0
 _SCAN_SHARE: Final = 20
 """At most one twentieth of the time goes into looking for runs."""
@@ -47,7 +50,13 @@ _QUIET_S: Final = 600.0
 _LIVE_S: Final = 3_600.0
 """Without a sign for so long, a run is not called running, however rarely it logs."""
 _QUIET_EVERY_S: Final = 60.0
-_TREND_POINTS: Final = 4_000
+_TREND_POINTS: Final = 400
+_MAX_PAIRS: Final = 512
+_ENOUGH_PAIRS: Final = 20
+"""Equal losses at equal steps with which two tools logged the same training."""
+_MAX_ALIKE: Final = 10
+_SINGLE: Final = struct.Struct("<f")
+_LARGEST_SINGLE: Final = 3e38
 _HIDDEN: Final = "hidden_at"
 
 
@@ -64,6 +73,8 @@ class Glance:
         self._losses: list[float] = []
         self._every = 1
         self._seen = 0
+        self.pairs: set[int] = set()
+        """Step and loss of the first points, as hashes: they are equal where two tools logged the same training."""
         self._counts: Counter[str] = Counter()
         """How many points each metric has that may be the loss: a mean of the whole run is one point."""
 
@@ -90,6 +101,7 @@ class Glance:
                 if column.metric == max(self._counts, key=self._counts.__getitem__):
                     self.loss = column.values[-1]
                     self._add_losses(column.values)
+                    self._add_pairs(column)
             elif signal == LR:
                 self.lr = column.values[-1]
 
@@ -100,6 +112,21 @@ class Glance:
         while len(self._losses) > _TREND_POINTS:
             self._losses = self._losses[::2]
             self._every *= 2
+
+    def _add_pairs(self, column: Column) -> None:
+        for step, value in zip(column.steps, column.values, strict=True):
+            if len(self.pairs) >= _MAX_PAIRS:
+                return
+            if step != NO_STEP and 0.0 < abs(value) < _LARGEST_SINGLE:
+                # Some tools store single precision.
+                self.pairs.add(hash((step, *_SINGLE.unpack(_SINGLE.pack(value)))))
+
+    def shares_time_with(self, other: Glance) -> bool:
+        """Return whether both may have run at the same time; true where one has no times."""
+        mine, theirs = (self.first_time, self.last_time), (other.first_time, other.last_time)
+        if None in mine or None in theirs:
+            return True
+        return mine[0] <= theirs[1] and theirs[0] <= mine[1]  # type: ignore[operator]  # no None is left
 
     def trend(self, points: int) -> list[float]:
         """Return about `points` losses along the run."""
@@ -123,6 +150,8 @@ class ForeignRun:
     problem: str | None = None
     folders: frozenset[str] = frozenset()
     """Where it is, and every folder above that."""
+    also_logged_by: tuple[str, ...] = ()
+    """Other tools that logged the same training."""
 
     @property
     def title(self) -> str:
@@ -159,10 +188,10 @@ class ForeignRun:
                 break
         self.read_at = time.monotonic()
 
-    def card(self, now: float) -> RunCard:
-        """Return the run's card at `now`."""
+    def card(self, now: float, *, newest: RunSource | None = None) -> RunCard:
+        """Return the run's card at `now`; `newest` is the same run, if a page has read more of it."""
         info, glance, labels = self.reading.info, self.glance, self.labels
-        status, last_sign = self._status(now)
+        status, last_sign = self._status(now, newest or self.reading)
         first, last = glance.first_time, glance.last_time
         tags = list(info.tags) if labels.tags is None else labels.tags
         return RunCard(
@@ -182,10 +211,11 @@ class ForeignRun:
             sessions=glance.sessions,
             problem=self.problem or self.labels_problem,
             logged_by=self.title,
+            also_logged_by=self.also_logged_by,
         )
 
-    def _status(self, now: float) -> tuple[Status, float | None]:
-        found = self.reading.status(now)
+    def _status(self, now: float, source: RunSource) -> tuple[Status, float | None]:
+        found = source.status(now)
         sign = found.last_sign if not math.isnan(found.last_sign) else self.glance.last_time
         when = f"last sign {ago(now - sign)}" if sign is not None else "no time was logged"
         if found.state in ("finished", "failed"):
@@ -217,14 +247,14 @@ class ForeignRuns:
         self._scan_s = 0.0
         self._is_listed = False
 
-    def all(self) -> tuple[list[ForeignRun], tuple[str, ...]]:
+    def all(self, *, has_ours: bool = False) -> tuple[list[ForeignRun], tuple[str, ...]]:
         """Return the runs, hidden ones included, and what could not be looked at.
 
         A search for new runs takes at most a second of this call, and continues behind it.
         """
         thread = self._search()
         if thread is not None and self._scanned_at == -math.inf:
-            thread.join(_FIRST_WAIT_S)
+            thread.join(_BESIDE_OURS_S if has_ours else _FIRST_WAIT_S)
         notes = self._notes if self._is_listed else (STILL_LOOKING,)
         return [*self._runs.values()], notes
 
@@ -268,6 +298,7 @@ class ForeignRuns:
             is_quiet = not (time.time() - sign < _QUIET_S)
             if time.monotonic() - run.read_at > (_QUIET_EVERY_S if is_quiet else 0.0):
                 run.look(self._guard)
+        _find_same(runs.values())
         self._scan_s = time.monotonic() - began
         self._scanned_at = time.monotonic()
 
@@ -323,6 +354,28 @@ class ForeignRuns:
         """List a hidden run again."""
         rest = {name: value for name, value in run.labels.other.items() if name != _HIDDEN}
         self.label(run, replace(run.labels, other=rest))
+
+
+def _find_same(runs: Collection[ForeignRun]) -> None:
+    """Note on each run which other tools logged the same training."""
+    with_pair: dict[int, list[ForeignRun]] = {}
+    for run in runs:
+        for pair in run.glance.pairs:
+            with_pair.setdefault(pair, []).append(run)
+    alike: dict[str, Counter[str]] = {}
+    by_key = {run.key: run for run in runs}
+    for found in with_pair.values():
+        # A pair that many runs have, such as a loss of 1 at step 0, says nothing.
+        for run in found if 1 < len(found) <= _MAX_ALIKE else ():
+            alike.setdefault(run.key, Counter()).update(other.key for other in found)
+    for run in runs:
+        others = [by_key[key] for key, often in alike.get(run.key, {}).items() if often >= _ENOUGH_PAIRS]
+        titles = {
+            other.title
+            for other in others
+            if other.title != run.title and run.glance.shares_time_with(other.glance)
+        }
+        run.also_logged_by = tuple(sorted(titles))
 
 
 def _folder_of(source: RunSource) -> Path:

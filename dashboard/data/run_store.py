@@ -98,6 +98,8 @@ class RunCard:
     """Why the folder or a part of it could not be read."""
     logged_by: str | None = None
     """The tool that logged it, if that is another one: nothing in its folder is changed."""
+    also_logged_by: tuple[str, ...] = ()
+    """Further tools that logged the same training, each as a run of its own."""
 
     @property
     def progress(self) -> float | None:

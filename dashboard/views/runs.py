@@ -250,7 +250,7 @@ def _row(card: RunCard, trends: Mapping[str, Sequence[float]], *, has_others: bo
         "Run": card.name,
         "Open": "Open",
         "Status": status,
-        **({"Logged by": card.logged_by or ""} if has_others else {}),
+        **({"Logged by": ", also ".join((card.logged_by or "", *card.also_logged_by))} if has_others else {}),
         "Alerts": _alerts(card),
         "Progress": card.progress,
         "Step": count(card.step) if card.step is not None else "",

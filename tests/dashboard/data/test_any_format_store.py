@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ pytest.importorskip("pyarrow")
 
 from dashboard.data import foreign_runs
 from dashboard.data.any_format_store import AnyFormatStore
-from dashboard.data.run_store import Refused, RunQuery, UnknownRun
+from dashboard.data.run_store import NO_END, Refused, RunQuery, UnknownRun
 from tests.dashboard.run_folders import write_run
 from tests.importers import samples
 from toolkit.importers.detect import find_sources
@@ -24,7 +25,8 @@ TABLE = "step,loss,lr\n"
 
 @pytest.fixture(autouse=True)
 def _all_the_time_that_it_takes(monkeypatch):
-    monkeypatch.setattr(foreign_runs, "_FIRST_WAIT_S", 60.0)
+    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+        monkeypatch.setattr(foreign_runs, name, 60.0)
 
 
 @pytest.fixture
@@ -110,6 +112,23 @@ def test_a_refresh_reads_only_what_is_new(open_store, table):
     assert after.bytes_read - before.bytes_read == len(more)
     assert store.recent(key, "loss", 1).tolist() == [1 / 60]
     assert store.card(key).step in (49, 59)
+
+
+def test_a_run_is_running_by_age_while_its_file_grows(open_store, table):
+    os.utime(table, (1e9, 1e9))
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+    before = store.card(key)
+    with table.open("a", encoding="utf-8") as file:
+        file.write(lines(50, 60))
+    read(store, key)
+    after = store.card(key)
+
+    assert (before.status.name, before.live) == (NO_END, False)
+    assert "no end was written" in before.status.why
+    assert (after.status.name, after.status.sure) == ("running", False)
+    assert "by age" in after.status.why
 
 
 def test_a_file_that_was_rewritten_is_read_again(open_store, table):
@@ -224,3 +243,15 @@ def test_a_nan_in_the_time_or_the_step_is_on_no_axis(open_store, table):
 
     assert [run.kind for run in drawn.non_finite] == ["NaN", "Infinity"]
     assert math.isclose(drawn.segments[-1].y[-1], 0.5)
+
+
+def test_the_same_training_in_two_tools_is_said_to_be_so(open_store, table):
+    for name, factor in (("same", 1.0), ("other", 0.9)):
+        path = table.parent.parent / name / "plots" / "metrics" / "loss.tsv"
+        path.parent.mkdir(parents=True)
+        rows = "".join(f"{step}\t{factor / (step + 1)}\n" for step in range(0, 50, 2))
+        path.write_text("step\tloss\n" + rows, "utf-8")
+
+    cards = {card.name: card.also_logged_by for card in open_store(table.parent.parent).list_runs().cards}
+
+    assert cards == {"lightning": ("DVCLive",), "same": ("CSV or JSONL",), "other": ()}

@@ -55,7 +55,8 @@ def _all_the_time_that_it_takes(monkeypatch):
     for owner, names in waiting:
         for name in names:
             monkeypatch.setattr(owner, name, _patient(getattr(owner, name)))
-    monkeypatch.setattr(foreign_runs, "_FIRST_WAIT_S", _PATIENCE_S)
+    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+        monkeypatch.setattr(foreign_runs, name, _PATIENCE_S)
     # Nor is a live run silent by the time its page is drawn; one that is stalled has been so for a minute.
     monkeypatch.setattr(status, "HEARTBEAT_S", 50.0)
 

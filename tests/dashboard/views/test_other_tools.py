@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import pytest
@@ -9,7 +10,17 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import EVERY_PAGE, OF_A_RUN, badges, cards, charts, is_well, open_page, said
+from tests.dashboard.views.pages import (
+    EVERY_PAGE,
+    OF_A_RUN,
+    badges,
+    cards,
+    charts,
+    is_well,
+    live_markup,
+    open_page,
+    said,
+)
 from tests.importers import samples
 from tests.lengths import in_make_faults
 
@@ -93,6 +104,19 @@ def test_the_configuration_says_where_it_comes_from(some):
     assert is_well(tab)
     origin = next(frame.value for frame in tab.dataframe if list(frame.value.columns) == ["", "value"])
     assert dict(origin.itertuples(index=False, name=None))["format"] == "tensorboard"
+
+
+def test_texts_in_a_foreign_run_are_texts(logs):
+    poison = "![x](evil.example) <img src=x onerror=alert(1)> :red[boo] $x$"
+    folder = logs / poison
+    folder.mkdir()
+    (folder / "metrics.csv").write_text(f"step,loss,{poison}\n" + "0,1.0,2.0\n1,0.5,1.0\n", "utf-8")
+    key = open_page("runs").session_state["_runs_shown"][0]
+
+    for page in OF_A_RUN:
+        tab = open_page(page, key)
+        assert is_well(tab)
+        assert not live_markup(tab, re.compile(r"!\[x|\]\(|<img|:red\[boo|\$x"))
 
 
 @in_make_faults
