@@ -31,7 +31,7 @@ def shown(serve, tmp_path_factory):
 def one_of_each(root):
     """Return the title and the key of one run of each tool."""
     store = AnyFormatStore([root], cache_dir=None, labels_dir=None)
-    wait_until(lambda: len(store.list_runs().cards) >= 25, "every run is found")
+    wait_until(lambda: len(store.list_runs().cards) >= 25)
     return {card.logged_by: card.key for card in store.list_runs().cards if card.logged_by is not None}
 
 
