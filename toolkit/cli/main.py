@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -22,8 +23,10 @@ SUBCOMMANDS: Final = {
     "detach": "stop recording an ai-toolkit checkout, by removing the file that attach added",
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "errors": "show what failed in a run and where it hung, with stacks and counts",
+    "export": "write a run, ours or another tool's, in the format of another tool, or as a table",
     "formats": "list the logs of other tools that can be read here, and what a missing package would add",
     "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
+    "import": "make run folders of other tools' logs, or add what is new to them",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "pull": "bring a run folder back from ClickHouse, byte for byte",
@@ -112,7 +115,9 @@ def _parser_for(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, Subc
 
 def subcommand_of(name: str) -> Subcommand:
     """Return the module of a subcommand."""
-    return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{name}"))
+    # A keyword is not a name for a module: `import` is in import_.py.
+    module = f"{name}_" if keyword.iskeyword(name) else name
+    return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{module}"))
 
 
 def _installed_version() -> str:

@@ -1,0 +1,34 @@
+"""Runs `telemetry` commands that print JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toolkit.cli.main import main
+
+
+def telemetry(capsys, *arguments, code=0):
+    """Return what a command prints as JSON."""
+    capsys.readouterr()
+    found = main([*map(str, arguments), "--json"])
+    printed = capsys.readouterr()
+    assert found == code, printed
+    return json.loads(printed.out, parse_constant=pytest.fail)
+
+
+def only_import(capsys, source, log_dir, *options, code=0):
+    """Import the only run at `source`; return its outcome."""
+    (run,) = telemetry(capsys, "import", source, "--to", log_dir, *options, code=code)["runs"]
+    return run
+
+
+def files_in(folder):
+    """Return the content of every file below `folder`."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,245 @@
+"""`telemetry export` writes what other tools read, with the same points."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.exchange.commands import files_in, telemetry
+from tests.importers import samples
+from tests.importers.reading import only_run
+from tests.lengths import in_make_faults
+from toolkit.cli.main import main
+from toolkit.importers.source import NO_STEP, read_all
+from toolkit.runfolder.codec import encode
+
+NAN = math.nan
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with two sessions, the second from step 3 on, and values that are not finite."""
+    folder = tmp_path / "logs" / "lora"
+    folder.mkdir(parents=True)
+    records = [{"event": "start", "session": 1, "config": {"lr": 0.1, "hf_token": "hf_" + "a" * 34}}]
+    records += [
+        {"event": "step", "session": 1, "global_step": step, "train_loss": step + 0.1} for step in range(6)
+    ]
+    records += [{"event": "start", "session": 2}]
+    records += [
+        {"event": "step", "session": 2, "global_step": step, "train_loss": value, "lr": 0.1}
+        for step, value in ((3, NAN), (4, math.inf), (5, -math.inf))
+    ]
+    records += [{"event": "eval", "session": 2, "global_step": 5, "val_loss": 0.25}]
+    records += [{"event": "epoch", "session": 2, "global_step": 5, "epoch": 1, "acc": 0.5}]
+    records += [{"event": "system", "session": 2, "cpu_percent": 7.0}]
+    records += [{"event": "end", "session": 2, "status": "finished"}]
+    for seq, record in enumerate(records):
+        record.update(seq=seq, time=1_700_000_000.125 + seq)
+    (folder / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
+    return folder
+
+
+def points(prefixed, **more):
+    """Return the points that count: by metric, steps with values in words."""
+    evaluation, epoch, system = (prefixed, "epoch/", "system/") if prefixed else ("", "epoch/", "")
+    losses = [(0, 0.1), (1, 1.1), (2, 2.1), (3, "nan"), (4, "inf"), (5, "-inf")]
+    return {
+        "train_loss": [(step, str(value)) for step, value in losses],
+        "lr": [(step, "0.1") for step in (3, 4, 5)],
+        f"{evaluation}val_loss": [(5, "0.25")],
+        f"{epoch}acc": [(5, "0.5")],
+        f"{system}cpu_percent": [(None, "7.0")],
+        **more,
+    }
+
+
+def export(capsys, run, to, out, *options, code=0):
+    return telemetry(capsys, "export", run, "--to", to, "--out", out, *options, code=code)
+
+
+def read_back(path, **options):
+    """Return the points and times that our own reader of the format finds."""
+    found, times = {}, []
+    for batch in read_all(only_run(path, **options)):
+        for column in batch.columns:
+            rows = found.setdefault(column.metric, [])
+            rows += zip(
+                (None if s == NO_STEP else s for s in column.steps), map(short, column.values), strict=True
+            )
+            times += column.times
+    return found, times
+
+
+def short(value):
+    return str(float(f"{value:.6g}"))
+
+
+def by_metric(rows):
+    found = {}
+    for row in rows:
+        step = row.get("step")
+        found.setdefault(row["metric"], []).append(
+            (int(step) if step not in ("", None) else None, row["value"])
+        )
+    return found
+
+
+def test_csv_and_jsonl_have_every_point_and_are_the_same_each_time(run, tmp_path, capsys):
+    done = export(capsys, run, "csv", tmp_path / "a.csv")
+    assert done["points"] == 12
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert by_metric(csv.DictReader(file)) == points("")
+    export(capsys, run, "jsonl", tmp_path / "a.jsonl")
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "a.jsonl").open()]
+    words = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+    for row in rows:
+        row["value"] = words[row["non_finite"]] if row["value"] is None else str(row["value"])
+    assert by_metric(rows) == points("")
+    assert rows[0]["time"] == 1_700_000_001.125
+    for kind in ("csv", "jsonl"):
+        before = (tmp_path / f"a.{kind}").read_bytes()
+        export(capsys, run, kind, tmp_path / f"a.{kind}", "--force")
+        assert (tmp_path / f"a.{kind}").read_bytes() == before
+
+
+def test_parquet_keeps_nan_and_infinity(run, tmp_path, capsys):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export(capsys, run, "parquet", tmp_path / "a.parquet")
+    rows = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    assert by_metric([{**row, "value": str(row["value"])} for row in rows]) == points("")
+    export(capsys, run, "parquet", tmp_path / "wide.parquet", "--wide")
+    wide = parquet.read_table(tmp_path / "wide.parquet").to_pylist()
+    assert str([row["train_loss"] for row in wide if row["train_loss"] is not None][3:]) == "[nan, inf, -inf]"
+
+
+def test_a_wide_table_has_one_row_a_record(run, tmp_path, capsys):
+    export(capsys, run, "csv", tmp_path / "a.csv", "--wide", "--metrics", "*loss")
+    rows = list(csv.DictReader((tmp_path / "a.csv").open(newline="")))
+    assert list(rows[0]) == ["run", "session", "event", "step", "time", "train_loss", "val_loss"]
+    assert [row["train_loss"] for row in rows] == ["0.1", "1.1", "2.1", "nan", "inf", "-inf", ""]
+    export(capsys, run, "csv", tmp_path / "all.csv", "--all-sessions")
+    assert (tmp_path / "all.csv").read_text().count("train_loss") == 9
+
+
+def test_tensorboard_reads_every_point(run, tmp_path, capsys):
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    export(capsys, run, "tensorboard", tmp_path / "tb")
+    accumulator = accumulators.EventAccumulator(str(tmp_path / "tb"))
+    accumulator.Reload()
+    found = {
+        tag: [(event.step, short(event.value)) for event in accumulator.Scalars(tag)]
+        for tag in accumulator.Tags()["scalars"]
+    }
+    # An event of TensorBoard always has a step: the last one.
+    assert found == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
+    assert accumulator.Scalars("train_loss")[0].wall_time == 1_700_000_001.125
+    assert b"a" * 34 not in b"".join(files_in(tmp_path / "tb").values())
+
+
+def test_mlflow_and_trackio_stores_have_every_point(run, tmp_path, capsys):
+    done = export(capsys, run, "mlflow", tmp_path / "mlruns")
+    found, times = read_back(tmp_path / "mlruns")
+    assert found == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
+    assert min(times) == 1_700_000_001.125
+    assert any("milliseconds" in note for note in done["notes"])
+    export(capsys, run, "trackio", tmp_path / "trackio")
+    found, times = read_back(tmp_path / "trackio")
+    assert found == points("eval/")
+    assert min(times) == 1_700_000_001.125
+    for place in ("mlruns", "trackio"):
+        assert b"a" * 34 not in b"".join(files_in(tmp_path / place).values())
+
+
+def test_an_export_replaces_only_what_an_export_wrote(run, tmp_path, capsys):
+    (tmp_path / "notes.csv").write_text("mine\n")
+    (tmp_path / "mine").mkdir()
+    for to, name in (("csv", "notes.csv"), ("trackio", "mine")):
+        for options in ((), ("--force",)):
+            assert main(["export", str(run), "--to", to, "--out", str(tmp_path / name), *options]) == 2
+    assert (tmp_path / "notes.csv").read_text() == "mine\n"
+    export(capsys, run, "trackio", tmp_path / "trackio")
+    export(capsys, run, "trackio", tmp_path / "trackio", "--force")
+    assert sorted(os.listdir(tmp_path)) == ["logs", "mine", "notes.csv", "trackio"]
+    assert main(["export", str(tmp_path / "mine"), "--to", "csv"]) == 2
+
+
+def test_another_tools_run_is_exported_with_its_names(tmp_path, capsys):
+    source = samples.ours() / "dvclive" / "live_3_49"
+    before = samples.fingerprint(source)
+    done = export(capsys, source, "trackio", tmp_path / "trackio")
+    shown = {run["name"]: run for run in telemetry(capsys, "show", source)["runs"]}
+    again = {run["name"]: run for run in telemetry(capsys, "show", tmp_path / "trackio")["runs"]}
+    assert done["runs"] == len(shown) == len(again)
+    for name, run in shown.items():
+        for metric, series in run["metrics"].items():
+            same = again[name]["metrics"].get(metric)
+            assert same is None or same["count"] == series["count"], metric
+    assert samples.fingerprint(source) == before
+
+
+@in_make_faults
+def test_wandb_reads_every_point(run, tmp_path, capsys):
+    pytest.importorskip("wandb")
+    done = export(capsys, run, "wandb", tmp_path / "out")
+    assert done["points"] == 12
+    found, times = read_back(tmp_path / "out" / "wandb", only="wandb")
+    steps = dict(zip(found["global_step"], found["global_step"], strict=True))
+    assert steps
+    values = {name: [value for _, value in rows] for name, rows in found.items() if name != "global_step"}
+    assert values == {name: [value for _, value in rows] for name, rows in points("eval/").items()}
+    assert min(times) == 1_700_000_001.125
+    assert b"a" * 34 not in b"".join(files_in(tmp_path / "out").values())
+
+
+_MLFLOW = """
+import json, sys
+from mlflow.tracking import MlflowClient
+client = MlflowClient("file://" + sys.argv[1])
+found = {}
+for experiment in client.search_experiments():
+    for run in client.search_runs([experiment.experiment_id]):
+        for name in run.data.metrics:
+            history = client.get_metric_history(run.info.run_id, name)
+            found[name] = [(point.step, str(point.value)) for point in history]
+print(json.dumps(found))
+"""
+
+
+@in_make_faults
+def test_mlflow_itself_reads_every_point(run, tmp_path, capsys):
+    pytest.importorskip("mlflow")
+    export(capsys, run, "mlflow", tmp_path / "mlruns")
+    command = [sys.executable, "-c", _MLFLOW, str(tmp_path / "mlruns")]
+    environment = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    found = {name: [tuple(point) for point in series] for name, series in json.loads(printed).items()}
+    assert found == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
+
+
+@in_make_faults
+def test_trackio_itself_reads_every_point(run, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("trackio")
+    export(capsys, run, "trackio", tmp_path / "trackio")
+    program = (
+        "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
+        "print(json.dumps(S.get_logs('ai-toolkit', 'lora')))"
+    )
+    environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio")}
+    printed = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment
+    ).stdout
+    found = {}
+    for row in json.loads(printed):
+        for name, value in row.items():
+            if name not in ("step", "timestamp"):
+                found.setdefault(name, []).append((row["step"], str(value)))
+    wanted = points("eval/")
+    del wanted["system/cpu_percent"]
+    assert found == wanted
