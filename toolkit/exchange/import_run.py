@@ -197,7 +197,10 @@ class _Pass:
                 is_compared = True
                 break
             self._count(batch)
-            self._commit(maker.make(batch), batch.cursor)
+            records = maker.make(batch)
+            # An end without a record may be an unfinished one: it is looked at, and counted, the next time again.
+            if records or batch.more or self._state.cursor is None:
+                self._commit(records, batch.cursor)
             is_over = not batch.more or batch.cursor == cursor
             cursor = batch.cursor
             if is_over:
@@ -285,7 +288,9 @@ class _Pass:
         elif self._state.sessions[newest].get("ended"):
             self._outcome.is_open = False
         state = "live" if status.state in ("live", "running") else "silent"
-        if self._outcome.is_open and self._state.sessions[newest].get("state") != state:
+        before = self._state.sessions[newest].get("state")
+        # A source of which nothing was read now knows less about the run than the pass before it.
+        if self._outcome.is_open and before != state and (before is None or self._outcome.records):
             changed = replace(self._state, sessions={**self._state.sessions})
             changed.sessions[newest] = {**changed.sessions[newest], "state": state}
             if self._folder is not None:
@@ -354,7 +359,8 @@ def _write_manifest(
         for number, about in sorted(state.sessions.items(), key=lambda item: int(item[0]))
     )
     labels = mask_secrets({"name": name or info.name, "project": info.group, "tags": info.tags[:100]})
-    provenance = {
+    tags = tuple(map(str, labels["tags"])) if isinstance(labels["tags"], list) else ()
+    provenance: dict[str, Any] = {
         "format": info.format,
         "source_id": info.source_id,
         "run_id": info.run_id or None,
@@ -362,15 +368,24 @@ def _write_manifest(
         "writer": info.writer or None,
         # Relative paths: a run folder may be shared.
         "files": [piece.path for piece in info.pieces[:_MAX_FILES]],
-        "notes": info.notes,
-        "not_imported": state.not_imported,
+        "notes": list(info.notes),
     }
+    display_name, project = str(labels["name"]) or target.name, str(labels["project"]) or None
+    if old is not None:
+        # A source that is read from the middle on does not see its head again.
+        display_name = name or old.display_name
+        project, tags = project or old.project, tuple(dict.fromkeys((*old.tags, *tags)))
+        known = old.other.get("imported_from")
+        for key, value in known.items() if isinstance(known, dict) else ():
+            if not provenance.get(key):
+                provenance[key] = value
+    provenance["not_imported"] = state.not_imported
     manifest = Manifest(
         run_id=run_id,
         name=target.name,
-        display_name=str(labels["name"]) or target.name,
-        project=str(labels["project"]) or None,
-        tags=tuple(map(str, labels["tags"])) if isinstance(labels["tags"], list) else (),
+        display_name=display_name,
+        project=project,
+        tags=tags,
         created=created,
         sessions=sessions,
         heartbeat=Heartbeat(
