@@ -27,8 +27,8 @@ from toolkit.runfolder.safefile import open_regular, replace_file, write_all
 
 STATE: Final = "import.json"
 PENDING: Final = "import.pending"
-HALF: Final = ".importing"
-"""Where folders are made whose source was not read to its end yet."""
+HALF: Final = ".importing-"
+"""Before the name of the folder around one whose source was not read to its end yet."""
 
 _MAX_STATE_BYTES: Final = 64 * 1024**2
 _MAX_PENDING_BYTES: Final = 1024**3
@@ -183,8 +183,10 @@ def all_records(folder: Path) -> Iterable[Record]:
 def make_half(log_dir: Path, run_id: str) -> Path:
     """Return the folder in which a new import is made; it may be there already, after a kill."""
     os.makedirs(log_dir, 0o775, exist_ok=True)
-    folder = log_dir / HALF / run_id
+    # One level down: what looks for runs in the log directory does not see it.
+    folder = log_dir / f"{HALF}{run_id}" / "run"
     os.makedirs(folder, PRIVATE.folder, exist_ok=True)
+    os.utime(folder.parent)
     return folder
 
 

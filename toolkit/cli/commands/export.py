@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable
+from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.exchange.export_runs import FORMATS, default_out, export
 from toolkit.exchange.exported_run import ExportedRun, run_of_folder, run_of_source
 from toolkit.importers.detect import find_sources, names_of
+
+JSON_FORM: Final = """\
+an object with `out`, `format`, `runs` (how many), `points` and `notes` (what the format cannot keep, and what was \
+left out)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=names_of(),
         help="read RUN as another tool's log, in this format only",
     )
-    parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object")
+    add_json_argument(parser)
     parser.epilog = (
         "RUN may also be a file or folder of another tool. Nothing is sent: a W&B run is written offline, and "
         "`wandb sync` is up to you. Secrets in the configuration are masked. "
@@ -68,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             "points": done.points,
             "notes": notes,
         }
-        print(json.dumps(about, indent=1))
+        print_json(about)
         return 0
     print(printable(f"{done.out}: {done.points:,} points of {len(runs)} run{'s' if len(runs) != 1 else ''}"))
     for note in notes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, printable
+from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.exchange.import_run import (
     NEW,
     NOT_READ,
@@ -24,6 +24,12 @@ from toolkit.importers.detect import find_sources, names_of
 from toolkit.importers.source import RunSource
 
 _MOST_NAMED: Final = 5
+
+JSON_FORM: Final = """\
+an object with `to`, `dry_run`, `runs` and `notes`. Each run has `name`, `format`, `source_id`, `run_id` (of its run \
+folder), `state` (`new`, `continued`, `unchanged`, `replaced` or `failed`), `folder`, `points`, `records`, `sessions`, \
+`events` (texts, samples and histograms by kind), `not_imported` (a reason and how many) and `reason` (why it was \
+not imported, or `null`). Counts are of what this command added, but for `sessions` and `not_imported`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,11 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be imported, and write nothing"
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the outcome as one JSON object; docs/formats.md lists its fields",
-    )
+    add_json_argument(parser)
     parser.epilog = (
         "Importing again adds only what is new. Nothing in SOURCE is changed. "
         "Exit code 1: some runs could not be read or were rewritten; 2: nothing could be imported."
@@ -111,7 +113,13 @@ def _once(args: argparse.Namespace) -> tuple[list[Outcome], list[str]]:
     if args.name is not None and len(runs) > 1:
         raise OSError(f"--name needs one run, and there are {len(runs)}")
     importer = Importer(args.to, again=args.again, dry_run=args.dry_run)
-    return [importer.run(source, name=args.name) for source in runs], notes
+    progress = Progress()
+    outcomes = []
+    for number, source in enumerate(runs):
+        progress.show(f"importing {source.info.name}", number, len(runs))
+        outcomes.append(importer.run(source, name=args.name))
+    progress.clear()
+    return outcomes, notes
 
 
 def _follow(args: argparse.Namespace) -> int:
@@ -182,7 +190,7 @@ def _print_json(args: argparse.Namespace, outcomes: list[Outcome], notes: list[s
         "runs": [outcome.as_json() for outcome in outcomes],
         "notes": notes,
     }
-    print(json.dumps(found, indent=1, allow_nan=False))
+    print_json(found)
 
 
 def _print(outcome: Outcome, *, is_dry: bool = False) -> None:
