@@ -89,6 +89,20 @@ def test_a_sample_is_imported_whole_and_once(name, tmp_path, capsys):
     assert import_sample(capsys, samples.ours(), name, tmp_path)
 
 
+def test_images_tables_and_histograms_come_along(tmp_path, capsys):
+    source = samples.ours() / "wandb" / "offline_0_31"
+    runs = telemetry(capsys, "import", source, "--to", tmp_path)["runs"]
+    folder = samples.Path(next(run["folder"] for run in runs if run["name"] == "again"))
+    samples_of_run = read_records(folder, "sample", of_any_type=True)
+    assert all((folder / record["path"]).read_bytes().startswith(b"\x89PNG") for record in samples_of_run)
+    tables = read_records(folder, "table", of_any_type=True)
+    assert [record["columns"] for record in tables] == [["a", "b"]] * len(tables)
+    assert (folder / tables[0]["path"]).read_text().startswith("a,b\n")
+    histogram = read_records(folder, "histogram", of_any_type=True)[0]
+    assert len(histogram["bins"]) == len(histogram["values"]) + 1
+    assert samples_of_run
+
+
 @in_make_faults
 @pytest.mark.parametrize("name", samples.names(samples.ours()))
 def test_every_sample_is_imported_whole_and_once(name, tmp_path, capsys):

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.exchange.import_run import image_keeper
 from toolkit.exchange.imported_folder import all_records
+from toolkit.exchange.kept_files import file_keeper
 from toolkit.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.importers.source import RunSource, read_all
 from toolkit.mirrors.shared.scalars import scalars_of
@@ -146,7 +146,7 @@ def run_of_source(source: RunSource, scratch: Path) -> ExportedRun:
     """
     folder = scratch / source.info.source_id
     folder.mkdir(mode=0o700)
-    maker = RecordMaker(source.info, image_keeper(source, folder), started=set(), known={})
+    maker = RecordMaker(source.info, file_keeper(source, folder), started=set(), known={})
     found: list[Record] = []
     passed: dict[str, int] = {}
     for batch in read_all(source):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -25,11 +24,12 @@ from toolkit.exchange.imported_folder import (
     put_in_place,
     read_state,
 )
+from toolkit.exchange.kept_files import file_keeper, keep_nothing
 from toolkit.exchange.record_maker import KeepFile, Key, RecordMaker, points_of, without_points
-from toolkit.importers.source import Batch, Event, RunSource, SourceInfo, Status
+from toolkit.importers.source import Batch, RunSource, SourceInfo, Status
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
-from toolkit.runfolder.layout import PRIVATE, SAMPLES, safe_run_name
+from toolkit.runfolder.layout import PRIVATE, safe_run_name
 from toolkit.runfolder.manifest import (
     Heartbeat,
     Manifest,
@@ -39,7 +39,6 @@ from toolkit.runfolder.manifest import (
     write_manifest,
 )
 from toolkit.runfolder.records import END, STEP, Record
-from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING
 
 NEW: Final = "new"
@@ -50,7 +49,6 @@ NOT_READ: Final = "failed"
 
 BATCH_BYTES: Final = 8 * 1024**2
 _MAX_FILES: Final = 100
-_KINDS: Final = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 _RUN_ID: Final = re.compile(r"(?P<base>[a-z-]+-[0-9a-f]{32})(?:-(?P<number>[0-9]{1,6}))?")
 
 
@@ -131,11 +129,11 @@ class Importer:
         )
         try:
             if self._dry_run:
-                _Pass(source, outcome, read_state(folder) if folder else State(), folder, _forget).go()
+                _Pass(source, outcome, read_state(folder) if folder else State(), folder, keep_nothing).go()
                 return outcome
             place = folder or make_half(self._log_dir, run_id)
             with ImportedFolder(place) as opened:
-                work = _Pass(source, outcome, opened.state, place, image_keeper(source, place), opened)
+                work = _Pass(source, outcome, opened.state, place, file_keeper(source, place), opened)
                 is_known = work.go()
                 if not is_known or not (
                     work.has_written or folder is None or _is_stale(folder, opened.state)
@@ -450,32 +448,6 @@ def _is_stale(folder: Path, state: State) -> bool:
 
 def _numbered(run_id: str, number: int) -> str:
     return run_id if number == 1 else f"{run_id}-{number}"
-
-
-def image_keeper(source: RunSource, folder: Path) -> KeepFile:
-    """Return a function that copies an image into the folder, once, under a name made of its content."""
-
-    def keep(event: Event) -> str | None:
-        if event.blob is None:
-            return None
-        try:
-            data = source.blob(event.blob)
-        except OSError:
-            return None
-        ending = next((ending for head, ending in _KINDS if data.startswith(head)), None)
-        if ending is None:
-            return None
-        path = f"{SAMPLES}/{hashlib.sha256(data).hexdigest()[:24]}.{ending}"
-        if not os.path.lexists(folder / path):
-            os.makedirs(folder / SAMPLES, PRIVATE.folder, exist_ok=True)
-            replace_file(folder / path, data, mode=PRIVATE.file)
-        return path
-
-    return keep
-
-
-def _forget(event: Event) -> str | None:
-    return "" if event.blob is not None else None
 
 
 def runs_of(sources: Iterable[RunSource], *, deleted: bool) -> Iterator[RunSource]:

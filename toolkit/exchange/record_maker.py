@@ -42,8 +42,8 @@ _IN_START: Final = ("config", "metric_defined")
 _TAKEN_NAMES: Final = frozenset({*RESERVED, "global_step", NAN_INF_DETECTED, LOSS_JUMP})
 _MAX_BINS: Final = 999
 
-KeepFile = Callable[[Event], "str | None"]
-"""Keeps the file of an event; returns its path relative to the run folder, or None."""
+KeepFile = Callable[[Event], "dict[str, Any] | None"]
+"""Keeps the file of an event; returns its `path` relative to the run folder and what else is known, or None."""
 
 Key = tuple[Any, ...]
 
@@ -139,11 +139,15 @@ class RecordMaker:
                 first = [payload.get("min", edges[0])] if edges and len(edges) == len(counts) else []
                 return {"name": name, "values": plain(counts), "bins": plain([*first, *edges])}
         if event.kind == "image":
-            path = self._keep_file(event)
-            if path is not None:
+            kept = self._keep_file(event)
+            if kept is not None:
                 caption = payload.get("caption") if type(payload) is dict else None
                 shown = encodable(caption) if type(caption) is str else None
-                return {"path": path, "prompt": shown or name, "name": name, "caption": shown}
+                return {**kept, "prompt": shown or name, "name": name, "caption": shown}
+        if event.kind == "table":
+            kept = self._keep_file(event)
+            if kept is not None:
+                return {"name": name, **kept}
         self.not_kept[f"{event.kind}s without a place in a run folder"] += 1
         return None
 
