@@ -29,8 +29,10 @@ COMMANDS = {
     "detach": (["CHECKOUT"], 0),
     "doctor": (["RUN"], 0),
     "errors": (["RUN"], 0),
+    "export": (["RUN", "--to", "csv", "--out", "TABLE"], 0),
     "formats": ([], 0),
     "gc": (["LOGS", "--keep-cache"], 0),
+    "import": (["FOREIGN", "--to", "IMPORTED"], 0),
     "ls": (["LOGS"], 0),
     "message": (["YAML", "--show"], 1),
     "repair": (["RUN", "OTHER"], 0),
@@ -63,6 +65,9 @@ def places(tmp_path_factory):
     (checkout / "toolkit" / "job.py").write_text("")
     (checkout / "run.py").write_text("")
     (place / "job.yaml").write_text(MESSAGES)
+    foreign = place / "foreign"
+    foreign.mkdir()
+    (foreign / "metrics.csv").write_text("step,train_loss\n0,0.5\n1,0.25\n")
     return {
         "RUN": run,
         "OTHER": write_run(logs, "other", [0.5]),
@@ -71,6 +76,9 @@ def places(tmp_path_factory):
         "YAML": place / "job.yaml",
         "ZIP": place / "run.zip",
         "TRACE": place / "trace.json",
+        "TABLE": place / "table.csv",
+        "FOREIGN": foreign,
+        "IMPORTED": place / "imported",
     }
 
 
