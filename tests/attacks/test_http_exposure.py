@@ -459,6 +459,7 @@ def test_the_oldest_streamlit_we_take_knows_which_hosts_are_ours():
     assert oldest >= (1, 61)
 
 
+@in_make_faults
 def test_a_failing_page_reveals_no_path_and_no_code(tmp_path):
     programs = Path(__file__).parent / "programs"
     command = [str(programs / "serve_page.py"), str(programs / "failing_page.py")]

@@ -166,6 +166,7 @@ def test_a_misspelt_name_leads_to_the_run_which_is_drawn_in_light_and_dark(shown
         assert brightness(drawn["text"]) > 150 if is_dark else brightness(drawn["text"]) < 100
 
 
+@in_make_faults
 def test_hostile_texts_of_a_run_and_of_an_address_are_shown_as_text(shown, page, beacon):
     page.add_init_script(INIT_SCRIPT)
     looked = Looked(page, shown, beacon)

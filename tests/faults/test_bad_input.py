@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.evil_values import EndlessList, EndlessMapping, EvilClass
 from tests.faults.crash_checks import assert_nothing_is_missing, with_rows
-from tests.lengths import is_long, longer
+from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger import internals
@@ -290,6 +290,7 @@ def test_an_evil_value_handed_to_any_method_in_any_place_raises_nothing(log, nam
     assert log.is_live
 
 
+@in_make_faults
 @settings(
     max_examples=longer(15, 2000),
     deadline=None,

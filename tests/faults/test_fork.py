@@ -53,6 +53,7 @@ def test_forks_beside_a_thread_that_logs_disturb_nothing(tmp_path, start, record
     assert len(with_event(records, "start")) == len(with_event(records, "end")) == 1
 
 
+@in_make_faults
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "epochs"), [("fork", longer(1, 5)), *([("spawn", 1), ("forkserver", 1)] if is_long() else [])]

@@ -16,14 +16,11 @@ from tests.lengths import in_make_faults, is_long, longer
 WAYS = [
     "absent",
     "absent_and_failing",
-    "disabled",
     "on",
     "with_a_failure_of_its_own",
     "with_all_that_hangs",
-    "with_a_disk_that_fails_and_no_journal",
     "with_no_threads",
     "with_all_that_raises",
-    "with_every_function_of_the_loop_raising_in_turn",
 ]
 STEPS = longer(16, 400)
 THE_SAME = ("weights", "optimizer", "losses", "python's random numbers", "numpy's", "torch's")
@@ -60,7 +57,7 @@ def trained(tmp_path_factory):
             *([] if is_long() else WAYS),
         ],
         cwd=ROOT,
-        env={**os.environ, "TRY_EVERY": str(longer(32, 1))},
+        env={**os.environ, "TRY_EVERY": "1"},
         capture_output=True,
         text=True,
         timeout=longer(500, 3000),
@@ -103,12 +100,13 @@ def test_exit_code_and_output_are_those_of_the_training(trained, record_property
     assert last_lines == ["ValueError: the training's own"] * 2
 
 
+@in_make_faults
 def test_no_function_of_ours_that_raises_in_the_loop_reaches_the_training(trained, record_property):
     result = trained.result("with_every_function_of_the_loop_raising_in_turn")
 
     record_property("measured", f"{result['functions']} functions made to raise, 0 reached the training")
     assert result["reached the training"] == []
-    assert result["functions"] > longer(7, 300)
+    assert result["functions"] > 300
     assert result["still live"], "and it goes on logging"
 
 

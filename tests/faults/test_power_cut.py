@@ -22,7 +22,7 @@ import pytest
 from tests.faults.children import PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, assert_table_matches
 from tests.leftovers import remove_journals_of_runs_below
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.provision import NoTool, tool
 from tests.records import with_event
 from tests.waiting import wait_until
@@ -142,6 +142,7 @@ def test_a_power_cut_takes_nothing_that_was_synced(
 _PAGE = 4096
 
 
+@in_make_faults
 @pytest.mark.timeout(longer(240, 3_000))
 @pytest.mark.slow
 def test_a_run_with_any_random_part_of_unsynced_data_is_read_and_resumed(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.lengths import in_make_faults
 from tests.telemetry.logged import Arriving
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar, Refusal
 
@@ -135,6 +136,7 @@ def test_only_what_every_rank_has_whole_is_taken_from_a_spread_tensor(scalars, p
         assert found == taken
 
 
+@in_make_faults
 def test_a_real_tensor_that_is_spread_over_ranks_is_met_with_the_same_care(scalars, tmp_path):
     distributed_tensor = pytest.importorskip("torch.distributed.tensor")
     import torch.distributed as dist

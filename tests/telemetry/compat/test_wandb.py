@@ -76,6 +76,7 @@ def by_step(kept):
     return merged
 
 
+@in_make_faults
 def test_a_typical_script_leaves_the_values_that_wandb_keeps(both):
     messages, folder = both
     theirs = by_step(
