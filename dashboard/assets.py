@@ -1,4 +1,4 @@
-"""URLs and files of the scripts that pages load: ours, and plotly.js as installed."""
+"""URLs and files of the scripts that pages load: ours, and plotly.js."""
 
 from __future__ import annotations
 
@@ -8,16 +8,34 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+_VENDOR = Path(__file__).with_name("vendor")
+_SMALL_PLOTLY = "plotly-cartesian-4.1.1.min.js"
+SMALL_PLOTLY_TRACES = frozenset(("scatter", "bar", "box", "heatmap", "histogram", "violin"))
+"""Kinds of charts that `plotly_js_url` draws."""
+
+
+def plotly_js_url() -> str:
+    """Return the URL path of plotly.js for the usual charts: a third of the whole one, in size and time to run it.
+
+    Its name contains its version, so that a browser may cache it forever.
+    """
+    return f"/assets/{_SMALL_PLOTLY}"
+
+
+def plotly_js_file() -> Path:
+    """Return the file behind `plotly_js_url`; its npm package is plotly.js-cartesian-dist-min."""
+    return _VENDOR / _SMALL_PLOTLY
+
 
 @cache
-def plotly_js_url() -> str:
-    """Return the URL path of plotly.js, which contains its version, so that a browser may cache it forever."""
+def whole_plotly_js_url() -> str:
+    """Return the URL path of plotly.js with every kind of chart."""
     return f"/assets/plotly-{version('plotly')}.min.js"
 
 
 @cache
-def plotly_js_file() -> Path:
-    """Return the file behind `plotly_js_url` without importing plotly. Raises FileNotFoundError if there is none."""
+def whole_plotly_js_file() -> Path:
+    """Return the file behind `whole_plotly_js_url` without importing plotly. Raises FileNotFoundError without it."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         file = Path(folder) / "package_data" / "plotly.min.js"

@@ -17,6 +17,7 @@ _RUN_AFTER_REQUEST = """
     for (const url of __URLS__) {
       const script = document.createElement("script");
       script.src = url;
+      script.onload = () => { script.dataset.loaded = "yes"; };
       script.onerror = () => script.remove();
       document.head.appendChild(script);
     }

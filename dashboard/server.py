@@ -32,7 +32,16 @@ from dashboard.access.login_file import CALLBACK_PATH, Login
 from dashboard.access.login_gate import LoginGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
-from dashboard.assets import SCRIPTS, plotly_js_file, plotly_js_url, script_code, script_url
+from dashboard.assets import (
+    SCRIPTS,
+    plotly_js_file,
+    plotly_js_url,
+    script_code,
+    script_url,
+    whole_plotly_js_file,
+    whole_plotly_js_url,
+)
+from dashboard.compressed_files import CompressedFiles
 from dashboard.connections import ConnectionLimits, accept_batch_size
 from dashboard.listening import QUEUE_LENGTH, Listener
 from dashboard.network_guard import NetworkGuard
@@ -63,14 +72,15 @@ class DashboardServer(uvicorn.Server):
         application = st.App(
             script,
             routes=[
-                Route(plotly_js_url(), _plotly_js, methods=["GET"]),
+                Route(plotly_js_url(), _library(plotly_js_file), methods=["GET"]),
+                Route(whole_plotly_js_url(), _library(whole_plotly_js_file), methods=["GET"]),
                 *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
                 *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
             # Only this section: from a file, Streamlit would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
-        pages = with_preloads(PageMessages(application), scripts, modules)
+        pages = with_preloads(PageMessages(CompressedFiles(application)), scripts, modules)
         if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
@@ -237,14 +247,17 @@ def _script(name: str) -> Callable[[Request], Awaitable[Response]]:
     return answer
 
 
-async def _plotly_js(request: Request) -> Response:
-    headers = {**_CACHE_FOREVER, "Vary": "Accept-Encoding"}
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers["Content-Encoding"] = "gzip"
-        body = await asyncio.to_thread(_compressed_plotly_js)
-    else:
-        body = await asyncio.to_thread(plotly_js_file().read_bytes)
-    return Response(body, media_type="text/javascript", headers=headers)
+def _library(file: Callable[[], Path]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        headers = {**_CACHE_FOREVER, "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            body = await asyncio.to_thread(compressed_library, file())
+        else:
+            body = await asyncio.to_thread(file().read_bytes)
+        return Response(body, media_type="text/javascript", headers=headers)
+
+    return answer
 
 
 async def _not_here(_request: Request) -> Response:
@@ -256,24 +269,23 @@ _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logo
 
 
 def _warm_up() -> None:
-    _compressed_plotly_js()
+    compressed_library(plotly_js_file())
     # Every page needs pandas and pyarrow, which take a second to import.
     importlib.import_module("dashboard.components.curve_panel")
 
 
-def _compressed_plotly_js() -> bytes:
-    """Return 1.5 MB instead of 4.8, compressed once per process: over `ssh -L` this saves seconds."""
+def compressed_library(file: Path) -> bytes:
+    """Return a third of the bytes, compressed once per process: over `ssh -L` this saves seconds."""
     with _compressing:
-        return _compress_plotly_js()
+        return _compress(file)
 
 
 _compressing = threading.Lock()
 
 
 @cache
-def _compress_plotly_js() -> bytes:
-    # Level 2 is within 10 % of the best size in a third of the time, and the first page waits for it.
-    return gzip.compress(plotly_js_file().read_bytes(), compresslevel=2, mtime=0)
+def _compress(file: Path) -> bytes:
+    return gzip.compress(file.read_bytes(), mtime=0)
 
 
 def _nothing() -> None:

@@ -1,29 +1,26 @@
 // Updates a Plotly figure in place: zoom, hidden curves and hover are kept while the data changes.
+// A chart keeps the library that drew it: another page may have loaded one with more kinds of charts.
+const libraries = (window.__telemetryPlotly ||= {});
 function loadPlotly(src) {
-  if (window.Plotly) return Promise.resolve(window.Plotly);
-  if (!window.__telemetryPlotly) {
-    window.__telemetryPlotly = new Promise((resolve, reject) => {
-      // The page may already be loading it; a second script element would run it twice.
-      const begun = document.querySelector(`script[src="${src}"]`);
-      if (begun) {
-        begun.addEventListener("load", () => resolve(window.Plotly));
-        begun.addEventListener("error", () => {
-          window.__telemetryPlotly = null;
-          reject(new Error("plotly.js could not be loaded from " + src));
-        });
-        return;
-      }
-      const script = document.createElement("script");
+  return (libraries[src] ||= new Promise((resolve, reject) => {
+    const failed = () => {
+      delete libraries[src];
+      reject(new Error("plotly.js could not be loaded from " + src));
+    };
+    // The page may already have loaded it, or be loading it; a second script element would run it twice.
+    const begun = document.querySelector(`script[src="${src}"]`);
+    if (begun && begun.dataset.loaded) {
+      resolve(window.Plotly);
+      return;
+    }
+    const script = begun || document.createElement("script");
+    script.addEventListener("load", () => resolve(window.Plotly));
+    script.addEventListener("error", failed);
+    if (!begun) {
       script.src = src;
-      script.onload = () => resolve(window.Plotly);
-      script.onerror = () => {
-        window.__telemetryPlotly = null;
-        reject(new Error("plotly.js could not be loaded from " + src));
-      };
       document.head.appendChild(script);
-    });
-  }
-  return window.__telemetryPlotly;
+    }
+  }));
 }
 
 function isDark(color) {
@@ -192,13 +189,13 @@ export default function (component) {
     }, { rootMargin: "1000px 0px", scrollMargin: "1000px 0px" });
     div.__watch.observe(div);
     // The theme can change without a message from the server.
-    div.__theme = new MutationObserver(() => { if (window.Plotly) { div.__waiting = true; if (div.__visible) drawInTurn(div, data.src); } });
+    div.__theme = new MutationObserver(() => { if (div.__plotly) { div.__waiting = true; if (div.__visible) drawInTurn(div, data.src); } });
     div.__theme.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "style", "data-theme"] });
   }
   wanted();
   return () => {
     for (const name of ["__theme", "__watch"]) if (div[name]) { div[name].disconnect(); div[name] = null; }
-    if (window.Plotly && div._fullLayout) window.Plotly.purge(div);
+    if (div.__plotly && div._fullLayout) div.__plotly.purge(div);
     div.__wired = false;
   };
 }
@@ -211,6 +208,7 @@ function drawInTurn(div, src) {
     .then((Plotly) => {
       if (!div.__waiting || !div.isConnected) return undefined;
       div.__waiting = false;
+      div.__plotly = Plotly;
       return div.__draw(Plotly);
     })
     .catch((error) => { div.textContent = "This chart could not be drawn: " + error.message; })

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import streamlit as st
 
-from dashboard.assets import plotly_js_url
+from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
 from dashboard.data.formatting import clean
@@ -37,7 +37,7 @@ def draw_chart(
     """
     _component()(
         data={
-            "src": plotly_js_url(),
+            "src": _library(figure),
             "figure": orjson.dumps(figure).decode(),
             "label": clean(label)[:_MAX_LABEL],
             "height": height,
@@ -81,6 +81,11 @@ def _component() -> Any:
         js=loader("chart"),
         isolate_styles=False,
     )
+
+
+def _library(figure: Mapping[str, Any]) -> str:
+    kinds = {trace.get("type", "scatter") for trace in figure.get("data", ())}
+    return plotly_js_url() if kinds <= SMALL_PLOTLY_TRACES else whole_plotly_js_url()
 
 
 def _nothing() -> None:

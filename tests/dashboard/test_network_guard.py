@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
+import re
 
 import psutil
 import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.assets import plotly_js_file, plotly_js_url
+from dashboard.assets import plotly_js_file, plotly_js_url, whole_plotly_js_file, whole_plotly_js_url
 from dashboard.network_guard import AllowedHosts, NetworkGuard, PublicUrl
 from tests.dashboard.serving import ask, dashboard, get, handshake
 
@@ -137,21 +139,38 @@ def test_a_page_may_open_a_socket_to_its_own_port_and_to_no_other(server):
     )
 
 
-def test_plotly_comes_from_the_installed_package_and_may_be_kept(server):
-    status, headers, body = get(server.port, plotly_js_url())
+NPM_SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
+PLOTLY = {
+    plotly_js_url(): plotly_js_file(),
+    whole_plotly_js_url(): whole_plotly_js_file(),
+}
+
+
+@pytest.mark.parametrize("url", PLOTLY)
+def test_plotly_comes_from_this_machine_and_may_be_kept(server, url):
+    status, headers, body = get(server.port, url)
 
     assert status == 200
     assert headers["cache-control"] == "public, max-age=31536000, immutable"
     assert headers["content-type"].startswith("text/javascript")
-    assert body == plotly_js_file().read_bytes()
+    assert body == PLOTLY[url].read_bytes()
 
 
-def test_plotly_comes_compressed_to_who_can_read_that(server):
-    _, headers, body = get(server.port, plotly_js_url(), accept_encoding="gzip, deflate, br")
+@pytest.mark.parametrize(("url", "most"), zip(PLOTLY, (600_000, 1_700_000), strict=True))
+def test_plotly_comes_compressed_to_browsers_that_accept_it(server, url, most):
+    _, headers, body = get(server.port, url, accept_encoding="gzip, deflate, br")
 
     assert headers["content-encoding"] == "gzip"
-    assert len(body) < 2_000_000
-    assert gzip.decompress(body) == plotly_js_file().read_bytes()
+    assert len(body) < most
+    assert gzip.decompress(body) == PLOTLY[url].read_bytes()
+
+
+def test_plotly_is_the_file_of_its_npm_package():
+    content = plotly_js_file().read_bytes()
+
+    assert b"Licensed under the MIT license" in content[:300]
+    assert re.search(rb"v([\d.]+)", content[:300])[1].decode() in plotly_js_file().name
+    assert hashlib.sha256(content).hexdigest() == NPM_SHA256
 
 
 def test_only_this_machine_can_knock(server):

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from dashboard import server
+from dashboard.assets import plotly_js_file
 
 # Not websockets: it reads an environment variable that the server sets when it is imported.
 _FIRST_USED_WHEN_SERVING = (
@@ -23,4 +24,4 @@ for name in _FIRST_USED_WHEN_SERVING:
 for package in ("dashboard.data", "dashboard.charts", "dashboard.components"):
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-server._compressed_plotly_js()  # a third of a second in every process
+server.compressed_library(plotly_js_file())
