@@ -46,11 +46,21 @@ from toolkit.fleet.object_store import ObjectStore
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
 from toolkit.runfolder.labels import Labels, LabelsError, encode_labels
 from toolkit.runfolder.manifest import Manifest
+from toolkit.runfolder.project_settings import (
+    ProjectSettings,
+    ProjectSettingsError,
+    encode_project,
+    parse_project,
+)
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES, START
 
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
+
+
+_PROJECT: Final = "project:"
+"""Before the name of a project, in place of a run's id, in the table of labels."""
 
 
 class ClickHouseStore(StoreQueries):
@@ -277,20 +287,48 @@ class ClickHouseStore(StoreQueries):
 
     def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
         version = max(int(time.time() * 1000), run.labels_version + 1)
-        row = LabelRow(
-            project=run.project,
-            run_id=run.run_id,
-            version=version,
-            by=self._visitor(),
-            labels=data,
-            deleted=deleted,
-            day=run.day,
+        self._insert_labels(
+            LabelRow(
+                project=run.project,
+                run_id=run.run_id,
+                version=version,
+                by=self._visitor(),
+                labels=data,
+                deleted=deleted,
+                day=run.day,
+            )
         )
+
+    def _insert_labels(self, row: LabelRow) -> None:
         try:
             self._link.insert(LABELS_TABLE, LABEL_COLUMNS, label_block([row]))
         except EngineError as error:
             raise Refused(f"the engine did not save it: {clean(str(error))}") from error
         self._runs.look_again()
+
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project."""
+        self._runs.all()
+        data = self._runs.labels_of(f"{_PROJECT}{project or ''}")
+        try:
+            return parse_project(data) if data else ProjectSettings()
+        except ProjectSettingsError:
+            return ProjectSettings()
+
+    def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
+        """Save the choices for a project in the engine, beside the labels of runs."""
+        self._require_write_access()
+        self._insert_labels(
+            LabelRow(
+                project=project or "",
+                run_id=f"{_PROJECT}{project or ''}",
+                version=int(time.time() * 1000),
+                by=self._visitor(),
+                labels=encode_project(settings),
+                deleted=False,
+                day=int(time.time() // 86_400),
+            )
+        )
 
     def delete(self, key: str) -> str:
         """Hide a run and return the token that shows it again; its folder stays on its node."""

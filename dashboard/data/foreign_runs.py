@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,9 @@ from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.importers.detect import LIMIT_S, find_sources
 from toolkit.importers.source import NO_STEP, SYSTEM, Batch, Column, RunSource
+from toolkit.importers.summary import plain
+from toolkit.privacy.masking import mask_secrets
+from toolkit.runfolder.key_values import KeyValues, Scalar, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import TRASH
 from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
@@ -75,11 +78,12 @@ class Glance:
         self._seen = 0
         self.pairs: set[int] = set()
         """Step and loss of the first points, as hashes: they are equal where two tools logged the same training."""
+        self.key_values = KeyValues()
         self._counts: Counter[str] = Counter()
         """How many points each metric has that may be the loss: a mean of the whole run is one point."""
 
-    def take(self, batch: Batch) -> None:
-        """Add what was read."""
+    def take(self, batch: Batch, prefixes: Sequence[str] = ()) -> None:
+        """Add what was read; `prefixes` are put before the metrics of each piece."""
         for column in batch.columns:
             if not len(column) or column.repeated:
                 continue
@@ -95,6 +99,9 @@ class Glance:
             step = column.steps[-1]
             if step != NO_STEP and column.session + 1 == self.sessions:
                 self.step = step if self.step is None else max(step, self.step)
+            prefix = prefixes[column.piece] if column.piece < len(prefixes) else ""
+            steps = [None if step == NO_STEP else step for step in column.steps]
+            self.key_values.take_points(f"{prefix}{column.metric}", column.kind, steps, column.values)
             signal = signal_of(column.metric)
             if signal == LOSS:
                 self._counts[column.metric] += len(column)
@@ -152,6 +159,8 @@ class ForeignRun:
     """Where it is, and every folder above that."""
     also_logged_by: tuple[str, ...] = ()
     """Other tools that logged the same training."""
+    _config: Mapping[str, Scalar] = field(default_factory=dict)
+    _config_of: tuple[int, float] = (-1, 0.0)
 
     @property
     def title(self) -> str:
@@ -181,7 +190,7 @@ class ForeignRun:
             self.problem = None
             if batch.replaced:
                 self.glance = Glance()
-            self.glance.take(batch)
+            self.glance.take(batch, [piece.prefix for piece in self.reading.info.pieces])
             is_same = batch.cursor == self.cursor
             self.cursor = batch.cursor
             if not batch.more or is_same:
@@ -209,10 +218,20 @@ class ForeignRun:
             loss=glance.loss,
             lr=glance.lr,
             sessions=glance.sessions,
+            config=self._settings(),
+            evaluations=glance.key_values.evaluations,
             problem=self.problem or self.labels_problem,
             logged_by=self.title,
             also_logged_by=self.also_logged_by,
         )
+
+    def _settings(self) -> Mapping[str, Scalar]:
+        config = self.reading.info.config
+        # A source adds to its configuration while it is read.
+        if self._config_of != (len(config), self.read_at):
+            self._config_of = (len(config), self.read_at)
+            self._config = settings_from({}, mask_secrets(plain(config)))
+        return self._config
 
     def _status(self, now: float, source: RunSource) -> tuple[Status, float | None]:
         found = source.status(now)

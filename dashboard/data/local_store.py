@@ -18,7 +18,7 @@ from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource, RecordSource
-from dashboard.data.run_listing import FoundRun, RootListing, card_of, now, read_start
+from dashboard.data.run_listing import FoundRun, OldRuns, RootListing, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import list_of
 from dashboard.data.run_store import (
@@ -41,6 +41,13 @@ from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_lab
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.parts import record_files
+from toolkit.runfolder.project_settings import (
+    PROJECTS,
+    ProjectSettings,
+    ProjectSettingsError,
+    read_project,
+    write_project,
+)
 from toolkit.runfolder.records import START
 from toolkit.runfolder.trend import trend_of
 
@@ -49,6 +56,7 @@ _MAX_NOT_FOUND: Final = 100
 """Unknown runs that are searched for between two scans; each search checks every name."""
 _RANKS_EVERY_S: Final = 2.0
 _TREND_BUDGET_S: Final = 0.2
+_OLD_RUNS_BUDGET_S: Final = 0.2
 _RANKS_BUDGET: Final = 100_000_000
 """Above this, the ranks of runs looked at before are read again when needed; 1,024 ranks take 16 MB."""
 
@@ -80,6 +88,7 @@ class LocalStore(StoreQueries):
         self._rank_files: dict[str, tuple[float, dict[int, Path]]] = {}
         """The record files of runs with parts, and when they were listed."""
         self._trends: dict[str, tuple[int, list[float]]] = {}
+        self._old_runs = OldRuns()
 
     # ------------------------------------------------------------ listing
 
@@ -114,7 +123,8 @@ class LocalStore(StoreQueries):
             for run in found:
                 if runs.setdefault(run.key, run) is not run:
                     problems.append(f"two folders have the name {run.key}; only one of them is shown")
-        self._runs, self._problems = runs, tuple(problems)
+        complete = self._old_runs.complete(runs.values(), budget_s=_OLD_RUNS_BUDGET_S)
+        self._runs, self._problems = {run.key: run for run in complete}, tuple(problems)
         self._not_found.clear()
         self._scanned_at = time.monotonic()
         self._scan_ms = (time.perf_counter() - began) * 1000
@@ -312,6 +322,23 @@ class LocalStore(StoreQueries):
         except OSError as error:
             raise Refused(f"labels.json could not be written: {error.strerror}") from error
         self._rescan()
+
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project, in the first log directory."""
+        try:
+            return read_project(self.roots[0], project) if self.roots else ProjectSettings()
+        except ProjectSettingsError:
+            return ProjectSettings()
+
+    def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
+        """Save the choices for a project in the first log directory."""
+        self._require_write_access()
+        try:
+            write_project(self.roots[0], project, settings)
+        except ProjectSettingsError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            raise Refused(f"{PROJECTS} could not be written: {error.strerror}") from error
 
     def delete(self, key: str) -> str:
         """Move a run to the trash and return the token that restores it."""

@@ -14,6 +14,7 @@ from dashboard.data.run_store import Floats, RunStore
 from toolkit.diagnostics.catalogue import LOWER_LR, SAVE, SAVE_AND_STOP, STOP
 from toolkit.diagnostics.remedy import declared_remedies
 from toolkit.runfolder.control import as_id
+from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 
 RECORDS_BESIDE: Final = 20
@@ -23,9 +24,6 @@ _ACTIONS: Final = {SAVE: "Save now", STOP: "Stop", SAVE_AND_STOP: "Save and stop
 _FACTORS: Final = ("lr_scale", "lr_multiplier")
 """Knobs with a default of 1."""
 
-_MORE_IS_BETTER: Final = frozenset(
-    {"samples_per_sec", "tokens_per_sec", "iters_per_sec", "gpu_util", "gpu_util_pct"}
-)
 _LOSSES: Final = ("train_loss", "loss", "train/loss")
 _JUDGED_BY_LOSS: Final = frozenset({"lr_problem", "loss_scale"})
 """Kinds whose own metric is set by the change or changes anyway: the loss shows whether it helped."""
@@ -166,7 +164,7 @@ def _verdict(metric: str, before: float, after: float) -> str:
         return "better"
     if abs(after - before) <= _SIGNIFICANT * max(abs(before), 1e-300):
         return "same"
-    return "better" if (after > before) == (metric in _MORE_IS_BETTER) else "worse"
+    return "better" if (after > before) == (metric_direction(metric) == "max") else "worse"
 
 
 def _median(values: Floats) -> float | None:

@@ -15,6 +15,8 @@ from dashboard.data.formatting import clean
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -32,6 +34,7 @@ _MAX_NAMED = 100
 """Runs that are not listed but were opened by URL."""
 _SETTLED_NS = 10_000_000_000
 """A new folder may get its first file within the same tick of its modification time."""
+_READ_AGAIN_S = 60.0
 _MAX_LINKS_NAMED = 20
 _END_BYTES = 64 * 1024
 _LATEST_TIME = 4e9
@@ -58,6 +61,22 @@ class FoundRun:
     """Folders of the same log directory with the ranks of other nodes."""
     part: str | None = None
     """What this is, if it is such a part itself."""
+    key_values: KeyValues | None = None
+    """Configuration and evaluations from the records, if run.json does not have them."""
+
+    @property
+    def config(self) -> Mapping[str, Scalar]:
+        """The run's configuration; empty while it is unknown."""
+        if self.manifest is not None and self.manifest.config is not None:
+            return self.manifest.config
+        return (self.key_values.config or {}) if self.key_values is not None else {}
+
+    @property
+    def evaluations(self) -> Mapping[str, Evaluation]:
+        """The run's evaluations; empty while they are unknown."""
+        if self.manifest is not None and self.manifest.config is not None:
+            return self.manifest.evaluations
+        return self.key_values.evaluations if self.key_values is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +91,37 @@ class LogEnds:
     loss: float | None = None
     lr: float | None = None
     samples_per_sec: float | None = None
+
+
+class OldRuns:
+    """Configuration and evaluations of runs whose run.json does not have them: read once from their records."""
+
+    def __init__(self) -> None:
+        self._found: dict[Path, tuple[Signature, float, KeyValues]] = {}
+
+    def complete(self, runs: Iterable[FoundRun], *, budget_s: float) -> list[FoundRun]:
+        """Return `runs` with what is known of each; reading others takes about `budget_s`, the rest the next call."""
+        until = time.monotonic() + budget_s
+        return [self._complete(run, until) if _is_old(run) else run for run in runs]
+
+    def _complete(self, run: FoundRun, until: float) -> FoundRun:
+        log = run.folder / METRICS_JSONL
+        known = self._found.get(log)
+        now_s = time.monotonic()
+        # The file of a live run always changes.
+        if (known is None or now_s > known[1]) and now_s < until:
+            with suppress(OSError):
+                signature = _signature(_stat(str(log)))
+                if known is None or known[0] != signature:
+                    if len(self._found) >= _MAX_RUNS:
+                        self._found.clear()
+                    known = self._found[log] = (signature, now_s + _READ_AGAIN_S, key_values_in(log))
+        return run if known is None else replace(run, key_values=known[2])
+
+
+def _is_old(run: FoundRun) -> bool:
+    is_known = run.manifest is not None and run.manifest.config is not None
+    return not is_known and run.part is None and run.problem is None
 
 
 class RootListing:
@@ -300,6 +350,8 @@ def card_with_status(
         # A manifest has only the newest sessions; a foreign one may contain any number.
         sessions=max(len(manifest.sessions), min(latest.session, _MAX_SESSIONS) if latest else 0),
         summary=summary,
+        config=found.config,
+        evaluations=found.evaluations,
         problem=found.problem,
     )
 
@@ -346,6 +398,8 @@ def card_without_manifest(found: FoundRun) -> RunCard:
         loss=ends.loss,
         lr=ends.lr,
         samples_per_sec=ends.samples_per_sec,
+        config=found.config,
+        evaluations=found.evaluations,
         problem=found.problem,
     )
 

@@ -13,8 +13,11 @@ import numpy.typing as npt
 from dashboard.data.completions import Completions
 from dashboard.data.spans import SpanTable
 from toolkit.diagnostics.finding import Finding
+from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.key_values import Scalar
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Manifest, Session
+from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.reader import BadLine
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.status import Status
@@ -94,6 +97,10 @@ class RunCard:
     host: str = ""
     sessions: int = 0
     summary: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Scalar] = field(default_factory=dict)
+    """The configuration in one level, by usual names such as `learning_rate`; empty while it is unknown."""
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    """The last and the best value of each metric that evaluates the model, and of the training loss."""
     problem: str | None = None
     """Why the folder or a part of it could not be read."""
     logged_by: str | None = None
@@ -610,6 +617,12 @@ class RunStore(Protocol):
 
     def label(self, key: str, labels: Labels) -> None:
         """Save a run's name, tags, notes and whether it is archived. Raises Refused if they cannot be written."""
+
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project, such as its primary metric; for None, of runs without a project."""
+
+    def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
+        """Save the choices for a project. Raises Refused if they cannot be written."""
 
     def delete(self, key: str) -> str:
         """Move a run to the trash and return the token that restores it.

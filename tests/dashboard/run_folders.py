@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.key_values import key_values_in
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
@@ -78,6 +79,7 @@ def write_run(
     if labels is not None:
         write_labels(folder, labels)
     if status is not None:
+        found = key_values_in(folder / METRICS_JSONL)
         write_manifest(
             folder,
             Manifest(
@@ -91,6 +93,8 @@ def write_run(
                 heartbeat=_heartbeat(steps, began + length_s, status),
                 control=control or {},
                 summary=_summary(steps, status) if summary is None else summary,
+                config=found.config or {},
+                evaluations=found.evaluations,
             ),
         )
     return folder

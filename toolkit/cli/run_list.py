@@ -20,6 +20,7 @@ from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read
 from toolkit.importers.summary import number, plain
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.key_values import OF_THE_PROCESS
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -37,12 +38,6 @@ _HEAD_BYTES: Final = 1024 * 1024
 _TAIL_BYTES: Final = 64 * 1024
 _MAX_RUNS: Final = 100_000
 _MOST_CONFIG: Final = 5_000
-
-_OF_THE_PROCESS: Final = frozenset(
-    "event time elapsed seq session rank run_name run_id host os python packages cpu memory_gb accelerators "
-    "command_line pid boot_id process_started session_tag config environment cut unencodable".split()
-)
-"""Fields of a start record that say where it ran, not how it was configured."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,7 +310,7 @@ def _config_of(folder: Path) -> Mapping[str, Any]:
         if record.get("event") == START:
             start = {**start, **record}
     given = start.get("config")
-    derived = {name: value for name, value in start.items() if name not in _OF_THE_PROCESS}
+    derived = {name: value for name, value in start.items() if name not in OF_THE_PROCESS}
     return {**derived, **(given if isinstance(given, Mapping) else {})}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.metric_meaning import TRAIN_LOSSES
 from toolkit.runfolder.records import EPOCH, EVAL, NON_FINITE, Record
 
 LOSS: Final = "loss"
@@ -23,17 +24,7 @@ LOSS_SCALE: Final = "loss_scale"
 
 # Names of each signal. If a record has several of them, the first one is used.
 _SIGNAL_OF: Final[dict[str, str]] = {
-    "train_loss": LOSS,
-    "loss": LOSS,
-    "train/loss": LOSS,
-    "loss/train": LOSS,
-    "training_loss": LOSS,
-    # ai-toolkit, Keras, kohya's scripts, Lightning
-    "Loss": LOSS,
-    "epoch_loss": LOSS,
-    "loss/loss": LOSS,
-    "loss/current": LOSS,
-    "train_loss_step": LOSS,
+    **dict.fromkeys(TRAIN_LOSSES, LOSS),
     "val_loss": VAL_LOSS,
     "eval_loss": VAL_LOSS,
     "eval/loss": VAL_LOSS,

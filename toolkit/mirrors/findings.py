@@ -35,7 +35,8 @@ class FindingsSink:
     """Examines the records of the run as they reach the file, and writes a `finding` record for each change.
 
     It starts with the first record of the first session: a resumed run remembers its best validation loss. Findings
-    that earlier sessions have reported are not reported again.
+    that earlier sessions have reported are not reported again. `first` is given each batch before it is examined, so
+    that what else is collected from all records costs no second reading of the file.
     """
 
     name = "findings"
@@ -50,6 +51,7 @@ class FindingsSink:
         on_news: Callable[[], None],
         guard: Guard,
         ranks: RankFiles | None = None,
+        first: Callable[[Sequence[Record]], None] = lambda _batch: None,
     ) -> None:
         self.in_a_hurry = False
         """Set before waiting for this sink: then it does not sleep."""
@@ -63,6 +65,7 @@ class FindingsSink:
         self._reported: dict[str, _Reported] = {}
         self._waiting: dict[str, Finding] = {}
         self._ranks = ranks
+        self._first = first
         self._ranks_at = -math.inf
         self._is_now = False
         """Whether the file has been read up to this session."""
@@ -70,6 +73,8 @@ class FindingsSink:
     def write(self, batch: Sequence[Record]) -> None:
         """Examine `batch`, the next records of the file."""
         began = time.monotonic()
+        with self._guard.catch("collecting the evaluations"):
+            self._first(batch)
         changed = self._examiner.take(batch)
         for record in batch:
             if record.get("event") == FINDING and record.get("session") != self._session:

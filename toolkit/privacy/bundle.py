@@ -266,6 +266,7 @@ class RunBundle:
                 "control": dict(manifest.control),
                 "diagnostics": dict(manifest.diagnostics),
                 "summary": dict(manifest.summary),
+                "config": None if manifest.config is None else dict(manifest.config),
                 "other": dict(manifest.other),
                 "sessions": [
                     {"host": session.host, "boot_id": session.boot_id, "reason": session.reason}

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from toolkit.runfolder.codec import encodable, parse_object, read_object
+from toolkit.runfolder.evaluation import Evaluation, evaluations_from
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import replace_file
@@ -76,6 +77,10 @@ class Manifest:
     """The form of metrics.csv, `short` or `all`; None if an earlier version wrote it."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Latest values, so that a list of runs needs no records."""
+    config: Mapping[str, Any] | None = None
+    """The configuration in one level, by usual names; None if an earlier version wrote it."""
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    """The last and the best value of each metric that evaluates the model."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys that few runs have or that a later version wrote, kept as they are."""
 
@@ -161,6 +166,12 @@ def _to_mapping(manifest: Manifest) -> dict[str, Any]:
         **({"diagnostics": dict(manifest.diagnostics)} if manifest.diagnostics else {}),
         **({"table": manifest.table} if manifest.table else {}),
         "summary": dict(manifest.summary),
+        **({"config": dict(manifest.config)} if manifest.config is not None else {}),
+        **(
+            {"evaluations": {name: item.as_json() for name, item in manifest.evaluations.items()}}
+            if manifest.evaluations
+            else {}
+        ),
         "sessions": [_plain(session) for session in manifest.sessions],
     }
 
@@ -192,6 +203,8 @@ def _from_mapping(mapping: dict[str, Any]) -> Manifest:
         diagnostics=_mapping(mapping.get("diagnostics")),
         table=mapping["table"] if mapping.get("table") in _TABLES else None,
         summary=_mapping(mapping.get("summary")),
+        config=_scalars(mapping.get("config")),
+        evaluations=evaluations_from(mapping.get("evaluations")),
         other={key: value for key, value in mapping.items() if key not in known},
     )
 
@@ -254,6 +267,13 @@ def _text_or_none(mapping: Mapping[str, Any], key: str) -> str | None:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _scalars(value: Any) -> dict[str, Any] | None:
+    """Return a mapping without what is neither a text nor a number nor a flag; None if it is no mapping."""
+    if not isinstance(value, dict):
+        return None
+    return {key: item for key, item in value.items() if type(item) in (str, int, float, bool)}
 
 
 def _wrong(key: str, value: Any, allowed: str) -> ManifestError:

@@ -244,10 +244,11 @@ def test_listing_opens_a_log_once_and_only_if_nothing_else_has_the_status(root, 
     again = store.list_runs()
 
     assert len(found.cards) == len(again.cards) == 5
-    # Whether r2, whose process is gone, has an end, its records alone can say; r3 has no manifest.
-    # The second listing opened nothing at all.
+    # Whether r2, whose process is gone, has an end, its records alone can say; r3 has no manifest: its status and its
+    # configuration are in its records. The second listing opened nothing at all.
     assert sorted(os.path.relpath(path, root) for path in opened) == [
-        *("r0/run.json", "r1/run.json", "r2/metrics.jsonl", "r2/run.json", "r3/metrics.jsonl", "r4/run.json")
+        *("r0/run.json", "r1/run.json", "r2/metrics.jsonl", "r2/run.json"),
+        *("r3/metrics.jsonl", "r3/metrics.jsonl", "r4/run.json"),
     ]
 
 

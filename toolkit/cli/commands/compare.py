@@ -6,7 +6,6 @@ import argparse
 import csv
 import io
 import math
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from toolkit.cli.terminal import (
 from toolkit.core.guard import Guard
 from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, read_all
 from toolkit.importers.summary import number
+from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.records import SPREAD
 
 JSON_FORM: Final = """\
@@ -44,11 +44,6 @@ _LONGEST: Final = 40
 _NARROWEST: Final = 14
 _PROCESS: Final = "config.process.0."
 """What the settings of an ai-toolkit configuration begin with; it is left out of the text."""
-_LOWER_IS_BETTER: Final = ("loss", "error", "perplexity", "ppl", "mse", "mae", "wer", "cer", "fid")
-_HIGHER_IS_BETTER: Final = (
-    "acc", "accuracy", "f1", "auc", "map", "recall", "precision", "reward", "score", "psnr", "ssim", "bleu", "per_sec",
-    "per_second", "throughput", "iou", "dice",
-)  # fmt: skip
 _OF_TIME: Final = ("time/", "ledger/")
 """Where the time of a step went: shown with --all, or if it is asked for with --metrics."""
 _FOLDED: Final = ("steps_folded", "nan_inf_detected")
@@ -253,7 +248,7 @@ def _metrics(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
     loss = loss_name(names)
     rows = []
     for name in sorted(names, key=lambda name: name != loss):
-        goal = _goal(name)
+        goal = metric_direction(name)
         values = [each.metrics.get(name) for each in compared]
         last = [None if value is None else number(value.last) for value in values]
         best = [None if value is None or goal is None else value.best(goal) for value in values]
@@ -270,14 +265,6 @@ def _metrics(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _goal(name: str) -> str | None:
-    words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    if any(word in words or (word == "loss" and word in name.lower()) for word in _LOWER_IS_BETTER):
-        return "min"
-    is_better = any(word in words or ("_" in word and word in name.lower()) for word in _HIGHER_IS_BETTER)
-    return "max" if is_better else None
 
 
 _Row = tuple[str, list[str]]

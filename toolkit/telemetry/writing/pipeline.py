@@ -36,6 +36,7 @@ from toolkit.runfolder.repair import OrphanedJournal, recover_killed, table_form
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.device_scalars import PendingScalar
 from toolkit.telemetry.records.record_queue import RecordQueue
+from toolkit.telemetry.writing.key_values_sink import KeyValuesSink
 from toolkit.telemetry.writing.mirror import Mirror
 from toolkit.telemetry.writing.record_file import RecordFile
 from toolkit.telemetry.writing.session_folder import SessionFolder
@@ -124,7 +125,10 @@ class RecordPipeline:
         """Spans that collectors have not taken by the end of the run."""
         self.usage_reports: str | None = None
         """The state of usage reports, for the start record; None where none are wanted."""
-        self._findings: tuple[FindingsSink, Mirror] | None = None
+        self._key_values: KeyValuesSink | None = None
+        self._findings: FindingsSink | None = None
+        self._examining: Mirror | None = None
+        """Reads all records for the findings and the key values."""
         self._messages: tuple[MessageSink, Mirror] | None = None
         self._mirrors = self._make_mirrors(sinks)
         self._events.own_failure.subscribe(self._put_own_failure)
@@ -162,19 +166,25 @@ class RecordPipeline:
     def _put_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
         # Other ranks have no examiner.
         if self._findings is not None:
-            self._findings[0].report_live(finding, more)
+            self._findings.report_live(finding, more)
         elif self._options.diagnostics is not False:
             self.put(FINDING, {**fields_of(finding), **more})
 
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
         """Write a heartbeat to run.json, on a thread of its own."""
-        self.manifest = replace(
+        manifest = replace(
             self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
             heartbeat=Heartbeat(time=self._wall(), seq=self.record_queue.last_seq, global_step=global_step),
-            summary={**summary, **(self._findings[0].open_by_severity() if self._findings else {})},
+            summary={**summary, **(self._findings.open_by_severity() if self._findings else {})},
             control=control,
         )
+        self.manifest = manifest if self._key_values is None else self._key_values.added_to(manifest)
         self._manifest_writer.put(self.manifest)
+
+    def _write_config(self) -> None:
+        """Have the configuration written to run.json at once."""
+        if self._key_values is not None:
+            self._manifest_writer.put(self._key_values.added_to(self.manifest))
 
     def recover_abandoned(self) -> list[OrphanedJournal]:
         """Write out what other runs of this user on this disk left in shared memory when they were killed.
@@ -245,16 +255,18 @@ class RecordPipeline:
 
     def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
         """Have all records examined within `timeout_s`, so that findings are recorded; the end concludes open ones."""
-        if self._findings is None:
+        if self._examining is None:
             return
-        sink, mirror = self._findings
         deadline = time.monotonic() + timeout_s
         if is_end:
-            sink.in_a_hurry = True
+            if self._findings is not None:
+                self._findings.in_a_hurry = True
             self._writer.flush(max(0.0, deadline - time.monotonic()))
-        is_done = mirror.flush(max(0.0, deadline - time.monotonic()))
+        is_done = self._examining.flush(max(0.0, deadline - time.monotonic()))
+        if self._findings is None:
+            return
         if is_end and is_done:
-            sink.conclude()
+            self._findings.conclude()
         # What was found has to reach the file as well.
         self._writer.flush(max(0.0, deadline - time.monotonic()))
 
@@ -388,9 +400,8 @@ class RecordPipeline:
         for sink in [*exporters, *sinks]:
             with self.guard.catch("setting up a mirror"):
                 mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
-        if options.diagnostics is not False:
-            with self.guard.catch("setting up the diagnostics"):
-                self._findings = self._make_findings()
+        with self.guard.catch("setting up the diagnostics"):
+            self._examining = self._make_examining(session_start)
         with self.guard.catch("setting up messages"):
             mirrors += self._make_messages(session_start)
         with self.guard.catch("setting up usage reports"):
@@ -419,11 +430,24 @@ class RecordPipeline:
         )
         return make_exporters(options, run, may_send=options.may_send, guard=self.guard)
 
-    def _make_findings(self) -> tuple[FindingsSink, Mirror]:
+    def _make_examining(self, session_start: int) -> Mirror:
+        is_examined = self._options.diagnostics is not False
+        self._key_values = KeyValuesSink(
+            self.session_folder.manifest,
+            session=self.session_folder.session.session,
+            from_start=is_examined,
+            on_start=self._write_config,
+        )
+        if not is_examined:
+            return self._mirror(self._key_values, lambda: session_start, optional=True)
+        self._findings = self._make_findings(self._key_values)
+        return self._mirror(self._findings, lambda: 0, optional=True, caught_up=self._findings.caught_up)
+
+    def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
         options = self._options
         policy = policy_from(options.diagnostics, options.on_finding)
         self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
-        watcher = FindingsSink(
+        return FindingsSink(
             policy,
             session=self.session_folder.session.session,
             put=self.put,
@@ -431,8 +455,8 @@ class RecordPipeline:
             on_news=self._events.incident.publish,
             guard=self.guard,
             ranks=self._rank_files(),
+            first=key_values.write,
         )
-        return watcher, self._mirror(watcher, lambda: 0, optional=True, caught_up=watcher.caught_up)
 
     def _rank_files(self) -> RankFiles | None:
         if self._options.ranks == "zero":
@@ -477,7 +501,7 @@ class RecordPipeline:
         return [] if sink is None else [self._mirror(sink, lambda: session_start, optional=True)]
 
     def _all_mirrors(self) -> list[Mirror]:
-        return self._mirrors if self._findings is None else [*self._mirrors, self._findings[1]]
+        return self._mirrors if self._examining is None else [*self._mirrors, self._examining]
 
     def _mirror(
         self,
