@@ -44,6 +44,7 @@ from toolkit.fleet.address import Address
 from toolkit.fleet.engine import EngineError
 from toolkit.fleet.object_store import ObjectStore
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.runfolder.key_values import KeyValues, records_in
 from toolkit.runfolder.labels import Labels, LabelsError, encode_labels
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.project_settings import (
@@ -52,13 +53,16 @@ from toolkit.runfolder.project_settings import (
     encode_project,
     parse_project,
 )
-from toolkit.runfolder.reader import BadLine, parse_line
+from toolkit.runfolder.reader import BadLine, Cursor, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES, START
 
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
 
 
+_OLD_RUNS_BUDGET_S: Final = 0.2
+_OLD_RUN_BYTES: Final = 4 * 1024 * 1024
+_MAX_OLD_RUNS: Final = 20_000
 _PROJECT: Final = "project:"
 """Before the name of a project, in place of a run's id, in the table of labels."""
 
@@ -94,6 +98,7 @@ class ClickHouseStore(StoreQueries):
         self._trends: dict[str, Sequence[float]] = {}
         self._grids: OrderedDict[tuple[str, str, int], tuple[float, RankGrid]] = OrderedDict()
         self._feeds: tuple[Feed, ...] = ()
+        self._old_runs: dict[str, tuple[Cursor, KeyValues]] = {}
 
     # ------------------------------------------------------------ listing
 
@@ -109,6 +114,10 @@ class ClickHouseStore(StoreQueries):
         except EngineError as error:
             problem = self._link.problem or clean(str(error))
         moment = self._runs.engine_time
+        until = time.monotonic() + _OLD_RUNS_BUDGET_S
+        for run in runs.values():
+            if run.run_id not in self._old_runs and time.monotonic() < until:
+                self._complete(run)
         cards = [run.card(moment) for run in runs.values() if not run.is_deleted]
         place = str(self._link.address)
         problem = self._runs.problem or problem
@@ -134,8 +143,31 @@ class ClickHouseStore(StoreQueries):
     def card(self, key: str) -> RunCard:
         """Return one run's card, based on the records read so far."""
         run = self._find(key)
+        self._complete(run)
         log = self._logs.get((run.run_id, 0))
         return run.card(self._runs.engine_time, newest=log.newest() if log is not None else None)
+
+    def _complete(self, run: EngineRun) -> None:
+        """Read configuration and evaluations of a run whose manifest does not have them, if it is short."""
+        if run.is_deleted or (run.manifest is not None and run.manifest.config is not None):
+            return
+        cursor, values = self._old_runs.get(run.run_id, (Cursor(), KeyValues()))
+        source = EngineSource(self._link, self._commits, self._kept, run.run_id, 0)
+        with suppress(EngineError, OSError):
+            while cursor.offset < _OLD_RUN_BYTES:
+                block = source.read_block(cursor, max_bytes=_OLD_RUN_BYTES)
+                if block.replaced:
+                    values = KeyValues()
+                values.take(records_in(block.data))
+                if block.cursor.offset == cursor.offset:
+                    break
+                cursor = block.cursor
+            if cursor.offset >= _OLD_RUN_BYTES:
+                values.forget_best(values.evaluations)
+        if len(self._old_runs) >= _MAX_OLD_RUNS:
+            self._old_runs.clear()
+        self._old_runs[run.run_id] = (cursor, values)
+        run.take_key_values(values)
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:  # noqa: ARG002 - the node takes 40
         """Return the rough shape of each run's loss, as its node saw it last."""

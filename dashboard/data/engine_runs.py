@@ -23,6 +23,7 @@ from dashboard.data.run_listing import (
 from dashboard.data.run_store import RunCard, RunQuery
 from toolkit.fleet.engine import EngineError, chunks, quote
 from toolkit.runfolder.end_record import ended_by
+from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
 from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest
 from toolkit.runfolder.reader import BadLine, end_in, parse_line
@@ -87,6 +88,8 @@ class EngineRun:
     labels_version: int = 0
     labels_problem: str | None = None
     is_deleted: bool = False
+    key_values: KeyValues | None = None
+    """From the records, if the manifest has no configuration."""
     _card: tuple[Status, RunCard] | None = None
     """The card with this status: a list of many thousands is asked for every few seconds."""
 
@@ -119,6 +122,7 @@ class EngineRun:
             problem=self.problem or self.labels_problem,
             log_time=self.ends.last_time if self.ends is not None else None,
             log_ends=self.ends,
+            key_values=self.key_values,
         )
         if self.manifest is None:
             return replace(card_without_manifest(found), place=self.place, path=None)
@@ -127,6 +131,10 @@ class EngineRun:
         if newest is None:
             self._card = (status, card)
         return card
+
+    def take_key_values(self, found: KeyValues) -> None:
+        """Take configuration and evaluations that were read from the records."""
+        self.key_values, self._card = found, None
 
     def _status(self, engine_time: float) -> Status:
         if self.status.name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
@@ -373,8 +381,10 @@ class EngineRuns:
             problem=problem,
         )
         latest = manifest.latest if manifest is not None else None
+        known = self._runs.get(run_id)
+        if known is not None:
+            run.key_values = known.key_values
         if manifest is None:
-            known = self._runs.get(run_id)
             if known is not None:
                 run.ends, run.ends_at = known.ends, known.ends_at
             if time.monotonic() - run.ends_at > _ENDS_EVERY_S:

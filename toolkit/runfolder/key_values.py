@@ -298,23 +298,23 @@ def key_values_in(log: Path) -> KeyValues:
     try:
         size = os.fstat(descriptor).st_size
         if size <= _WHOLE_BYTES:
-            found.take(_records_in(pread(descriptor, size, 0)))
+            found.take(records_in(pread(descriptor, size, 0)))
             return found
-        head = _records_in(pread(descriptor, _HEAD_BYTES, 0))
+        head = records_in(pread(descriptor, _HEAD_BYTES, 0))
         tail = pread(descriptor, _TAIL_BYTES, size - _TAIL_BYTES).partition(b"\n")[2]
     finally:
         os.close(descriptor)
     found.take(record for record in head if record.get("event") == START)
     found.take(_evaluation_records(log))
     before = set(found.evaluations)
-    found.take(record for record in _records_in(tail) if record.get("event") == STEP)
+    found.take(record for record in records_in(tail) if record.get("event") == STEP)
     found.forget_best(set(found.evaluations) - before)
     if size > _MOST_BYTES:
         found.forget_best(found.evaluations)
     return found
 
 
-def _records_in(data: bytes) -> list[Record]:
+def records_in(data: bytes) -> list[Record]:
     """Return the records in the complete lines of `data`."""
     lines = data[: data.rfind(b"\n") + 1].split(b"\n")
     records = (parse_line(0, line) for line in lines if line)
