@@ -7,12 +7,12 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from dashboard.data import trash
 from dashboard.data.column_cache import ColumnCache
 from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.formatting import clean
@@ -35,6 +35,7 @@ from dashboard.data.run_store import (
     UnknownRun,
 )
 from dashboard.data.store_queries import StoreQueries, evict
+from toolkit.runfolder import trash
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.inside import NotInside, read_inside
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
@@ -347,7 +348,8 @@ class LocalStore(StoreQueries):
         if card.live:
             raise Refused(f"the run is {card.status.name}: stop it first")
         number = next(i for i, root in enumerate(self.roots) if root == found.folder.parent)
-        token = trash.move_to_trash(self.roots[number], found.folder.name)
+        with _refusals():
+            token = trash.move_to_trash(self.roots[number], found.folder.name)
         with self._lock:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
             self._forget_analyses(key)
@@ -357,16 +359,17 @@ class LocalStore(StoreQueries):
 
     def trash(self) -> Sequence[Trashed]:
         """Return the deleted runs, newest first."""
-        found = [
-            Trashed(
-                token=f"{number}~{item.token}",
-                name=item.name,
-                deleted=item.deleted,
-                bytes_held=item.bytes_held,
-            )
-            for number, root in enumerate(self.roots)
-            for item in trash.list_trash(root)
-        ]
+        with _refusals():
+            found = [
+                Trashed(
+                    token=f"{number}~{item.token}",
+                    name=item.name,
+                    deleted=item.deleted,
+                    bytes_held=item.bytes_held,
+                )
+                for number, root in enumerate(self.roots)
+                for item in trash.list_trash(root)
+            ]
         return sorted(found, key=lambda item: item.deleted, reverse=True)
 
     def restore(self, token: str) -> str:
@@ -375,14 +378,16 @@ class LocalStore(StoreQueries):
         number, _, inner = token.partition("~")
         if not number.isdecimal() or int(number) >= len(self.roots):
             raise Refused("there is no such run in the trash")
-        name = trash.restore(self.roots[int(number)], inner)
+        with _refusals():
+            name = trash.restore(self.roots[int(number)], inner)
         self._rescan()
         return self._listings[int(number)].key_of(name)
 
     def empty_trash(self) -> int:
         """Permanently delete the runs in the trash."""
         self._require_write_access()
-        return sum(trash.empty_trash(root) for root in self.roots)
+        with _refusals():
+            return sum(trash.empty_trash(root) for root in self.roots)
 
     def state(self) -> StoreState:
         """Return the log directories."""
@@ -407,3 +412,12 @@ class LocalStore(StoreQueries):
     def _rescan(self) -> None:
         with self._lock:
             self._scan(again=True)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Refuse what the trash cannot do."""
+    try:
+        yield
+    except trash.TrashError as error:
+        raise Refused(str(error)) from error

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from toolkit.cli.main import main
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal import Journal
 from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.trash import list_trash
 from toolkit.telemetry import TelemetryLogger
 
 
@@ -114,6 +117,27 @@ def test_what_is_younger_is_left(logs, capsys):
     assert set(gc(capsys, logs, "--older-than", "2d", "--keep-cache")[1]) == {"unfinished import"}
     with pytest.raises(SystemExit):
         main(["gc", str(logs), "--older-than", "soon"])
+
+
+def test_the_best_runs_are_kept_and_the_others_go_to_the_trash(tmp_path, capsys):
+    for name, losses in {"a": [3.0, 0.5], "b": [0.1, 0.2], "c": [0.9], "diverged": [math.nan]}.items():
+        write_run(tmp_path, name, losses)
+    write_run(tmp_path, "no-loss", [])
+    write_table(tmp_path / "other_tool" / "metrics.csv", [9.0])
+
+    def worse(*options):
+        found, _ = gc(capsys, tmp_path, "--keep-cache", "--keep-best", *options)
+        return [(item["kind"], Path(item["path"]).name) for item in found["found"]]
+
+    kind = "run that is not among the best"
+    assert worse("2", "--dry-run") == [(kind, "c"), (kind, "diverged")]
+    assert worse("1", "--largest") == [(kind, "a"), (kind, "b"), (kind, "diverged")]
+    assert worse("9") == worse("1", "--by", "unknown") == []
+    assert worse("2", "--yes") == [(kind, "c"), (kind, "diverged")]
+    assert {run.name for run in list_trash(tmp_path)} == {"c", "diverged"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"a", "b", "no-loss", "other_tool"}
+    with pytest.raises(SystemExit):
+        main(["gc", str(tmp_path), "--keep-best", "0"])
 
 
 def test_a_run_that_is_written_now_is_left_alone(tmp_path, capsys):

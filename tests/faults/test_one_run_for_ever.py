@@ -7,7 +7,6 @@ import struct
 
 import pytest
 
-from dashboard.data.trash import empty_trash, move_to_trash
 from tests.faults.children import repair
 from tests.faults.crash_checks import assert_steps, whole_run
 from tests.records import read_records, with_event
@@ -15,6 +14,7 @@ from tests.waiting import wait_until
 from toolkit.runfolder.journal import head_of, pending_lines, shared_memory_folders
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.repair import journals_of
+from toolkit.runfolder.trash import empty_trash, move_to_trash
 
 SHM = shared_memory_folders()
 pytestmark = pytest.mark.skipif(not SHM, reason="there is no shared memory that a journal could lie in")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -13,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.run_filter import value_of
 from toolkit.cli.run_list import our_run, run_folders
 from toolkit.runfolder.journal import AbandonedJournal, hold_abandoned, journals_in, shared_memory_folders
-from toolkit.runfolder.layout import METRICS_JSONL, TRASH
+from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.portable import is_ours
 from toolkit.runfolder.repair import HALF_DONE, discard_journals, is_being_written, journals_of, rank_files
 from toolkit.runfolder.status import RUNNING, STALLED
+from toolkit.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
 
 TRASHED: Final = "trash"
 JOURNAL: Final = "journal"
@@ -26,13 +29,12 @@ HALF_WRITTEN: Final = "half-written file"
 IMPORT: Final = "unfinished import"
 CACHE: Final = "cache"
 EMPTY_RUN: Final = "run without a step"
+WORSE_RUN: Final = "run that is not among the best"
 
 CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
 """The dashboard's own variable; empty for no cache."""
 _CACHE_NAME: Final = "ai-toolkit-telemetry"
 _CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
-_TOKEN: Final = re.compile(r"(going-)?(?P<ms>[0-9]{1,15})-[0-9a-f]{8}", re.ASCII)
-_GOING: Final = "going-"
 _IMPORTING: Final = ".importing-"
 _IMPORT_IS_OLD_S: Final = 86_400.0
 _MOST_ENTRIES: Final = 100_000
@@ -60,8 +62,24 @@ class Leftover:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Which runs of a folder of runs are kept."""
+
+    count: int
+    by: str = "loss"
+    """A metric, or something else that `telemetry ls --sort` takes."""
+    is_largest: bool = False
+    """Whether the largest value is the best one, not the smallest."""
+
+
 def leftovers(
-    places: Sequence[Path], *, orphans: bool, empty_runs: bool, environ: Mapping[str, str] | None = None
+    places: Sequence[Path],
+    *,
+    orphans: bool,
+    empty_runs: bool,
+    best: Best | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Leftover]:
     """Yield what can be deleted below `places`, folders of runs, and of this user. Nothing is changed."""
     for place in places:
@@ -71,40 +89,26 @@ def leftovers(
             yield from _half_written(folder)
             if empty_runs:
                 yield from _empty_run(folder)
+        if best is not None:
+            yield from _worse_runs(place, best)
     yield from _journals(orphans=orphans)
     yield from _cache(os.environ if environ is None else environ)
 
 
 def _trash_of(place: Path) -> Iterator[Leftover]:
-    trash = place / TRASH
-    for name in _names(trash, folders=True):
-        match = _TOKEN.fullmatch(name)
-        if match is not None:
-            path = trash / name
-            runs = _names(path, folders=True)
-            yield Leftover(
-                kind=TRASHED,
-                path=path,
-                bytes=_size(path),
-                changed=int(match["ms"]) / 1000,
-                why=f"{runs[0] if runs else 'a run'}, which was deleted on the page",
-                delete=lambda path=path: _delete_trashed(path),  # type: ignore[misc]
-            )
-
-
-def _delete_trashed(path: Path) -> None:
-    if not path.name.startswith(_GOING):
-        # Renamed first, so that the page cannot restore a run that is half gone.
-        going = path.with_name(_GOING + path.name)
-        os.rename(path, going)
-        path = going
-    for name in _names(path, folders=True):
-        discard_journals(path / name)
-    shutil.rmtree(path)
     try:
-        os.rmdir(path.parent)
-    except OSError:
-        pass
+        runs = list_trash(place, partial=True)
+    except TrashError:
+        return
+    for run in runs:
+        yield Leftover(
+            kind=TRASHED,
+            path=run.path,
+            bytes=_size(run.path),
+            changed=run.deleted,
+            why=f"{run.name or 'a run'}, which was deleted on the page",
+            delete=lambda run=run: delete_permanently(run),  # type: ignore[misc]
+        )
 
 
 def _unfinished_imports(place: Path) -> Iterator[Leftover]:
@@ -157,6 +161,44 @@ def _delete_run(folder: Path) -> None:
         raise OSError(f"{folder} is being written now")
     discard_journals(folder)
     shutil.rmtree(folder)
+
+
+def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
+    """Yield the ended runs of a folder that are not among the best; those without the value are left alone."""
+    now = time.time()
+    ranked = []
+    for folder in run_folders(place):
+        run = our_run(folder)
+        value = value_of(run, best.by, now)
+        if isinstance(value, (int, float)) and run.problem is None and not _is_live(folder):
+            ranked.append((_rank(float(value), best), value, run))
+    ranked.sort(key=lambda entry: (entry[0], entry[2].name))
+    for at, (_, value, run) in enumerate(ranked[best.count :]):
+        yield Leftover(
+            kind=WORSE_RUN,
+            path=run.path,
+            bytes=_size(run.path),
+            changed=run.last_sign or _changed(run.path),
+            why=f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g}); goes to the trash",
+            delete=lambda folder=run.path: _move_to_trash(folder),  # type: ignore[misc]
+        )
+
+
+def _rank(value: float, best: Best) -> float:
+    """Return a number that is smaller for a better value; NaN is the worst."""
+    if math.isnan(value):
+        return math.inf
+    return -value if best.is_largest else value
+
+
+def _move_to_trash(folder: Path) -> None:
+    if _is_live(folder):
+        raise OSError(f"{folder} is being written now")
+    place = Path(os.path.abspath(folder))
+    try:
+        move_to_trash(place.parent, place.name)
+    except TrashError as error:
+        raise OSError(str(error)) from error
 
 
 def _is_live(folder: Path) -> bool:

@@ -145,7 +145,7 @@ def test_a_live_run_is_not_deleted(logs):
 
 
 def test_emptying_the_trash_is_asked_for_once_more(logs):
-    from dashboard.data.trash import list_trash, move_to_trash
+    from toolkit.runfolder.trash import list_trash, move_to_trash
 
     write_run(logs, "r")
     move_to_trash(logs, "r")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.leftovers import CACHE, TRASHED, Leftover, leftovers
+from toolkit.cli.leftovers import CACHE, TRASHED, WORSE_RUN, Best, Leftover, leftovers
 from toolkit.cli.terminal import (
     Cell,
     Column,
@@ -23,7 +23,8 @@ from toolkit.cli.terminal import (
 
 JSON_FORM: Final = """\
 an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of everything found) and `failed`. Each of \
-`found` has `kind` (`trash`, `journal`, `half-written file`, `unfinished import`, `cache` or `run without a step`), \
+`found` has `kind` (`trash`, `journal`, `half-written file`, `unfinished import`, `cache`, \
+`run without a step` or `run that is not among the best`), \
 `path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
 
 _AGE: Final = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?)(?P<unit>s|min|h|d|w)")
@@ -39,9 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"folders of runs (default: {LOGS})",
     )
-    parser.add_argument(
+    really = parser.add_mutually_exclusive_group()
+    really.add_argument(
         "--yes", action="store_true", help="delete what is listed; without it nothing changes"
     )
+    really.add_argument("--dry-run", action="store_true", help="only list it, as without --yes")
     parser.add_argument(
         "--older-than",
         metavar="AGE",
@@ -56,6 +59,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also runs that ended without a step, and are not in the trash",
     )
     parser.add_argument(
+        "--keep-best",
+        metavar="N",
+        type=_count,
+        help="also runs that ended and are not among the N best of their folder; they go to the trash",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="NAME",
+        default="loss",
+        help="what --keep-best compares: the last value of this metric, the smallest is the best (default: loss)",
+    )
+    parser.add_argument("--largest", action="store_true", help="with --keep-best: the largest is the best")
+    parser.add_argument(
         "--orphans",
         action="store_true",
         help="also records in memory of killed runs whose folder is gone; they cannot be recovered afterwards",
@@ -63,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
     parser.epilog = (
         "It never touches runs that are written now, records of a run that is there, or files of other tools. "
+        "--keep-best leaves runs without the value alone. "
         "Exit code: 0; 1 if something could not be deleted; 2 if a PATH is not a folder."
     )
 
@@ -74,9 +91,10 @@ def run(args: argparse.Namespace) -> int:
         if not place.is_dir():
             return refuse(f"{place} is not a folder")
     now = time.time()
+    best = None if args.keep_best is None else Best(args.keep_best, args.by, args.largest)
     found = [
         left
-        for left in leftovers(places, orphans=args.orphans, empty_runs=args.empty_runs)
+        for left in leftovers(places, orphans=args.orphans, empty_runs=args.empty_runs, best=best)
         if now - left.changed >= args.older_than and not (args.keep_cache and left.kind == CACHE)
     ]
     failed = _delete(found) if args.yes else []
@@ -128,12 +146,21 @@ def _print(found: list[Leftover], now: float, *, is_deleted: bool) -> None:
         rows,
     )
     total = size_text(sum(left.bytes for left in found))
+    moved = sum(left.kind == WORSE_RUN for left in found)
     if is_deleted:
-        print(f"deleted: {total}")
+        print(f"deleted: {size_text(sum(left.bytes for left in found if left.kind != WORSE_RUN))}")
+        if moved:
+            print(f"moved to the trash: {moved:,} {'run' if moved == 1 else 'runs'}")
         return
     print(f"{total} in all. Nothing was deleted; add --yes to delete it.")
     if any(left.kind == TRASHED for left in found):
         print(printable("A run in the trash can be restored on the Runs page until then."))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, 1 or more")
+    return int(text)
 
 
 def _age(text: str) -> float:

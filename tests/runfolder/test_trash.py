@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data import trash
-from dashboard.data.run_store import Refused
 from tests.runfolder.plain_data import any_text, tries
+from toolkit.runfolder import trash
+from toolkit.runfolder.trash import TrashError
 
 
 def make_run(root, name, files=None):
@@ -84,7 +84,7 @@ def test_only_a_folder_that_is_there_is_moved(tmp_path, name):
     make_run(root, ".hidden")
     make_run(tmp_path, "outside")
 
-    with pytest.raises(Refused, match="there is no run folder"):
+    with pytest.raises(TrashError, match="there is no run folder"):
         trash.move_to_trash(root, name)
     assert (root / "r" / "metrics.jsonl").exists()
     assert (tmp_path / "outside" / "metrics.jsonl").exists()
@@ -98,7 +98,7 @@ def test_no_token_but_a_real_one_is_taken(tmp_path_factory, text):
     trash.move_to_trash(root, "r")
 
     for token in (text, f"../{text}", f"../.trash/{text}", "going-1-00000000"):
-        with pytest.raises(Refused, match="no longer in the trash"):
+        with pytest.raises(TrashError, match="no longer in the trash"):
             trash.restore(root, token)
 
 
@@ -109,9 +109,9 @@ def test_links_and_files_are_no_runs(tmp_path):
     (root / "link").symlink_to(tmp_path / "outside")
     (root / "file").write_text("x")
 
-    with pytest.raises(Refused, match="symbolic link"):
+    with pytest.raises(TrashError, match="symbolic link"):
         trash.move_to_trash(root, "link")
-    with pytest.raises(Refused, match="is a file"):
+    with pytest.raises(TrashError, match="is a file"):
         trash.move_to_trash(root, "file")
     assert not (root / ".trash").exists()
 
@@ -122,9 +122,9 @@ def test_a_trash_that_is_a_link_is_not_used(tmp_path):
     make_run(tmp_path / "elsewhere" / "1000-00000000", "victim")
     (root / ".trash").symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(Refused, match="not a regular folder"):
+    with pytest.raises(TrashError, match="not a regular folder"):
         trash.move_to_trash(root, "r")
-    with pytest.raises(Refused, match="no longer in the trash"):
+    with pytest.raises(TrashError, match="no longer in the trash"):
         trash.restore(root, "1000-00000000")
     assert trash.list_trash(root) == []
     assert trash.empty_trash(root) == 0
@@ -149,7 +149,7 @@ def test_a_run_is_restored_once(tmp_path):
     token = trash.move_to_trash(tmp_path, "r")
     trash.restore(tmp_path, token)
 
-    with pytest.raises(Refused, match="no longer in the trash"):
+    with pytest.raises(TrashError, match="no longer in the trash"):
         trash.restore(tmp_path, token)
 
 
@@ -167,7 +167,7 @@ def test_a_move_that_fails_leaves_the_run_where_it_is(tmp_path, monkeypatch):
     make_run(tmp_path, "r")
     monkeypatch.setattr(os, "rename", _other_file_system)
 
-    with pytest.raises(Refused, match="r cannot be moved to the trash: Invalid cross-device link"):
+    with pytest.raises(TrashError, match="r cannot be moved to the trash: Invalid cross-device link"):
         trash.move_to_trash(tmp_path, "r")
     assert (tmp_path / "r" / "metrics.jsonl").exists()
     assert os.listdir(tmp_path / ".trash") == []
@@ -178,7 +178,7 @@ def test_a_restore_that_fails_leaves_the_run_in_the_trash(tmp_path, monkeypatch)
     token = trash.move_to_trash(tmp_path, "r")
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", _other_file_system)
-        with pytest.raises(Refused, match="r cannot be restored"):
+        with pytest.raises(TrashError, match="r cannot be restored"):
             trash.restore(tmp_path, token)
 
     assert not (tmp_path / "r").exists()
@@ -212,13 +212,24 @@ def test_emptying_says_what_could_not_be_deleted_and_no_half_run_comes_back(tmp_
     token = trash.move_to_trash(tmp_path, "r")
     with monkeypatch.context() as patch:
         patch.setattr(trash.shutil, "rmtree", _other_file_system)
-        with pytest.raises(Refused, match="0 deleted runs were removed, 1 could not be"):
+        with pytest.raises(TrashError, match="0 deleted runs were removed, 1 could not be"):
             trash.empty_trash(tmp_path)
 
     assert trash.list_trash(tmp_path) == []
-    with pytest.raises(Refused):
+    with pytest.raises(TrashError):
         trash.restore(tmp_path, token)
     assert trash.empty_trash(tmp_path) == 1
+
+
+def test_one_run_is_deleted_permanently_and_the_others_stay(tmp_path):
+    for name in ("r", "s"):
+        make_run(tmp_path, name)
+        trash.move_to_trash(tmp_path, name)
+    for name in ("r", "s"):
+        (run,) = (run for run in trash.list_trash(tmp_path) if run.name == name)
+        trash.delete_permanently(run)
+        assert name not in [run.name for run in trash.list_trash(tmp_path)]
+    assert not (tmp_path / ".trash").exists()
 
 
 def test_without_a_trash_there_is_nothing_to_do(tmp_path):

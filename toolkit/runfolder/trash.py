@@ -9,11 +9,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from dashboard.data.run_store import Refused, Trashed
 from toolkit.runfolder.layout import PRIVATE, TRASH, claim_folder
 from toolkit.runfolder.repair import discard_journals
 from toolkit.runfolder.safefile import replace_file
@@ -22,13 +22,36 @@ MAX_ENTRIES_MEASURED = 2_000
 """Files and folders of one run that count for its size; more are not counted."""
 
 
+class TrashError(Exception):
+    """Something that cannot be done; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrashedRun:
+    """A deleted run."""
+
+    token: str
+    name: str
+    """Of its folder; empty if that is already gone."""
+    deleted: float
+    path: Path
+    """Its place in the trash, with the run's folder in it."""
+    is_partial: bool = False
+    """Whether deleting it permanently has begun, so that it cannot be restored."""
+
+    @property
+    def bytes_held(self) -> int:
+        """How many bytes it holds, of the first `MAX_ENTRIES_MEASURED` files."""
+        return _measure(self.path / self.name)
+
+
 def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> str:
     """Move the run folder `folder_name` of the log directory `root` to the trash and return the token that restores it.
 
     The move is one rename: the run is in its place or in the trash, never in part. Nothing is deleted.
 
     Raises:
-        Refused: there is no such folder, it is a link, or it cannot be moved.
+        TrashError: there is no such folder, it is a link, or it cannot be moved.
     """
     _require_run_folder(root, folder_name)
     token = f"{int((time.time() if now is None else now) * 1000)}-{os.urandom(4).hex()}"
@@ -42,7 +65,7 @@ def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> 
             os.rmdir(place)
             raise
     except OSError as error:
-        raise Refused(f"{folder_name} cannot be moved to the trash: {error.strerror}") from error
+        raise TrashError(f"{folder_name} cannot be moved to the trash: {error.strerror}") from error
     # For people with a file manager; nothing here reads it.
     note = {
         "name": folder_name,
@@ -54,21 +77,27 @@ def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> 
     return token
 
 
-def list_trash(root: Path) -> list[Trashed]:
-    """Return the deleted runs of the log directory `root`, newest first.
-
-    `bytes_held` is a lower bound for a run of more than `MAX_ENTRIES_MEASURED` files.
+def list_trash(root: Path, *, partial: bool = False) -> list[TrashedRun]:
+    """Return the deleted runs of the log directory `root`, newest first; with `partial`, half deleted ones too.
 
     Raises:
-        Refused: the trash cannot be read.
+        TrashError: the trash cannot be read.
     """
     found = []
-    for token in _places(root, _TOKEN):
-        name = _run_in(root / TRASH / token)
-        if name is not None:
-            deleted = int(token.split("-", maxsplit=1)[0]) / 1000
-            held = _measure(root / TRASH / token / name)
-            found.append(Trashed(token=token, name=name, deleted=deleted, bytes_held=held))
+    for place in _places(root, _ANY if partial else _TOKEN):
+        path = root / TRASH / place
+        name = _run_in(path)
+        if name is not None or partial:
+            token = place.removeprefix(_GOING)
+            found.append(
+                TrashedRun(
+                    token=token,
+                    name=name or "",
+                    deleted=int(token.split("-", maxsplit=1)[0]) / 1000,
+                    path=path,
+                    is_partial=place != token,
+                )
+            )
     return sorted(found, key=lambda run: (run.deleted, run.token), reverse=True)
 
 
@@ -78,16 +107,16 @@ def restore(root: Path, token: str) -> str:
     That is its old name, or if that is taken, the next free one: name-2, name-3, …
 
     Raises:
-        Refused: it is no longer in the trash, or cannot be moved.
+        TrashError: it is no longer in the trash, or cannot be moved.
     """
     place = next((root / TRASH / known for known in _places(root, _TOKEN) if known == token), None)
     name = None if place is None else _run_in(place)
     if place is None or name is None:
-        raise Refused("this run is no longer in the trash; it was restored or permanently deleted")
+        raise TrashError("this run is no longer in the trash; it was restored or permanently deleted")
     try:
         folder = _rename_to_free_name(place / name, root, name)
     except OSError as error:
-        raise Refused(f"{name} cannot be restored: {error.strerror or error}") from error
+        raise TrashError(f"{name} cannot be restored: {error.strerror or error}") from error
     with suppress(OSError):
         (place / _NOTE).unlink(missing_ok=True)
         os.rmdir(place)
@@ -100,38 +129,60 @@ def empty_trash(root: Path) -> int:
     Follows no links, and deletes only what `move_to_trash` put there.
 
     Raises:
-        Refused: some could not be deleted; the others are gone.
+        TrashError: some could not be deleted; the others are gone.
     """
-    for token in _places(root, _TOKEN):
-        # Renamed first, so that `restore` cannot restore a partly deleted run.
+    for run in list_trash(root, partial=True):
         with suppress(OSError):
-            os.rename(root / TRASH / token, root / TRASH / (_GOING + token))
+            _begin_to_delete(run)
     gone, problems = 0, []
-    for place in _places(root, _BEING_DELETED):
-        name = _run_in(root / TRASH / place)
-        has_run = name is not None
-        if name is not None:
-            # A killed run's journal in shared memory would otherwise stay forever.
-            discard_journals(root / TRASH / place / name)
+    going = [run for run in list_trash(root, partial=True) if run.is_partial]
+    for run in going:
         try:
-            shutil.rmtree(root / TRASH / place)
+            _finish_deleting(run.path)
         except OSError as error:
             problems.append(error.strerror or str(error))
         else:
-            gone += has_run
-    left = len(problems) + len(list(_places(root, _TOKEN)))
+            gone += bool(run.name)
+    left = len(problems) + len(_places(root, _TOKEN))
     if left:
         why = problems[0] if problems else "they cannot be renamed"
-        raise Refused(f"{gone} deleted runs were removed, {left} could not be: {why}")
+        raise TrashError(f"{gone} deleted runs were removed, {left} could not be: {why}")
     with suppress(OSError):
         os.rmdir(root / TRASH)
     return gone
 
 
+def delete_permanently(run: TrashedRun) -> None:
+    """Delete one run in the trash permanently, and the trash itself if it is empty then.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    _finish_deleting(_begin_to_delete(run))
+    with suppress(OSError):
+        os.rmdir(run.path.parent)
+
+
 _NOTE = "deleted.json"
 _GOING = "going-"
 _TOKEN = re.compile(r"[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
-_BEING_DELETED = re.compile(r"going-[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
+_ANY = re.compile(rf"({_GOING})?{_TOKEN.pattern}", re.ASCII)
+
+
+def _begin_to_delete(run: TrashedRun) -> Path:
+    """Rename it, so that `restore` cannot restore a run that is partly deleted."""
+    going = run.path.with_name(_GOING + run.token)
+    if not run.is_partial:
+        os.rename(run.path, going)
+    return going
+
+
+def _finish_deleting(path: Path) -> None:
+    name = _run_in(path)
+    if name is not None:
+        # A killed run's journal in shared memory would otherwise stay forever.
+        discard_journals(path / name)
+    shutil.rmtree(path)
 
 
 def _require_run_folder(root: Path, name: str) -> None:
@@ -140,20 +191,22 @@ def _require_run_folder(root: Path, name: str) -> None:
         with os.scandir(root) as entries:
             entry = next((entry for entry in entries if entry.name == name), None)
             if entry is None or name.startswith("."):
-                raise Refused(f"there is no run folder {name!r} in {root}")
+                raise TrashError(f"there is no run folder {name!r} in {root}")
             if entry.is_symlink():
-                raise Refused(f"{name} is a symbolic link, not a run's own folder; remove the link by hand")
+                raise TrashError(
+                    f"{name} is a symbolic link, not a run's own folder; remove the link by hand"
+                )
             if not entry.is_dir(follow_symlinks=False):
-                raise Refused(f"{name} is a file, not a run's folder")
+                raise TrashError(f"{name} is a file, not a run's folder")
     except OSError as error:
-        raise Refused(f"{root} cannot be read: {error.strerror}") from error
+        raise TrashError(f"{root} cannot be read: {error.strerror}") from error
 
 
 def _make_trash(root: Path) -> None:
     with suppress(FileExistsError):
         os.mkdir(root / TRASH, PRIVATE.folder)
     if not _is_own_folder(root / TRASH):
-        raise Refused(f"{root / TRASH} is not a regular folder; move it away to delete runs")
+        raise TrashError(f"{root / TRASH} is not a regular folder; move it away to delete runs")
 
 
 def _places(root: Path, pattern: re.Pattern[str]) -> list[str]:
@@ -167,7 +220,7 @@ def _places(root: Path, pattern: re.Pattern[str]) -> list[str]:
                 if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
     except OSError as error:
-        raise Refused(f"the trash of {root} cannot be read: {error.strerror}") from error
+        raise TrashError(f"the trash of {root} cannot be read: {error.strerror}") from error
 
 
 def _run_in(place: Path) -> str | None:
