@@ -14,7 +14,7 @@ from dashboard.data.foreign_runs import ForeignRun, ForeignRuns
 from dashboard.data.formatting import clean
 from dashboard.data.local_store import LocalStore
 from dashboard.data.record_source import RecordSource
-from dashboard.data.run_listing import now
+from dashboard.data.run_listing import FoundRun, card_of, now
 from dashboard.data.run_store import (
     Health,
     RankGrid,
@@ -49,7 +49,7 @@ class AnyFormatStore(LocalStore):
     ) -> None:
         """Show the runs below `roots`; names and notes of other tools' runs are saved in `labels_dir`."""
         super().__init__(roots, cache_dir=cache_dir, read_only=read_only, read_only_reason=read_only_reason)
-        self._foreign = ForeignRuns(self.roots, labels_dir)
+        self._foreign = ForeignRuns(self.roots, labels_dir, self._own_cards)
         self._foreign_logs: dict[tuple[str, int], ForeignLog] = {}
 
     # ------------------------------------------------------------ listing
@@ -66,6 +66,20 @@ class AnyFormatStore(LocalStore):
             if run.hidden_at is None and run.key not in taken and ours.isdisjoint(run.folders)
         ]
         return cards, notes
+
+    def _own_cards(self) -> Sequence[RunCard]:
+        """Return the cards of our own runs, newest first."""
+        with self._lock:
+            runs = [*self._runs.values()]
+        cards = [card_of(found, now()) for found in runs]
+        return sorted(cards, key=lambda card: card.created or 0.0, reverse=True)
+
+    def _card(
+        self, found: FoundRun, moment: float, *, newest: tuple[float, int | None] | None = None
+    ) -> RunCard:
+        card = super()._card(found, moment, newest=newest)
+        also = self._foreign.also_logged(found.key)
+        return replace(card, also_logged_by=also) if also else card
 
     def _other(self, key: str) -> ForeignRun | None:
         """Return the run of another tool with this key."""

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from dashboard.data.run_store import NO_END, STILL_LOOKING, Refused, RunCard
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.importers.detect import LIMIT_S, find_sources
+from toolkit.importers.record_file import source_of_folder
 from toolkit.importers.source import NO_STEP, SYSTEM, Batch, Column, RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
@@ -58,6 +59,9 @@ _MAX_PAIRS: Final = 512
 _ENOUGH_PAIRS: Final = 20
 """Equal losses at equal steps with which two tools logged the same training."""
 _MAX_ALIKE: Final = 10
+_OURS_BYTES: Final = 1024**2
+_OURS_S: Final = 1.0
+"""For reading the first losses of our own runs, each time; the others follow."""
 _SINGLE: Final = struct.Struct("<f")
 _LARGEST_SINGLE: Final = 3e38
 _HIDDEN: Final = "hidden_at"
@@ -251,11 +255,49 @@ class ForeignRun:
         return replace(status, why=clean(status.why)), sign
 
 
+class OwnRun:
+    """A run folder of ours, with its first losses, to see whether another tool logged the same training."""
+
+    title: Final = "telemetry"
+
+    def __init__(self, key: str, folder: Path) -> None:
+        self.key = key
+        self.folder = folder
+        self.glance = Glance()
+        self.also_logged_by: tuple[str, ...] = ()
+        self._reading = source_of_folder(folder)
+        self._cursor: bytes | None = None
+
+    def look(self, guard: Guard) -> None:
+        """Read the first losses, or what was added to them."""
+        if len(self.glance.pairs) >= _MAX_PAIRS:
+            return
+        batch = guard.call(
+            "reading the first losses", lambda: self._reading.read(self._cursor, max_bytes=_OURS_BYTES)
+        )
+        if batch is not None:
+            if batch.replaced:
+                self.glance = Glance()
+            self.glance.take(batch)
+            self._cursor = batch.cursor
+
+    def may_be(self, run: ForeignRun, first: float | None, last: float | None) -> bool:
+        """Return whether the other run may have logged the same training, by its time."""
+        span = Glance()
+        span.first_time, span.last_time = first, last
+        return bool(run.glance.pairs) and span.shares_time_with(run.glance)
+
+
 class ForeignRuns:
     """The runs of other tools below some folders. Thread-safe; it reads in a thread of its own."""
 
-    def __init__(self, roots: Sequence[Path], labels_dir: Path | None) -> None:
+    def __init__(
+        self, roots: Sequence[Path], labels_dir: Path | None, ours: Callable[[], Sequence[RunCard]] = tuple
+    ) -> None:
+        """Look below `roots`; `ours` returns the cards of our own runs, newest first."""
         self._roots = roots
+        self._ours = ours
+        self._own: dict[str, OwnRun] = {}
         self.labels_dir = labels_dir
         self._guard = Guard()
         self._lock = threading.Lock()
@@ -317,9 +359,31 @@ class ForeignRuns:
             is_quiet = not (time.time() - sign < _QUIET_S)
             if time.monotonic() - run.read_at > (_QUIET_EVERY_S if is_quiet else 0.0):
                 run.look(self._guard)
-        _find_same(runs.values())
+        self._look_at_ours(runs.values())
+        _find_same([*runs.values(), *self._own.values()])
         self._scan_s = time.monotonic() - began
         self._scanned_at = time.monotonic()
+
+    def _look_at_ours(self, runs: Collection[ForeignRun]) -> None:
+        """Read the first losses of our own runs that another tool may have logged too."""
+        until = time.monotonic() + _OURS_S
+        own: dict[str, OwnRun] = {}
+        for card in self._ours() if runs else ():
+            run = self._own.get(card.key)
+            if card.path is None or card.loss is None:
+                continue
+            if run is None or run.folder != card.path:
+                run = OwnRun(card.key, card.path)
+            if any(run.may_be(other, card.created, card.last_sign) for other in runs):
+                own[card.key] = run
+                if time.monotonic() < until:
+                    run.look(self._guard)
+        self._own = own
+
+    def also_logged(self, key: str) -> tuple[str, ...]:
+        """Return which other tools logged the same training as our own run with this key."""
+        run = self._own.get(key)
+        return run.also_logged_by if run is not None else ()
 
     def _add(self, runs: dict[str, ForeignRun], source: RunSource) -> None:
         key = f"{source.info.format}~{source.info.source_id[:12]}"
@@ -375,9 +439,9 @@ class ForeignRuns:
         self.label(run, replace(run.labels, other=rest))
 
 
-def _find_same(runs: Collection[ForeignRun]) -> None:
+def _find_same(runs: Collection[ForeignRun | OwnRun]) -> None:
     """Note on each run which other tools logged the same training."""
-    with_pair: dict[int, list[ForeignRun]] = {}
+    with_pair: dict[int, list[ForeignRun | OwnRun]] = {}
     for run in runs:
         for pair in run.glance.pairs:
             with_pair.setdefault(pair, []).append(run)

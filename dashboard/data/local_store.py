@@ -99,7 +99,7 @@ class LocalStore(StoreQueries):
         with self._lock:
             self._scan()
             moment = now()
-            cards = [card_of(found, moment) for found in self._runs.values()]
+            cards = [self._card(found, moment) for found in self._runs.values()]
             problems, read_ms = self._problems, self._scan_ms
             truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
         others, notes = self._others(moment)
@@ -161,7 +161,12 @@ class LocalStore(StoreQueries):
         """Return one run's card, based on the records read so far."""
         found = self._find(key)
         log = self._logs.get((key, 0))
-        return card_of(found, now(), newest=log.newest() if log is not None else None)
+        return self._card(found, now(), newest=log.newest() if log is not None else None)
+
+    def _card(
+        self, found: FoundRun, moment: float, *, newest: tuple[float, int | None] | None = None
+    ) -> RunCard:
+        return card_of(found, moment, newest=newest)
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
         """Return losses sampled along each run's log; runs that take too long follow in a later call."""
