@@ -7,41 +7,23 @@ import json
 import pytest
 
 from tests.importers import samples
+from tests.importers.agreement import compared
 from tests.lengths import in_make_faults
 from toolkit.cli.main import main
 
-BETTER = {
-    # Their names are in the write-ahead log of runs.swanlab, where the reader of the expected file did not look.
-    "swanlab/local_2025": ("run-20250606_205134-a3b1799d",),
-}
-
-
-def show(capsys, *arguments):
-    capsys.readouterr()
-    code = main(["show", *map(str, arguments), "--json"])
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return json.loads(printed.out, parse_constant=pytest.fail)
-
-
-def shown(capsys, root, name):
-    folder = root / name
-    if not name.startswith("text_logs/"):
-        return show(capsys, folder)
-    runs = []
-    for run in samples.expected(root, name)["runs"]:
-        (found,) = show(capsys, folder / run["file"], "--format", "text")["runs"]
-        found["pieces"][0]["path"] = run["file"]
-        runs.append(found)
-    return {"runs": runs}
-
 
 def compare(capsys, root, name):
+    def telemetry(*arguments):
+        capsys.readouterr()
+        code = main([*map(str, arguments)])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        assert arguments[-1] != "--json" or json.loads(printed.out, parse_constant=pytest.fail)
+        return printed.out
+
     before = samples.fingerprint(root / name)
-    found = shown(capsys, root, name)
+    wrong, equal = compared(root, name, telemetry)
     assert samples.fingerprint(root / name) == before
-    wrong, equal = samples.differences(name.split("/")[0], samples.expected(root, name), found)
-    wrong = [text for text in wrong if not any(part in text for part in BETTER.get(name, ()))]
     assert wrong == []
     return equal
 

@@ -23,6 +23,7 @@ from tests.dashboard.views.pages import (
 )
 from tests.importers import samples
 from tests.lengths import in_make_faults
+from toolkit.importers.detect import find_sources
 
 SOME = (
     "tensorboard/tensorboardx_2_6_everything/run_b",
@@ -126,8 +127,7 @@ def test_no_page_changes_a_foreign_folder(logs):
             shutil.copytree(folder, logs / folder.name)
     before = samples.fingerprint(logs)
 
-    shown = open_page("runs")
-    keys = list(shown.session_state["_runs_shown"])
+    keys = keys_below(logs)
     assert len(keys) >= 25
     for key in keys:
         for page in OF_A_RUN:
@@ -136,3 +136,40 @@ def test_no_page_changes_a_foreign_folder(logs):
         assert is_well(open_page(page, keys[0], runs=",".join(keys[:4])))
 
     assert samples.fingerprint(logs) == before
+
+
+@in_make_faults
+@pytest.mark.skipif(
+    not samples.OTHERS.is_dir(), reason="needs ../shared/foreign, logs from public repositories"
+)
+def test_no_page_changes_a_public_sample(logs, record_property):
+    pages = 0
+    for name in samples.names(samples.OTHERS):
+        place = logs / name
+        # With its times; the samples may be read-only.
+        shutil.copytree(samples.OTHERS / name, place, symlinks=True)
+        for path in (place, *place.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+    before = samples.fingerprint(logs)
+
+    for name in samples.names(samples.OTHERS):
+        for key in keys_below(logs, name)[:1]:
+            for page in OF_A_RUN:
+                assert is_well(open_page(page, key)), (page, name)
+                pages += 1
+    for page in EVERY_PAGE:
+        assert is_well(open_page(page))
+
+    assert samples.fingerprint(logs) == before
+    record_property("measured", f"{pages:,} pages of the samples, 0 files changed")
+
+
+def keys_below(logs, name="."):
+    """Return the keys of the runs below a folder."""
+    return [
+        f"{source.info.format}~{source.info.source_id[:12]}"
+        for source in find_sources(logs).runs
+        if not source.info.deleted
+        and source.info.pieces
+        and (logs / source.info.pieces[0].path).is_relative_to(logs / name)
+    ]
