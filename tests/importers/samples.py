@@ -95,6 +95,10 @@ def differences_of_aim_keys(content, points):
                 "first": _end_of(found[0]) if found else {},
                 "last": _end_of(found[-1]) if found else {},
             }
+            for part in ("first", "last"):
+                # Points of one step within a millisecond are one record of an export.
+                if ours[part] and abs(ours[part]["time"] - said[part]["time"]) < 0.001:
+                    ours[part]["time"] = said[part]["time"]
             problem = _difference({part: said[part] for part in ours}, ours)
             if problem:
                 wrong.append(f"{run['hash']} {name}: {problem}")
