@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import math
 import os
@@ -119,6 +120,25 @@ def test_parquet_keeps_nan_and_infinity(run, tmp_path, capsys):
     assert str([row["train_loss"] for row in wide if row["train_loss"] is not None][3:]) == "[nan, inf, -inf]"
 
 
+def test_pandas_reads_every_table(run, tmp_path, capsys):
+    pandas = pytest.importorskip("pandas")
+    readers = {"csv": pandas.read_csv}
+    if importlib.util.find_spec("pyarrow"):
+        readers["parquet"] = pandas.read_parquet
+    for kind, reader in readers.items():
+        export(capsys, run, kind, tmp_path / f"a.{kind}")
+        table = reader(tmp_path / f"a.{kind}")
+        rows = [
+            {
+                "metric": row.metric,
+                "step": None if row.step != row.step else row.step,
+                "value": str(row.value),
+            }
+            for row in table.itertuples()
+        ]
+        assert by_metric(rows) == points(""), kind
+
+
 def test_a_wide_table_has_one_row_a_record(run, tmp_path, capsys):
     export(capsys, run, "csv", tmp_path / "a.csv", "--wide", "--metrics", "*loss")
     rows = list(csv.DictReader((tmp_path / "a.csv").open(newline="")))
@@ -196,6 +216,28 @@ def test_wandb_reads_every_point(run, tmp_path, capsys):
     assert values == {name: [value for _, value in rows] for name, rows in points("eval/").items()}
     assert min(times) == 1_700_000_001.125
     assert b"a" * 34 not in b"".join(files_in(tmp_path / "out").values())
+    assert read_by_wandb(tmp_path / "out") == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
+
+
+def read_by_wandb(folder):
+    """Return the points that W&B's own reader finds."""
+    datastore = pytest.importorskip("wandb.sdk.internal.datastore")
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    (path,) = folder.rglob("*.wandb")
+    store = datastore.DataStore()
+    store.open_for_scan(str(path))
+    found = {}
+    while (data := store.scan_data()) is not None:
+        record = messages.Record()
+        record.ParseFromString(data)
+        row = {
+            item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
+        }
+        step = row.pop("global_step", None)
+        for name, value in row.items():
+            if not name.startswith("_"):
+                found.setdefault(name, []).append((step, str(float(value))))
+    return found
 
 
 _MLFLOW = """
