@@ -98,7 +98,11 @@ class AnyFormatStore(LocalStore):
         newest = log.newest() if log is not None else None
         if newest is None or newest[1] is None or newest[0] < (run.glance.last_time or 0.0):
             return card
-        return replace(card, step=newest[1])
+        moment, step = newest[0], newest[1]
+        # The last record may be of an earlier step, which was logged again.
+        return replace(
+            card, step=max(step, card.step or step), last_sign=max(moment, card.last_sign or moment)
+        )
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
         """Return losses along each run."""

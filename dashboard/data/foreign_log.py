@@ -53,6 +53,8 @@ _EVENTS: Final = {
     "table": "table",
     "alert": "alert",
 }
+_SIZED: Final = frozenset({"image", "table"})
+_SIZES: Final = frozenset({"width", "height", "size", "ncols", "nrows"})
 _NOWHERE: Final = 2**62
 _IMAGES: Final = "images/"
 
@@ -80,6 +82,7 @@ class ForeignLog(ColumnQueries):
         self._kept: list[Record] = []
         self._kept_bytes = 0
         self._images: list[BlobRef] = []
+        self._media: set[str] = set()
         self.passed_over: Counter[str] = Counter()
         self._problem: str | None = None
         self._replaced_at: float | None = None
@@ -127,12 +130,22 @@ class ForeignLog(ColumnQueries):
         self._bytes_read += batch.bytes_read
         for (_, reason), often in batch.passed_over.items():
             self.passed_over[reason] += often
-        columns = [column for column in batch.columns if len(column) and not column.repeated]
+        self._media.update(event.name for event in batch.events if event.kind in _SIZED)
+        columns = [
+            column
+            for column in batch.columns
+            if len(column) and not column.repeated and not self._is_size(column.metric)
+        ]
         parsed, row_kind = self._parsed(columns)
         parsed.events = [place for event in batch.events if (place := self._keep(event)) is not None]
         parsed.records += len(parsed.events)
         self._row_kind.append(row_kind)
         self._columns.add(parsed)
+
+    def _is_size(self, metric: str) -> bool:
+        """Return whether a metric is the width of an image or the like, which W&B logs beside the image itself."""
+        name, _, part = metric.rpartition(".")
+        return part in _SIZES and name in self._media
 
     def _parsed(self, columns: Sequence[Column]) -> tuple[Parsed, npt.NDArray[np.int8]]:
         """Return the points as rows: one for each step, session and kind, as our own records are."""
@@ -259,7 +272,7 @@ class ForeignLog(ColumnQueries):
             reasons = ", ".join(
                 f"{often:,} {clean(reason)}" for reason, often in self.passed_over.most_common(5)
             )
-            notes.append(f"{total:,} values passed over: {reasons}")
+            notes.append(f"{total:,} {'value' if total == 1 else 'values'} passed over: {reasons}")
         more = f"; and {len(notes) - 4} more, on the Config & notes page" if len(notes) > 4 else ""
         return "; ".join(notes[:4]) + more if notes else None
 

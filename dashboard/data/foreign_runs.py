@@ -100,7 +100,8 @@ class Glance:
             if column.session + 1 > self.sessions:
                 # A later session counts, even if it begins again at an earlier step.
                 self.sessions, self.step = column.session + 1, None
-            step = column.steps[-1]
+            # Not the last one: a step may be logged again later.
+            step = max(column.steps)
             if step != NO_STEP and column.session + 1 == self.sessions:
                 self.step = step if self.step is None else max(step, self.step)
             prefix = prefixes[column.piece] if column.piece < len(prefixes) else ""
@@ -239,19 +240,22 @@ class ForeignRun:
 
     def _status(self, now: float, source: RunSource) -> tuple[Status, float | None]:
         found = source.status(now)
-        sign = found.last_sign if not math.isnan(found.last_sign) else self.glance.last_time
-        when = f"last sign {ago(now - sign)}" if sign is not None else "no time was logged"
+        written = None if math.isnan(found.last_sign) else found.last_sign
+        # A copy of a log has new file times, so the times in it count.
+        sign = self.glance.last_time if self.glance.last_time is not None else written
         if found.state in ("finished", "failed"):
             name = FINISHED if found.state == "finished" else FAILED
             status = Status(name=name, why=f"{self.title} recorded that it {name}", sure=True)
-        elif found.state == "live" and sign is not None and now - sign < _LIVE_S:
-            status = Status(name=RUNNING, why=f"its files still grow, {when}; by age", sure=False)
+        elif found.state == "live" and written is not None and now - written < _LIVE_S:
+            grew = f"its files still grow, last written {ago(now - written)}; by age"
+            status, sign = Status(name=RUNNING, why=grew, sure=False), max(written, sign or written)
         elif found.state == "running":
-            status = Status(name=NO_END, why=f"{self.title} says that it is running, {when}", sure=True)
-            if sign is not None and now - sign < _QUIET_S:
-                status = replace(status, name=RUNNING)
+            is_quiet = written is None or now - written >= _QUIET_S
+            status = Status(
+                name=NO_END if is_quiet else RUNNING, why=f"{self.title} says that it is running", sure=True
+            )
         else:
-            status = Status(name=NO_END, why=f"no end was written, {when}", sure=True)
+            status = Status(name=NO_END, why="no end was written", sure=True)
         return replace(status, why=clean(status.why)), sign
 
 

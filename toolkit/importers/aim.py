@@ -80,11 +80,9 @@ class Repository:
         if signature != self._signature:
             self._signature = signature
             self._runs, self.problem = {}, ""
-            if importlib.util.find_spec("aim") is None:
-                self.problem = "Aim repositories, which need aim"
-            elif signature[0] > _LARGEST:
+            if signature[0] > _LARGEST:
                 self.problem = "Aim repositories of more than 1 GB"
-            else:
+            elif importlib.util.find_spec("aim") is not None:
                 self._read()
         return self._runs.get(run, [])
 
