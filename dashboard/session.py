@@ -14,15 +14,22 @@ from dashboard.charts.packing import Window
 from dashboard.data.any_format_store import AnyFormatStore
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.local_store import LocalStore
-from dashboard.data.run_store import RunStore, XAxis
+from dashboard.data.run_store import RunStore, Smoothing, XAxis
 from dashboard.settings import DashboardSettings, EngineSettings, labels_dir
 from toolkit.fleet.address import address_of, read_password
 from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
-SMOOTHINGS: Final = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-DEFAULT_SMOOTHING: Final = 0.9
+SMOOTHINGS: Final[dict[str, Smoothing]] = {
+    "auto": "auto",
+    "off": 0.0,
+    "1%": 0.01,
+    "2%": 0.02,
+    "5%": 0.05,
+    "10%": 0.1,
+    "20%": 0.2,
+}
 _T = TypeVar("_T")
 
 _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Time": "time", "Epoch": "epoch"}
@@ -247,18 +254,25 @@ def pick_one(label: str, options: Sequence[_T], *, default: _T, key: str, **more
     return default if chosen is None else chosen
 
 
-def smoothing_picker() -> float:
+def smoothing_picker() -> Smoothing:
     """Show the smoothing picker, and return its value."""
-    chosen = st.select_slider(
-        "Smoothing",
-        SMOOTHINGS,
-        value=DEFAULT_SMOOTHING,
-        key="ema",
-        bind="query-params",
-        format_func=lambda weight: "off" if weight == 0 else f"{weight:g}",
-        help="Debiased exponential moving average over every logged point; the raw curve stays visible behind it.",
-    )
-    return float(chosen)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
+        st.markdown(
+            "Smoothing",
+            width="content",
+            help="A centred average over this part of the visible range, without lag. The logged curve stays visible "
+            "behind it. Evaluations, learning rates, schedules, counters and constants are never smoothed; auto "
+            "leaves curves of fewer than 200 points alone.",
+        )
+        chosen = st.selectbox(
+            "Smoothing",
+            tuple(SMOOTHINGS),
+            key="smooth",
+            bind="query-params",
+            label_visibility="collapsed",
+            width=100,
+        )
+    return SMOOTHINGS.get(str(chosen), "auto")
 
 
 def toggle(label: str, key: Literal["log", "clip"], help_text: str) -> bool:

@@ -21,9 +21,16 @@ _MAX_LABELS: Final = 10
 _LABEL_DISTANCE: Final = 0.1
 """Labels closer than this fraction of the width would overlap."""
 _NOISE: Final = 1e-9
-_ROOM_AROUND: Final = 0.1
+_RAW_OPACITY: Final = 0.2
+"""Of the logged curve behind its smoothed one."""
+_MAX_STRETCHES: Final = 40
+_ROOM_AROUND: Final = 0.2
 _TONES_WORST_FIRST: Final = {"critical": 0, "warning": 1}
 _AXIS_TITLES: Final = {"step": "step", "time": "", "elapsed": "time", "epoch": "epoch"}
+
+
+_DIGITS: Final = ".4~g"
+_EXACT_DIGITS: Final = ".6~g"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +48,8 @@ class Curve:
     """Minimum and maximum of the steps between two records, drawn as an area."""
     raw: bool = True
     """Whether the raw curve is drawn behind the smoothed one."""
-    digits: str = ".4~g"
+    digits: str = _DIGITS
+    """The number format of values that are not logged ones; a logged value has six digits unless this is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +140,7 @@ def chart_label(title: str, series: Series) -> str:
 
 
 def _joined(segments: Iterable[CurveSegment], *, apart: bool = False) -> tuple[Floats, Floats]:
-    """Return the segments as one line; `apart` leaves a gap between sessions, for wall time."""
+    """Return the segments as one line; `apart` leaves a gap between them."""
     found = list(segments)
     if not found:
         return np.empty(0), np.empty(0)
@@ -147,10 +155,10 @@ def _joined(segments: Iterable[CurveSegment], *, apart: bool = False) -> tuple[F
 
 
 def _with_context(
-    inner: Iterable[CurveSegment], outer: Iterable[CurveSegment], style: ChartStyle
+    inner: Iterable[CurveSegment], outer: Iterable[CurveSegment], style: ChartStyle, *, apart: bool
 ) -> tuple[Floats, Floats]:
-    x, y = _joined(inner, apart=style.axis == "time")
-    around_x, around_y = _joined(outer, apart=style.axis == "time")
+    x, y = _joined(inner, apart=apart)
+    around_x, around_y = _joined(outer, apart=apart)
     if style.window is None or not len(around_x):
         return x, y
     if not len(x):
@@ -166,28 +174,59 @@ def _lines(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
     series, around = curve.series, curve.around
     smooth = bool(series.smooth)
     traces = []
-    x, y = _with_context(series.segments, around.segments if around else (), style)
-    # A single point makes no line, and a few are easier to see with dots.
-    dots = series.total <= 40
+    # Wall time passes between two sessions, steps do not.
+    apart = style.axis == "time"
+    x, y = _with_context(series.segments, around.segments if around else (), style, apart=apart)
     if curve.raw or not smooth:
-        traces.append(
-            _trace(
-                x,
-                y,
-                curve,
-                style,
-                name=f"{curve.label} (as logged)" if smooth else curve.label,
-                opacity=0.3 if smooth else 1.0,
-                width=1.0 if smooth else 1.6,
-                dash="solid" if smooth else curve.dash,
-                dots=dots,
-                legend=not smooth,
-            )
+        raw = _trace(
+            x,
+            y,
+            curve,
+            style,
+            name=f"{curve.label} (as logged)" if smooth else curve.label,
+            opacity=_RAW_OPACITY if smooth else 1.0,
+            width=1.0 if smooth else 1.6,
+            dash="solid" if smooth else curve.dash,
+            # A single point makes no line, and a few are easier to see with dots.
+            dots=series.total <= 40,
+            legend=not smooth,
         )
+        if smooth:
+            _, smoothed = _with_context(
+                _smoothed(series.segments), _smoothed(around.segments if around else ()), style, apart=apart
+            )
+            unit = html_text(style.unit and " " + style.unit)
+            raw["customdata"] = packed(smoothed)
+            raw["hovertemplate"] = (
+                f"logged %{{y:{_logged_digits(curve)}}}{unit} · smoothed %{{customdata:{curve.digits}}}{unit}"
+                f"<extra>{html_text(curve.label)}</extra>"
+            )
+            raw["legendgroup"] = html_text(curve.label)
+        traces.append(raw)
     if smooth:
-        x, y = _with_context(series.smooth, around.smooth if around else (), style)
-        traces.append(_trace(x, y, curve, style, name=curve.label, width=2.0, dash=curve.dash, legend=True))
+        x, y = _with_context(series.smooth, around.smooth if around else (), style, apart=True)
+        line = _trace(x, y, curve, style, name=curve.label, width=2.0, dash=curve.dash, legend=True)
+        if curve.raw:
+            # The raw curve says both values, and only where one was logged.
+            line["hoverinfo"] = "skip"
+            del line["hovertemplate"]
+            line["legendgroup"] = html_text(curve.label)
+        else:
+            line["hovertemplate"] = f"smoothed {line['hovertemplate']}"
+        traces.append(line)
     return traces
+
+
+def _logged_digits(curve: Curve) -> str:
+    """Return the number format of a logged value: with as many digits as are exact."""
+    return _EXACT_DIGITS if curve.digits == _DIGITS else curve.digits
+
+
+def _smoothed(segments: Iterable[CurveSegment]) -> list[CurveSegment]:
+    return [
+        replace(segment, y=np.full(len(segment.x), np.nan) if segment.smoothed is None else segment.smoothed)
+        for segment in segments
+    ]
 
 
 def _superseded(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
@@ -243,7 +282,7 @@ def _trace(
         "y": packed(shown),
         "name": html_text(name),
         "line": {"color": color, "width": width, "dash": dash},
-        "hovertemplate": f"%{{y:{curve.digits}}}{html_text(style.unit and ' ' + style.unit)}",
+        "hovertemplate": f"%{{y:{_logged_digits(curve)}}}{html_text(style.unit and ' ' + style.unit)}",
         "showlegend": legend,
     }
     if dots:
@@ -310,6 +349,49 @@ def _non_finite(curves: Sequence[Curve], style: ChartStyle) -> list[dict[str, An
                 }
             )
     return traces
+
+
+def _stretches(
+    curves: Sequence[Curve], style: ChartStyle, edges: Sequence[float]
+) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield band and label of the longest stretches without a number."""
+    found = [(curve, stretch) for curve in curves for stretch in curve.series.stretches]
+    found = sorted(found, key=lambda one: -one[1].count)[:_MAX_STRETCHES]
+    start, end = style.window or (min(edges, default=0.0), max(edges, default=0.0))
+    labelled_from = math.inf
+    for curve, stretch in sorted(found, key=lambda one: -one[1].first_x):
+        first, last = x_values(np.asarray([stretch.first_x, stretch.last_x]), style.axis).tolist()
+        shape = {
+            "type": "rect",
+            "layer": "below",
+            "x0": first,
+            "x1": last,
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "fillcolor": color("critical", 0.12),
+            "line": {"width": 1, "color": color("critical", 0.5)},
+        }
+        text = ", ".join(f"{count:,} {kind}" for kind, count in stretch.kinds.items())
+        if len(curves) > 1:
+            text = f"{curve.label}: {text}"
+        on_the_right = stretch.first_x > (start + end) / 2
+        if labelled_from - stretch.first_x < _LABEL_DISTANCE * abs(end - start):
+            text = ""
+        else:
+            labelled_from = stretch.first_x
+        yield (
+            shape,
+            _annotation(
+                text,
+                "critical",
+                yref="paper",
+                y=1,
+                yanchor="top",
+                x=last if on_the_right else first,
+                xanchor="right" if on_the_right else "left",
+            ),
+        )
 
 
 # ---------------------------------------------------------------- layout
@@ -431,6 +513,9 @@ def _layout(
         yaxis["range"] = _log_range(curves, low, high) if style.log_y else [low, high]
     shapes, annotations = _marks(style, edges)
     shapes = [*_bands(style), *shapes]
+    for shape, annotation in _stretches(curves, style, edges):
+        shapes.append(shape)
+        annotations.append(annotation)
     for level in style.levels:
         shape, annotation = _level(level, style)
         shapes.append(shape)

@@ -11,7 +11,8 @@ import numpy as np
 from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.packing import packed
 from dashboard.charts.palette import series_color
-from dashboard.data.run_store import Floats, Series
+from dashboard.data.run_store import Floats, Series, Smoothing
+from dashboard.data.smoothing import FINEST
 
 _POINTS: Final = 400
 
@@ -29,10 +30,19 @@ class GroupCurve:
     """How many runs have reached each x."""
 
 
-def mean_and_spread(series: Sequence[Series]) -> GroupCurve:
-    """Return mean and spread over `series`; each counts from its first to its last x.
+def group_smoothing(smoothing: Smoothing) -> Smoothing:
+    """Return the smoothing to read the runs of a group with.
 
-    Values between two logged points are interpolated. NaN and infinity are left out.
+    What is drawn of a long run are extremes, whose mean would jump: the least is the mean of one pixel or two.
+    """
+    return FINEST if smoothing == 0 else smoothing
+
+
+def mean_and_spread(series: Sequence[Series]) -> GroupCurve:
+    """Return mean and spread over `series`, read with `group_smoothing`; each counts from its first to its last x.
+
+    Values between two points are interpolated. NaN and infinity are left out. A run that is not smoothed counts with
+    its logged values.
     """
     curves = [_curve(one) for one in series]
     curves = [(x, y) for x, y in curves if len(x)]
@@ -61,10 +71,11 @@ def mean_and_spread(series: Sequence[Series]) -> GroupCurve:
 
 
 def _curve(series: Series) -> tuple[Floats, Floats]:
-    if not series.segments:
+    segments = series.smooth or series.segments
+    if not segments:
         return np.empty(0), np.empty(0)
-    x = np.concatenate([segment.x for segment in series.segments])
-    y = np.concatenate([segment.y for segment in series.segments])
+    x = np.concatenate([segment.x for segment in segments])
+    y = np.concatenate([segment.y for segment in segments])
     known = np.isfinite(x) & np.isfinite(y)
     x, y = x[known], y[known]
     order = np.argsort(x, kind="stable")

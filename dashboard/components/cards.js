@@ -5,20 +5,27 @@ function sparkline(values, color) {
   svg.setAttribute("viewBox", "0 0 100 30");
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
-  const low = Math.min(...values), high = Math.max(...values), span = high - low;
-  const points = values.map((value, i) => {
+  const known = values.filter((value) => value !== null);
+  const low = Math.min(...known), high = Math.max(...known), span = high - low;
+  const flat = span <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
+  // Straight lines between the points, and none where nothing was logged.
+  const lines = [[]];
+  values.forEach((value, i) => {
+    if (value === null) { lines.push([]); return; }
     const x = (i / (values.length - 1)) * 100;
-    const y = span > 0 ? 28 - ((value - low) / span) * 26 : 15;
-    return `${x.toFixed(2)},${y.toFixed(2)}`;
+    const y = flat ? 15 : 28 - ((value - low) / span) * 26;
+    lines[lines.length - 1].push(`${x.toFixed(2)},${y.toFixed(2)}`);
   });
-  const line = document.createElementNS(space, "polyline");
-  line.setAttribute("points", points.join(" "));
-  line.setAttribute("fill", "none");
-  line.setAttribute("stroke", color);
-  line.setAttribute("stroke-width", "2");
-  line.setAttribute("vector-effect", "non-scaling-stroke");
-  line.setAttribute("stroke-linejoin", "round");
-  svg.appendChild(line);
+  for (const points of lines.filter((one) => one.length > 1)) {
+    const line = document.createElementNS(space, "polyline");
+    line.setAttribute("points", points.join(" "));
+    line.setAttribute("fill", "none");
+    line.setAttribute("stroke", color);
+    line.setAttribute("stroke-width", "2");
+    line.setAttribute("vector-effect", "non-scaling-stroke");
+    line.setAttribute("stroke-linejoin", "round");
+    svg.appendChild(line);
+  }
   return svg;
 }
 

@@ -33,7 +33,8 @@ class Card:
 
     label: str
     value: str
-    spark: Sequence[float] = ()
+    spark: Sequence[float | None] = ()
+    """Its curve in a few points; None is a gap."""
     delta: str | None = None
     about: str | None = None
     tone: Literal["good", "critical", "muted"] = "muted"

@@ -17,7 +17,7 @@ from dashboard.components.frame import RunPage
 from dashboard.data.alerts import Alert, findings_of
 from dashboard.data.formatting import count, md
 from dashboard.data.remedies import knob_changes_text
-from dashboard.data.run_store import Series, XAxis
+from dashboard.data.run_store import Series, Smoothing, XAxis
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _BUCKETS_AROUND = 120
@@ -41,7 +41,7 @@ class ChartOptions:
     """The values of the switches above the charts."""
 
     axis: XAxis = "step"
-    smoothing: float = 0.0
+    smoothing: Smoothing = 0.0
     log_y: bool = False
     clip: bool = False
     marks: tuple[ChartMark, ...] = field(default_factory=tuple)
@@ -66,8 +66,7 @@ def chart_switches() -> ChartOptions:
             "clip",
             "Zoom to the middle 98 % of the points. Values outside are marked at the edge; hover to see them.",
         )
-        with st.container(width=230):
-            smoothing = session.smoothing_picker()
+        smoothing = session.smoothing_picker()
         # Always shown: a zoom in a chart does not redraw this row.
         st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
     return ChartOptions(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip)
@@ -94,8 +93,7 @@ def curve_panel(
     window = options.window
     curves = []
     for number, (metric, label) in enumerate(metrics):
-        # Validation losses are few and each one matters: only the first curve is smoothed.
-        smoothing = options.smoothing if smooth and number == 0 else 0.0
+        smoothing = options.smoothing if smooth else 0.0
         series = page.store.series(
             page.key, metric, axis=options.axis, window=window, buckets=buckets, smoothing=smoothing
         )

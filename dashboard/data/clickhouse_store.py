@@ -33,6 +33,7 @@ from dashboard.data.run_store import (
     RunMeta,
     RunQuery,
     Series,
+    Smoothing,
     StoreState,
     StoreUnavailable,
     Trashed,
@@ -247,7 +248,7 @@ class ClickHouseStore(StoreQueries):
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: float = 0.0,
+        smoothing: Smoothing = 0.0,
     ) -> Mapping[str, Series]:
         """Return one metric of several runs, asked for together; keys of no run are left out."""
         logs = []

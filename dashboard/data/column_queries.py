@@ -11,10 +11,11 @@ import numpy.typing as npt
 from dashboard.data.line_parser import parse_event
 from dashboard.data.record_source import Place, RecordSource
 from dashboard.data.run_columns import RunColumns
-from dashboard.data.run_store import Floats, MetricInfo, Series, SessionStart, XAxis
+from dashboard.data.run_store import Floats, MetricInfo, Series, SessionStart, Smoothing, XAxis
 from dashboard.data.series import SeriesBuilder
 from dashboard.data.span_reader import SpanReader
 from dashboard.data.spans import SpanTable
+from dashboard.data.thinning import bucket_size
 from toolkit.runfolder.records import Record
 
 
@@ -62,7 +63,7 @@ class ColumnQueries:
             return found
 
     def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: float
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return one metric as a curve."""
         with self._lock:
@@ -114,18 +115,20 @@ class ColumnQueries:
             return values[max(0, split - count) : split].copy(), values[split : split + count].copy()
 
     def means(self, name: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` parts of a metric, without NaN and infinity."""
+        """Return the mean of each of at most `buckets` parts of a metric, NaN for a part without a number.
+
+        The parts start at multiples of a power of two, so that appending points rarely changes an older one.
+        """
         with self._lock:
             metric = self._columns.metrics.get(name)
             if metric is None:
                 return np.empty(0)
             values = metric.values.values
-            if metric.non_finite:
-                values = values[np.isfinite(values)]
-            if len(values) <= buckets:
-                return values.copy()
-            edges = np.linspace(0, len(values), buckets + 1).astype(np.int64)
-            return np.asarray(np.add.reduceat(values, edges[:-1]) / np.diff(edges))
+            finite = np.isfinite(values)
+            starts = np.arange(0, len(values), bucket_size(len(values), buckets))
+            sums = np.add.reduceat(np.where(finite, values, 0.0) if metric.non_finite else values, starts)
+            with np.errstate(invalid="ignore"):
+                return np.asarray(sums / np.add.reduceat(finite.astype(np.float64), starts))
 
     def table(self, names: Sequence[str] | None) -> dict[str, Floats]:
         """Return metrics as columns of one length, NaN for missing values, with step, time and session."""

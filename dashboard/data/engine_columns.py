@@ -18,7 +18,7 @@ from dashboard.data.engine_source import EngineSource, Taken
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.line_parser import Parsed
 from dashboard.data.run_columns import MetricColumn, RunColumns
-from dashboard.data.run_store import Floats, Health, MetricInfo, Series, XAxis
+from dashboard.data.run_store import Floats, Health, MetricInfo, Series, Smoothing, XAxis
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
 from toolkit.runfolder.reader import BadLine, parse_line
@@ -427,7 +427,7 @@ class EngineLog(ColumnQueries):
     # ------------------------------------------------------------ queries that need metrics
 
     def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: float
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return one metric as a curve."""
         self._need([name])

@@ -21,7 +21,7 @@ from dashboard.data.line_parser import Parsed
 from dashboard.data.record_source import Place
 from dashboard.data.reverse_lines import LinesBefore
 from dashboard.data.run_columns import RunColumns
-from dashboard.data.run_store import Floats, Health, Series, XAxis
+from dashboard.data.run_store import Floats, Health, Series, Smoothing, XAxis
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.importers.source import (
@@ -325,7 +325,7 @@ class ForeignLog(ColumnQueries):
             return max(alike, key=lambda other: len(metrics[other].values), default=name)
 
     def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: float
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return one metric as a curve."""
         return super().series(self.named(name), axis, window, buckets, smoothing)

@@ -27,6 +27,10 @@ from toolkit.timing.ledger import Ledger
 Floats = npt.NDArray[np.float64]
 XAxis = Literal["step", "time", "elapsed", "epoch"]
 """The x axis of a chart: step, wall time, seconds since the start, or epoch."""
+Smoothing = float | Literal["auto"]
+"""Half the width of a centred average as a fraction of the visible x range; 0 for none.
+
+"auto" chooses the width, and does not smooth short curves."""
 SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
 """How a list of runs is sorted; `run_search.sort_cards` defines each order."""
 
@@ -289,12 +293,29 @@ class NonFiniteRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NonFiniteStretch:
+    """Two or more consecutive points of which none is a number."""
+
+    first_x: float
+    last_x: float
+    kinds: Mapping[str, int]
+    """How many of them are NaN, Infinity and -Infinity."""
+
+    @property
+    def count(self) -> int:
+        """How many points it has."""
+        return sum(self.kinds.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
     """The part of a curve from one session."""
 
     x: Floats
     y: Floats
     session: int
+    smoothed: Floats | None = None
+    """The smoothed value at each x, NaN where there is none; None if the curve is not smoothed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +329,10 @@ class Series:
     superseded: tuple[CurveSegment, ...] = ()
     """Points of earlier sessions after the step from which a later one resumed."""
     smooth: tuple[CurveSegment, ...] = ()
+    """The smoothed curve, in one piece between two breaks: a new session, or values that are not numbers."""
     non_finite: tuple[NonFiniteRun, ...] = ()
+    stretches: tuple[NonFiniteStretch, ...] = ()
+    """The longest stretches without a number."""
     drawn: int = 0
     total: int = 0
     """Points inside the window; `drawn` of them are in the segments."""
@@ -492,13 +516,13 @@ class RunStore(Protocol):
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: float = 0.0,
+        smoothing: Smoothing = 0.0,
         rank: int = 0,
     ) -> Series:
         """Return one metric, downsampled to first, minimum, maximum and last of each bucket and all non-finite points.
 
-        `smoothing` is the weight of a debiased exponential moving average over all points, 0 for none. A metric that
-        the run has not logged is an empty series.
+        The smoothed curve is made from all points, whatever is drawn of them. Evaluations, learning rates, schedules,
+        counters and constants are never smoothed. A metric that the run has not logged is an empty series.
         """
 
     def series_of(
@@ -509,7 +533,7 @@ class RunStore(Protocol):
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: float = 0.0,
+        smoothing: Smoothing = 0.0,
     ) -> Mapping[str, Series]:
         """Return what `series` returns for each of `keys`, in their order; keys of no run are left out."""
 
@@ -529,7 +553,7 @@ class RunStore(Protocol):
         """
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
-        """Return the means of about `buckets` equal parts of a metric's finite values, for a sparkline."""
+        """Return the means of at most `buckets` parts of a metric, for a sparkline; NaN for a part without a number."""
 
     def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
         """Return metrics as columns with a row for each record that has metrics, NaN where it lacks one.

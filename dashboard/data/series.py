@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
-from dashboard.data.growable_array import GrowableArray
 from dashboard.data.run_columns import MetricColumn, RunColumns, Segment
-from dashboard.data.run_store import CurveSegment, Floats, NonFiniteRun, Series, XAxis
+from dashboard.data.run_store import (
+    CurveSegment,
+    Floats,
+    NonFiniteRun,
+    NonFiniteStretch,
+    Series,
+    Smoothing,
+    XAxis,
+)
+from dashboard.data.smoothing import AUTO_WIDTH, FEWEST_POINTS, MAX_STRETCHES, may_be_smoothed, smooth
 from dashboard.data.thinning import Indices, bucket_size, runs_of, select
 
 _MAX_SELECTIONS: Final = 256
-_MAX_SMOOTHED: Final = 6
 _MAX_RUNS: Final = 1_000
+_MAX_STRETCHES: Final = 200
+_CELLS: Final = 400
+"""A smoothed curve has at most one point in each of so many parts of the visible range."""
+_MAX_SMOOTHED: Final = 64
+_BACKWARDS: Final = 1e-3
+"""A curve that goes back by more than this fraction of the visible range is not smoothed."""
 
 
 @dataclass(slots=True)
@@ -38,10 +50,27 @@ class _Selection:
 
 
 @dataclass(slots=True)
-class _Smoothed:
-    line_version: int
-    values: GrowableArray[np.float64]
-    carry: Carry
+class _Piece:
+    """The smoothed curve between two breaks, and the points it was made from."""
+
+    session: int
+    first: int
+    last: int
+    x: Floats
+    y: Floats
+
+    def inside(self, window: tuple[float, float] | None) -> _Piece:
+        """Return what is visible of it, and one point more on either side."""
+        if window is None:
+            return self
+        start, stop = np.searchsorted(self.x, (min(window), max(window))).tolist()
+        visible = slice(max(0, start - 1), stop + 1)
+        return replace(self, x=self.x[visible], y=self.y[visible])
+
+
+_SmoothKey = tuple[str, XAxis, tuple[float, float] | None, float]
+_SmoothState = tuple[int, tuple[tuple[int, int], ...]]
+"""Which points a smoothed curve was made from."""
 
 
 class SeriesBuilder:
@@ -49,19 +78,18 @@ class SeriesBuilder:
 
     def __init__(self, columns: RunColumns) -> None:
         self._columns = columns
-        self._selections: OrderedDict[tuple[str, str, int, int], _Selection] = OrderedDict()
-        self._smoothed: OrderedDict[tuple[str, float], _Smoothed] = OrderedDict()
+        self._selections: OrderedDict[tuple[str, int, int], _Selection] = OrderedDict()
+        self._smoothed: OrderedDict[_SmoothKey, tuple[_SmoothState, list[_Piece]]] = OrderedDict()
         self._epoch_blocks: tuple[int, Indices, Indices] | None = None
 
     def build(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: float
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return the curve of the metric `name`; an empty one if it does not exist."""
         metric = self._columns.metrics.get(name)
         if metric is None:
             return Series(metric=name, axis=axis, segments=())
         line, superseded = self._slices(metric)
-        averages = self._averages(name, metric, line, smoothing) if smoothing > 0 else None
         shown = line
         if window is not None:
             shown = list(self._inside(metric, line, axis, window))
@@ -69,11 +97,20 @@ class SeriesBuilder:
         total = sum(part.stop - part.start for part in shown)
         size = bucket_size(total, buckets)
         values = metric.values.values
+        pieces: list[_Piece] = []
+        width = smoothing
+        if width == "auto":
+            width = AUTO_WIDTH if total >= FEWEST_POINTS else 0.0
+        if width > 0:
+            pieces = self._smooth(name, metric, axis, line, window, width)
         segments, drawn = [], 0
         for part in shown:
-            chosen = self._select(name, "", values, part, size, keep=window is None)
+            chosen = self._select(name, values, part, size, keep=window is None)
             drawn += len(chosen)
-            segments.append(self._curve_segment(metric, axis, part, chosen, values))
+            segment = self._curve_segment(metric, axis, part, chosen, values)
+            if pieces:
+                segment = replace(segment, smoothed=_at(pieces, chosen, segment.x))
+            segments.append(segment)
         superseded_total = sum(part.stop - part.start for part in superseded)
         superseded_size = bucket_size(superseded_total, max(1, buckets // 3))
         superseded_segments = [
@@ -86,21 +123,6 @@ class SeriesBuilder:
             )
             for part in superseded
         ]
-        smoothed = []
-        if averages is not None:
-            positions = self._positions(line)
-            for part in shown:
-                offset = positions[id(part.segment)]
-                chosen = self._select_smooth(
-                    name,
-                    smoothing,
-                    averages,
-                    part,
-                    offset,
-                    bucket_size(total, max(1, buckets // 2)),
-                    keep=window is None,
-                )
-                smoothed.append(self._curve_segment(metric, axis, part, chosen, averages, shift=offset))
         finite = [segment.y[np.isfinite(segment.y)] for segment in segments]
         numbers = np.concatenate(finite) if finite else np.empty(0)
         return Series(
@@ -108,8 +130,13 @@ class SeriesBuilder:
             axis=axis,
             segments=tuple(segment for segment in segments if len(segment.x)),
             superseded=tuple(segment for segment in superseded_segments if len(segment.x)),
-            smooth=tuple(segment for segment in smoothed if len(segment.x)),
+            smooth=tuple(
+                CurveSegment(x=piece.x, y=piece.y, session=piece.session)
+                for piece in (piece.inside(window) for piece in pieces)
+                if len(piece.x)
+            ),
             non_finite=self._non_finite(metric, axis, [*shown, *superseded], window),
+            stretches=self._stretches(metric, axis, shown, window),
             drawn=drawn,
             total=total,
             low=float(numbers.min()) if len(numbers) else None,
@@ -135,19 +162,17 @@ class SeriesBuilder:
     ) -> Iterator[_Slice]:
         low, high = min(window), max(window)
         for part in parts:
-            x = self._x(metric, axis, part, np.arange(part.start, part.stop))
+            x = self._all_x(metric, axis, part)
             inside = np.flatnonzero((x >= low) & (x <= high))
             if len(inside):
                 # One more point on either side, so that the line reaches the edge.
                 first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
                 yield _Slice(part.segment, part.start + first, part.start + last + 1)
 
-    def _select(
-        self, name: str, what: str, values: Floats, part: _Slice, size: int, *, keep: bool
-    ) -> Indices:
+    def _select(self, name: str, values: Floats, part: _Slice, size: int, *, keep: bool) -> Indices:
         if not keep or size <= 4:
             return select(values[part.start : part.stop], part.start, size) + part.start
-        key = (name, what, part.start, size)
+        key = (name, part.start, size)
         known = self._selections.get(key)
         if known is None or known.settled > part.stop:
             known = _Selection(part.start, np.empty(0, dtype=np.int64))
@@ -162,43 +187,72 @@ class SeriesBuilder:
         rest = select(values[settled : part.stop], settled, size) + settled
         return np.concatenate((known.chosen, rest))
 
-    def _select_smooth(
-        self, name: str, past: float, averages: Floats, part: _Slice, offset: int, size: int, *, keep: bool
-    ) -> Indices:
-        shifted = _Slice(part.segment, part.start - offset, part.stop - offset)
-        what = f"~{past}~{self._columns.line_version}"
-        return self._select(name, what, averages, shifted, size, keep=keep) + offset
-
     # ------------------------------------------------------------ smoothing
 
-    @staticmethod
-    def _positions(line: list[_Slice]) -> dict[int, int]:
-        """Return, by segment, the difference between a point's index and its index among the points that count."""
-        positions, before = {}, 0
-        for part in line:
-            positions[id(part.segment)] = part.start - before
-            before += part.stop - part.start
-        return positions
-
-    def _averages(self, name: str, metric: MetricColumn, line: list[_Slice], past: float) -> Floats:
-        key = (name, past)
+    def _smooth(
+        self,
+        name: str,
+        metric: MetricColumn,
+        axis: XAxis,
+        line: list[_Slice],
+        window: tuple[float, float] | None,
+        width: float,
+    ) -> list[_Piece]:
+        """Return the smoothed curve, and nothing if this metric is drawn as it was logged."""
+        key = (name, axis, window, width)
+        until = (self._columns.line_version, tuple((part.start, part.stop) for part in line))
         known = self._smoothed.get(key)
-        total = sum(part.stop - part.start for part in line)
-        if known is None or known.line_version != self._columns.line_version or len(known.values) > total:
-            known = _Smoothed(self._columns.line_version, GrowableArray(np.empty(0)), Carry())
-        done, values, before = len(known.values), metric.values.values, 0
-        for part in line:
-            length = part.stop - part.start
-            begin = part.start + max(0, min(length, done - before))
-            if begin < part.stop:
-                averages, known.carry = smooth(values[begin : part.stop], past, known.carry)
-                known.values.append(averages)
-            before += length
+        if known is None or known[0] != until:
+            known = (until, self._smooth_all(name, metric, axis, line, window, width))
         self._smoothed[key] = known
         self._smoothed.move_to_end(key)
         while len(self._smoothed) > _MAX_SMOOTHED:
             self._smoothed.popitem(last=False)
-        return known.values.values
+        return known[1]
+
+    def _smooth_all(
+        self,
+        name: str,
+        metric: MetricColumn,
+        axis: XAxis,
+        line: list[_Slice],
+        window: tuple[float, float] | None,
+        width: float,
+    ) -> list[_Piece]:
+        values = metric.values.values
+        if not may_be_smoothed(name, metric.event, [values[part.start : part.stop] for part in line]):
+            return []
+        places = [self._all_x(metric, axis, part) for part in line]
+        low, high = (min(window), max(window)) if window is not None else _ends(places)
+        half_width, cell = width * (high - low), (high - low) / _CELLS
+        if not half_width > 0:
+            return []
+        pieces: list[_Piece] = []
+        for part, x in zip(line, places, strict=True):
+            y, start = values[part.start : part.stop], part.start
+            if window is not None:
+                # What is just outside the window counts towards the averages at its edges.
+                near = np.flatnonzero((x >= low - half_width) & (x <= high + half_width))
+                if not len(near):
+                    continue
+                start += int(near[0])
+                x, y = x[near[0] : near[-1] + 1], y[near[0] : near[-1] + 1]
+            numbers = np.isfinite(y)
+            if not np.isfinite(x[[0, -1]]).all():
+                numbers &= np.isfinite(x)
+            elif not (x[1:] >= x[:-1]).all():
+                forwards = np.maximum.accumulate(x)
+                # A clock that was set back a little does not matter.
+                if not (forwards - x).max() <= _BACKWARDS * (high - low):
+                    return []
+                x = forwards
+            stretches = [(0, len(x) - 1)] if numbers.all() else runs_of(numbers)
+            if len(pieces) + len(stretches) > MAX_STRETCHES:
+                return []
+            for first, last in stretches:
+                smooth_x, smooth_y = smooth(x[first : last + 1], y[first : last + 1], half_width, cell)
+                pieces.append(_Piece(part.segment.session, start + first, start + last, smooth_x, smooth_y))
+        return pieces
 
     # ------------------------------------------------------------ where they are drawn
 
@@ -209,12 +263,18 @@ class SeriesBuilder:
         part: _Slice,
         chosen: Indices,
         values: Floats,
-        *,
-        shift: int = 0,
     ) -> CurveSegment:
         return CurveSegment(
-            x=self._x(metric, axis, part, chosen), y=values[chosen - shift], session=part.segment.session
+            x=self._x(metric, axis, part, chosen), y=values[chosen], session=part.segment.session
         )
+
+    def _all_x(self, metric: MetricColumn, axis: XAxis, part: _Slice) -> Floats:
+        """Return the x of every point of `part`."""
+        rows = metric.rows.values[part.start : part.stop]
+        if axis == "step" and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+            # Logged in every record: no need to gather a million values.
+            return self._columns.step.values[rows[0] : rows[-1] + 1]
+        return self._x(metric, axis, part, np.arange(part.start, part.stop))
 
     def _x(self, metric: MetricColumn, axis: XAxis, part: _Slice, chosen: Indices) -> Floats:
         rows = metric.rows.values[chosen]
@@ -299,6 +359,48 @@ class SeriesBuilder:
                     )
         return _merged(sorted(found, key=lambda run: run.first_x))
 
+    def _stretches(
+        self, metric: MetricColumn, axis: XAxis, shown: list[_Slice], window: tuple[float, float] | None
+    ) -> tuple[NonFiniteStretch, ...]:
+        if not metric.non_finite:
+            return ()
+        found: list[NonFiniteStretch] = []
+        for part in shown:
+            values = metric.values.values[part.start : part.stop]
+            runs = [(first, last) for first, last in runs_of(~np.isfinite(values)) if last > first]
+            for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_STRETCHES]:
+                x = self._x(metric, axis, part, np.arange(first, last + 1) + part.start)
+                bad = values[first : last + 1]
+                if window is not None:
+                    inside = (x >= min(window)) & (x <= max(window))
+                    x, bad = x[inside], bad[inside]
+                counts = (
+                    ("NaN", int(np.isnan(bad).sum())),
+                    ("Infinity", int(np.isposinf(bad).sum())),
+                    ("-Infinity", int(np.isneginf(bad).sum())),
+                )
+                if len(x) > 1:
+                    kinds = {kind: count for kind, count in counts if count}
+                    found.append(NonFiniteStretch(first_x=float(x[0]), last_x=float(x[-1]), kinds=kinds))
+        longest = sorted(found, key=lambda stretch: -stretch.count)[:_MAX_STRETCHES]
+        return tuple(sorted(longest, key=lambda stretch: stretch.first_x))
+
+
+def _ends(places: list[Floats]) -> tuple[float, float]:
+    low = min((float(np.fmin.reduce(x)) for x in places), default=0.0)
+    high = max((float(np.fmax.reduce(x)) for x in places), default=0.0)
+    return low, high
+
+
+def _at(pieces: list[_Piece], chosen: Indices, x: Floats) -> Floats:
+    """Return the smoothed curve at the chosen points."""
+    found = np.full(len(chosen), np.nan)
+    for piece in pieces:
+        start, stop = np.searchsorted(chosen, (piece.first, piece.last + 1)).tolist()
+        if stop > start:
+            found[start:stop] = np.interp(x[start:stop], piece.x, piece.y)
+    return found
+
 
 def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:
     """Join neighbours of a kind if there are too many to tell apart; counts add up."""
@@ -320,35 +422,3 @@ def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:
             )
         runs = joined
     return tuple(runs)
-
-
-# ---------------------------------------------------------------- smoothing
-
-
-@dataclass(frozen=True, slots=True)
-class Carry:
-    """The state of the average: the weighted sum of the values, and the sum of the weights."""
-
-    total: float = 0.0
-    weight: float = 0.0
-
-
-def smooth(values: Floats, past: float, carry: Carry) -> tuple[Floats, Carry]:
-    """Return the debiased exponential moving average of `values`, and the state for the next call.
-
-    The weights are divided out, so the first points are not pulled towards zero. NaN and infinity are skipped.
-    Batches give the same result as one call.
-    """
-    if not len(values):
-        return values.copy(), carry
-    finite = np.isfinite(values)
-    clean = values if finite.all() else np.where(finite, values, np.nan)
-    means = pd.Series(clean).ewm(alpha=1.0 - past, adjust=True, ignore_na=True).mean().to_numpy()
-    seen = np.cumsum(finite)
-    faded = np.power(past, seen)
-    weights = (1.0 - faded) / (1.0 - past)
-    totals = np.where(seen > 0, np.nan_to_num(means), 0.0) * weights + faded * carry.total
-    all_weights = weights + faded * carry.weight
-    with np.errstate(invalid="ignore"):
-        averages = totals / all_weights
-    return averages, Carry(float(totals[-1]), float(all_weights[-1]))

@@ -28,6 +28,7 @@ from dashboard.data.run_store import (
     RunCard,
     Series,
     SessionStart,
+    Smoothing,
     TimeSpent,
     UnknownRun,
     XAxis,
@@ -125,7 +126,7 @@ class StoreQueries:
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: float = 0.0,
+        smoothing: Smoothing = 0.0,
         rank: int = 0,
     ) -> Series:
         """Return one metric as a curve that hides no extremes."""
@@ -143,7 +144,7 @@ class StoreQueries:
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: float = 0.0,
+        smoothing: Smoothing = 0.0,
     ) -> Mapping[str, Series]:
         """Return one metric of several runs; keys of no run are left out."""
         found = {}

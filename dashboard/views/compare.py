@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -13,7 +12,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.charts.curves import ChartStyle, Curve, chart_label, curve_figure
-from dashboard.charts.mean_and_spread import GroupCurve, group_figure, mean_and_spread
+from dashboard.charts.mean_and_spread import GroupCurve, group_figure, group_smoothing, mean_and_spread
 from dashboard.charts.palette import colors_of_runs
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
@@ -22,7 +21,7 @@ from dashboard.components.frame import GLYPHS
 from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.formatting import clean, count, md, short_number
-from dashboard.data.run_store import RunCard, RunStore, Series, UnknownRun, XAxis
+from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis
 from toolkit.runfolder.records import is_spread
 
 _MAX_RUNS: Final = 8
@@ -59,8 +58,7 @@ def main() -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         axis = _AXES[session.pick_axis("X axis", tuple(_AXES))]
         metric = _pick_metrics(store, keys, tag, runs.cards)
-        with st.container(width=230):
-            smoothing = session.smoothing_picker()
+        smoothing = session.smoothing_picker()
         log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
     live = any(cards[key].live for key in keys)
     seconds = session.refresh_seconds() if live else None
@@ -207,7 +205,7 @@ def _charts(
     cards: Mapping[str, RunCard],
     metric: str,
     axis: XAxis,
-    smoothing: float,
+    smoothing: Smoothing,
     log_y: bool,
 ) -> None:
     window = session.window()
@@ -228,7 +226,6 @@ def _charts(
                 label=cards[key].name,
                 number=number,
                 dash=dash,
-                raw=len(keys) <= 3,
             )
         )
     if not curves:
@@ -249,25 +246,19 @@ def _charts(
         on_view=lambda: follow_zoom(name, axis),
     )
     drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
-    hidden = (
-        ""
-        if len(keys) <= 3 or not smoothing
-        else " · only smoothed curves are drawn; turn smoothing off to see every value"
-    )
-    st.caption(f"{count(drawn)} of {count(total)} points drawn{hidden}")
+    st.caption(f"{count(drawn)} of {count(total)} points drawn")
 
 
 def _group(
-    store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, smoothing: float, log_y: bool
+    store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, smoothing: Smoothing, log_y: bool
 ) -> None:
     tagged = [card for card in cards if tag in card.tags]
     members = tagged[:_MAX_IN_GROUP]
     _read(store, [card.key for card in members])
-    # Smoothed values: the extremes of each bucket would make the mean jump.
     found = store.series_of(
-        [card.key for card in members], metric, buckets=400, smoothing=smoothing or 0.5
+        [card.key for card in members], metric, buckets=400, smoothing=group_smoothing(smoothing)
     ).values()
-    series = [replace(one, segments=one.smooth) for one in found if not one.empty]
+    series = [one for one in found if not one.empty]
     st.markdown(f"**{md(metric)}** over {count(len(series))} runs tagged **{md(tag)}**")
     if not series:
         st.caption("None of these runs has logged it.")
@@ -286,7 +277,7 @@ def _group(
         else ""
     )
     st.caption(
-        "Smoothed curves: the line is the mean, the dark band one standard deviation, the light band min to max. "
+        "The line is the mean, the dark band one standard deviation, the light band min to max. "
         f"Each run counts from its first to its last step; NaN and infinity are left out.{left_out}"
     )
 

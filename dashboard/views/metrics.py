@@ -141,7 +141,7 @@ def _grid(
                             tally,
                             height=210,
                             buckets=200,
-                            smooth=info.event == "step",
+                            smooth=True,
                         )
                     ),
                 )

@@ -34,7 +34,7 @@ from toolkit.runfolder.records import (
 )
 from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
 
-_SPARK_POINTS = 40
+_SPARK_POINTS = 64
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
@@ -94,9 +94,9 @@ def _cards(page: RunPage) -> None:
     )
 
 
-def _spark(page: RunPage, metric: str) -> list[float]:
+def _spark(page: RunPage, metric: str) -> list[float | None]:
     means = page.store.means(page.key, metric, _SPARK_POINTS)
-    return [float(f"{value:.5g}") for value in means[np.isfinite(means)]]
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in means.tolist()]
 
 
 def _named(signal: str, metrics: dict[str, MetricInfo]) -> str | None:
@@ -345,6 +345,7 @@ def _small(
             digits=panel.digits,
             from_zero=panel.from_zero,
             first_color=color,
+            smooth=True,
         )
 
     page_states.guarded(panel.title, draw)

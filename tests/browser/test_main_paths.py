@@ -184,7 +184,7 @@ def test_hostile_texts_of_a_run_and_of_an_address_are_shown_as_text(shown, page,
         "order",
         "prompt",
         "x",
-        "ema",
+        "smooth",
         "page",
     )
     asked = {"run": "poisoned", **dict(zip(names, texts, strict=False)), "from": "-inf", "to": "9" * 400}

@@ -49,10 +49,9 @@ def shown(serve, tmp_path_factory):
     return serve(root)
 
 
-def slide(page, key):
-    slider = page.locator('[data-testid="stMain"]').get_by_role("slider").first
-    slider.focus()
-    page.keyboard.press(key)
+def choose_smoothing(page, strength):
+    page.get_by_role("combobox", name="Smoothing").click()
+    page.get_by_role("option", name=strength, exact=True).click()
 
 
 def inside(curve, low, high):
@@ -63,8 +62,8 @@ def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
     shown.open(page, "/overview", run="finished")
     before = figure(page, "Loss")
     middle = len(trace(before, "train loss")["y"]) // 2
-    slide(page, "ArrowRight")
-    wait_for_query(page, "q.get('ema') === '0.95'")
+    choose_smoothing(page, "10%")
+    wait_for_query(page, "q.get('smooth') === '10%'")
     after = wait_for_chart(
         page,
         "Loss",
@@ -86,7 +85,7 @@ def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
 
     assert max(trace(along, AS_LOGGED)["x"]) == pytest.approx((STEPS - 1) / 1000, rel=1e-6)
     wait_for_query(page, "q.get('x') === 'Epoch'")
-    assert query(page) == {"run": "finished", "ema": "0.95", "log": "true", "x": "Epoch"}
+    assert query(page) == {"run": "finished", "smooth": "10%", "log": "true", "x": "Epoch"}
 
 
 def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(shown, page):

@@ -104,13 +104,13 @@ def test_the_run_stays_in_the_address_from_page_to_page(shown, page):
 
 
 def test_a_reload_shows_the_same_view(shown, page):
-    shown.open(page, "/overview", **{"run": "first", "ema": "0.98", "log": "true", "from": 50, "to": 150})
+    shown.open(page, "/overview", **{"run": "first", "smooth": "5%", "log": "true", "from": 50, "to": 150})
     before = figure(page, "Loss")
     page.reload()
     settle(page)
     after = wait_for_chart(page, "Loss", "figure.range[0] === 50 && figure.y === 'log'")
 
-    assert query(page) == {"run": "first", "ema": "0.98", "log": "true", "from": "50", "to": "150"}
+    assert query(page) == {"run": "first", "smooth": "5%", "log": "true", "from": "50", "to": "150"}
     assert before["range"] == after["range"] == [50, 150]
     assert before["y"] == after["y"] == "log"
     assert before["traces"] == after["traces"]

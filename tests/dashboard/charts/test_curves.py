@@ -16,7 +16,10 @@ from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
 from dashboard.charts.spans import Bar, bars_figure
 from dashboard.data.run_store import CurveSegment, NonFiniteRun, Series
 from dashboard.data.series import SeriesBuilder
+from dashboard.data.smoothing import AUTO_WIDTH
+from dashboard.data.thinning import runs_of
 from tests.dashboard.data.test_series import columns_of
+from tests.dashboard.data.test_thinning import long_curve
 from tests.runfolder.plain_data import any_text, tries
 
 KINDS = {"i4": "<i4", "f4": "<f4", "f8": "<f8"}
@@ -63,23 +66,26 @@ def is_inside(value, frame):
 @pytest.mark.parametrize(
     "look", [ChartStyle(), ChartStyle(window=(2, 30)), ChartStyle(clip=True)], ids=["whole", "window", "clip"]
 )
-@pytest.mark.parametrize("smoothing", [0.0, 0.9])
+@pytest.mark.parametrize("smoothing", [0.0, "auto", 0.1])
 @pytest.mark.parametrize("value", CONSTANTS)
 def test_a_constant_has_an_axis_around_itself(value, smoothing, look):
     drawn = figure([value] * 40, look, smoothing=smoothing, window=look.window)
 
     assert is_json(drawn)
     assert is_inside(value, drawn["layout"]["yaxis"]["range"])
+    line = trace(drawn, "loss")
+    assert set(unpacked(line["y"]).tolist()) == {value}
+    assert line["mode"] == "lines+markers"
 
 
 def test_noise_in_the_last_digit_is_not_all_there_is_to_see():
     drawn = figure([1e-4 * (1 + step % 2 * 1e-12) for step in range(40)])
 
-    assert drawn["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+    assert drawn["layout"]["yaxis"]["range"] == pytest.approx([0.8e-4, 1.2e-4])
 
 
 @pytest.mark.parametrize(
-    ("value", "frame"), [(5.0, [0.0, 5.5]), (0.0, [0.0, 1.0]), (1e-6, [0.0, 1.1e-6]), (-2.0, [-2.2, 0.0])]
+    ("value", "frame"), [(5.0, [0.0, 6.0]), (0.0, [0.0, 1.0]), (1e-6, [0.0, 1.2e-6]), (-2.0, [-2.4, 0.0])]
 )
 def test_a_constant_that_is_drawn_from_zero_on_has_zero_at_one_edge(value, frame):
     drawn = figure([value] * 40, ChartStyle(from_zero=True))
@@ -106,14 +112,14 @@ def test_two_constants_share_one_frame():
     curves = [Curve(series=series_of([value] * 40), label="lr") for value in (1e-4, 1e-4)]
     apart = [Curve(series=series_of([value] * 40), label="lr") for value in (1e-4, 2e-4)]
 
-    assert curve_figure(curves, ChartStyle())["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+    assert curve_figure(curves, ChartStyle())["layout"]["yaxis"]["range"] == pytest.approx([0.8e-4, 1.2e-4])
     assert "range" not in curve_figure(apart, ChartStyle())["layout"]["yaxis"]
 
 
 def test_a_group_of_runs_with_one_learning_rate_has_an_axis_around_it():
     group = mean_and_spread([series_of([1e-4] * 10), series_of([1e-4] * 10)])
 
-    assert group_figure(group)["layout"]["yaxis"]["range"] == pytest.approx([0.9e-4, 1.1e-4])
+    assert group_figure(group)["layout"]["yaxis"]["range"] == pytest.approx([0.8e-4, 1.2e-4])
     assert "range" not in group_figure(group, log_y=True)["layout"]["yaxis"]
 
 
@@ -233,17 +239,77 @@ def test_no_points_are_no_failure():
     assert is_json(curve_figure([], ChartStyle()))
 
 
-def test_an_average_lies_over_the_pale_curve():
-    found = figure(np.arange(100.0), smoothing=0.9)
+def test_a_smoothed_curve_lies_over_the_pale_one_which_names_both_values():
+    values = np.random.default_rng(0).normal(size=500)
+    found = figure(values, smoothing="auto")
 
     raw, smooth = trace(found, "loss (as logged)"), trace(found, "loss")
-    assert raw["line"]["color"].startswith("@series-0/0.")
+    assert raw["line"]["color"] == "@series-0/0.2"
     assert smooth["line"]["color"] == "@series-0"
     assert (raw["showlegend"], smooth["showlegend"]) == (False, True)
-    only = curve_figure(
-        [Curve(series=series_of([1.0, 2.0], smoothing=0.5), label="a", raw=False)], ChartStyle()
+    assert raw["legendgroup"] == smooth["legendgroup"]
+    assert raw["hovertemplate"].startswith("logged %{y:.6~g} · smoothed %{customdata:.4~g}")
+    assert smooth["hoverinfo"] == "skip"
+    alone = curve_figure(
+        [Curve(series=series_of(values, smoothing="auto"), label="a", raw=False)], ChartStyle()
     )
-    assert [trace["name"] for trace in only["data"]] == ["a"]
+    assert [trace["name"] for trace in alone["data"]] == ["a"]
+
+
+@tries
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 900),
+    holes=st.floats(0, 0.3),
+    buckets=st.integers(1, 60),
+    smoothing=st.sampled_from([0.0, "auto", 0.01, 0.2]),
+)
+def test_every_drawn_value_was_logged_and_a_smoothed_one_lies_within_its_window(
+    seed, count, holes, buckets, smoothing
+):
+    values = long_curve(seed, count, holes)
+    steps = np.cumsum(np.random.default_rng(seed).integers(1, 9, count)).astype(np.float64)
+    series = series_of(values, buckets=buckets, smoothing=smoothing, steps=steps)
+    found = curve_figure([Curve(series=series, label="loss")], ChartStyle())
+    logged = dict(zip(steps.tolist(), values.tolist(), strict=True))
+
+    raw = trace(found, "loss (as logged)" if series.smooth else "loss")
+    x, y = unpacked(raw["x"]), unpacked(raw["y"])
+    record = np.array([logged[step] for step in x.tolist()])
+    finite = np.isfinite(record)
+    assert np.isnan(y[~finite]).all()
+    # The six digits that hovering shows.
+    np.testing.assert_allclose(y[finite], record[finite], rtol=1e-7, atol=1e-40)
+    counted = sum(stretch.count for stretch in series.stretches)
+    alone = sum(a == b for a, b in runs_of(~np.isfinite(values)))
+    assert counted + alone == count - np.isfinite(values).sum()
+    if not series.smooth:
+        return
+    # Twice the width at the ends, and a little for the cells.
+    width = 2 * (AUTO_WIDTH if smoothing == "auto" else smoothing)
+    reach = (width + 0.01) * (steps[-1] - steps[0])
+    said = unpacked(raw["customdata"])
+    np.testing.assert_array_equal(np.isfinite(said), finite)
+    for place, value in zip(x[finite].tolist(), said[finite].tolist(), strict=True):
+        near = values[(steps >= place - reach) & (steps <= place + reach)]
+        near = near[np.isfinite(near)]
+        room = 1e-6 * max(abs(near).max(), 1e-30)
+        assert near.min() - room <= value <= near.max() + room
+
+
+def test_a_stretch_of_nan_is_a_band_with_its_ends_and_its_count():
+    values = np.random.default_rng(0).normal(1.0, 0.1, 400)
+    values[338:] = np.nan
+    values[350::2] = np.inf
+    values[100] = np.nan
+    found = figure(values, smoothing=0.05)
+
+    (band,) = [shape for shape in found["layout"]["shapes"] if shape["type"] == "rect"]
+    assert (band["x0"], band["x1"]) == (338, 399)
+    (label,) = found["layout"]["annotations"]
+    assert label["text"] == "37 NaN, 25 Infinity"
+    assert max(unpacked(trace(found, "loss")["x"])) <= 337
+    assert 100 in unpacked(trace(found, "NaN")["x"])
 
 
 def test_what_was_begun_again_is_pale_and_dotted():
@@ -274,10 +340,10 @@ def test_a_band_is_filled_between_lowest_and_highest():
 @given(
     low=st.floats(0, 9000),
     width=st.floats(1, 3000),
-    smoothing=st.sampled_from([0.0, 0.9]),
+    smoothing=st.sampled_from([0.0, 0.1]),
 )
 def test_inside_the_window_is_its_detail_and_around_it_the_whole_run(low, width, smoothing):
-    builder = SeriesBuilder(columns_of(np.sin(np.arange(10_000) / 7)))
+    builder = SeriesBuilder(columns_of(np.random.default_rng(1).normal(size=10_000)))
     window = (low, low + width)
     series = builder.build("loss", "step", window, 600, smoothing)
     around = builder.build("loss", "step", None, 50, smoothing)
@@ -293,8 +359,9 @@ def test_inside_the_window_is_its_detail_and_around_it_the_whole_run(low, width,
         x = unpacked(trace(found, name)["x"])
         assert (np.diff(x) > 0).all()
         assert set(segments[0].x.tolist()) <= set(x.tolist())
-        assert x[0] == 0
-        assert x[-1] == 9999
+        # A smoothed point lies in the middle of those that it was made from.
+        assert x[0] <= 50
+        assert x[-1] >= 9949
     assert found["layout"]["xaxis"]["range"] == list(window)
     bottom, top = found["layout"]["yaxis"]["range"]
     assert bottom < series.low <= series.high < top
@@ -373,7 +440,7 @@ NASTY = '<img src=x onerror="alert(1)"><b>&\u202e'
 
 
 def test_names_and_marks_are_text_and_no_markup():
-    series = series_of([1.0, math.nan, 1e9] + [1.0] * 60, smoothing=0.5)
+    series = series_of([1.0, math.nan, 1e9] + [1.0] * 60, smoothing=0.2)
     look = ChartStyle(
         clip=True, unit=NASTY, marks=(ChartMark(x=1.0, text=NASTY),), limits=((5.0, NASTY),), legend=True
     )

@@ -43,7 +43,7 @@ def test_jobs_that_all_took_the_same_have_an_axis_around_it():
     jobs = [replace(job, p10=0.002, median=0.002, p90=0.002) for job in equal.jobs]
 
     assert speed_figure([replace(equal, jobs=jobs)])["layout"]["xaxis"]["range"] == pytest.approx(
-        [0.0018, 0.0022]
+        [0.0016, 0.0024]
     )
     assert "range" not in speed_figure([equal])["layout"]["xaxis"]
 

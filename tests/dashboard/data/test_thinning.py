@@ -4,11 +4,9 @@ import itertools
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.data.series import Carry, smooth
 from dashboard.data.thinning import bucket_size, runs_of, select
 from tests.runfolder.plain_data import tries
 
@@ -93,51 +91,3 @@ def test_runs_cover_what_is_true_and_nothing_else(mask):
     covered = [position for first, last in runs for position in range(first, last + 1)]
     assert covered == [position for position, true in enumerate(mask) if true]
     assert all(later[0] > earlier[1] + 1 for earlier, later in itertools.pairwise(runs))
-
-
-# ---------------------------------------------------------------- smoothing
-
-
-def plain_average(values, past):
-    total = weight = 0.0
-    averages = []
-    for value in values:
-        if math.isfinite(value):
-            total = past * total + value
-            weight = past * weight + 1.0
-        averages.append(total / weight if weight else math.nan)
-    return averages
-
-
-@tries
-@given(
-    values=st.lists(st.sampled_from([math.nan, math.inf, -math.inf]) | st.floats(-1e6, 1e6), max_size=80).map(
-        lambda values: np.array(values, dtype=np.float64)
-    ),
-    past=st.floats(0.001, 0.9999),
-    cuts=st.lists(st.integers(0, 80), max_size=5),
-)
-def test_smoothing_is_a_debiased_average_however_it_is_cut(values, past, cuts):
-    edges = sorted({0, len(values), *(min(cut, len(values)) for cut in cuts)})
-    carry, parts = Carry(), [np.empty(0)]
-    for start, stop in itertools.pairwise(edges):
-        averages, carry = smooth(values[start:stop], past, carry)
-        parts.append(averages)
-
-    np.testing.assert_allclose(np.concatenate(parts), plain_average(values, past), rtol=1e-7, atol=1e-4)
-    np.testing.assert_allclose(
-        smooth(values, past, Carry())[0], plain_average(values, past), rtol=1e-7, atol=1e-4
-    )
-
-
-def test_the_first_average_is_the_first_value():
-    averages, _ = smooth(np.array([5.0, 5.0, 5.0]), 0.99, Carry())
-
-    assert averages.tolist() == pytest.approx([5.0, 5.0, 5.0])
-
-
-def test_smoothing_nothing_changes_nothing():
-    averages, carry = smooth(np.empty(0), 0.9, Carry(2.0, 1.0))
-
-    assert len(averages) == 0
-    assert carry == Carry(2.0, 1.0)
