@@ -17,6 +17,7 @@ from benchmarks import (
     memory,
     paced,
     span_cost,
+    sweep_truth,
     trainers,
     under_fault,
 )
@@ -39,6 +40,7 @@ _BENCHMARKS = (
     load,
     fleet,
     importers,
+    sweep_truth,
     gpu_loop,
 )
 

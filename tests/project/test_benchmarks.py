@@ -18,6 +18,7 @@ from benchmarks import (
     memory,
     paced,
     span_cost,
+    sweep_truth,
 )
 from benchmarks.child import ChildError, measure_in_child
 from benchmarks.command import Options
@@ -31,7 +32,18 @@ QUICK = Options(quick=True, only=(NOTHING.name, BARE.name, OURS.name))
 SHORT = [log_cost, import_cost, gpu_loop]
 """Benchmarks that take seconds."""
 
-OTHERS = [large_values, span_cost, cpu_per_record, memory, kill_loss, diagnose_cost, importers, paced, fleet]
+OTHERS = [
+    large_values,
+    span_cost,
+    cpu_per_record,
+    memory,
+    kill_loss,
+    diagnose_cost,
+    importers,
+    paced,
+    fleet,
+    sweep_truth,
+]
 
 
 @pytest.mark.slow
