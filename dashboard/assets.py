@@ -46,9 +46,14 @@ def whole_plotly_js_file() -> Path:
 
 _SCRIPTS = Path(__file__).with_name("components")
 
-SCRIPTS = ("cards", "chart", "completion_list", "ledger_bar", "side_by_side")
+SCRIPTS = ("cards", "chart", "completion_list", "ledger_bar", "notes", "pictures", "side_by_side")
 """Names of our scripts that run in the browser."""
+LOADED_WHEN_USED = frozenset({"notes", "pictures"})
+"""Those that the first page can do without."""
 _SHARED = "elements"
+
+SAMPLE_FILE_URL = "/run-file"
+"""URL path of the files of samples, with `run` and `path`; an image with `small` is scaled down."""
 
 
 def script_code(name: str) -> bytes:

@@ -33,6 +33,8 @@ from dashboard.access.login_gate import LoginGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
 from dashboard.assets import (
+    LOADED_WHEN_USED,
+    SAMPLE_FILE_URL,
     SCRIPTS,
     plotly_js_file,
     plotly_js_url,
@@ -67,7 +69,9 @@ class DashboardServer(uvicorn.Server):
         bootstrap.load_config_options(_supported_options(streamlit_options(listener, access)))
         _register_no_installed_components()
         scripts, modules = (
-            ([plotly_js_url()], [script_url(name) for name in SCRIPTS]) if preload else ([], [])
+            ([plotly_js_url()], [script_url(name) for name in SCRIPTS if name not in LOADED_WHEN_USED])
+            if preload
+            else ([], [])
         )
         application = st.App(
             script,
@@ -75,6 +79,7 @@ class DashboardServer(uvicorn.Server):
                 Route(plotly_js_url(), _library(plotly_js_file), methods=["GET"]),
                 Route(whole_plotly_js_url(), _library(whole_plotly_js_file), methods=["GET"]),
                 *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
+                Route(SAMPLE_FILE_URL, answer_sample_file, methods=["GET"]),
                 *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
             # Only this section: from a file, Streamlit would put other values into the environment.
@@ -258,6 +263,32 @@ def _library(file: Callable[[], Path]) -> Callable[[Request], Awaitable[Response
         return Response(body, media_type="text/javascript", headers=headers)
 
     return answer
+
+
+async def answer_sample_file(request: Request) -> Response:
+    """Answer with the file of a sample, or with 404 and the reason in a sentence.
+
+    The gates in front have checked the visitor's access, as for every file with contents of a run.
+    """
+    asked = request.query_params
+    return await asyncio.to_thread(
+        _sample_file, asked.get("run", ""), asked.get("path", ""), is_small="small" in asked
+    )
+
+
+def _sample_file(run: str, path: str, *, is_small: bool) -> Response:
+    # Imported here: they import pandas and pyarrow, which take a second.
+    from dashboard import session
+    from dashboard.data.run_store import Refused, UnknownRun
+    from dashboard.data.sample_files import sample_file
+
+    try:
+        found = sample_file(session.store(), run, path, small=is_small)
+    except (Refused, UnknownRun) as error:
+        return Response(f"{error}\n", 404, {"Cache-Control": "no-store"}, "text/plain")
+    # Only for this browser, and not for long: a file may be written again.
+    headers = {"Cache-Control": "private, max-age=600", "Content-Disposition": "inline"}
+    return Response(found.data, headers=headers, media_type=found.content_type)
 
 
 async def _not_here(_request: Request) -> Response:

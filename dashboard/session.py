@@ -175,6 +175,16 @@ def take_deleted() -> str | None:
     return str(name) if name else None
 
 
+def label_problem(run: str) -> str:
+    """Return why the last change of the run's labels was not saved; empty if it was."""
+    return str(st.session_state.get(f"_label_problem {run}", ""))
+
+
+def set_label_problem(run: str, problem: str) -> None:
+    """Store why the last change of the run's labels was not saved."""
+    st.session_state[f"_label_problem {run}"] = problem
+
+
 # ---------------------------------------------------------------- how often
 
 
@@ -225,6 +235,14 @@ def set_partly_examined(run: str, in_part: bool) -> bool:
 def set_live(run: str, live: bool) -> bool:
     """Store whether the run is live, and return whether that changed since the page was drawn."""
     return _set_flag(f"_live {run}", live, otherwise=live)
+
+
+def is_new_table_count(run: str, number: int) -> bool:
+    """Store how many tables the run has logged, and return whether that changed since the page was drawn."""
+    name = f"_tables {run}"
+    changed = bool(st.session_state.get(name, number) != number)
+    st.session_state[name] = number
+    return changed
 
 
 def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:

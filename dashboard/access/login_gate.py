@@ -10,7 +10,7 @@ from dashboard.access.login_file import Login
 from dashboard.access.roles import Role
 from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of
 
-_PROTECTED = ("/media/", "/_stcore/metrics")
+_PROTECTED = ("/media/", "/run-file", "/_stcore/metrics")
 """Everything else over HTTP is the same for every run and visitor; page contents use the WebSocket."""
 
 

@@ -1,4 +1,4 @@
-"""Config & notes page: notes, configuration, environment, differences and sessions."""
+"""Config & notes page: configuration, notes, environment, differences and sessions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
+from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
+from dashboard.components.notes import notes_field, notes_in
+from dashboard.data import config_summary
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
 from dashboard.data.formatting import clean, clock, count, duration, md, size
+from dashboard.data.notes import notes_markdown
 from dashboard.data.run_store import Refused, RunMeta, RunQuery
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE
@@ -41,13 +45,13 @@ def main() -> None:
         return
     read(page)
     meta = page.store.meta(page.key)
-    notes, config, machine, versus, sessions = st.tabs(
-        ["Notes", "Configuration", "Environment", "Difference", "Sessions"]
+    config, notes, machine, versus, sessions = st.tabs(
+        ["Configuration", "Notes", "Environment", "Difference", "Sessions"]
     )
+    with config:
+        page_states.guarded("The configuration", lambda: _configuration(page, meta))
     with notes:
         page_states.guarded("The notes", lambda: _notes(page, meta))
-    with config:
-        page_states.guarded("The configuration", lambda: _configuration(meta))
     with machine:
         page_states.guarded("The environment", lambda: _environment(meta))
     with versus:
@@ -64,35 +68,76 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
             "Notes and tags cannot be changed: the folder is not writable, or the dashboard is read-only."
         )
     known = page.store.list_runs(RunQuery(per_page=0)).tags
-    with st.form(f"_notes {page.key}"):
-        name = st.text_input("Name", meta.card.name, max_chars=200, disabled=not meta.writable)
-        tags = st.multiselect(
-            "Tags", known, list(meta.card.tags), accept_new_options=True, disabled=not meta.writable
-        )
-        text = st.text_area(
-            "Notes",
-            meta.labels.notes,
-            height=220,
-            max_chars=100_000,
+    name, tags = st.columns(2, gap="medium")
+    with name:
+        st.text_input(
+            "Name",
+            meta.card.name,
+            max_chars=200,
             disabled=not meta.writable,
-            placeholder="What you tried, and how it went.",
+            key=f"_name {page.key}",
+            on_change=lambda: _save(page, name=str(st.session_state[f"_name {page.key}"])),
         )
-        if st.form_submit_button("Save changes", type="primary", disabled=not meta.writable):
-            try:
-                labels = replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags), notes=text)
-                page.store.label(page.key, labels)
-            except (Refused, LabelsError) as error:
-                st.error(md(str(error)))
+    with tags:
+        st.multiselect(
+            "Tags",
+            known,
+            list(meta.card.tags),
+            accept_new_options=True,
+            disabled=not meta.writable,
+            key=f"_tags {page.key}",
+            on_change=lambda: _save(page, tags=tuple(st.session_state[f"_tags {page.key}"])),
+        )
+    key = f"_notes {page.key}"
+    left, right = st.columns(2, gap="medium")
+    with left:
+        notes_field(
+            meta.labels.notes,
+            run=page.key,
+            key=key,
+            disabled=not meta.writable,
+            problem=session.label_problem(page.key),
+            on_change=lambda: _save(page, notes=notes_in(key)),
+        )
+    with right:
+        st.caption("As Markdown")
+        with st.container(border=True):
+            if meta.labels.notes.strip():
+                st.markdown(notes_markdown(meta.labels.notes))
             else:
-                st.toast("Saved.")
-    st.caption(
-        "Plain text, saved in labels.json next to the records."
+                st.caption("Nothing written yet.")
+    if problem := session.label_problem(page.key):
+        st.error(md(problem, 500))
+    where = (
+        "in labels.json next to the records."
         if meta.card.logged_by is None
-        else "Plain text, saved in your own data folder; nothing in the run's folder is changed."
+        else "in your own data folder; nothing in the run's folder is changed."
+    )
+    st.caption(
+        f"Saved as you type, {where} Images, links and HTML stay text." if meta.writable else f"Saved {where}"
     )
 
 
-def _configuration(meta: RunMeta) -> None:
+def _save(
+    page: RunPage, *, name: str | None = None, tags: tuple[str, ...] | None = None, notes: str | None = None
+) -> None:
+    """Save what was changed; what else the labels have may have changed elsewhere meanwhile."""
+    labels = page.store.meta(page.key).labels
+    try:
+        if name is not None:
+            labels = replace(labels, display_name=name.strip() or None)
+        if tags is not None:
+            labels = replace(labels, tags=tags)
+        if notes is not None:
+            labels = replace(labels, notes=notes)
+        page.store.label(page.key, labels)
+    except (Refused, LabelsError) as error:
+        session.set_label_problem(page.key, f"Not saved: {error}")
+    else:
+        session.set_label_problem(page.key, "")
+
+
+def _configuration(page: RunPage, meta: RunMeta) -> None:
     if not meta.start:
         st.info(
             "No configuration: the run has not logged a start record."
@@ -102,6 +147,12 @@ def _configuration(meta: RunMeta) -> None:
         )
         return
     config = _config(meta.start)
+    important = config_summary.summary(config)
+    if important:
+        draw_cards(
+            [Card(label=label, value=value, help=value) for label, value in important],
+            key=f"_summary {page.key}",
+        )
     search = st.text_input(
         "Search",
         key="_config_search",
@@ -109,7 +160,7 @@ def _configuration(meta: RunMeta) -> None:
         icon=":material/search:",
         label_visibility="collapsed",
     )
-    flat = flatten(config)
+    flat = config_summary.rows(config)
     needle = search.strip().lower()
     rows = [
         {"key": clean(key), "value": clean(str(value))}
@@ -161,14 +212,15 @@ def _difference(page: RunPage, meta: RunMeta) -> None:
     )
     every = st.toggle("Show identical values too", key="_diff_all")
     theirs = page.store.meta(other).start
-    rows = diff([_config(meta.start), _config(theirs)], only_differing=not every)
+    both = [config_summary.fold_lists(_config(start)) for start in (meta.start, theirs)]
+    rows = config_summary.without_repeated(diff(both, only_differing=not every))
     if not rows:
         st.success("Both runs have the same configuration.", icon=":material/check_circle:")
         return
     frame = pd.DataFrame(
         [
             {
-                "": "≠" if row.differs else "",
+                **({"": "≠" if row.differs else ""} if every else {}),
                 "key": clean(row.key),
                 "this run": _cell(row.values[0]),
                 # With its key, because the name may equal another column's.
@@ -178,7 +230,11 @@ def _difference(page: RunPage, meta: RunMeta) -> None:
         ]
     )
     st.dataframe(
-        frame, hide_index=True, height=min(60 + 35 * len(frame), 520), alt="Configuration of two runs"
+        frame,
+        hide_index=True,
+        height=min(60 + 35 * len(frame), 520),
+        column_config={"": st.column_config.TextColumn(width=40)},
+        alt="Configuration of two runs",
     )
 
 

@@ -1,36 +1,39 @@
-"""Samples page: what the model generates for each prompt over the steps."""
+"""Samples page: what the model generates over the steps, and logged histograms, tables and texts."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Final
 
 import pandas as pd
 import streamlit as st
 
 from dashboard import session
+from dashboard.charts.histogram_map import HEIGHT, histogram_figure
 from dashboard.components import page_states
+from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.components.pictures import View, step_by_step
 from dashboard.data.formatting import clean, count, md
-from dashboard.data.logged_tables import table_of
+from dashboard.data.logged_tables import (
+    MAX_ROWS,
+    LoggedTable,
+    histogram_map,
+    matching_rows,
+    read_csv,
+    table_of,
+)
 from dashboard.data.run_store import Refused
-from toolkit.runfolder.records import SAMPLE, Record
+from dashboard.data.sample_files import MAX_FILE
+from dashboard.data.samples import MAX_SAMPLES, matching_series, sample_series
+from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
 
-_IMAGES: Final = (".png", ".jpg", ".jpeg", ".webp", ".gif")
-_AUDIO: Final = (".wav", ".mp3", ".ogg", ".flac")
-_VIDEO: Final = (".mp4", ".webm")
-_MAX_FILE: Final = 20_000_000
 _MAX_RECORDS: Final = 4_000
-_SMALL: Final = 256
-_MAX_PIXELS: Final = 40_000_000
-_MAX_ASPECT: Final = 20
-"""Height by width: a strip one pixel wide would be scaled to thousands of screens."""
-_OTHERS: Final = ("text", "table", "histogram")
+_MAX_SERIES: Final = 100
 _MAX_TEXTS: Final = 50
-_SIGNATURES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"RIFF", b"GIF8")
+_MAX_MAPS: Final = 12
+_VIEWS: Final[Mapping[str, View]] = {"Step by step": "step", "All": "all"}
 
 
 def main() -> None:
@@ -40,146 +43,179 @@ def main() -> None:
         return
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         search = st.text_input(
-            "Prompt",
+            "Search",
             key="prompt",
             bind="query-params",
-            placeholder="search prompts",
+            placeholder="search prompts and names",
             icon=":material/search:",
             label_visibility="collapsed",
         )
-        columns = session.pick_one(
-            "Steps shown", (4, 6, 8, 12), default=6, key="shown", label_visibility="collapsed"
+        view = session.pick_one(
+            "Samples shown", tuple(_VIEWS), default="Step by step", key="view", label_visibility="collapsed"
         )
-    live(page, "The samples", lambda: _samples(page, search.strip().lower(), columns))
+    needle = search.strip().lower()
+    live(page, "The samples", lambda: _samples(page, needle, _VIEWS[view]))
+    live(page, "The histograms", lambda: _histograms(page, needle))
+    # No timer, because it has inputs; the samples redraw the page when a table is new.
+    st.fragment(lambda: page_states.guarded("The tables", lambda: _tables(page, needle)))()
+    live(page, "The texts", lambda: _texts(page, needle))
 
 
-def _samples(page: RunPage, search: str, columns: int) -> None:
+def _samples(page: RunPage, search: str, view: View) -> None:
     read(page)
-    records = [
-        record
-        for record in page.store.events(page.key, (SAMPLE,), limit=_MAX_RECORDS)
-        if isinstance(record.get("path"), str)
-    ]
-    others = page.store.events(page.key, _OTHERS, limit=_MAX_RECORDS)
-    if not records and not others:
-        with st.container(border=True):
-            st.markdown("**No samples yet.**")
-            st.caption(
-                "Log one with `log.log_sample(step, path, prompt=…)`. The example trainer logs four every 100 steps."
-            )
+    counts = page.store.count_events(page.key)
+    if session.is_new_table_count(page.key, counts.get(TABLE, 0)):
+        st.rerun()
+    series = sample_series(page.store.events(page.key, (SAMPLE,), limit=MAX_SAMPLES))
+    if not series:
+        if not any(counts.get(kind) for kind in (HISTOGRAM, TABLE, "text")):
+            _nothing_logged()
         return
-    _images(page, records, search, columns)
-    page_states.guarded("Texts and tables", lambda: _texts(others, search))
-
-
-def _images(page: RunPage, records: Sequence[Record], search: str, columns: int) -> None:
-    by_prompt: dict[str, list[Record]] = {}
-    for record in reversed(records):
-        by_prompt.setdefault(str(record.get("prompt", "")), []).append(record)
-    matching = {prompt: found for prompt, found in by_prompt.items() if search in prompt.lower()}
-    if by_prompt and not matching:
+    found = matching_series(series, search)
+    if not found:
         st.info("No prompts match.", icon=":material/search_off:")
-    for prompt, found in list(matching.items())[:30]:
-        _prompt(page, prompt, found, columns)
-    if len(matching) > 30:
-        st.caption(f"Showing 30 of {count(len(matching))} prompts; use the search to find others.")
+        return
+    step_by_step(page.key, found[:_MAX_SERIES], view=view, key=f"_samples {page.key}")
+    if len(found) > _MAX_SERIES:
+        st.caption(f"Showing {_MAX_SERIES} of {count(len(found))} prompts; use the search to find others.")
+    if counts.get(SAMPLE, 0) > MAX_SAMPLES:
+        st.caption(f"Showing the newest {count(MAX_SAMPLES)} of {count(counts[SAMPLE])} samples.")
 
 
-def _texts(records: Sequence[Record], search: str) -> None:
-    """Show the newest text, table or histogram of each name; other tools log them."""
-    newest: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        newest.setdefault((str(record.get("name", "")), str(record["event"])), []).append(record)
-    matching = {key: found for key, found in newest.items() if search in key[0].lower()}
-    for (name, kind), found in list(matching.items())[:_MAX_TEXTS]:
-        step = found[0].get("global_step")
-        where = f", step {step:,}" if isinstance(step, int) else ""
-        with st.expander(f"{md(name, 100) or kind} :gray[{kind}{where}, {count(len(found))} logged]"):
-            _content(kind, found[0].get("content"), name)
+def _nothing_logged() -> None:
+    with st.container(border=True):
+        st.markdown("**No samples yet.**")
+        st.caption(
+            "Log one with `log.log_sample(step, path, prompt=…)` or `log.log_image(name, image)`; "
+            "`log.log_table` and `log.log_histogram` are shown here too. "
+            "The example trainer logs four samples every 100 steps."
+        )
+
+
+def _by_name(records: Sequence[Record], search: str) -> dict[str, list[Record]]:
+    """Return the records by their name, each newest first, and the names in the order in which they were logged."""
+    found: dict[str, list[Record]] = {}
+    for record in reversed(records):
+        found.setdefault(str(record.get("name", "")), []).insert(0, record)
+    return {name: of_name for name, of_name in found.items() if search in name.lower()}
+
+
+def _step(record: Record) -> str:
+    step = record.get("global_step")
+    return f"step {step:,}" if isinstance(step, int) else "no step"
+
+
+# ---------------------------------------------------------------- histograms
+
+
+def _histograms(page: RunPage, search: str) -> None:
+    found = _by_name(page.store.events(page.key, (HISTOGRAM,), limit=_MAX_RECORDS), search)
+    maps = {name: histogram_map(records) for name, records in list(found.items())[:_MAX_MAPS]}
+    if not maps:
+        return
+    st.markdown("#### Histograms")
+    for number, (name, histogram) in enumerate(maps.items()):
+        if number % 2 == 0:
+            cells = st.columns(2, gap="medium")
+        with cells[number % 2]:
+            if histogram is None:
+                st.markdown(f"**{md(name, 100) or 'histogram'}**")
+                st.caption(
+                    "These histograms cannot be read: each needs counts, and one edge more than counts."
+                )
+                continue
+            about = [f"{count(histogram.logged)} logged"]
+            if len(histogram.steps) < histogram.logged:
+                about.append(f"{count(len(histogram.steps))} drawn")
+            if histogram.not_finite:
+                about.append(f"{count(histogram.not_finite)} values NaN or infinite")
+            st.markdown(f"**{md(name, 100) or 'histogram'}** :gray[{', '.join(about)}]")
+            draw_chart(
+                histogram_figure(histogram),
+                key=f"_histogram {page.key} {name}",
+                label=f"Histogram of {name[:100]} over the steps",
+                height=HEIGHT,
+                name=f"histogram {name}",
+                group="histograms",
+            )
+    if len(found) > _MAX_MAPS:
+        st.caption(f"Showing {_MAX_MAPS} of {count(len(found))} histograms; use the search to find others.")
+
+
+# ---------------------------------------------------------------- tables
+
+
+def _tables(page: RunPage, search: str) -> None:
+    found = _by_name(page.store.events(page.key, (TABLE,), limit=_MAX_RECORDS), search)
+    if not found:
+        return
+    st.markdown("#### Tables")
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        name = st.selectbox(
+            "Table", list(found), format_func=lambda name: f"{clean(name)[:100]}", key="_table"
+        )
+        records = found.get(str(name)) or next(iter(found.values()))
+        record = records[0]
+        if len(records) > 1:
+            at = st.select_slider(
+                "Logged at",
+                range(len(records) - 1, -1, -1),
+                value=0,
+                format_func=lambda number: _step(records[number]) if number < len(records) else "",
+                key=f"_table_step {name}",
+            )
+            record = records[int(at)]
+        needle = st.text_input("Filter rows", key="_table_filter", icon=":material/filter_alt:")
+    _table(page, str(name), record, needle.strip().lower())
+
+
+def _table(page: RunPage, name: str, record: Record, needle: str) -> None:
+    try:
+        table = _load_table(page, record)
+    except Refused as error:
+        st.caption(f"{_step(record)}: {md(str(error))}")
+        return
+    if table is None:
+        content = record.get("content")
+        _text_box(content if isinstance(content, str) else json.dumps(content, indent=1, default=str))
+        return
+    shown = matching_rows(table, needle) if needle else table
+    st.dataframe(pd.DataFrame(shown.columns), hide_index=True, alt=f"table {name[:100]}")
+    about = f"{_step(record)} · {count(table.total)} rows" + (
+        f", {count(shown.total)} match" if needle else ""
+    )
+    if table.total > MAX_ROWS:
+        about += f"; the first {count(MAX_ROWS)} are shown"
+    st.caption(about)
+
+
+def _load_table(page: RunPage, record: Record) -> LoggedTable | None:
+    path = record.get("path")
+    if isinstance(path, str):
+        return read_csv(page.store.read_file(page.key, path, max_bytes=MAX_FILE))
+    return table_of(record.get("content"))
+
+
+# ---------------------------------------------------------------- texts
+
+
+def _texts(page: RunPage, search: str) -> None:
+    """Show the newest text of each name; other tools log them."""
+    matching = _by_name(page.store.events(page.key, ("text",), limit=_MAX_RECORDS), search)
+    if not matching:
+        return
+    st.markdown("#### Texts")
+    for name, found in list(matching.items())[:_MAX_TEXTS]:
+        newest = found[0]
+        with st.expander(f"{md(name, 100) or 'text'} :gray[{_step(newest)}, {count(len(found))} logged]"):
+            content = newest.get("content", newest.get("text"))
+            _text_box(content if isinstance(content, str) else json.dumps(content, indent=1, default=str))
     if len(matching) > _MAX_TEXTS:
         st.caption(f"Showing {_MAX_TEXTS} of {count(len(matching))}; use the search to find others.")
 
 
-def _content(kind: str, content: object, name: str) -> None:
-    rows = table_of(kind, content)
-    if rows is not None:
-        st.dataframe(pd.DataFrame(rows), hide_index=True, alt=f"{kind} {name[:100]}")
-    else:
-        text = content if isinstance(content, str) else json.dumps(content, indent=1, default=str)
-        st.code(clean(text)[:20_000], language=None, wrap_lines=True)
-
-
-def _prompt(page: RunPage, prompt: str, found: Sequence[Record], columns: int) -> None:
-    samples = "1 sample" if len(found) == 1 else f"{count(len(found))} samples"
-    st.markdown(f"**{md(prompt, 300) or '(no prompt)'}** :gray[{samples}]")
-    for cell, record in zip(_cells(columns), _spread(found, columns), strict=False):
-        # One container per sample keeps its elements together in one cell.
-        with cell, st.container():
-            page_states.guarded("This sample", lambda record=record: _sample(page, record))  # type: ignore[misc]  # bound now
-
-
-def _cells(number: int) -> Sequence[AbstractContextManager[object]]:
-    """Return `number` cells: one row on a wide screen, as many rows as needed on a phone."""
-    if hasattr(st, "grid"):
-        # The grid itself puts each element into its next cell.
-        return [st.grid(number, min_column_width=100, row_height="content")] * number
-    return st.columns(number)
-
-
-def _spread(found: Sequence[Record], places: int) -> list[Record]:
-    """Return the first, the last, and evenly spaced ones in between."""
-    if len(found) <= places:
-        return list(found)
-    return [found[round(place * (len(found) - 1) / (places - 1))] for place in range(places)]
-
-
-def _sample(page: RunPage, record: Mapping[str, object]) -> None:
-    path = str(record["path"])
-    step = record.get("global_step")
-    caption = f"step {step:,}" if isinstance(step, int) else ""
-    ending = path[path.rfind(".") :].lower()
-    try:
-        data = page.store.read_file(page.key, path, max_bytes=_MAX_FILE)
-    except Refused as error:
-        st.caption(f"{caption}: {md(str(error))}")
-        return
-    if ending in _IMAGES and data.startswith(_SIGNATURES):
-        _image(data, caption, str(record.get("prompt", "")))
-    elif ending in _AUDIO:
-        st.audio(data)
-        st.caption(caption)
-    elif ending in _VIDEO:
-        st.video(data)
-        st.caption(caption)
-    else:
-        st.caption(f"{caption} {md(path, 80)}")
-        if ending == ".txt":
-            st.code(clean(data[:2_000].decode("utf-8", "replace")), language=None, wrap_lines=True)
-
-
-def _image(data: bytes, caption: str, prompt: str) -> None:
-    from PIL import Image, UnidentifiedImageError  # Pillow comes with Streamlit, and only this page needs it
-
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            # Checked from the header, before the image is decoded.
-            if image.width * image.height > _MAX_PIXELS or image.height > _MAX_ASPECT * image.width:
-                st.caption(
-                    f"{caption}: {image.width:,} x {image.height:,} pixels, too large or too tall to show"
-                )
-                return
-            shown: bytes | Image.Image = data
-            if image.width < _SMALL:
-                # Small images are enlarged without blur; large ones are sent unchanged.
-                factor = max(1, _SMALL // image.width)
-                size = (image.width * factor, image.height * factor)
-                shown = image.convert("RGB").resize(size, Image.Resampling.NEAREST)
-            else:
-                image.verify()
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        st.caption(f"{caption}: not an image ({md(str(error), 80)})")
-        return
-    st.image(shown, caption=caption, width="stretch", alt=f"{prompt[:100]}, {caption}")
+def _text_box(text: str) -> None:
+    st.code(clean(text)[:20_000], language=None, wrap_lines=True)
 
 
 main()

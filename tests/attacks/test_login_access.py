@@ -168,11 +168,18 @@ def test_an_image_is_served_only_to_those_who_may_see_pages(login, provider, log
     chunks = [name for name in ann.cookies if name.startswith("_streamlit_user_1")]
     with ann.tab() as tab:
         elements = tab.open("samples", "run=pictured").elements
-        [place] = [image.url for element in elements for image in element.imgs.imgs]
+        sent = [json.loads(element.bidi_component.json or "{}") for element in elements]
+        [place] = [f"{data['columns'][0]['url']}&path=samples/a.png" for data in sent if "layout" in data]
         given = ann.get(place)[0]
         kept = {
             path: [visitor.get(path)[0] for visitor in (Visitor(login.port), eve)]
-            for path in (place, f"{place}?x=1", place.replace("media", "%6dedia"), "/_stcore/metrics")
+            for path in (
+                place,
+                f"{place}&x=1",
+                place.replace("run", "%72un", 1),
+                "/media/x.png",
+                "/_stcore/metrics",
+            )
         }
         for name in ("_streamlit_user", *chunks):
             end = "AAA" if ann.cookies[name][-3:] != "AAA" else "BBB"

@@ -14,8 +14,11 @@ import numpy as np
 import streamlit as st
 
 import dashboard
+from dashboard import session
 from dashboard.components.page_states import trace_of
 from dashboard.components.script import component_key
+from dashboard.data.run_store import Refused
+from dashboard.data.sample_files import sample_file
 from dashboard.settings import DashboardSettings
 from tests.attacks.hostile_runs import LONG, WIDE, Poison, half_characters, payloads, png, poisoned_run
 from tests.dashboard.run_folders import write_run
@@ -174,11 +177,13 @@ def test_a_small_file_with_a_huge_image_takes_no_memory(logs):
     # Enlarged like any small picture, it would be 196 GB.
     assert (folder / "tall.png").stat().st_size < 100_000
 
-    tab = open_page("samples", "r")
-
-    assert is_well(tab)
-    assert "2 x 2,000,000 pixels, too large" in said(tab)
-    assert len(tab.image) == 1
+    assert is_well(open_page("samples", "r"))
+    store = session.store()
+    for path, words in (("tall.png", "2 x 2,000,000 pixels, too large"), ("torn.png", "not an image")):
+        for small in (False, True):
+            with pytest.raises(Refused, match=words):
+                sample_file(store, "r", path, small=small)
+    assert sample_file(store, "r", "good.png").content_type == "image/png"
 
 
 def test_a_graphics_card_with_a_number_of_5000_digits_leaves_the_page_whole(logs):

@@ -187,6 +187,12 @@ def cards(tab: AppTest) -> dict[str, str]:
     return {card["label"]: card["value"] for data in sent for card in data.get("cards", ())}
 
 
+def samples_of(tab: AppTest) -> dict[str, Any] | None:
+    """Return what is sent to the browser for the samples of a page."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return next((data for data in sent if "layout" in data), None)
+
+
 def _sent_to_components(tab: AppTest) -> list[str]:
     return [item.proto.json for item in tab.get("bidi_component")]
 

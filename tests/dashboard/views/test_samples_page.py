@@ -1,183 +1,164 @@
-"""What the model makes of each prompt; the files come from a folder that anybody may have written."""
+"""What the model makes of each prompt, and logged tables, histograms and texts."""
 
 from __future__ import annotations
 
-import io
-import os
-import struct
-import zlib
+import asyncio
 
 import pytest
 
 pytest.importorskip("streamlit")
 
 from PIL import Image
+from starlette.requests import Request
 
+from dashboard.server import answer_sample_file
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import is_well, open_page, said
+from tests.dashboard.views.pages import charts, is_well, open_page, said, samples_of
 
 
-def sample(path, step=10, prompt="a cat"):
-    return {"event": "sample", "time": 1.7e9, "path": path, "prompt": prompt, "global_step": step}
+def sample(path, step=10, prompt="a cat", **more):
+    return {"event": "sample", "time": 1.7e9, "path": path, "prompt": prompt, "global_step": step, **more}
 
 
-def png(width=8, height=8):
-    data = io.BytesIO()
-    Image.new("RGB", (width, height), "red").save(data, "PNG")
-    return data.getvalue()
+def titles(tab):
+    return [row["title"] for row in samples_of(tab)["rows"]]
 
 
-def huge_header():
-    """Return a PNG that says of itself that it is a million pixels wide and high."""
+def get(query):
+    scope = {"type": "http", "method": "GET", "path": "/run-file", "query_string": query, "headers": []}
+    return asyncio.run(answer_sample_file(Request(scope)))
 
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", 1_000_000, 1_000_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(b""))
-        + chunk(b"IEND", b"")
+def test_every_sample_of_a_prompt_is_there_with_its_step_and_seed(logs):
+    write_run(
+        logs,
+        "r",
+        extra=[
+            sample(f"s{step}.png", step, prompt, seed=7)
+            for step in range(300)
+            for prompt in ("a cat", "a dog")
+        ],
     )
-
-
-@pytest.fixture
-def show(logs):
-    """Write one file into a run, let a record point to it, and open the page."""
-
-    def write_and_open(path, data=None, make=None):
-        folder = write_run(logs, "r", extra=[sample(path)])
-        (folder / "samples").mkdir()
-        if data is not None:
-            (folder / path).write_bytes(data)
-        if make is not None:
-            make(folder / path)
-        tab = open_page("samples", "r")
-        assert is_well(tab)
-        return tab
-
-    return write_and_open
-
-
-def test_an_image_is_shown_under_its_prompt_with_its_step(show):
-    tab = show("samples/0010_0.png", png())
-
-    assert "**a cat**" in said(tab)
-    assert len(tab.image) == 1
-    assert "step 10" in said(tab)
-
-
-@pytest.mark.parametrize(("kind", "ending"), [("JPEG", "jpg"), ("WEBP", "webp"), ("GIF", "gif")])
-def test_images_of_other_kinds_are_shown(show, kind, ending):
-    data = io.BytesIO()
-    Image.new("RGB", (300, 20)).save(data, kind)
-
-    assert len(show(f"samples/a.{ending}", data.getvalue()).image) == 1
-
-
-def test_a_link_is_refused(show, tmp_path):
-    secret = tmp_path / "secret.png"
-    secret.write_bytes(png())
-
-    tab = show("samples/a.png", make=lambda path: path.symlink_to(secret))
-
-    assert not tab.image
-    assert "step 10:" in said(tab)
-
-
-def test_a_folder_on_the_way_that_is_a_link_is_refused(logs, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "a.png").write_bytes(png())
-    folder = write_run(logs, "r", extra=[sample("samples/a.png")])
-    (folder / "samples").symlink_to(tmp_path / "elsewhere")
 
     tab = open_page("samples", "r")
 
     assert is_well(tab)
-    assert not tab.image
-    assert "its path contains a link or a file" in said(tab)
-
-
-def test_a_missing_file_is_reported(show):
-    tab = show("samples/gone.png")
-
-    assert not tab.image
-    assert "No such file" in said(tab)
-
-
-def test_bytes_that_are_no_image_are_not_shown_as_one(show):
-    tab = show("samples/a.png", b"<svg onload=alert(1)>" * 10)
-
-    assert not tab.image
-    assert "samples/a.png" in said(tab)
-
-
-def test_a_truncated_image_is_reported_as_no_image(show):
-    tab = show("samples/a.png", b"\x89PNG\r\n\x1a\n" + b"\x00" * 50)
-
-    assert not tab.image
-    assert "not an image" in said(tab)
-
-
-def test_an_image_that_ends_early_is_not_drawn_in_part(show):
-    tab = show("samples/a.png", png(400, 400)[:200])
-
-    assert not tab.image
-    assert "not an image" in said(tab)
-
-
-def test_a_huge_image_is_not_even_unpacked(show):
-    tab = show("samples/a.png", huge_header())
-
-    assert not tab.image
-    assert "too large or too tall to show" in said(tab) or "not an image" in said(tab)
-
-
-def test_a_huge_file_is_not_read(show):
-    tab = show("samples/a.png", make=lambda path: os.truncate(_touched(path), 30_000_000))
-
-    assert not tab.image
-    assert "30,000,000 bytes" in said(tab)
-
-
-def test_a_pipe_in_place_of_an_image_blocks_no_one(show):
-    tab = show("samples/a.png", make=os.mkfifo)
-
-    assert not tab.image
-
-
-def test_a_text_is_shown_as_it_is(show):
-    tab = show("samples/a.txt", b"Once upon a time **bold** \xff")
-
-    assert any("Once upon a time **bold** \ufffd" in code.value for code in tab.code)
-
-
-def test_the_first_and_the_last_of_many_steps_are_shown(logs):
-    folder = write_run(
-        logs,
-        "r",
-        extra=[sample(f"s{step}.png", step, prompt) for step in range(50) for prompt in ("a cat", "a dog")],
-    )
-    for step in range(50):
-        (folder / f"s{step}.png").write_bytes(png())
-
-    tab = open_page("samples", "r", shown="4")
-
-    assert len(tab.image) == 8
-    assert "50 samples" in said(tab)
-    assert "step 0" in said(tab)
-    assert "step 49" in said(tab)
+    assert titles(tab) == ["a cat", "a dog"]
+    [cell] = samples_of(tab)["rows"][0]["cells"]
+    assert len(cell) == 300
+    assert cell[-1] == [299, "s299.png", "image", "", "seed 7"]
+    assert samples_of(tab)["view"] == "step"
+    assert samples_of(open_page("samples", "r", view="All"))["view"] == "all"
 
     tab.text_input(key="prompt").set_value("DOG").run()
 
-    assert len(tab.image) == 4
+    assert titles(tab) == ["a dog"]
 
     tab.text_input(key="prompt").set_value("elephant").run()
 
     assert "No prompts match." in said(tab)
 
 
-def _touched(path):
-    path.touch()
-    return path
+def test_a_file_is_served_from_the_address_that_the_page_has(logs):
+    folder = write_run(logs, "a run?&", extra=[sample("samples/ä b.png")])
+    (folder / "samples").mkdir()
+    Image.new("RGB", (8, 8), "red").save(folder / "samples" / "ä b.png")
+
+    [column] = samples_of(open_page("samples", "a run?&"))["columns"]
+    path, query = column["url"].split("?", 1)
+    found = get(f"{query}&path=samples%2F%C3%A4%20b.png".encode())
+
+    assert path == "/run-file"
+    assert (found.status_code, found.media_type) == (200, "image/png")
+    assert found.headers["cache-control"].startswith("private")
+
+
+@pytest.mark.parametrize(
+    "query", [b"", b"run=r", b"run=r&path=gone.png", b"run=r&path=metrics.jsonl", b"run=nope&path=a.png"]
+)
+def test_what_cannot_be_served_is_a_sentence(logs, query):
+    write_run(logs, "r")
+
+    found = get(query)
+
+    assert (found.status_code, found.media_type) == (404, "text/plain")
+    assert len(found.body) > 5
+
+
+def test_a_path_that_no_address_can_hold_is_only_named(logs):
+    folder = write_run(logs, "r")
+    with open(folder / "metrics.jsonl", "ab") as file:
+        file.write(b'{"event":"sample","time":1.7e9,"path":"\\ud83d.png","prompt":"p","global_step":1}\n')
+
+    tab = open_page("samples", "r")
+
+    assert is_well(tab)
+    found = samples_of(tab)
+    assert found is None or found["rows"][0]["cells"][0][0][1:3] == ["\ufffd.png", "other"]
+
+
+def test_tables_are_sorted_as_numbers_filtered_and_chosen_by_step(logs):
+    folder = write_run(
+        logs,
+        "r",
+        extra=[
+            {
+                "event": "table",
+                "time": 1.7e9,
+                "name": "scores",
+                "global_step": step,
+                "path": f"tables/{step}.csv",
+            }
+            for step in (10, 20, 30)
+        ],
+    )
+    (folder / "tables").mkdir()
+    for step in (10, 20):
+        (folder / f"tables/{step}.csv").write_text(f"prompt,clip\na cat,{step}\na dog,5\n")
+
+    tab = open_page("samples", "r")
+
+    assert is_well(tab)
+    assert "step 30: 'tables/30.csv': No such file" in said(tab)
+
+    tab.select_slider[0].set_value(1).run()
+
+    assert tab.dataframe[0].value["clip"].tolist() == [20.0, 5.0]
+
+    tab.text_input(key="_table_filter").set_value("CAT").run()
+
+    assert tab.dataframe[0].value["prompt"].tolist() == ["a cat"]
+    assert "step 20 · 2 rows, 1 match" in said(tab)
+
+
+def test_histograms_are_a_heat_map_and_those_that_cannot_be_read_are_named(logs):
+    made = {"event": "histogram", "time": 1.7e9, "name": "weights", "values": [1, 2], "bins": [0.0, 1.0, 2.0]}
+    write_run(
+        logs,
+        "r",
+        extra=[{**made, "global_step": 1, "not_finite": 2}, {**made, "name": "odd", "values": "x"}],
+    )
+
+    tab = open_page("samples", "r")
+
+    assert is_well(tab)
+    assert charts(tab) == 1
+    assert "2 values NaN or infinite" in said(tab)
+    assert "cannot be read" in said(tab)
+    assert "No samples yet." not in said(tab)
+
+
+def test_texts_are_shown_as_they_are(logs):
+    write_run(
+        logs,
+        "r",
+        extra=[
+            {"event": "text", "name": "note", "content": "**a** <b>"},
+            {"event": "text", "name": "n", "text": "b"},
+        ],
+    )
+
+    tab = open_page("samples", "r")
+
+    assert is_well(tab)
+    assert [code.value for code in tab.code][-2:] == ["**a** <b>", "b"]
