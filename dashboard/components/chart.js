@@ -91,6 +91,8 @@ function sameRange(a, b) {
 }
 
 function wire(div, Plotly, say) {
+  // Samples on the page follow the cursor.
+  const sendCursor = (x) => window.dispatchEvent(new CustomEvent("telemetry-cursor", { detail: { x, group: div.dataset.group } }));
   let timer = null;
   const numbers = (range) => range.map((edge) => div._fullLayout.xaxis.r2l(edge));
   const siblings = () => [...document.querySelectorAll(".telemetry-chart")]
@@ -118,6 +120,7 @@ function wire(div, Plotly, say) {
   div.on("plotly_hover", (event) => {
     if (!event.points.length || div.__following) return;
     const xval = div._fullLayout.xaxis.d2l(event.points[0].x);
+    sendCursor(xval);
     for (const other of siblings()) {
       if (other._fullLayout.xaxis.type !== div._fullLayout.xaxis.type) continue;
       try { other.__following = true; Plotly.Fx.hover(other, { xval }, ["xy"]); } catch (_) { /* nothing drawn there yet */ } finally { other.__following = false; }
@@ -128,6 +131,7 @@ function wire(div, Plotly, say) {
     if (div.__pick && point && Array.isArray(point.customdata)) div.__pick(point.customdata[0]);
   });
   div.on("plotly_unhover", () => {
+    sendCursor(null);
     for (const other of siblings()) { try { Plotly.Fx.unhover(other); } catch (_) { /* nothing drawn there yet */ } }
   });
 }

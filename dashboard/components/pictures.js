@@ -25,10 +25,10 @@ async function fetchReason(frame, url) {
 }
 
 // The picture before stays until the new one has been decoded, so that nothing flickers while a slider moves.
-function fill(frame, column, item, alt, { small = true, lazy = false } = {}) {
+function fill(frame, column, item, alt, { small = true, lazy = false, otherwise = "no sample yet" } = {}) {
   if (!item) {
     frame.__url = "";
-    explain(frame, "no sample yet");
+    explain(frame, otherwise);
     return;
   }
   const url = urlOf(column, item, small);
@@ -193,7 +193,8 @@ function setTile(root, state, shown, place, words) {
   shown.place = place;
   const item = place < 0 ? null : shown.cell[place];
   const column = data.columns[shown.columnAt];
-  fill(shown.frame, column, item, altOf(shown.row, column, item), { small: shown.small });
+  const otherwise = shown.cell.length ? `no sample yet, the first is at ${stepText(shown.cell[0][STEP])}` : "no sample";
+  fill(shown.frame, column, item, altOf(shown.row, column, item), { small: shown.small, otherwise });
   shown.caption.replaceChildren(...words(item));
   if (shown.opens) {
     shown.frame.disabled = !item;
@@ -410,7 +411,9 @@ function drawWipe(root, state) {
     grid.style.setProperty("--wipe", `${state.edge}%`);
   };
   edge.oninput = () => move(Number(edge.value));
-  const pairs = data.rows.map((row) => {
+  const shared = data.rows.filter((row) => state.sides.every((column) => row.cells[column].length));
+  if (!shared.length) return [choose, make("p", "telemetry-picture-caption", "These two runs have no prompt in common.")];
+  const pairs = shared.map((row) => {
     const box = make("figure", "telemetry-picture");
     const frame = make("div", "telemetry-picture-frame telemetry-picture-wipe");
     const layers = state.sides.map(() => make("div", "telemetry-picture-frame"));
@@ -462,7 +465,7 @@ export default function (component) {
   const root = parentElement.querySelector(".telemetry-pictures");
   if (!root || !data) return undefined;
   const before = root.__state;
-  const drawn = `${data.revision} ${data.view}`;
+  const drawn = data.revision;
   if (!before || before.drawn !== drawn) {
     const steps = allSteps(data.rows);
     // At the newest step it follows the run; elsewhere it stays at its step.
@@ -489,9 +492,9 @@ export default function (component) {
   }
   if (data.layout === "strip" && !root.__cursor) {
     root.__cursor = (event) => {
-      const state = root.__state, { step } = event.detail;
-      if (!root.isConnected || !state.steps.length) return;
-      state.moveTo(typeof step === "number" ? state.steps.findLastIndex((its) => its <= step) : state.steps.length - 1);
+      const { data: now, steps, moveTo } = root.__state, { x, group } = event.detail;
+      if (!root.isConnected || group !== now.follows) return;
+      moveTo(typeof x === "number" ? steps.findLastIndex((step) => step <= x) : steps.length - 1);
     };
     window.addEventListener("telemetry-cursor", root.__cursor);
   }

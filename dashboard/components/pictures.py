@@ -31,6 +31,7 @@ _STYLE: Final = """
   background: color-mix(in srgb, var(--st-primary-color) 12%, var(--st-background-color));
 }
 .telemetry-pictures button:disabled, .telemetry-picture-box button:disabled { opacity: 0.4; cursor: default; }
+.telemetry-pictures button.telemetry-picture-frame:disabled { opacity: 1; }
 .telemetry-pictures :focus-visible, .telemetry-picture-box :focus-visible {
   outline: 2px solid var(--st-primary-color); outline-offset: 1px;
 }
@@ -137,10 +138,11 @@ def side_by_side_samples(
     )
 
 
-def strip(run: str, series: Sequence[SampleSeries], *, key: str) -> None:
-    """Show the newest samples small; while a chart's cursor is at a step, those of that step."""
+def strip(run: str, series: Sequence[SampleSeries], *, follows: str | None, key: str) -> None:
+    """Show the newest samples small; while the cursor is in a chart of the group `follows`, those of its step."""
     rows = [_row(one.title, one.name, [one.samples]) for one in series]
-    _draw({"layout": "strip", "view": "step", "columns": [_column(run, "")], "rows": rows}, key=key)
+    columns = [_column(run, "")]
+    _draw({"layout": "strip", "view": "step", "columns": columns, "rows": rows, "follows": follows}, key=key)
 
 
 def _draw(data: dict[str, Any], *, key: str) -> None:

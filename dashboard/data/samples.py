@@ -67,7 +67,11 @@ def sample_series(records: Iterable[Record]) -> list[SampleSeries]:
         lane = seen[at]
         seen[at] += 1
         lanes.setdefault((*source, lane if lane < _MAX_LANES else 0), []).append(record)
-    return [_series(name, prompt, lane, found) for (name, prompt, lane), found in lanes.items()]
+    of_a_list = {name for name, _, lane in lanes if lane}
+    return [
+        _series(name, prompt, lane, found, is_list=name in of_a_list)
+        for (name, prompt, lane), found in lanes.items()
+    ]
 
 
 def matching_series(series: Iterable[SampleSeries], search: str) -> list[SampleSeries]:
@@ -88,10 +92,12 @@ def thinned(samples: Sequence[Sample], places: int) -> list[Sample]:
     return [samples[round(place * (len(samples) - 1) / (places - 1))] for place in range(places)]
 
 
-def _series(name: str, prompt: str, lane: int, records: Sequence[Record]) -> SampleSeries:
+def _series(name: str, prompt: str, lane: int, records: Sequence[Record], *, is_list: bool) -> SampleSeries:
     texts = {_text(record.get("caption")) or _text(record.get("prompt")) for record in records}
-    # A name whose images all have the same text, as one of a list that is logged at each step.
-    title = prompt if not name else (next(iter(texts)) if len(texts) == 1 else name)
+    title = name or prompt
+    if name and is_list and len(texts) == 1:
+        # One of a list that is logged at each step, such as of validation prompts.
+        [title] = texts
     number = f" ({lane + 1})" if lane and (not name or title == name) else ""
     return SampleSeries(
         title=f"{title or '(no prompt)'}{number}",

@@ -18,6 +18,7 @@ from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import follow_zoom, hidden_values_text
 from dashboard.components.frame import GLYPHS
+from dashboard.components.sample_grid import sample_grid
 from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.formatting import clean, count, md, short_number
@@ -81,6 +82,7 @@ def main() -> None:
         with right:
             page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
         _speed(store, keys, cards)
+        page_states.guarded("The samples", lambda: sample_grid(store, {key: cards[key].name for key in keys}))
 
 
 def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:

@@ -16,6 +16,7 @@ from dashboard.components.control_box import describe, subject
 from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.ledger_bar import ledger_bar
+from dashboard.components.sample_strip import latest_samples
 from dashboard.data.formatting import ago, learning_rate, md, short_number, size
 from dashboard.data.ledger_labels import has_content
 from dashboard.data.run_store import MetricInfo
@@ -282,6 +283,7 @@ def _charts(page: RunPage, options: ChartOptions) -> None:
     with left:
         if main_chart:
             page_states.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
+        page_states.guarded("The latest samples", lambda: latest_samples(page, options.axis))
     with right:
         for number, panel in enumerate(beside):
             _small(page, panel, options, tally, height=185, color=1 + number)

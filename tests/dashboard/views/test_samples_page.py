@@ -162,3 +162,48 @@ def test_texts_are_shown_as_they_are(logs):
 
     assert is_well(tab)
     assert [code.value for code in tab.code][-2:] == ["**a** <b>", "b"]
+
+
+def test_the_overview_has_the_latest_samples_and_a_link_to_all(logs):
+    write_run(
+        logs,
+        "r",
+        extra=[sample(f"{step}.png", step, prompt) for step in range(1_000) for prompt in ("a cat", "a dog")]
+        + [sample("a.wav", 5, "a sound")],
+    )
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    assert "Latest samples" in said(tab)
+    shown = samples_of(tab)
+    assert (shown["layout"], shown["follows"]) == ("strip", "r")
+    assert [row["title"] for row in shown["rows"]] == ["a cat", "a dog"]
+    [cell] = shown["rows"][0]["cells"]
+    assert (len(cell), cell[0][0], cell[-1][0]) == (200, 0, 999)
+    assert samples_of(open_page("overview", "r", x="Time"))["follows"] is None
+
+
+def test_runs_are_compared_by_prompt(logs):
+    write_run(logs, "a", extra=[sample("a.png", 1, "a cow"), sample("b.png", 1, "a cat")], display_name="A")
+    write_run(logs, "b", extra=[sample("c.png", 2, "a cat")])
+    write_run(logs, "c")
+
+    tab = open_page("compare", runs="a,b,c")
+
+    assert is_well(tab)
+    shown = samples_of(tab)
+    assert [column["name"] for column in shown["columns"]] == ["A", "b"]
+    assert titles(tab) == ["a cat", "a cow"]
+    assert [[item[1] for item in cell] for cell in shown["rows"][0]["cells"]] == [["b.png"], ["c.png"]]
+    assert shown["rows"][1]["cells"][1] == []
+    assert "One run has no samples." in said(tab)
+    assert samples_of(open_page("compare", runs="c,b")) is not None
+
+
+def test_runs_without_samples_have_no_such_section(logs):
+    write_run(logs, "a")
+    write_run(logs, "b")
+
+    assert samples_of(open_page("compare", runs="a,b")) is None
+    assert samples_of(open_page("overview", "a")) is None

@@ -305,9 +305,7 @@ def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
     tab.selectbox(key="_diff_against").set_value("b").run()
 
     assert is_well(tab)
-    assert any(
-        len(table.value.columns) == 3 and "this run" in table.value.columns for table in tab.dataframe
-    )
+    assert any(len(table.value.columns) == 3 and "this run" in table.value.columns for table in tab.dataframe)
 
 
 def test_the_delete_dialog_takes_the_name_that_it_shows(logs):
