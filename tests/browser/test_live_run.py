@@ -128,6 +128,7 @@ def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growi
 def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
     shown.open(page, "/config", run="growing")
     refresh_every(page, "2 s")
+    page.get_by_role("tab", name="Notes").click()
     notes = page.get_by_role("textbox", name="Notes")
     notes.click()
     page.keyboard.type("half a thou")
