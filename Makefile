@@ -9,8 +9,13 @@ ARGS ?=
 JOBS ?= 3
 MINUTES ?= 10
 CORPUS ?= ../shared/corpus
+# Empty: install the newest versions instead of those in the lock file.
+LOCKED ?= yes
 
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+# The part of a lock file's name that says where it applies.
+SYSTEM := import platform, sys; print(*sys.version_info[:2], sep=".", end=f"-{sys.platform}-{platform.machine().lower()}")
 comma := ,
 
 # The dashboard's packages are large, so they are installed only if there is a dashboard.
@@ -19,7 +24,7 @@ READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval clean
+.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval lock clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -77,15 +82,26 @@ bench: $(READY_TO_BENCH)  ## Benchmark us and our peers (ARGS=--quick for a shor
 diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes the figures of docs/detectors.md.
 	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
 
+lock: $(READY)  ## Write the lock file from .venv; to upgrade it: make clean, make test LOCKED=, make lock.
+	@$(BIN)/python -m tests.project.lock_file $(EXTRAS)
+
 clean:  ## Remove everything make, tests and tools created, except logs and trained weights.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 	find toolkit dashboard tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One pip call per set of extras; the stamp contains their names, so a new extra means a new stamp.
+# One stamp per set of extras; it contains their names, so a new extra means a new stamp.
+# Where there is a lock file for this Python and system, it is installed first. A file with another hash is an error.
+# A version that cannot be had here is not: then the newest are installed, as on systems without a lock file.
 $(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
 	@echo "Installing $(subst -,$(comma) ,$*) into $(VENV) (a few minutes the first time)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
-		--constraint requirements/constraints.txt --editable ".[$(subst -,$(comma),$*)]"
+	@lock=requirements/lock-$$($(BIN)/python -c '$(SYSTEM)').txt; \
+	if [ -n "$(LOCKED)" ] && [ -f "$$lock" ]; then \
+		said=$$($(PIP) --no-deps --require-hashes --requirement "$$lock" 2>&1) || case "$$said" in \
+			*"DO NOT MATCH THE HASHES"*) printf '%s\n' "$$said" >&2; exit 1;; \
+			*) printf '%s\n' "$$said" "$$lock cannot be installed here, so the newest versions are." >&2;; \
+		esac; \
+	fi
+	@$(PIP) --constraint requirements/constraints.txt --editable ".[$(subst -,$(comma),$*)]"
 	@touch $@
 
 $(BIN)/python:

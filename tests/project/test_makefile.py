@@ -26,6 +26,7 @@ def make(*arguments):
         "check",
         "bench",
         "diagnose-eval",
+        "lock",
         "clean",
     ],
 )
@@ -65,6 +66,39 @@ def test_changed_requirements_are_installed_again(tmp_path):
 
     assert "pip install" not in make("-n", "check", f"VENV={venv}").stdout
     assert "pip install" in make("-n", "check", f"VENV={venv}", "-W", "requirements/dev.txt").stdout
+
+
+def installed_with_pip_saying(words, folder):
+    """Have make set up `folder` with a Python whose pip refuses the lock file with these words."""
+    (folder / "bin").mkdir(parents=True)
+    python = folder / "bin" / "python"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in\n'
+        "  -c*) printf 3.11-linux-x86_64;;\n"
+        f"  *--require-hashes*) echo '{words}' >&2; exit 1;;\n"
+        "esac\n"
+    )
+    python.chmod(0o755)
+    stamp = folder / ".installed-dev"
+    return make(str(stamp), f"VENV={folder}"), stamp
+
+
+def test_a_file_with_another_hash_is_not_installed(tmp_path):
+    finished, stamp = installed_with_pip_saying("THESE PACKAGES DO NOT MATCH THE HASHES", tmp_path)
+
+    assert finished.returncode != 0
+    assert "DO NOT MATCH" in finished.stderr
+    assert not stamp.exists()
+
+
+def test_without_a_locked_version_the_newest_are_installed(tmp_path):
+    finished, stamp = installed_with_pip_saying("No matching distribution found for orjson", tmp_path)
+
+    assert finished.returncode == 0, finished.stderr
+    assert "No matching distribution found for orjson" in finished.stderr
+    assert "so the newest versions are" in finished.stderr
+    assert stamp.exists()
 
 
 def test_continuous_integration_runs_make_test():

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from tests.project import lock_file
 from tests.project.markdown import ROOT
 
 if sys.version_info >= (3, 11):
@@ -114,3 +115,37 @@ def test_the_wheel_installs_the_telemetry_command(wheel):
     [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
 
     assert "telemetry = toolkit.cli.main:main" in wheel.read(name).decode()
+
+
+def test_the_lock_file_has_what_make_installs_and_agrees_with_the_pins():
+    locks = sorted((ROOT / "requirements").glob("lock-*.txt"))
+    constraints = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", constraints, re.MULTILINE))
+
+    assert locks
+    for lock in locks:
+        entries = re.findall(
+            r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
+            lock.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+        versions = {name: version for name, version, _ in entries}
+        assert len(entries) == lock.read_text(encoding="utf-8").count("==")
+        assert "torch" not in versions
+        assert {name: versions[name] for name in pins if name != "torch"} == {
+            name: pin for name, pin in pins.items() if name != "torch"
+        }
+        assert names_in(PROJECT["project"]["dependencies"]) | extra("dev") <= {*versions}
+
+
+def test_make_looks_for_the_lock_file_where_it_is_written():
+    [code] = re.findall(r"^SYSTEM := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert lock_file.lock_file().name == f"lock-{finished.stdout}.txt"
+
+
+def test_streamlit_has_an_upper_bound_for_users():
+    text = (ROOT / "dashboard_requirements.txt").read_text(encoding="utf-8")
+
+    assert re.search(r"^streamlit>=[\d.]+,<[\d.]+$", text, re.MULTILINE)
