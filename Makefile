@@ -11,6 +11,9 @@ MINUTES ?= 10
 CORPUS ?= ../shared/corpus
 # Empty: install the newest versions instead of those in the lock file.
 LOCKED ?= yes
+# Which Python versions the release check installs the wheel on, and on which of them it also installs torch and trains.
+PYTHONS ?= 3.10 3.11 3.12 3.13
+TORCH_ON ?= 3.11
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -24,7 +27,7 @@ READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval lock clean
+.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval release-check lock clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -81,6 +84,9 @@ bench: $(READY_TO_BENCH)  ## Benchmark us and our peers (ARGS=--quick for a shor
 
 diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes the figures of docs/detectors.md.
 	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
+
+release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).
+	@$(BIN)/python -m tests.project.release_check --pythons "$(PYTHONS)" --torch-on "$(TORCH_ON)" $(ARGS)
 
 lock: $(READY)  ## Write the lock file from .venv; to upgrade it: make clean, make test LOCKED=, make lock.
 	@$(BIN)/python -m tests.project.lock_file $(EXTRAS)

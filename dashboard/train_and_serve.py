@@ -41,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     options = LaunchOptions(settings=DashboardSettings())
+    # A wheel has no run.py.
+    program = [str(_RUN_PY)] if _RUN_PY.is_file() else ["-m", "ai_toolkit_telemetry", "train"]
     training = Training(
-        [sys.executable, str(_RUN_PY), *arguments], folder=Path.cwd(), environ=without_tokens(os.environ)
+        [sys.executable, *program, *arguments], folder=Path.cwd(), environ=without_tokens(os.environ)
     )
 
     exit_on_signals()

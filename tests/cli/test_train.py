@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.project.markdown import ROOT
 from toolkit.cli.commands import train
 from toolkit.cli.main import main
 
@@ -24,9 +27,23 @@ def test_without_a_configuration_the_example_is_trained(capsys, monkeypatch, tmp
     [(configs, steps)] = trained
     assert [path.name for path in configs] == ["train_lora_tiny_cpu_with_telemetry.yaml"]
     assert steps == 2
-    monkeypatch.setattr(train, "_example", lambda: None)
+    monkeypatch.setattr(train, "_examples", list)
     assert main(["train"]) == 2
     assert "name a configuration file" in capsys.readouterr().err
+
+
+def test_the_examples_are_copied_and_never_over_a_file(tmp_path, capsys):
+    assert main(["train", "--copy-examples", str(tmp_path / "mine")]) == 0
+    copied = capsys.readouterr().out.splitlines()
+    assert copied == [str(path) for path in sorted((tmp_path / "mine").iterdir())]
+    for path in copied:
+        original = ROOT / "config" / "examples" / Path(path).name
+        assert Path(path).read_bytes() == original.read_bytes()
+
+    Path(copied[0]).write_text("changed")
+    assert main(["train", "--copy-examples", str(tmp_path / "mine")]) == 2
+    assert "File exists" in capsys.readouterr().err
+    assert Path(copied[0]).read_text() == "changed"
 
 
 def test_options_of_the_embedded_trainer_are_refused_for_ai_toolkit(tmp_path, capsys):

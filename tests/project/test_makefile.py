@@ -26,6 +26,7 @@ def make(*arguments):
         "check",
         "bench",
         "diagnose-eval",
+        "release-check",
         "lock",
         "clean",
     ],

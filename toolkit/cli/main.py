@@ -128,4 +128,6 @@ def _installed_version() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from ai_toolkit_telemetry import telemetry
+
+    sys.exit(telemetry())
