@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.git_once import git_is_asked_once
 from tests.leftovers import remove_journals_of_runs_below
@@ -32,7 +32,10 @@ sys.dont_write_bytecode = False
 # Several threads for a few numbers wait for each other, and for the tests of other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("usual", max_examples=longer(25, 100))
+# A busy machine is no reason to fail: no time limits.
+settings.register_profile(
+    "usual", max_examples=longer(25, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("usual")
 
 _ABOUT_OTHER_JOBS = (
