@@ -67,6 +67,7 @@ def _faulty_runs():
     yield run_of(_with(losses, 200, [6.0] * 5))
     yield run_of(_with(losses, 200, [6.0] * 100))
     yield run_of(_with(losses, 295, [6.0] * 5))
+    yield run_of([losses[0] / 9, *losses])
     yield run_of(_with(losses, 100, [6.0] * 150))
     yield [*run_of(_with(losses, 200, [6.0] * 100)), {"event": "start", "session": 2}, *run_of(losses)]
     yield run_of(

@@ -7,6 +7,7 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, curve, detect, detect_one_by_one, run_of
 from tests.lengths import longer
+from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.examiner import Examiner, examine
 
 KINDS = ("spike", "divergence")
@@ -411,3 +412,49 @@ def test_a_metric_keeps_the_name_that_the_run_gave_it():
 
     assert finding.metric == "loss"
     assert finding.message.startswith("loss left its level")
+
+
+# ---------------------------------------------------------------- a run that diverges at the start
+
+OF_LR_1 = [
+    *(0.2276, 1.319, 1.277, 0.836, 1.001, 1.413, 0.743, 0.906, 0.88, 0.97),
+    *(1.12, 0.93, 0.79, 1.05, 0.9, 0.86, 0.98, 1.01, 0.94, 0.89),
+]
+"""A real run with a learning rate of 1: the first record has the loss of the untouched weights, no other one has."""
+
+
+@pytest.mark.parametrize("lead", [1, 3, 6])
+def test_a_run_that_leaves_its_first_losses_at_once_diverged_at_the_start(lead):
+    losses = [0.22, 0.24, 0.23, 0.25, 0.22][: lead - 1] + OF_LR_1
+
+    (finding,) = _found(losses)
+
+    assert (finding.kind, finding.severity, finding.state) == ("divergence", "critical", "open")
+    assert finding.start_step == lead + 1
+    assert finding.noticed_step <= lead + 15
+    assert finding.evidence["first"] == pytest.approx(0.23, abs=0.01)
+    assert "first level" in finding.message
+    assert "Start again with a tenth of the learning rate." in finding.advice
+    assert title_of(finding.kind, finding.evidence) == "Diverged at the start"
+
+
+def test_a_run_that_comes_back_to_its_first_losses_is_resolved():
+    (finding,) = _found([*OF_LR_1, *curve(3, records=300, first=0.25, last=0.1)])
+
+    assert finding.state == "resolved"
+
+
+@pytest.mark.parametrize("seed", range(longer(4, 40)))
+@pytest.mark.parametrize("noise", [0.1, 0.4])
+def test_a_first_loss_that_is_low_by_luck_is_no_divergence(seed, noise):
+    losses = curve(seed, records=60, noise=noise, first=1.0, last=0.9)
+    losses[0] = min(losses)
+
+    assert _found(losses) == []
+
+
+def test_a_resumed_run_is_not_compared_with_its_first_losses():
+    first = run_of(curve(1, records=30, first=1.0, last=0.5))
+    resumed = [{"event": "start", "session": 2}, *run_of([0.2, *curve(2, records=30, first=0.5, last=0.45)])]
+
+    assert detect([*first, *resumed], *KINDS) == []

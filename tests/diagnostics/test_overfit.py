@@ -157,3 +157,14 @@ def test_a_validation_loss_below_zero_that_rises_is_reported():
     (finding,) = detect(_run([val - 10.0 for val in [4.0, 2.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]), "overfit")
 
     assert finding.start_step == 60
+
+
+@pytest.mark.parametrize("records_between", [5, 20])
+def test_a_run_that_diverged_at_the_start_does_not_overfit(records_between):
+    vals = [0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 1.0]
+    losses = [0.23, *curve(1, records=records_between * len(vals) - 1, first=1.1, last=0.9, noise=0.15)]
+    before = {"event": "eval", "global_step": 0, "val_loss": 0.28}
+
+    found = detect([before, *_run(vals, each=records_between, losses=losses)], "overfit", "divergence")
+
+    assert [finding.kind for finding in found] == ["divergence"]

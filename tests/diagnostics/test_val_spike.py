@@ -133,3 +133,10 @@ def test_evaluations_without_any_training_loss_are_judged_alike():
     records = [record for record in _run(vals) if record["event"] == "eval"]
 
     assert len(detect(records, "val_spike")) == 1
+
+
+@pytest.mark.parametrize("each", [5, 10])
+def test_a_run_that_diverged_at_the_start_has_no_validation_spike(each):
+    losses = [0.23, *curve(1, records=59, first=1.1, last=0.9, noise=0.15)]
+
+    assert detect(_run([0.28, *[0.95] * 11], each=each, losses=losses), "val_spike") == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from toolkit.diagnostics.finding import CRITICAL, WARNING
 from toolkit.diagnostics.incident import Incident
@@ -36,6 +36,17 @@ class Kind:
     causes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    special: Mapping[str, Special] = field(default_factory=dict)
+    """What differs for incidents with this evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Special:
+    """Title, causes and advice of incidents for which those of their kind do not fit."""
+
+    title: str
+    causes: tuple[str, ...]
+    advice: tuple[str, ...]
 
 
 CATALOGUE: Final[Mapping[str, Kind]] = {
@@ -89,7 +100,8 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
         variants={
             "recovered": "{metric} left its level of {level} at step {start}, went up to {peak}, and was back after step {end}.",
             "left behind": "{metric} left its level of {level} at step {start} and was at {now} when the run went on from another state.",
-            "slow": "{metric} has been climbing since step {start}: from its best level of {level} to {now}.",
+            "slow": "{metric} has been climbing since step {start}: from a level of {level} before to {now} now.",
+            "from the start": "{metric} left its first level of {level} at step {start}, right after the start, and has not come back: it is {now} now{now_times}, and was {peak} at worst.",
             "collapse": "{metric} jumped from {level} to {now} at step {start} and does not move any more.",
         },
         causes=(
@@ -103,6 +115,21 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "Waiting seldom helps: what diverged for this long rarely returns.",
         ),
         remedies=(*LOWER_LR, SAVE_AND_STOP, STOP),
+        special={
+            "first": Special(
+                title="Diverged at the start",
+                causes=(
+                    "The learning rate is far too high for this model.",
+                    "There is no warm-up, or a very short one.",
+                    "Gradients are not clipped, or the first updates overflowed in fp16.",
+                ),
+                advice=(
+                    "Stop this run: it has learnt nothing, and its checkpoints are worse than the weights it started from.",
+                    "Start again with a tenth of the learning rate.",
+                    "Warm up over the first steps, and clip the gradient norm at 1.0.",
+                ),
+            )
+        },
     ),
     "plateau": Kind(
         title="Plateau",
@@ -369,10 +396,29 @@ def describe(incident: Incident) -> str:
     return template.format_map(_shown(incident))
 
 
+def title_of(kind: str, evidence: Mapping[str, Any]) -> str:
+    """Return the title of a finding; an unknown kind is its own title."""
+    if kind not in CATALOGUE:
+        return kind
+    special = _special(kind, evidence)
+    return CATALOGUE[kind].title if special is None else special.title
+
+
+def causes_of(incident: Incident) -> tuple[str, ...]:
+    """Return the likely causes of an incident."""
+    return (_special(incident.kind, incident.evidence) or CATALOGUE[incident.kind]).causes
+
+
 def advise(incident: Incident) -> tuple[str, ...]:
     """Return the advice for an incident, with its steps filled in."""
     shown = _shown(incident)
-    return tuple(line.format_map(shown) for line in CATALOGUE[incident.kind].advice)
+    advice = (_special(incident.kind, incident.evidence) or CATALOGUE[incident.kind]).advice
+    return tuple(line.format_map(shown) for line in advice)
+
+
+def _special(kind: str, evidence: Mapping[str, Any]) -> Special | None:
+    special = CATALOGUE[kind].special
+    return next((special[name] for name in evidence if name in special), None) if special else None
 
 
 def short(number: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, causes_of, describe
 from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.detectors import make_detectors
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
@@ -182,7 +182,7 @@ class Examiner:
             repeats=incident.repeats,
             evidence=dict(incident.evidence),
             message=describe(incident),
-            causes=about.causes,
+            causes=causes_of(incident),
             advice=advise(incident),
             remedies=about.remedies,
         )

@@ -77,6 +77,8 @@ class Incidents:
         """Number of ranks, if the run declared it."""
         self.hang_step: int | None = None
         """The step after which the run itself reported its newest hang: that pause is not reported twice."""
+        self.never_learned = False
+        """Whether the training loss left its first level at once: that explains what the validation loss does."""
         self.by_id: dict[str, Incident] = {}
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}

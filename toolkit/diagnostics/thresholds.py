@@ -58,6 +58,14 @@ CLIMB_SHARE: Final = 0.05
 """A climb too slow for the windows: the level is a quarter above its best for a twentieth of the run."""
 CLIMB_LOOK_EVERY: Final = 8
 """Slow things need no look at every record."""
+START_RECORDS: Final = 40
+START_LEAD: Final = 8
+START_AFTER: Final = 12
+"""Losses of the first few records, each below all that follow: the run left them at once and is not back."""
+START_RISE: Final = 1.0
+START_APART: Final = 0.2
+START_SIGMAS: Final = 6.0
+"""To twice the level, a fifth between the two, and clear of their noise: a first loss may be low by luck."""
 LR_RAISED: Final = 3.0
 LR_RAISED_WITHIN: Final = 50
 """A rise soon after the learning rate was tripled in one go belongs to a schedule that starts again."""

@@ -40,6 +40,7 @@ class Instability(SingleIncidentDetector):
         self._above: deque[float] = deque(maxlen=at.TAIL_WINDOW)
         self._previous = 0.0
         self._highest = 0.0
+        self._start: list[tuple[int, float]] | None = []
         # What may become an incident.
         self._allowed = 0.0
         self._sum = 0.0
@@ -59,6 +60,7 @@ class Instability(SingleIncidentDetector):
         # The incident that is open: its level and noise stay what they were when it began.
         self._opened_as = _SPIKE
         self._opened_with: str | None = None
+        self._is_start = False
         self._level = 0.0
         self._sigma = 0.0
         self._since = 0
@@ -100,6 +102,8 @@ class Instability(SingleIncidentDetector):
                 self._watch_the_level(loss, row)
         elif len(longer) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
             self._watch_for_a_blow_up(loss, y, row)
+        if self._start is not None:
+            self._watch_the_start(self._start, loss, y, row)
         self._recent.append(y)
         if self._incident is None:
             # Values during an incident are not usual values.
@@ -119,6 +123,10 @@ class Instability(SingleIncidentDetector):
             self._incident.variant = "left behind"
         super().restart(step)
 
+    def _resolve(self, step: int, *, end_step: int | None = None) -> None:
+        super()._resolve(step, end_step=end_step)
+        self._incidents.never_learned = False
+
     def _change_axis(self, y: float, row: Row) -> None:
         """Start over: a negative loss is below every earlier level, and earlier distances are meaningless."""
         if self._incident is not None:
@@ -127,6 +135,8 @@ class Instability(SingleIncidentDetector):
         self._highest = y
 
     def _forget(self) -> None:
+        # Only the first losses of a run say what the weights could do before the training.
+        self._start = None
         self._sum = 0.0
         self._same = 0
         self._has_best = False
@@ -178,6 +188,30 @@ class Instability(SingleIncidentDetector):
         spread = self._longer.quantile(1.0) - self._longer.quantile(0.0)
         if y - self._highest > max(self._axis.gap(self._highest, at.BLOW_UP), at.BLOW_UP_SPREADS * spread):
             self._begin(row.step, self._longer.median, self._axis.floor(self._highest), loss, row)
+            self._is_start = self._start is not None
+
+    def _watch_the_start(
+        self, start: list[tuple[int, float]], loss: float, y: float, row: Row
+    ) -> None:
+        """Detect a run that left its first losses within a few records: later levels know nothing of them."""
+        start.append((row.step, y))
+        if len(start) == at.START_RECORDS:
+            self._start = None
+        if self._incident is not None or len(start) <= at.START_AFTER:
+            return
+        for lead in range(1, min(at.START_LEAD, len(start) - at.START_AFTER) + 1):
+            first, since = [value for _, value in start[:lead]], [value for _, value in start[lead:]]
+            level = median(first)
+            apart = min(since) - max(first)
+            rise = max(self._axis.gap(level, at.START_RISE), at.START_SIGMAS * _deviation(since))
+            if apart > self._axis.gap(level, at.START_APART) and median(since) - level > rise:
+                top = self._axis.value(max(since))
+                incident = self._begin(start[lead][0], level, self._axis.floor(level), top, row)
+                incident.count = len(since)
+                self._note(incident, loss)
+                self._is_start = True
+                self._say_diverged(incident)
+                return
 
     def _watch_for_a_collapse(self, loss: float, y: float, row: Row) -> None:
         """A loss that repeats itself, above where it was, comes from a model that gives one answer to everything."""
@@ -233,6 +267,7 @@ class Instability(SingleIncidentDetector):
             ratio=loss / usual if usual > 0.0 else 0.0,
         )
         self._opened_as = incident.kind
+        self._is_start = False
         incident.variant = ""
         was_mild = incident.repeats == 0 or incident.severity == INFO
         incident.severity = None
@@ -274,6 +309,10 @@ class Instability(SingleIncidentDetector):
             self._incidents.mark_changed(incident)
         if incident.variant == "after a restart":
             incident.variant = ""
+        if self._is_start:
+            incident.variant = "from the start"
+            incident.evidence.setdefault("first", incident.evidence["level"])
+            self._incidents.never_learned = True
         self._incidents.escalate(incident, _DIVERGENCE)
 
     def _end(self, incident: Incident, row: Row) -> None:
@@ -283,3 +322,9 @@ class Instability(SingleIncidentDetector):
         incident.variant = "recovered"
         self._resolve(row.step)
         self._has_best = False
+
+
+def _deviation(values: list[float]) -> float:
+    """The plain standard deviation: of a dozen values the quartiles say too little."""
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))

@@ -40,9 +40,9 @@ class Overfit(SingleIncidentDetector):
         loss = row.values.get(LOSS)
         if loss is not None and loss - loss == 0.0:
             self._train.append(loss)
-            if self._train_at_best is None and self._evals and len(self._train) == at.SHORT_WINDOW:
-                # The best evaluation came before the first step: use the first losses.
-                self._train_at_best = self._train_now()
+            if self._train_at_best is None and self._evals:
+                # The best evaluation came before the first step: the first loss is the one beside it.
+                self._train_at_best = loss
         val = row.values.get(VAL_LOSS)
         # An evaluation may be logged twice, in its own record and in the epoch's.
         if val is not None and val - val == 0.0 and self._last != (row.step, val):
@@ -121,6 +121,8 @@ class Overfit(SingleIncidentDetector):
 
     def _train_rises(self) -> bool:
         """Whether the training loss went up as well: then the run is unstable and not overfitting."""
+        if self._incidents.never_learned:
+            return True
         before, now = self._train_at_best, self._train_now()
         if before is None or now is None:
             return False

@@ -113,8 +113,11 @@ class ValidationSpike(SingleIncidentDetector):
         return y - highest > self._axis.gap(highest, at.VAL_ABOVE_ALL)
 
     def _train_jumps(self) -> bool:
-        if len(self._train) < at.FIRST_RECORDS:
-            return False
+        if self._incidents.never_learned:
+            return True
         losses = list(self._train)
-        level = median(losses)
+        if len(losses) < 2 * at.TRAIN_NOW:
+            return False
+        # With few records, most of them may be from after the jump: the first ones are the level.
+        level = median(losses) if len(losses) >= at.FIRST_RECORDS else min(losses[: at.TRAIN_NOW])
         return median(losses[-at.TRAIN_NOW :]) - level > at.LEAST_RISE * abs(level)
