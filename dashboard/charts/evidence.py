@@ -113,6 +113,8 @@ def _levels(alert: Alert) -> list[Level]:
     for name, word in _LEVELS.get(alert.kind, ()):
         value = alert.evidence.get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            if name == "level" and "first" in alert.evidence:
+                word = "first values"
             found.append(Level(y=float(value), text=f"{word} {short_number(value)}", tone="good"))
     return found
 

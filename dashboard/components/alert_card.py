@@ -1,7 +1,8 @@
-"""One alert as a card: what and since when, a chart, causes, advice, and a button that acts on it."""
+"""Equal alerts as one card: when each occurred, a chart, causes, advice, and a button that acts on it."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -22,7 +23,8 @@ from dashboard.components.control_box import (
 )
 from dashboard.components.curve_panel import ChartOptions, Tally, change_mark, curve_panel
 from dashboard.components.frame import RunPage
-from dashboard.data.alerts import Alert
+from dashboard.data.alerts import NOT_FINITE, Alert, AlertGroup
+from dashboard.data.evidence_words import numbers_of, value_of
 from dashboard.data.formatting import clean, clock, count, md, short_number
 from dashboard.data.remedies import (
     RECORDS_BESIDE,
@@ -33,6 +35,7 @@ from dashboard.data.remedies import (
     own_answer,
     remedy_for,
 )
+from dashboard.data.run_start import start_of, training_settings
 from dashboard.data.run_store import Refused
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
@@ -47,6 +50,11 @@ SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
 _STRAGGLER: Final = "straggler"
 _MAX_LABELS: Final = 500
 _MAX_CHANGES: Final = 3
+_MAX_PILLS: Final = 10
+_SET_BY_LR: Final = frozenset(
+    {"nan", "spike", "divergence", "plateau", "exploding_grad", "val_spike", "lr_problem", "loss_scale"}
+)
+"""Kinds whose usual cause is the learning rate, its warm-up or missing clipping."""
 _VERDICTS: Final = {
     "better": ":green[:material/trending_down: it helped]",
     "worse": ":red[:material/trending_up: it got worse]",
@@ -54,23 +62,63 @@ _VERDICTS: Final = {
 }
 
 
-def alert_card(page: RunPage, alert: Alert, labels: Labels, *, expanded: bool) -> None:
-    """Show one alert; `expanded` with its chart, causes and advice visible."""
+def alert_card(page: RunPage, group: AlertGroup, labels: Labels, *, expanded: bool) -> None:
+    """Show equal alerts as one card; `expanded` with chart, causes and advice of the chosen one visible."""
     with st.container(border=True):
-        _head(page, alert, labels)
+        # The choice is made below the head, which describes it.
+        head = st.container()
+        alert = _choose(page, group)
+        with head:
+            _head(page, group, alert, labels)
         st.markdown(md(alert.message, 600))
         # With a key of its own, a card stays open or closed when it moves.
         title = "Stack and output" if alert.event == ERROR else "Evidence and what to try"
-        with st.expander(title, expanded=expanded, key=f"_about {page.key} {alert.id}"):
+        with st.expander(title, expanded=expanded, key=f"_about {page.key} {group.key}"):
             page_states.guarded("The evidence", lambda: _details(page, alert))
-        _buttons(page, alert, labels)
+        _buttons(page, group, alert, labels)
 
 
-def _head(page: RunPage, alert: Alert, labels: Labels) -> None:
+def _choose(page: RunPage, group: AlertGroup) -> Alert:
+    """Show when the alerts of a group occurred, and return the chosen one."""
+    alerts = {alert.id: alert for alert in group.alerts}
+    if len(alerts) == 1:
+        return group.alerts[0]
+    ids = list(alerts)
+    if len(ids) > _MAX_PILLS and not st.session_state.get(f"_all {page.key} {group.key}"):
+        ids = ids[:_MAX_PILLS]
+    chosen = st.pills(
+        "Occurrences, by step",
+        ids,
+        default=ids[0],
+        required=True,
+        key=f"_which {page.key} {group.key}",
+        format_func=lambda alert_id: _occurrence(alerts[alert_id]) if alert_id in alerts else "",
+        help="Step, value and time. A tick marks those that are over.",
+    )
+    if len(alerts) > _MAX_PILLS:
+        st.toggle(f"All {count(len(alerts))} occurrences", key=f"_all {page.key} {group.key}")
+    return alerts.get(str(chosen), group.alerts[0])
+
+
+def _occurrence(alert: Alert) -> str:
+    """Return one occurrence in a few words: whether it is over, where, how much, when."""
+    parts = [f"{alert.step:,}" if alert.step is not None else "", md(value_of(alert), 40)]
+    if alert.kind == NOT_FINITE:
+        parts.insert(0, md(alert.metric, 30))
+    if alert.time is not None:
+        parts.append(clock(alert.time, now=time.time())[:-3])
+    return ("" if alert.is_open else ":material/check: ") + " · ".join(part for part in parts if part)
+
+
+def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> None:
     word, icon, tone = SEVERITIES[alert.severity]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(word, icon=icon, color=tone)
         st.markdown(f"**{md(alert.title, 60)}**", width="content")
+        if len(group.alerts) > 1:
+            still = sum(item.is_open for item in group.alerts)
+            some = f", {count(still)} open" if still else ""
+            st.badge(f"{count(len(group.alerts))} times{some}", color="gray")
         if not alert.is_open:
             over = f" at step {alert.resolved_step:,}" if alert.resolved_step is not None else ""
             st.badge(f"resolved{over}", icon=":material/check_circle:", color="green")
@@ -127,6 +175,7 @@ def _details(page: RunPage, alert: Alert) -> None:
             _advice(alert)
     else:
         _advice(alert)
+    _settings(page, alert)
     if alert.kind == _STRAGGLER:
         st.caption("See the System page for a comparison of the ranks.")
     _numbers(alert)
@@ -175,32 +224,34 @@ def _advice(alert: Alert) -> None:
 
 
 def _numbers(alert: Alert) -> None:
-    shown = []
-    for name, value in list(alert.evidence.items())[:20]:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        text = short_number(value) if is_number else clean(str(value))[:200]
-        shown.append(f"{clean(str(name))[:60]}: {text}")
+    shown = numbers_of(alert)
     if shown:
         st.caption(" · ".join(md(part, 300) for part in shown))
+
+
+def _settings(page: RunPage, alert: Alert) -> None:
+    """Show the settings that decide whether a training is stable."""
+    if alert.kind not in _SET_BY_LR:
+        return
+    found = training_settings(start_of(page.store, page.key))
+    if found:
+        st.markdown(f"**Configured**: {md(' · '.join(found), 400)}")
 
 
 # ---------------------------------------------------------------- actions
 
 
-def _buttons(page: RunPage, alert: Alert, labels: Labels) -> None:
+def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> None:
     requests = [item for item in session.sent_requests(page.key) if item.get("about") == alert.id]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _remedy(page, alert, is_pending=is_pending(page.store, page.key, requests))
         can_edit = not session.is_viewer()
-        if (
-            can_edit
-            and alert.acknowledged_key not in labels.acknowledged
-            and st.button("Mark as seen", key=f"_seen {page.key} {alert.id}")
-        ):
-            save_labels(
-                page,
-                replace(labels, acknowledged=(*labels.acknowledged, alert.acknowledged_key)[-_MAX_LABELS:]),
-            )
+        unseen = [
+            item.acknowledged_key for item in group.alerts if item.acknowledged_key not in labels.acknowledged
+        ]
+        word = "Mark as seen" if len(group.alerts) == 1 else f"Mark all {count(len(group.alerts))} as seen"
+        if can_edit and unseen and st.button(word, key=f"_seen {page.key} {group.key}"):
+            save_labels(page, replace(labels, acknowledged=(*labels.acknowledged, *unseen)[-_MAX_LABELS:]))
         if (
             can_edit
             and alert.event == FINDING
@@ -209,7 +260,7 @@ def _buttons(page: RunPage, alert: Alert, labels: Labels) -> None:
                 f"Mute “{md(alert.title, 40)}” for this run",
                 icon=":material/notifications_off:",
                 type="tertiary",
-                key=f"_mute {page.key} {alert.id}",
+                key=f"_mute {page.key} {group.key}",
             )
         ):
             save_labels(page, replace(labels, muted=(*labels.muted, alert.kind)[-_MAX_LABELS:]))

@@ -15,6 +15,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
+from dashboard.components.attention import CRITICAL_ICON, ICON, attention, tab_title
 from dashboard.components.control_box import control_box
 from dashboard.components.run_menu import run_menu
 from dashboard.data.alerts import Alert, alerts_of, unseen_alerts
@@ -186,7 +187,6 @@ def _title(page: RunPage) -> None:
     if session.set_live(page.key, card.live):
         # A run that ended needs no timers and no controls.
         st.rerun()
-    st.set_page_config(page_title=_tab_title(card))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.subheader(md(card.name, 80), anchor=False, width="content")
         _status_badge(card)
@@ -219,12 +219,6 @@ def _status_badge(card: RunCard) -> None:
         word += " · archived"
     how = "" if card.status.sure else " (estimated from the time of the last update)"
     st.badge(md(word), icon=icon, color=tone, help=f"{md(card.status.why)}{how}")
-
-
-def _tab_title(card: RunCard) -> str:
-    done = f" {card.progress:.0%}" if card.progress is not None else ""
-    mark = GLYPHS.get(card.status.name, "●").split(" ", 1)[0]
-    return f"{mark}{done} {card.name[:60]}"
 
 
 def _about(card: RunCard) -> str:
@@ -290,6 +284,13 @@ def _alert_strip(page: RunPage, *, is_shown: bool) -> Callable[[], None]:
                 st.rerun()
         is_first = False
         alerts = unseen_alerts(alerts_of(page.store, page.key), page.store.meta(page.key).labels)
+        card = page.card
+        is_critical = any(alert.severity == "critical" for alert in alerts)
+        st.set_page_config(
+            page_title=tab_title(card, GLYPHS.get(card.status.name, "●").split(" ", 1)[0], alerts),
+            page_icon=CRITICAL_ICON if is_critical else ICON,
+        )
+        attention(page.key, card, alerts)
         _announce_once(page, alerts)
         if is_shown:
             _worst(page, alerts)

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from dashboard.data.error_details import Detail, details_of
 from dashboard.data.run_store import MetricInfo, RunStore
-from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import END, ERROR, FINDING, LOST, MAX_RECORD_BYTES, Record
 
@@ -18,6 +19,7 @@ SEVERITIES: Final = ("critical", "warning", "info")
 
 RECORDS_LOST: Final = "records lost"
 NOT_FINITE: Final = "nan"
+_TITLES: Final = {"error": "Error", RECORDS_LOST: "Records lost"}
 
 _MAX_READ: Final = 1000
 _LATEST: Final = float("inf")
@@ -55,8 +57,8 @@ class Alert:
 
     @property
     def title(self) -> str:
-        """The title of its kind."""
-        return CATALOGUE[self.kind].title if self.kind in CATALOGUE else self.kind
+        """What it is called."""
+        return _TITLES.get(self.kind) or title_of(self.kind, self.evidence)
 
     @property
     def is_open(self) -> bool:
@@ -124,10 +126,75 @@ def _with_unique_ids(alerts: Iterable[Alert]) -> list[Alert]:
     return list(found.values())
 
 
-def _rank(alert: Alert) -> tuple[int, bool, float]:
+def _rank(alert: Alert) -> tuple[int, bool, float, float]:
     # An alert without a step is an error or lost records, which concern the whole run.
     latest = alert.noticed_step if alert.noticed_step is not None else alert.step
-    return (SEVERITIES.index(alert.severity), not alert.is_open, -(_LATEST if latest is None else latest))
+    return (
+        SEVERITIES.index(alert.severity),
+        not alert.is_open,
+        -(_LATEST if latest is None else effect_on_loss(alert)),
+        -(_LATEST if latest is None else latest),
+    )
+
+
+def effect_on_loss(alert: Alert) -> float:
+    """Return by how much of its level it raised a loss; infinite if the loss is NaN, 0 if it is not about a loss."""
+    if alert.kind == NOT_FINITE:
+        return _LATEST if signal_of(alert.metric) in (LOSS, VAL_LOSS) else 0.0
+    if alert.kind == "overfit":
+        return (_number(alert.evidence.get("rise_pct")) or 0.0) / 100
+    if alert.kind in ("spike", "divergence", "val_spike"):
+        return max(0.0, (_number(alert.evidence.get("ratio")) or 1.0) - 1.0)
+    return 0.0
+
+
+# ---------------------------------------------------------------- equal alerts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertGroup:
+    """Alerts with the same title: one problem that occurred once or several times."""
+
+    alerts: tuple[Alert, ...]
+    """Open ones first, then the most severe, then the newest."""
+
+    @property
+    def key(self) -> str:
+        """Stays the same while further alerts join."""
+        return _group_key(self.alerts[0])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one of them is ongoing."""
+        return self.alerts[0].is_open
+
+    @property
+    def severity(self) -> str:
+        """The worst severity of the ongoing ones, or of all if none is."""
+        return min((a.severity for a in self.alerts if a.is_open == self.is_open), key=SEVERITIES.index)
+
+
+def grouped(alerts: Iterable[Alert]) -> list[AlertGroup]:
+    """Return alerts folded by title: open groups first, then by severity and effect on the loss."""
+    groups: dict[str, list[Alert]] = {}
+    for alert in alerts:
+        groups.setdefault(_group_key(alert), []).append(alert)
+    found = [AlertGroup(alerts=tuple(sorted(group, key=_within_group))) for group in groups.values()]
+    return sorted(found, key=lambda group: (not group.is_open, min(_rank(alert) for alert in group.alerts)))
+
+
+def _group_key(alert: Alert) -> str:
+    # Each error has its own message and stack.
+    return alert.id if alert.event == ERROR else alert.title
+
+
+def _within_group(alert: Alert) -> tuple[bool, int, float]:
+    latest = alert.noticed_step if alert.noticed_step is not None else alert.step
+    return (not alert.is_open, SEVERITIES.index(alert.severity), -(_LATEST if latest is None else latest))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _with_total_counts(errors: list[Alert], ends: Iterable[Record]) -> list[Alert]:

@@ -12,17 +12,19 @@ import streamlit as st
 from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
+from dashboard.components.attention import notification_choice
 from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.data.alerts import RECORDS_LOST, Alert, alerts_of, is_dismissed
+from dashboard.data.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
 from dashboard.data.formatting import count, md
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
+# Found only if the other ranks write records, too: by the run itself, and by `telemetry doctor`.
 _NEEDS_OTHER_RANKS: Final = frozenset({"straggler"})
-"""Found only if the other ranks write records, too: by the run itself, and by `telemetry doctor`."""
 _MAX_SHOWN: Final = 30
+_MAX_NAMES: Final = 4
 # Cards that are expanded at first; the charts of the others are one click away.
 _MAX_EXPANDED: Final = 6
 
@@ -34,6 +36,11 @@ class Filters:
     severities: Sequence[str]
     states: Sequence[str]
     kinds: Sequence[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether they let everything through."""
+        return not (self.severities or self.states or self.kinds)
 
     def matches(self, alert: Alert) -> bool:
         """Return whether `alert` passes the filters."""
@@ -51,6 +58,7 @@ def main() -> None:
         return
     filters = _filters()
     live(page, "The alerts", lambda: _alerts(page, filters), until_examined=True)
+    notification_choice()
 
 
 def _filters() -> Filters:
@@ -102,14 +110,22 @@ def _alerts(page: RunPage, filters: Filters) -> None:
         st.info("No alerts match these filters.", icon=":material/filter_alt:")
     elif not visible:
         st.info("All alerts have been seen or muted.", icon=":material/done_all:")
-    _counts(visible)
-    _cards(page, visible, labels)
+    groups = grouped(visible)
+    still, over = [group for group in groups if group.is_open], [g for g in groups if not g.is_open]
+    _counts(still)
+    if over and not still and filters.is_empty:
+        st.markdown(":material/check_circle: **No alert is open.**")
+    _cards(page, still, labels)
+    if over and tuple(filters.states) == (RESOLVED,):
+        _cards(page, over, labels)
+    elif over:
+        _resolved(page, over, labels)
     if dismissed and st.toggle(
         f"Show {count(len(dismissed))} seen or muted {'alert' if len(dismissed) == 1 else 'alerts'}",
         key="put_away",
         bind="query-params",
     ):
-        _cards(page, dismissed, labels, expand=False)
+        _cards(page, grouped(dismissed), labels, expand=False)
     _muted(page, labels)
 
 
@@ -119,8 +135,9 @@ def _examine_progress(page: RunPage) -> None:
         st.progress(examined, text=f"Examined {examined:.0%} of the records so far")
 
 
-def _counts(shown: Sequence[Alert]) -> None:
-    counts = Counter(alert.severity for alert in shown)
+def _counts(groups: Sequence[AlertGroup]) -> None:
+    """Show how many alerts are open."""
+    counts = Counter(alert.severity for group in groups for alert in group.alerts if alert.is_open)
     with st.container(horizontal=True):
         for name, (word, icon, tone) in SEVERITIES.items():
             if counts[name]:
@@ -128,14 +145,26 @@ def _counts(shown: Sequence[Alert]) -> None:
                 st.badge(f"{counts[name]} {word.lower()}{plural}", icon=icon, color=tone)
 
 
-def _cards(page: RunPage, alerts: Sequence[Alert], labels: Labels, *, expand: bool = True) -> None:
+def _cards(page: RunPage, groups: Sequence[AlertGroup], labels: Labels, *, expand: bool = True) -> None:
     expanded = 0
-    for alert in alerts[:_MAX_SHOWN]:
-        is_expanded = expand and alert.is_open and expanded < _MAX_EXPANDED
+    for group in groups[:_MAX_SHOWN]:
+        is_expanded = expand and group.is_open and expanded < _MAX_EXPANDED
         expanded += is_expanded
-        alert_card(page, alert, labels, expanded=is_expanded)
-    if len(alerts) > _MAX_SHOWN:
-        st.caption(f"Showing the {_MAX_SHOWN} most severe of {count(len(alerts))} alerts.")
+        alert_card(page, group, labels, expanded=is_expanded)
+    if len(groups) > _MAX_SHOWN:
+        st.caption(f"Showing the {_MAX_SHOWN} most severe of {count(len(groups))}.")
+
+
+def _resolved(page: RunPage, groups: Sequence[AlertGroup], labels: Labels) -> None:
+    """Show what is over, closed: it is history, and would hide what is not."""
+    names = [
+        md(group.alerts[0].title, 40) + (f" ({count(len(group.alerts))})" if len(group.alerts) > 1 else "")
+        for group in groups
+    ]
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    title = f"Resolved: {', '.join(names[:_MAX_NAMES])}{more}"
+    with st.expander(title, key=f"_resolved {page.key}", icon=":material/check_circle:"):
+        _cards(page, groups, labels, expand=False)
 
 
 def _muted(page: RunPage, labels: Labels) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -12,25 +11,17 @@ import streamlit as st
 
 from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
-from dashboard.components.control_box import describe, subject
 from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
+from dashboard.components.event_list import event_list
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.ledger_bar import ledger_bar
 from dashboard.components.sample_strip import latest_samples
-from dashboard.data.formatting import ago, learning_rate, md, short_number, size
+from dashboard.components.what_now import what_now_card
+from dashboard.data.formatting import learning_rate, short_number, size
 from dashboard.data.ledger_labels import has_content
 from dashboard.data.run_store import MetricInfo
-from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
 from toolkit.runfolder.records import (
-    CONTROL_CHANGE,
-    FINDING,
-    LEDGER,
-    SPAN,
-    SPAN_EVENT,
-    SPAN_START,
-    SPAN_SUMMARY,
-    Record,
     is_spread,
 )
 from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
@@ -43,9 +34,6 @@ _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", LEDGER_PREFIX, TIME_PREFIX, DE
 _MAX_CUSTOM = 6
 _OWN_NAMES: Final = {LOSS: "train_loss", VAL_LOSS: "val_loss", LR: "lr", GRAD_NORM: "grad_norm"}
 
-_FREQUENT = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
-"""Frequent records, which only the Timeline shows."""
-
 _FIRST_WAIT_S = 0.05
 _WAIT_S = 0.4
 _REFRESH_WHILE_PARTIAL_S = 1.0
@@ -56,6 +44,7 @@ def main() -> None:
     page = open_run()
     if page is None:
         return
+    live(page, "What to do now", lambda: what_now_card(page))
     live(page, "The cards", lambda: _cards(page))
     _time(page)
     options = chart_switches()
@@ -292,7 +281,7 @@ def _charts(page: RunPage, options: ChartOptions) -> None:
         with cell:
             _small(page, panel, options, tally, height=190, color=3 + number)
     with row[-1]:
-        page_states.guarded("The events", lambda: _events(page))
+        page_states.guarded("The events", lambda: event_list(page))
     for start in range(0, min(_MAX_CUSTOM, len(own)), 3):
         for cell, name in zip(
             st.columns(3, gap="medium"), own[start : min(_MAX_CUSTOM, start + 3)], strict=False
@@ -351,66 +340,6 @@ def _small(
         )
 
     page_states.guarded(panel.title, draw)
-
-
-def _events(page: RunPage) -> None:
-    st.markdown("**Latest events**")
-    kinds = [kind for kind in page.store.count_events(page.key) if kind not in _FREQUENT]
-    records = page.store.events(page.key, kinds, limit=60)
-    different: dict[str, Record] = {}
-    for number, record in enumerate(records):
-        different.setdefault(_event_id(record) or str(number), record)
-    shown = [_line(record) for record in list(different.values())[:7]]
-    if not shown:
-        st.caption("Checkpoints, samples, epochs and control requests appear here.")
-    st.markdown("  \n".join(shown))
-
-
-def _event_id(record: Record) -> str:
-    """Return an id shared by records that are one event to a reader; only the newest of them is shown."""
-    if record.get("event") == "sample":
-        return f"sample {record.get('global_step')}"
-    if record.get("event") in (FINDING, "error") and record.get("id"):
-        return f"{record['event']} {record['id']}"
-    return ""
-
-
-def _line(record: Record) -> str:
-    event = record.get("event")
-    step = record.get("global_step")
-    where = f" at step {step:,}" if isinstance(step, int) else ""
-    moment = record.get("time")
-    when = f" :gray[{ago(time.time() - moment)}]" if isinstance(moment, (int, float)) else ""
-    if event == "checkpoint":
-        best = ", the best so far" if record.get("is_best") else ""
-        return f":material/save: checkpoint{where}{best}{when}"
-    if event == CONTROL_CHANGE:
-        return f":material/tune: {md(subject(record))} {describe(record)}{when}"
-    if event == "epoch":
-        return f":material/flag: epoch {md(str(record.get('epoch')))} ended{where}{when}"
-    if event == "sample":
-        return f":material/image: samples{where}{when}"
-    if event == "start":
-        return f":material/play_circle: session {md(str(record.get('session', 1)))} started{when}"
-    if event == "end":
-        status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
-        why = f": {md(reason, 80)}" if reason not in ("", status) else ""
-        return f":material/stop_circle: {md(status)}{why}{when}"
-    if event == FINDING:
-        kind, over = str(record.get("kind", "finding")), record.get("state") == "resolved"
-        title = CATALOGUE[kind].title if kind in CATALOGUE else kind
-        icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
-        return f"{icon} {md(title, 60)}{' resolved' if over else ''}{where}{when}"
-    if event == "lost":
-        lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
-        return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
-    if event == "error":
-        # The message starts with the type.
-        message = md(str(record.get("message") or record.get("type") or "error"), 140)
-        times, icon = record.get("count"), ":material/error:"
-        often = f" ({times:,} times)" if isinstance(times, int) and times > 1 else ""
-        return f":red[{icon} {message}{often}]{where}{when}"
-    return f":material/bolt: {md(str(event), 60)}{where}{when}"
 
 
 main()

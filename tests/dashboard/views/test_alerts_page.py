@@ -170,7 +170,76 @@ def test_several_records_of_one_finding_are_one_card(logs):
     tab = open_page("alerts", "r")
 
     assert said(tab).count("**Loss spike**") == 1
+    assert "Resolved: Loss spike" in said(tab)
+    assert "No alert is open." in said(tab)
+    assert "1 warning" not in badges(tab), "only open ones are counted"
+
+
+# ---------------------------------------------------------------- equal ones
+
+
+def slower(step, *, over=True, lost=31.0):
+    return {
+        "event": "finding",
+        "id": f"1-throughput_drop-samples_per_sec-{step}",
+        "kind": "throughput_drop",
+        "severity": "warning",
+        "metric": "samples_per_sec",
+        "message": f"Slower since step {step}.",
+        "start_step": step,
+        "noticed_step": step + 5,
+        "time": 1.7e9 + step,
+        "session": 1,
+        "state": "resolved" if over else "open",
+        "evidence": {"lost_pct": lost, "usual": 99.0, "now": 68.0},
+    }
+
+
+def test_equal_alerts_are_one_card_with_a_strip_of_occurrences(logs):
+    folder = write_run(logs, "r", extra=[slower(step, lost=step / 10) for step in range(100, 300, 10)])
+
+    tab = open_page("alerts", "r")
+
+    assert is_well(tab)
+    assert said(tab).count("**Slower than before**") == 1
+    assert "20 times" in badges(tab)
+    assert "Resolved: Slower than before (20)" in said(tab)
+    assert "Slower since step 290." in said(tab), "the newest is shown first"
+    assert "29 % less" in said(tab)
+    (strip,) = [item for item in tab.get("button_group") if item.key == "_which r Slower than before"]
+    assert strip.proto.options[0].content.startswith("290 · −29")  # noqa: RUF001
+    assert len(strip.proto.options) == 10
+
+    strip.set_value("1-throughput_drop-samples_per_sec-270").run()
+
+    assert "Slower since step 270." in said(tab)
+    assert "Slower since step 290." not in said(tab)
+
+    button(tab, "Mark all 20 as seen").click().run()
+
+    assert len(read_labels(folder).acknowledged) == 20
+    assert "All alerts have been seen or muted." in said(tab)
+
+
+def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
+    write_run(logs, "r", extra=[slower(100), slower(200, over=False), slower(300)])
+
+    tab = open_page("alerts", "r")
+
+    assert "Resolved:" not in said(tab)
+    assert "3 times, 1 open" in badges(tab)
     assert "1 warning" in badges(tab)
+    assert "Slower since step 200." in said(tab), "the open one is shown first"
+
+
+def test_the_settings_behind_an_unstable_run_are_on_its_card(logs):
+    records = told(steps("divergence"))
+    records[0] |= {"learning_rate": 1.0, "config": {"train": {"warmup": 25, "lr": 1.0}}}
+    write_run(logs, "r", records)
+
+    words = said(open_page("alerts", "r"))
+
+    assert "learning rate 1 · warm-up 25 steps · no gradient clipping in the configuration" in words
 
 
 # ---------------------------------------------------------------- a run that nobody watched
@@ -195,7 +264,7 @@ def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
     tab = open_page("alerts", "r")
 
     assert is_well(tab)
-    assert "1 critical" in badges(tab)
+    assert "Critical" in badges(tab)
     assert "train_loss is NaN or infinite from step 40 on (2 records)" in said(tab)
     assert charts(tab) == 1
 
@@ -272,7 +341,7 @@ def test_findings_errors_and_losses_are_listed_with_evidence_and_advice(alarmed)
         "The loss jumped from 1 to 9.",
         "a bad batch",
         "clip gradients",
-        "z-score: 12.35",
+        "z-score 12.35",
         "no file",
     ):
         assert part in words
@@ -307,7 +376,7 @@ def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
 
 def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
     tab = open_page("alerts", "r")
-    seen = [item for item in tab.button if item.label == "Mark as seen" and "f1" in item.key]
+    seen = [item for item in tab.button if item.label == "Mark as seen" and "loss spike" in item.key]
 
     seen[0].click().run()
 

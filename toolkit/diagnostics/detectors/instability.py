@@ -190,9 +190,7 @@ class Instability(SingleIncidentDetector):
             self._begin(row.step, self._longer.median, self._axis.floor(self._highest), loss, row)
             self._is_start = self._start is not None
 
-    def _watch_the_start(
-        self, start: list[tuple[int, float]], loss: float, y: float, row: Row
-    ) -> None:
+    def _watch_the_start(self, start: list[tuple[int, float]], loss: float, y: float, row: Row) -> None:
         """Detect a run that left its first losses within a few records: later levels know nothing of them."""
         start.append((row.step, y))
         if len(start) == at.START_RECORDS:

@@ -1,0 +1,131 @@
+"""The latest events of a run: one line for equal events, however often they occurred."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import streamlit as st
+
+from dashboard.components.control_box import describe, subject
+from dashboard.components.frame import RunPage
+from dashboard.data.formatting import ago, md
+from toolkit.diagnostics.catalogue import title_of
+from toolkit.runfolder.records import (
+    CHECKPOINT,
+    CONTROL_CHANGE,
+    END,
+    EPOCH,
+    ERROR,
+    FINDING,
+    LEDGER,
+    LOST,
+    SAMPLE,
+    SPAN,
+    SPAN_EVENT,
+    SPAN_START,
+    SPAN_SUMMARY,
+    START,
+    Record,
+)
+
+_FREQUENT: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
+"""Frequent records, which only the Timeline shows."""
+
+_MAX_READ: Final = 200
+_MAX_SHOWN: Final = 7
+
+
+def event_list(page: RunPage) -> None:
+    """Show the latest events, the newest first."""
+    st.markdown("**Latest events**")
+    kinds = [kind for kind in page.store.count_events(page.key) if kind not in _FREQUENT]
+    shown = event_lines(page.store.events(page.key, kinds, limit=_MAX_READ), time.time())
+    if not shown:
+        st.caption("Checkpoints, samples, epochs and control requests appear here.")
+    st.markdown("  \n".join(shown))
+
+
+def event_lines(newest_first: Any, now: float) -> list[str]:
+    """Return one line of Markdown for each kind of event, with the newest of its kind and how many there were."""
+    seen: set[str] = set()
+    newest: dict[str, Record] = {}
+    times: dict[str, int] = {}
+    for number, record in enumerate(newest_first):
+        identity = _identity(record) or str(number)
+        if identity in seen:
+            # Another record of the same event.
+            continue
+        seen.add(identity)
+        kind = _kind(record) or identity
+        newest.setdefault(kind, record)
+        times[kind] = times.get(kind, 0) + 1
+    return [_line(record, times[kind], now) for kind, record in list(newest.items())[:_MAX_SHOWN]]
+
+
+def _identity(record: Record) -> str:
+    """Return an id shared by records that are one event to a reader; only the newest of them counts."""
+    event = record.get("event")
+    if event == SAMPLE:
+        return f"sample {record.get('global_step')}"
+    if event == START:
+        # One when the process starts, one when the model is loaded.
+        return f"start {record.get('session', 1)}"
+    if event in (FINDING, ERROR) and record.get("id"):
+        return f"{event} {record['id']}"
+    return ""
+
+
+def _kind(record: Record) -> str:
+    """Return what is shown as one line; empty for an event that always has its own."""
+    event = record.get("event")
+    if event in (START, END, ERROR, CONTROL_CHANGE, LOST):
+        return ""
+    if event == FINDING:
+        return f"finding {_title(record)} {record.get('state')}"
+    return str(event)
+
+
+def _line(record: Record, times: int, now: float) -> str:
+    event = record.get("event")
+    step = record.get("global_step")
+    where = f" at step {step:,}" if isinstance(step, int) else ""
+    moment = record.get("time")
+    about = [ago(now - moment)] if isinstance(moment, (int, float)) else []
+    about += [f"{times - 1:,} earlier"] if times > 1 else []
+    when = f" :gray[{' · '.join(about)}]" if about else ""
+    if event == CHECKPOINT:
+        best = ", the best so far" if record.get("is_best") else ""
+        return f":material/save: Checkpoint{where}{best}{when}"
+    if event == CONTROL_CHANGE:
+        return f":material/tune: {md(subject(record))} {describe(record)}{when}"
+    if event == EPOCH:
+        return f":material/flag: Epoch {md(str(record.get('epoch')))} ended{where}{when}"
+    if event == SAMPLE:
+        return f":material/image: Samples{where}{when}"
+    if event == START:
+        return f":material/play_circle: Session {md(str(record.get('session', 1)))} started{when}"
+    if event == END:
+        status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
+        why = f": {md(reason, 80)}" if reason not in ("", status) else ""
+        return f":material/stop_circle: {md(status[:1].upper() + status[1:])}{why}{when}"
+    if event == FINDING:
+        over = record.get("state") == "resolved"
+        icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
+        return f"{icon} {md(_title(record), 60)}{' resolved' if over else ''}{where}{when}"
+    if event == LOST:
+        lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
+        return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
+    if event == ERROR:
+        # The message starts with the type.
+        message = md(str(record.get("message") or record.get("type") or "Error"), 140)
+        count, icon = record.get("count"), ":material/error:"
+        often = f" ({count:,} times)" if isinstance(count, int) and count > 1 else ""
+        return f":red[{icon} {message}{often}]{where}{when}"
+    name = str(event)
+    return f":material/bolt: {md(name[:1].upper() + name[1:], 60)}{where}{when}"
+
+
+def _title(record: Record) -> str:
+    evidence = record.get("evidence")
+    return title_of(str(record.get("kind", "finding")), evidence if isinstance(evidence, dict) else {})

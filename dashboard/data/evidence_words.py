@@ -1,0 +1,119 @@
+"""The numbers of a finding as words and units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeGuard
+
+from dashboard.data.alerts import Alert
+from dashboard.data.formatting import clean, count, duration, learning_rate, short_number, size
+
+_MIB: Final = 1024.0 * 1024.0
+_MAX_SHOWN: Final = 20
+
+
+def _percent(value: float) -> str:
+    return f"{short_number(round(value, 1))} %"
+
+
+def _mib(value: float) -> str:
+    return size(value * _MIB)
+
+
+def _whole(value: float) -> str:
+    return count(int(value))
+
+
+_WORDS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
+    "level": ("level before {}", short_number),
+    "first": ("first values {}", short_number),
+    "peak": ("highest {}", short_number),
+    "ratio": ("({} times the level)", short_number),
+    "now": ("last value {}", short_number),
+    "now_ratio": ("({} times the level)", short_number),
+    "last_good": ("last finite value {}", short_number),
+    "lr": ("learning rate {}", learning_rate),
+    "before": ("before that {}", learning_rate),
+    "best": ("best {}", short_number),
+    "best_step": ("(at step {})", _whole),
+    "rise_pct": ("{} above the best", _percent),
+    "noise": ("noise {}", short_number),
+    "usual": ("typical before {}", short_number),
+    "lost_pct": ("{} less", _percent),
+    "share_pct": ("{} of each step waiting for data", _percent),
+    "mean_pct": ("GPU busy {} of the time", _percent),
+    "loss": ("loss {}", short_number),
+    "seconds": ("{} without a step", duration),
+    "usual_s": ("a step usually takes {}", duration),
+    "mib_per_1k_steps": ("{} per 1,000 steps", _mib),
+    "grown_mib": ("grown by {}", _mib),
+    "free_mib": ("{} free", _mib),
+    "rank": ("rank {}", _whole),
+    "others": ("{} on the others", duration),
+    "of": ("of {} records", _whole),
+    "times": ("{} records", _whole),
+}
+_WORDS_BY_KIND: Final[Mapping[str, Mapping[str, tuple[str, Callable[[float], str]]]]] = {
+    "plateau": {"level": ("level {}", short_number)},
+    "straggler": {"seconds": ("{} a step", duration), "ratio": ("{} times the others", short_number)},
+    "loss_scale": {"level": ("highest scale {}", short_number), "of": ("of {} norms", _whole)},
+    "lr_problem": {"level": ("best loss {}", short_number), "now": ("loss now {}", short_number)},
+}
+
+_VALUES: Final[Mapping[str, tuple[str, str]]] = {
+    "spike": ("peak", "{} at worst"),
+    "divergence": ("now", "now {}"),
+    "plateau": ("level", "at {}"),
+    "overfit": ("rise_pct", "+{}"),
+    "val_spike": ("peak", "{} at worst"),
+    "exploding_grad": ("peak", "{} at worst"),
+    "vanishing_grad": ("now", "now {}"),
+    "throughput_drop": ("lost_pct", "−{}"),  # noqa: RUF001 - a minus sign
+    "data_starvation": ("share_pct", "{} waiting"),
+    "low_gpu_util": ("mean_pct", "{} busy"),
+    "memory_growth": ("grown_mib", "+{}"),
+    "stalled": ("seconds", "{}"),
+    "hang": ("seconds", "{}"),
+    "lr_problem": ("lr", "lr {}"),
+    "loss_scale": ("now", "scale {}"),
+    "straggler": ("rank", "rank {}"),
+}
+"""By kind: the number that says most about one occurrence, and the words around it."""
+
+
+def numbers_of(alert: Alert) -> list[str]:
+    """Return the numbers behind an alert, each with its name and unit; unknown names are shown as they are."""
+    found: list[str] = []
+    for name, value in list(alert.evidence.items())[:_MAX_SHOWN]:
+        if name == "first" and "level" in alert.evidence:
+            # The level before is what it started with.
+            continue
+        words, shown = _words(alert.kind, str(name))
+        if "first" in alert.evidence and name == "level":
+            words = _WORDS["first"][0]
+        text = words.format(shown(value) if _is_number(value) else clean(str(value))[:200])
+        if found and text.startswith("("):
+            found[-1] += f" {text}"
+        else:
+            found.append(text)
+    return found
+
+
+def value_of(alert: Alert) -> str:
+    """Return the number that says most about an alert, such as −31 %; empty if there is none."""  # noqa: RUF002
+    name, words = _VALUES.get(alert.kind, ("", ""))
+    value = alert.evidence.get(name)
+    if _is_number(value):
+        return words.format(_words(alert.kind, name)[1](value))
+    return f"{count(alert.count)} records" if alert.count > 1 else ""
+
+
+def _words(kind: str, name: str) -> tuple[str, Callable[[float], str]]:
+    own = _WORDS_BY_KIND.get(kind, {})
+    unknown = clean(name.replace("_", " "))[:60].replace("{", "{{").replace("}", "}}")
+    return own.get(name) or _WORDS.get(name) or (f"{unknown} {{}}", short_number)
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

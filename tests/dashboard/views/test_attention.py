@@ -1,0 +1,131 @@
+"""A critical alert reaches a person who is elsewhere, and the latest events are a short list."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard.components.attention import tab_title
+from dashboard.components.event_list import event_lines
+from dashboard.data.alerts import Alert
+from dashboard.data.run_store import RunCard
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.troubled_runs import steps, told
+from tests.dashboard.views.pages import is_well, open_page, said
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.status import Status
+
+
+def alert(kind, severity):
+    return Alert(id=kind, kind=kind, severity=severity, message="m", state="open", step=5)
+
+
+def announced(tab):
+    """Return what the page hands to the browser."""
+    (data,) = [
+        json.loads(item.proto.json)
+        for item in tab.get("bidi_component")
+        if item.proto.component_name == "telemetry_attention"
+    ]
+    return data
+
+
+def test_a_critical_finding_is_announced_with_its_count(logs):
+    write_run(logs, "r", told(steps("divergence")))
+
+    tab = open_page("metrics", "r")
+    data = announced(tab)
+
+    assert is_well(tab)
+    assert (data["count"], data["critical"]) == (1, True)
+    assert data["say"].startswith("Critical: Divergence. train_loss left its level")
+    assert not data["live"], "a run that has ended notifies nobody"
+
+
+def test_what_was_muted_is_not_announced(logs):
+    write_run(logs, "r", told(steps("divergence")), labels=Labels(muted=("divergence",)))
+
+    data = announced(open_page("metrics", "r"))
+
+    assert (data["count"], data["say"], data["id"]) == (0, "", "")
+
+
+def test_a_lost_run_says_what_to_do_now(logs):
+    config = {
+        "config": {"process": [{"type": "tiny_lora_trainer", "training_folder": "/out", "name": "a_b"}]}
+    }
+    write_run(
+        logs,
+        "r",
+        status="lost",
+        start={**config, "command_line": ["run.py", "/a_*b*.yaml"]},
+        extra=[{"event": "checkpoint", "session": 1, "global_step": 50, "checkpoint_path": "/out/**50**.pt"}],
+    )
+
+    tab = open_page("overview", "r")
+    words = said(tab)
+
+    assert is_well(tab)
+    assert "The run was lost: what now?" in words
+    assert "It was last seen at step 99." in words
+    assert "**Last good checkpoint**: step 50" in words
+    assert {"/out/**50**.pt", "python run.py '/a_*b*.yaml'"} <= {code.value for code in tab.code}
+    assert "The trainer resumes from the latest checkpoint in its save folder." in words
+
+
+def test_a_run_that_finished_says_nothing_of_the_kind(logs):
+    write_run(logs, "r")
+
+    assert "what now" not in said(open_page("overview", "r"))
+
+
+def test_a_critical_alert_is_in_the_title_of_the_tab():
+    card = RunCard(
+        key="r",
+        place="/r",
+        name="flux",
+        step=21,
+        max_steps=100,
+        from_zero=True,
+        status=Status(name="running", why="", sure=True),
+    )
+    critical = alert("divergence", "critical")
+
+    assert tab_title(card, "●", []) == "● 22% flux"
+    assert tab_title(card, "●", [alert("spike", "warning")]) == "● 22% flux"
+    assert tab_title(card, "●", [critical]) == "⛔ Divergence · 22% flux"
+
+
+# ---------------------------------------------------------------- latest events
+
+
+def finding(number, state="resolved"):
+    return {"event": "finding", "id": f"f{number}", "kind": "throughput_drop", "state": state, "time": 90.0}
+
+
+def test_repeated_events_are_one_line():
+    events = [finding(3), finding(3, "open"), finding(2), finding(1)]
+    events += [{"event": "completion", "global_step": 100 - step, "time": 80.0} for step in range(6)]
+
+    slower, completion = event_lines(events, 100.0)
+
+    assert "Slower than before resolved" in slower
+    assert "2 earlier" in slower
+    assert completion.endswith("Completion at step 100 :gray[20 s ago · 5 earlier]")
+
+
+def test_a_session_starts_once_and_errors_stay_apart():
+    starts = [{"event": "start", "session": session, "time": 1.0} for session in (2, 2, 1, 1)]
+    errors = [{"event": "error", "id": name, "message": f"{name}Error: no"} for name in ("Key", "Value")]
+
+    lines = event_lines([*errors, *starts], 2.0)
+
+    assert [line.split(": ", 1)[1].split(" :gray")[0] for line in lines[2:]] == [
+        "Session 2 started",
+        "Session 1 started",
+    ]
+    assert "KeyError" in lines[0]
+    assert "ValueError" in lines[1]
