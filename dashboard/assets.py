@@ -46,9 +46,18 @@ def whole_plotly_js_file() -> Path:
 
 _SCRIPTS = Path(__file__).with_name("components")
 
-SCRIPTS = ("attention", "cards", "chart", "completion_list", "ledger_bar", "notes", "pictures", "side_by_side")
+SCRIPTS = (
+    "attention",
+    "cards",
+    "chart",
+    "completion_list",
+    "ledger_bar",
+    "notes",
+    "pictures",
+    "side_by_side",
+)
 """Names of our scripts that run in the browser."""
-LOADED_WHEN_USED = frozenset({"notes", "pictures"})
+LOADED_WHEN_USED = frozenset({"attention", "notes", "pictures"})
 """Those that the first page can do without."""
 _SHARED = "elements"
 

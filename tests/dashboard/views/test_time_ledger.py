@@ -149,4 +149,4 @@ def test_spans_do_not_push_what_happened_off_the_latest_events(logs):
     saved = {"event": "checkpoint", "seq": 199, "session": 1, "time": 1.7e9, "elapsed": 1.0, "global_step": 7}
     write_run(logs, "r", extra=[saved, *spans])
 
-    assert "checkpoint at step 7" in said(open_page("overview", "r"))
+    assert "Checkpoint at step 7" in said(open_page("overview", "r"))

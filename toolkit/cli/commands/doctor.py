@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, find_run, no_run_in, printable, refuse
 from toolkit.cli.terminal import Progress, painted
-from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.catalogue import CATALOGUE, title_of
 from toolkit.diagnostics.ending import Ending, RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
 from toolkit.diagnostics.foreign_file import NoRecordsError
@@ -330,7 +330,8 @@ def _at_step(step: int | None) -> str:
 
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
     severity = painted(finding.severity.upper(), _STYLES[finding.severity])
-    print(f"  {severity}  {_bold(CATALOGUE[finding.kind].title)} ({finding.kind}), {_when(finding)}")
+    title = title_of(finding.kind, finding.evidence)
+    print(f"  {severity}  {_bold(title)} ({finding.kind}), {_when(finding)}")
     _print_lines("", [finding.message])
     _print_lines("Causes: ", finding.causes[:_MOST_LINES])
     _print_lines("Try:    ", finding.advice[:_MOST_LINES])

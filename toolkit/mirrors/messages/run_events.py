@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolkit.core.formatting import both_ends, short_number
-from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message, RunState
@@ -187,7 +187,8 @@ class RunEventReader:
         if known in self._findings:
             return []
         self._findings.add(known)
-        title = CATALOGUE[kind].title if kind in CATALOGUE else kind
+        evidence = record.get("evidence")
+        title = title_of(kind, evidence if isinstance(evidence, dict) else {})
         advice = [f"Try: {text}" for text in _texts(record.get("advice"))[:1]]
         causes = [f"Often: {text}" for text in _texts(record.get("causes"))[:1]]
         details: dict[str, Any] = {
