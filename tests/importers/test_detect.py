@@ -298,3 +298,15 @@ def test_a_file_that_is_mostly_a_hole_is_not_read_to_its_end(name, tmp_path):
     batches = [batch for source in find_sources(tmp_path).runs for batch in read_all(source)]
 
     assert sum(batch.bytes_read for batch in batches) <= 200 * 1024**2
+
+
+def test_versions_of_lightning_are_named_with_their_experiment(tmp_path):
+    for name in ("a/lightning_logs/version_0", "b/csv/version_0", "plain"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.csv").write_text("step,loss\n0,1\n")
+
+    assert {source.info.name for source in find_sources(tmp_path).runs} == {
+        "a/version_0",
+        "csv/version_0",
+        "plain",
+    }

@@ -41,6 +41,8 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "lr/pg0": LR,
     "lr/unet": LR,
     "lr-AdamW": LR,
+    "lr-Adam": LR,
+    "lr-SGD": LR,
     "Policy/Learning Rate": LR,
     "sec_per_step": STEP_TIME,
     "step_time_s": STEP_TIME,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from toolkit.importers.files import HEAD_BYTES, open_below
 from toolkit.importers.source import RunSource
+
+_LIGHTNING: Final = "lightning_logs"
+_NUMBERED: Final = re.compile(r"version_\d+", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -49,6 +54,16 @@ class Found:
     """Files that belong to the runs found, which other formats leave alone."""
     skipped: frozenset[str] = frozenset()
     """Folders below that belong to the runs found, and hold no others."""
+
+
+def name_of(folder: Path) -> str:
+    """Return what a run in `folder` is called: of Lightning's `version_3`, with the folder above it."""
+    if not _NUMBERED.fullmatch(folder.name):
+        return folder.name
+    above = folder.parent
+    if above.name == _LIGHTNING:
+        above = above.parent
+    return f"{above.name}/{folder.name}" if above.name else folder.name
 
 
 Finder = Callable[[Folder], Found]

@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from toolkit.importers.files import LinesSource, Stream
-from toolkit.importers.folders import Folder, Found
+from toolkit.importers.folders import Folder, Found, name_of
 from toolkit.importers.source import (
     NO_TIME,
     Builder,
@@ -467,7 +467,7 @@ def _table(
     info = SourceInfo(
         format=FORMAT,
         source_id=source_id(FORMAT, os.path.realpath(root / relative)),
-        name=(root / relative).parent.name if path.stem in _USUAL_NAMES else path.stem,
+        name=name_of((root / relative).parent) if path.stem in _USUAL_NAMES else path.stem,
         root=root,
         pieces=[Piece(relative)],
     )

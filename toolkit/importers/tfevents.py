@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.importers.files import STOP, FilesSource, Stream
-from toolkit.importers.folders import Folder, Found
+from toolkit.importers.folders import Folder, Found, name_of
 from toolkit.importers.framing import tfrecord
 from toolkit.importers.framing.protobuf_wire import (
     BYTES,
@@ -750,7 +750,7 @@ def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
         info = SourceInfo(
             format=FORMAT,
             source_id=source_id(FORMAT, os.path.realpath(top)),
-            name=f"{top.parent.name}/{top.name}" if top.name.lower() in _PARTS_OF_A_RUN else top.name,
+            name=f"{top.parent.name}/{top.name}" if top.name.lower() in _PARTS_OF_A_RUN else name_of(top),
             root=first.root,
             pieces=[Piece(folder, prefix) for folder, prefix in zip(folders, prefixes, strict=True)],
         )
