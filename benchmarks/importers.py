@@ -17,10 +17,13 @@ from typing import Any
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
+from dashboard.data.any_format_store import AnyFormatStore
 from toolkit.importers import tfevents
 from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import leveldb_log, tfrecord
 from toolkit.importers.source import RunSource, read_all
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.layout import METRICS_JSONL
 
 _TAGS = 10
 _APPENDED = 100
@@ -31,13 +34,15 @@ def build(options: Options) -> Report:
     scalars = 20_000 if options.quick else 1_000_000
     megabytes = 1 if options.quick else 50
     runs = 50 if options.quick else 1_000
-    notes: list[str] = []
+    notes = ["columns of our own runs are cached; another tool's log is read again by each new process"]
     say(f"an event file of {scalars:,} scalars")
     events: dict[str, Any] = measure_in_child(read_events, scalars, timeout_s=3600)
     say(f"a W&B log of {megabytes} MB")
     wandb: dict[str, Any] = measure_in_child(read_wandb, megabytes, timeout_s=3600)
     if "theirs_s" not in wandb:
         notes.append(f"W&B's own reader: not measured, {wandb['missing']}")
+    say(f"the first picture of {scalars:,} scalars, and of as many records of ours")
+    picture: dict[str, Any] = measure_in_child(first_picture, scalars, timeout_s=3600)
     say(f"a folder of {runs:,} runs")
     listed: dict[str, Any] = measure_in_child(list_runs, runs, timeout_s=3600)
 
@@ -69,7 +74,19 @@ def build(options: Options) -> Report:
         Claim(
             text="bytes read by that refresh that are not new", measured=events["old_bytes"], limit=0, unit=""
         ),
+        Claim(
+            text="CPU of the first picture, against a run of ours with as many records",
+            measured=picture["theirs_s"] / picture["ours_s"],
+            limit=1.5,
+            unit="x",
+        ),
         Claim(text="runs listed", measured=listed["warm_s"], limit=1.0, unit=" s"),
+    ]
+    rows += [
+        ["first picture: event file", f"{picture['theirs_s']:.2f}", f"{picture['theirs_mb']:.0f}", ""],
+        ["first picture: records of ours", f"{picture['ours_s']:.2f}", f"{picture['ours_mb']:.0f}", ""],
+        ["again: event file", f"{picture['theirs_again_s']:.2f}", "", ""],
+        ["again: records of ours", f"{picture['ours_again_s']:.2f}", "", ""],
     ]
     rows.append(["W&B log: ours", f"{wandb['ours_s']:.2f}", f"{wandb['ours_mb']:.0f}", ""])
     if "theirs_s" in wandb:
@@ -89,7 +106,7 @@ def build(options: Options) -> Report:
         title=f"Reading other tools' logs: {scalars:,} scalars in an event file, {megabytes} MB of W&B",
         columns=["reader", "CPU s", "MB", "x EventAccumulator, or x us"],
         rows=rows,
-        figures={"events": events, "wandb": wandb, "listed": listed},
+        figures={"events": events, "wandb": wandb, "picture": picture, "listed": listed},
         claims=claims,
         notes=notes,
     )
@@ -236,6 +253,57 @@ def _write_wandb(path: Path, size: int, messages: Any) -> int:
                 at += leveldb_log.HEADER + len(part)
                 is_first = False
     return rows
+
+
+# ---------------------------------------------------------------- first picture
+
+
+def first_picture(folder: Path, scalars: int) -> dict[str, Any]:
+    """Return the CPU seconds until a curve can be drawn, of an event file and of a run of ours, and the second time."""
+    theirs, ours = folder / "theirs", folder / "ours"
+    for path in (theirs / "run", ours / "run"):
+        path.mkdir(parents=True)
+    _write_events(theirs / "run" / "events.out.tfevents.1700000000.host.1.0", scalars, 0)
+    _write_records(ours / "run" / METRICS_JSONL, scalars)
+    found: dict[str, Any] = {}
+    for name, root in (("theirs", theirs), ("ours", ours)):
+        for again in ("", "_again"):
+            seconds, memory, points = _forked(_picture, root)
+            assert points == scalars // (_TAGS if name == "theirs" else 1), (name, points)
+            found[f"{name}{again}_s"], found[f"{name}{again}_mb"] = seconds, memory
+    return found
+
+
+def _picture(root: Path) -> int:
+    store = AnyFormatStore([root], cache_dir=root.parent / "cache", labels_dir=None)
+    key = ""
+    while not key:
+        key = next((card.key for card in store.list_runs().cards), "")
+    while not store.refresh(key, wait_s=60.0).complete:
+        pass
+    metric = "train/metric_" if "~" in key else "train_loss"
+    total = store.series(key, metric).total
+    # The next process finds it.
+    store.wait_until_saved(600.0)
+    return total
+
+
+def _write_records(path: Path, records: int) -> None:
+    chance = random.Random(2)
+    with path.open("wb") as file:
+        for number in range(records):
+            record = {
+                "event": "step",
+                "time": 1.7e9 + number * 0.1,
+                "elapsed": number * 0.1,
+                "seq": number,
+                "session": 1,
+                "global_step": number,
+                "train_loss": chance.random(),
+                "lr": 1e-4,
+                "grad_norm": chance.random(),
+            }
+            file.write(encode(record))
 
 
 # ---------------------------------------------------------------- many runs

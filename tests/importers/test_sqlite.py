@@ -59,7 +59,7 @@ def test_a_database_that_is_being_written_is_read_as_it_grows_and_nothing_beside
         assert not batch.replaced
         assert steps_of(found) == list(range(last))
         again = source.read(cursor)
-        assert (again.columns, again.cursor) == ([], cursor)
+        assert again.columns == []
     assert len(points_in([batch])[0, 0, "loss"]) == 10
     writer.close()
 

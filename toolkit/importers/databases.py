@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,8 @@ from toolkit.importers.source import (
 
 BYTES_PER_ROW = 64
 """What a row counts as, where a batch is limited by bytes."""
+_TRIES = 4
+_PAUSE_S = 0.01
 
 
 class DatabaseSource(ABC):
@@ -51,38 +54,70 @@ class DatabaseSource(ABC):
 
     def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return the rows that are new since `cursor`."""
-        out = Builder()
-        batch = out.batch
         path = self.info.root / self._path
         kept = decode_cursor(cursor)
-        state: dict[str, Any] = dict(kept) if kept is not None else {}
         config = dict(self.info.config)
-        batch.replaced = cursor is not None and kept is None
-        batch.cursor = cursor or b""
+        out = Builder()
+        out.batch.cursor = cursor or b""
+        out.batch.replaced = bool(cursor) and kept is None
         try:
             signature = sqlite_view.signature_of(path)
-            if state.get("signature") == signature:
-                return batch
+            if kept is not None and kept.get("signature") == signature:
+                return out.batch
             self._last_sign = max(signature[1::2]) / 1e9
-            with sqlite_view.opened(path, self.tables) as database:
-                if kept is not None and not self._still_has(database, state):
-                    state = {}
-                    batch.replaced = True
-                    self._times.clear()
-                    self.info.note("rows that were read before were deleted or changed: it was read again")
-                batch.more = self.take(database, state, max(max_bytes // BYTES_PER_ROW, 1), out)
+            found = self._read_whole(path, kept, max(max_bytes // BYTES_PER_ROW, 1), cursor)
+            if found is None:
+                return out.batch
+            out, state = found
         except OSError as error:
             out.pass_over(str(error.strerror or error)[:300])
             self.info.note(f"{Path(self._path).name}: {str(error.strerror or error)[:300]}")
-            return batch
+            return out.batch
+        batch = out.batch
         if self.info.config != config:
             out.event(Event(kind="config", payload=dict(self.info.config)))
-        state["signature"] = None if batch.more else signature
+        is_done = not batch.more and sqlite_view.is_settled(signature)
+        state["signature"] = signature if is_done else None
         batch.cursor = encode_cursor(state)
         for column in batch.columns[:8]:
             self._times += [moment for moment in (column.times[0], column.times[-1]) if moment == moment]
         self._times = sorted(self._times)[-64:]
         return batch
+
+    def _read_whole(
+        self, path: Path, kept: dict[str, Any] | None, most: int, cursor: bytes | None
+    ) -> tuple[Builder, dict[str, Any]] | None:
+        """Read new rows, again if the database was written meanwhile or seems to have lost rows.
+
+        Nothing is locked, so a writer may be in the middle of a change. Returns None if it always was.
+        """
+        for attempt in range(_TRIES):
+            is_last = attempt == _TRIES - 1
+            out = Builder()
+            state: dict[str, Any] = dict(kept or {})
+            out.batch.replaced = bool(cursor) and kept is None
+            try:
+                stamp = sqlite_view.stamp_of(path)
+                with sqlite_view.opened(path, self.tables) as database:
+                    is_gone = kept is not None and not self._still_has(database, state)
+                    if is_gone:
+                        state, out.batch.replaced = {}, True
+                    if not is_gone or is_last:
+                        out.batch.more = self.take(database, state, most, out)
+                    is_whole = database.is_copy or sqlite_view.stamp_of(path) == stamp
+                if is_whole and (not is_gone or is_last):
+                    break
+                if is_last:
+                    # It is written all the time: the next read has better luck.
+                    return None
+            except sqlite_view.DatabaseError:
+                if is_last:
+                    raise
+            time.sleep(_PAUSE_S)
+        if kept is not None and out.batch.replaced:
+            self._times.clear()
+            self.info.note("rows that were read before were deleted or changed: it was read again")
+        return out, state
 
     def _still_has(self, database: Database, state: dict[str, Any]) -> bool:
         try:

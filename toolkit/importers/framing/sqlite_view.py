@@ -23,7 +23,9 @@ from toolkit.runfolder.safefile import open_regular
 LARGEST_COPY: Final = 256 * 1024**2
 _SIGNATURE: Final = b"SQLite format 3\0"
 _WAL_HEADER: Final = 32
-_TRIES: Final = 3
+_TRIES: Final = 5
+_TICK_NS: Final = 50_000_000
+_NO_LOG: Final = b""
 _LIMIT_S: Final = 5.0
 _STEPS: Final = 20_000
 _LONGEST: Final = 16 * 1024**2
@@ -67,11 +69,30 @@ def signature_of(path: Path) -> Signature:
     return found
 
 
+def stamp_of(path: Path) -> tuple[Signature, bytes, bytes]:
+    """Return what changes with every transaction that is written into the database file, however fast they follow.
+
+    File times alone do not: a clock tick is longer than a transaction.
+
+    Raises:
+        OSError: it is not there.
+    """
+    head = _head_of(path, 100)
+    return signature_of(path), head[24:28] + head[92:96], _generation(path)
+
+
+def is_settled(signature: Signature) -> bool:
+    """Return whether the last write was long enough ago for another one to have another time."""
+    return time.time_ns() - max(signature[1::2]) > _TICK_NS
+
+
 class Database:
     """An open database with a few named tables."""
 
-    def __init__(self, connection: sqlite3.Connection, tables: Sequence[str]) -> None:
+    def __init__(self, connection: sqlite3.Connection, tables: Sequence[str], *, is_copy: bool) -> None:
         self._connection = connection
+        self.is_copy = is_copy
+        """Whether nothing can be written into it while it is read."""
         self._columns: dict[str, list[str]] = {}
         for table in tables:
             rows = self.rows("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,))
@@ -134,7 +155,7 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
         if not os.path.samestat(before, os.lstat(path)):
             raise DatabaseError("the database was replaced while it was opened")
         _restrict(connection, tables)
-        yield Database(connection, tables)
+        yield Database(connection, tables, is_copy=folder is not None)
     except _FAILURES as error:
         raise DatabaseError(f"the database cannot be read ({_first_line(error)})") from error
     finally:
@@ -158,11 +179,15 @@ def _has_log(path: Path) -> bool:
 
 
 def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with a copy of the database and its logs, as they were at one moment."""
+    """Return a folder with a copy of the database and its logs that SQLite reads as after a crash at one moment.
+
+    The database is copied first. As long as its log belongs to the same transaction, or was not begun again, the log
+    has every page that was written into the database meanwhile.
+    """
     key = os.path.abspath(path)
     with _lock:
         for _ in range(_TRIES):
-            before = signature_of(path)
+            before, counter, generation = stamp_of(path)
             kept = _copies.get(key)
             if kept is not None and kept[0] == before:
                 _copies.move_to_end(key)
@@ -181,12 +206,30 @@ def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
                 except FileNotFoundError:
                     if not ending:
                         raise
-            if signature_of(path) == before:
-                _copies[key] = (before, folder)
-                while len(_copies) > _COPIES:
-                    _copies.popitem(last=False)
+            _, counter_after, generation_after = stamp_of(path)
+            is_same = generation == generation_after == _generation(Path(folder.name) / "copy.db")
+            # Without a log, only an unchanged database was not written meanwhile.
+            if is_same and (generation != _NO_LOG or counter == counter_after):
+                if is_settled(before) and signature_of(path) == before:
+                    _copies[key] = (before, folder)
+                    while len(_copies) > _COPIES:
+                        _copies.popitem(last=False)
                 return folder
     raise DatabaseError("the database changed while it was copied; try again")
+
+
+def _generation(path: Path) -> bytes:
+    """Return the salts of the write-ahead log, which are new when it begins again, and the nonce of the journal."""
+    journal = _head_of(f"{path}-journal", 16)[12:]
+    return _head_of(f"{path}-wal", _WAL_HEADER) + (journal if any(journal) else _NO_LOG)
+
+
+def _head_of(path: Path | str, count: int) -> bytes:
+    try:
+        with os.fdopen(open_regular(Path(path)), "rb", buffering=0) as file:
+            return file.read(count)
+    except OSError:
+        return b""
 
 
 def _restrict(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
