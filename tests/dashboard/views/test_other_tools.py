@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 
 import pytest
 
@@ -109,17 +110,49 @@ def test_the_configuration_says_where_it_comes_from(some):
     assert dict(origin.itertuples(index=False, name=None))["format"] == "tensorboard"
 
 
+POISON = "![x](evil.example) <img src=x onerror=alert(1)> :red[boo] $x$"
+MARKUP = re.compile(r"!\[x|\]\(|<img|:red\[boo|\$x")
+
+
 def test_texts_in_a_foreign_run_are_texts(logs):
-    poison = "![x](evil.example) <img src=x onerror=alert(1)> :red[boo] $x$"
-    folder = logs / poison
+    folder = logs / POISON
     folder.mkdir()
-    (folder / "metrics.csv").write_text(f"step,loss,{poison}\n" + "0,1.0,2.0\n1,0.5,1.0\n", "utf-8")
+    (folder / "metrics.csv").write_text(f"step,loss,{POISON}\n" + "0,1.0,2.0\n1,0.5,1.0\n", "utf-8")
     key = open_page("runs").session_state["_runs_shown"][0]
 
     for page in OF_A_RUN:
         tab = open_page(page, key)
         assert is_well(tab)
-        assert not live_markup(tab, re.compile(r"!\[x|\]\(|<img|:red\[boo|\$x"))
+        assert not live_markup(tab, MARKUP)
+
+
+@in_make_faults
+def test_a_poisoned_name_of_each_format_is_text(logs):
+    for folder in samples.ours().iterdir():
+        if folder.is_dir():
+            # Most runs are called like a folder.
+            shutil.copytree(folder, logs / folder.name / POISON, symlinks=True)
+    for path in logs.rglob("meta.yaml"):
+        if "run_id" in path.read_text("utf-8"):
+            text = re.sub(r"(?m)^run_name:.*$", "", path.read_text("utf-8"))
+            path.write_text(f"{text}\nrun_name: '{POISON}'\n", "utf-8")
+    for path in (logs / "trackio").rglob("*.db"):
+        database = sqlite3.connect(path)
+        database.execute("UPDATE metrics SET run_name = ? || run_name", (POISON,))
+        database.execute("UPDATE metrics SET metrics = replace(metrics, 'loss', ?)", (f"{POISON}loss",))
+        database.commit()
+        database.close()
+    keys = keys_below(logs)
+    named = [source for source in find_sources(logs).runs if POISON in source.info.name]
+
+    assert {"mlflow", "trackio"} <= {source.info.format for source in named}
+    for page in ("runs", "compare"):
+        assert not live_markup(open_page(page, runs=",".join(keys[:8])), MARKUP)
+    for key in keys:
+        for page in ("overview", "metrics", "samples", "config_notes"):
+            tab = open_page(page, key)
+            assert is_well(tab), (page, key)
+            assert not live_markup(tab, MARKUP), (page, key)
 
 
 @in_make_faults
