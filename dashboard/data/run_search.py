@@ -1,99 +1,97 @@
-"""The search language of the Runs page: words, tag:x, -word, "a phrase", loss<0.2."""
+"""Searches and sorts the runs of a list."""
 
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from dashboard.data.run_store import NO_END, STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
+from toolkit.core import run_search as language
+from toolkit.core.run_search import ALIASES, MAX_QUERY_LENGTH, Query, QueryError, Word, checked
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
-FIELDS = ("tag", "status", "project", "host", "tool")
+__all__ = ["MAX_QUERY_LENGTH", "Query", "QueryError", "Word"]
+
 STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, NO_END, STOPPED, FINISHED, UNREADABLE)
 """All statuses, those that need attention first."""
-
-MAX_QUERY_LENGTH = 2_000
-
-
-class QueryError(ValueError):
-    """Invalid search; the message says which part and what is allowed."""
+_DAY_S: Final = 86_400.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """A text in the run's name, key, tags, project or host."""
-
-    text: str
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """A field: a whole tag, status or project, or part of the host name."""
-
-    field: str
-    text: str
-    negated: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A comparison of a number; a run without that number does not match."""
-
-    number: str
-    sign: str
-    bound: float
-    negated: bool = False
-
-
-Term = Word | Field | Comparison
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """A search: every term must hold."""
-
-    terms: tuple[Term, ...] = ()
-
-
-def parse(text: str) -> Query:
+def parse(text: str, now: float | None = None) -> Query:
     """Parse a search; an empty one matches every run. Case is ignored, quoted text is taken literally.
 
     Raises:
         QueryError: part of it is invalid.
     """
-    if len(text) > MAX_QUERY_LENGTH:
-        raise QueryError(f"the search is {len(text)} characters long, at most {MAX_QUERY_LENGTH} are allowed")
-    terms: list[Term] = []
-    at = 0
-    while found := _PART.search(text, at):
-        at = found.end()
-        if (term := _term(found)) is not None:
-            terms.append(term)
-    return Query(terms=tuple(terms))
+    return language.parse(text, statuses=STATUSES, now=now)
 
 
 def matches(query: Query, card: RunCard) -> bool:
     """Return whether every term of `query` holds for `card`."""
-    return all(_holds(term, card) is not term.negated for term in query.terms)
+    return not query.terms or language.matches(query, SearchedCard(card))
 
 
-def sort_cards(cards: Iterable[RunCard], by: SortBy) -> list[RunCard]:
+class SearchedCard:
+    """A card, as a search sees it."""
+
+    __slots__ = ("_card",)
+
+    def __init__(self, card: RunCard) -> None:
+        self._card = card
+
+    def texts(self) -> Iterable[str]:
+        """Return the texts in which a plain word is looked for."""
+        card = self._card
+        return (card.name, card.key, *card.tags, card.project or "", card.host, card.logged_by or "")
+
+    def find(self, prefix: str, name: str) -> Sequence[Any]:
+        """Return the values that the run has under a name: a field, a setting, an evaluation or a summary value."""
+        card = self._card
+        if not prefix:
+            known = _FIELDS.get(name) or _FIELDS.get(name.casefold())
+            if known is not None:
+                values = [value for value in known(card) if value is not None]
+                if values:
+                    return values
+        for given in (ALIASES.get(name.casefold(), name), name):
+            for place in _PLACES[prefix]:
+                value = place(card, given)
+                if value is not None:
+                    return (value,)
+        return ()
+
+
+def names_in(cards: Iterable[RunCard]) -> set[str]:
+    """Return every name that a search can use for these runs."""
+    found = {*_FIELDS}
+    # Most runs of a list have the same names.
+    shapes = {(tuple(card.config), tuple(card.evaluations), tuple(card.summary)) for card in cards}
+    for shape in shapes:
+        for names in shape:
+            found.update(map(str, names))
+    return found
+
+
+def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
     """Return `cards` sorted: newest, lowest loss, furthest, longest or most urgent first.
 
-    Runs without the value come last, after non-finite values; the sort is stable.
+    `by` may also be `config:NAME`, `best:METRIC` or `last:METRIC`, the lowest first. With a `-` in front the order is
+    reversed. Runs without the value come last, after non-finite values; the sort is stable.
 
     Raises:
         ValueError: `by` is unknown.
     """
-    if by not in get_args(SortBy):
-        raise ValueError(f"cannot sort by {by!r}; known: {', '.join(get_args(SortBy))}")
-    return sorted(cards, key=_ORDERS[by])
+    if by in _ORDERS:
+        return sorted(cards, key=_ORDERS[by])
+    is_reversed, (kind, colon, name) = by.startswith("-"), by.removeprefix("-").partition(":")
+    if colon and kind in _BY_NAME:
+        return sorted(cards, key=_mixed(_BY_NAME[kind], name, is_reversed=is_reversed))
+    if is_reversed and kind in _ORDERS:
+        return _reversed(cards, _ORDERS[kind])
+    raise ValueError(f"cannot sort by {by!r}; known: {', '.join(get_args(SortBy))}")
 
 
 def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[RunCard]:
@@ -102,8 +100,13 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
     Raises:
         QueryError: the query's text is invalid.
     """
-    search = parse(query.text)
-    since = None if query.days is None else now - query.days * _SECONDS["d"]
+    search = parse(query.text, now)
+    if search.terms:
+        cards = list(cards)
+        search = checked(
+            search, names_in(cards), lambda: (text for card in cards for text in (card.name, card.key))
+        )
+    since = None if query.days is None else now - query.days * _DAY_S
     found = (
         card
         for card in cards
@@ -143,142 +146,104 @@ def list_of(cards: list[RunCard], query: RunQuery, now: float, places: tuple[str
     )
 
 
-# Alternatives are tried in this order; together they match any text except whitespace.
-_PART = re.compile(
-    r"""
-    (?P<negated>-?)
-    (?:
-        "(?P<phrase>[^"]*)"
-      | (?P<field>[A-Za-z_]+):(?:"(?P<quoted>[^"]*)"|(?P<value>[^\s"]*))
-      | (?P<number>[^\s"<>]*)\s*(?P<sign><=|>=|<|>)\s*(?P<bound>[^\s"<>]*)
-      | (?P<open>"[^"]*\Z)
-      | (?P<word>[^\s"<>]+)
+def _setting(card: RunCard, name: str) -> Any:
+    config = card.config
+    if name in config:
+        return config[name]
+    folded = name.casefold()
+    # A setting may be called by the end of its name: ema_decay for train.ema_decay.
+    end = f".{folded}"
+    return next(
+        (value for key, value in config.items() if key.casefold() == folded or key.casefold().endswith(end)),
+        None,
     )
-    """,
-    re.VERBOSE,
-)
-
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-_DURATION = re.compile(r"(?:(?:\d+\.?\d*|\.\d+)[smhd])+", re.ASCII | re.IGNORECASE)
-_DURATION_PART = re.compile(r"([\d.]+)([smhd])", re.ASCII | re.IGNORECASE)
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-_SIGNS: Mapping[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-_NUMBERS: Mapping[str, Callable[[RunCard], float | None]] = {
-    "loss": lambda card: card.loss,
-    "lr": lambda card: card.lr,
-    "step": lambda card: card.step,
-    "max_steps": lambda card: card.max_steps,
-    "epoch": lambda card: card.epoch,
-    "duration": lambda card: card.duration_s,
-    "progress": lambda card: card.progress,
-    "samples_per_sec": lambda card: card.samples_per_sec,
-    "sessions": lambda card: card.sessions,
-}
 
 
-def _term(found: re.Match[str]) -> Term | None:
-    negated = bool(found["negated"])
-    if found["phrase"] is not None:
-        return Word(text=found["phrase"].casefold(), negated=negated) if found["phrase"] else None
-    if found["field"] is not None:
-        value = found["quoted"] if found["quoted"] is not None else found["value"]
-        return _field(found["field"], value, negated)
-    if found["sign"] is not None:
-        return _comparison(found["number"], found["sign"], found["bound"], negated)
-    if found["open"] is not None:
-        raise QueryError(f"the quote before {_shown(found['open'][1:])} is not closed")
-    if found[0] == "-":
-        raise QueryError("a single - means nothing; write -word to exclude runs with that word")
-    return Word(text=found["word"].casefold(), negated=negated)
+def _evaluation(card: RunCard, name: str, *, best: bool) -> float | None:
+    found = card.evaluations.get(name) or card.evaluations.get(f"epoch/{name}")
+    if found is None:
+        folded = name.casefold()
+        found = next((item for key, item in card.evaluations.items() if key.casefold() == folded), None)
+    if found is None:
+        return None
+    return found.best if best else found.last
 
 
-def _field(field: str, value: str, negated: bool) -> Field:
-    name = field.casefold()
-    if name not in FIELDS:
-        known = ", ".join(f"{known}:" for known in FIELDS)
-        raise QueryError(f"unknown field {_shown(field)}; known: {known}. Quote a text that contains a colon")
-    if not value:
-        raise QueryError(f"`{name}:` needs a value, e.g. {name}:{_LIKE[name]}")
-    value = value.casefold()
-    if name == "status" and value not in STATUSES:
-        raise QueryError(f"unknown status {_shown(value)}; known: {', '.join(STATUSES)}")
-    return Field(field=name, text=value, negated=negated)
-
-
-_LIKE = {"tag": "baseline", "status": RUNNING, "project": "faces", "host": "node1", "tool": "tensorboard"}
-
-
-def _comparison(number: str, sign: str, bound: str, negated: bool) -> Comparison:
-    if not number:
-        raise QueryError(f"`{sign}` needs a name before it, e.g. loss{sign}0.2")
-    name = number.casefold() if number.casefold() in _NUMBERS else number
-    return Comparison(number=name, sign=sign, bound=_bound(name, sign, bound), negated=negated)
-
-
-def _bound(name: str, sign: str, text: str) -> float:
-    value = math.nan
-    if _NUMBER.fullmatch(text):
-        value = float(text)
-        # Progress is at most 1, so a number above 1 is a percentage.
-        if name == "progress" and value > 1:
-            value /= 100
-    elif name == "progress" and text.endswith("%") and _NUMBER.fullmatch(text[:-1]):
-        value = float(text[:-1]) / 100
-    elif name == "duration" and _DURATION.fullmatch(text):
-        value = sum(float(n) * _SECONDS[unit.lower()] for n, unit in _DURATION_PART.findall(text))
-    if not math.isfinite(value):
-        allowed = _ALLOWED.get(name, "a number such as 0.2 or 1e-4")
-        name = _cut(name)
-        raise QueryError(f"`{name}{sign}` needs {allowed}, got {_shown(text) if text else 'nothing'}")
-    return value
-
-
-_ALLOWED = {
-    "duration": "a duration such as 90s, 15m, 1h30m or 2d",
-    "progress": "a percentage such as 50% or 0.5",
-}
-
-
-def _shown(text: str) -> str:
-    return repr(_cut(text))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 40 else text[:39] + "…"
-
-
-def _holds(term: Term, card: RunCard) -> bool:
-    if isinstance(term, Word):
-        places = (card.name, card.key, *card.tags, card.project or "", card.host, card.logged_by or "")
-        return any(term.text in place.casefold() for place in places)
-    if isinstance(term, Field):
-        if term.field == "tag":
-            return any(term.text == tag.casefold() for tag in card.tags)
-        if term.field == "tool":
-            return term.text in (card.logged_by or "").casefold()
-        if term.field == "host":
-            return term.text in card.host.casefold()
-        whole = card.status.name if term.field == "status" else card.project or ""
-        return term.text == whole.casefold()
-    value = _number_of(card, term.number)
-    return value is not None and _SIGNS[term.sign](value, term.bound)
-
-
-def _number_of(card: RunCard, name: str) -> float | None:
-    known = _NUMBERS.get(name)
-    value: Any = known(card) if known is not None else None
+def _summary(card: RunCard, name: str) -> Any:
+    value = card.summary.get(name)
     if value is None:
-        value = card.summary.get(name)
-    if value is None:
-        value = next((v for key, v in card.summary.items() if str(key).casefold() == name.casefold()), None)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        folded = name.casefold()
+        value = next((v for key, v in card.summary.items() if str(key).casefold() == folded), None)
+    return value if isinstance(value, (str, int, float)) else None
+
+
+def _last(card: RunCard, name: str) -> float | None:
+    return _evaluation(card, name, best=False)
+
+
+def _best(card: RunCard, name: str) -> float | None:
+    return _evaluation(card, name, best=True)
+
+
+_PLACES: Final[Mapping[str, tuple[Callable[[RunCard, str], Any], ...]]] = {
+    "": (_setting, _last, _summary),
+    "config": (_setting,),
+    "best": (_best,),
+    "last": (_last, _summary),
+    "summary": (_summary,),
+}
+
+_FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
+    "name": lambda card: (card.name, card.key),
+    "tag": lambda card: card.tags,
+    "status": lambda card: (card.status.name,),
+    "project": lambda card: (card.project,),
+    "host": lambda card: (card.host,),
+    "tool": lambda card: (card.logged_by,),
+    "started": lambda card: (card.created,),
+    "updated": lambda card: (card.last_sign,),
+    "loss": lambda card: (card.loss,),
+    "step": lambda card: (card.step,),
+    "max_steps": lambda card: (card.max_steps,),
+    "epoch": lambda card: (card.epoch,),
+    "duration": lambda card: (card.duration_s,),
+    "progress": lambda card: (card.progress,),
+    "samples_per_sec": lambda card: (card.samples_per_sec,),
+    "sessions": lambda card: (card.sessions,),
+}
+"""What every run has; the names before those of its configuration and its metrics."""
+
+_BY_NAME: Final[Mapping[str, Callable[[RunCard, str], Any]]] = {
+    "config": _setting,
+    "best": _best,
+    "last": _last,
+}
+
+
+def _mixed(
+    value_of: Callable[[RunCard, str], Any], name: str, *, is_reversed: bool
+) -> Callable[[RunCard], tuple[int, float, list[tuple[int, str]]]]:
+    """Return a key that sorts numbers before texts, and puts runs without a value last."""
+
+    def key(card: RunCard) -> tuple[int, float, list[tuple[int, str]]]:
+        value = value_of(card, name)
+        if value is None:
+            return (4, 0.0, [])
+        if isinstance(value, (int, float)):
+            return (0, -value if is_reversed else value, []) if math.isfinite(value) else (3, 0.0, [])
+        return (1, 0.0, _natural(str(value)))
+
+    return key
+
+
+def _reversed(cards: Iterable[RunCard], key: Callable[[RunCard], Any]) -> list[RunCard]:
+    """Return the cards in reverse order; those without a value stay behind."""
+    ranked = sorted(
+        ((key(card), number, card) for number, card in enumerate(cards)), key=lambda item: item[:2]
+    )
+    last = [card for rank, _, card in ranked if isinstance(rank, tuple) and rank[0] > 0]
+    known = [card for rank, _, card in ranked if not (isinstance(rank, tuple) and rank[0] > 0)]
+    return [*reversed(known), *last]
 
 
 def _rank(value: float | None, *, highest_first: bool) -> tuple[int, float]:

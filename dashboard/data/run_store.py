@@ -151,7 +151,8 @@ class RunQuery:
     """Only runs with one of these statuses; empty for any."""
     archived: bool = True
     """Whether archived runs are included."""
-    sort: SortBy = "last sign"
+    sort: str = "last sign"
+    """One of SortBy, or an order of `run_search.sort_cards`."""
     page: int = 1
     """Which part of the list, from 1; beyond the last one it is the last one."""
     per_page: int | None = None

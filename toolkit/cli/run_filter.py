@@ -3,91 +3,98 @@
 from __future__ import annotations
 
 import math
-import operator
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from toolkit.cli.run_list import ListedRun
+from toolkit.core.run_search import ALIASES, Query, checked, matches, parse
 
-_TERM: Final = re.compile(r"(?P<name>[^\s<>=!:]+?)(?P<sign><=|>=|!=|==|=|<|>|:)(?P<value>\S+)")
-_SIGNS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "=": operator.eq,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
 HELP: Final = (
-    "only runs for which every term holds: NAME>NUMBER (also >=, <, <=, =, !=) for a metric, a setting, step, loss or "
-    "age in seconds; tag:X, status:X, project:X or format:X; any other word is a part of the name, or a glob"
+    "only runs for which every term holds, as in the dashboard: NAME>NUMBER (also >=, <, <=, =, !=) for a setting such "
+    "as lr, a metric, best:METRIC, step, loss, duration or age in seconds; NAME:TEXT for a part of a text, such as "
+    "tag:X, status:X, project:X, format:X; started>2d for the last two days, started:yesterday; any other word is a "
+    "part of the name, or a glob"
 )
+_FIELDS: Final = ("name", "format", "status", "step", "loss", "started", "project")
 
 
-class FilterError(ValueError):
-    """A term that makes no sense."""
+class SearchedRun:
+    """A run of the list, as a search sees it."""
+
+    def __init__(self, run: ListedRun, now: float) -> None:
+        self._run = run
+        self._now = now
+
+    def texts(self) -> Iterable[str]:
+        """Return the texts in which a plain word is looked for."""
+        return (self._run.name,)
+
+    def find(self, prefix: str, name: str) -> Sequence[Any]:
+        """Return the values that the run has under a name."""
+        run = self._run
+        if prefix in ("best", "last"):
+            found = run.evaluations.get(name)
+            value = None if found is None else found.best if prefix == "best" else found.last
+            value = run.last.get(name) if value is None and prefix == "last" else value
+            return () if value is None else (value,)
+        if not prefix and name == "tag":
+            return run.tags
+        if not prefix and name == "tool":
+            return (run.format,)
+        value = value_of(run, name, self._now)
+        return () if value is None else (value,)
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One condition on a run."""
+def selected(runs: Sequence[ListedRun], text: str, now: float) -> list[ListedRun]:
+    """Return the runs for which every term of `text` holds.
 
-    name: str
-    sign: str
-    value: str
-
-    def holds(self, run: ListedRun, now: float) -> bool:
-        """Return whether `run` meets it; a run without the value does not."""
-        if not self.sign:
-            return self.value in run.name or fnmatchcase(run.name, self.value)
-        if self.sign == ":":
-            return self.value in _words(run, self.name)
-        found = value_of(run, self.name, now)
-        wanted = _number(self.value)
-        if wanted is None:
-            equal = found is not None and str(found) == self.value
-            return found is not None and (not equal if self.sign == "!=" else equal)
-        return isinstance(found, (int, float)) and _SIGNS[self.sign](float(found), wanted)
+    Raises:
+        QueryError: a term makes no sense, or no run has a name.
+    """
+    query = query_of(text, now)
+    if not query.terms:
+        return list(runs)
+    query = checked(query, _names_in(runs), lambda: (run.name for run in runs))
+    return [run for run in runs if matches(query, SearchedRun(run, now))]
 
 
-def terms_of(text: str) -> list[Term]:
+def query_of(text: str, now: float) -> Query:
     """Return the terms in `text`.
 
     Raises:
-        FilterError: one makes no sense.
+        QueryError: one makes no sense.
     """
-    terms = []
-    for word in text.split():
-        match = _TERM.fullmatch(word)
-        if match is None:
-            if re.search(r"[<>=!]", word):
-                raise FilterError(f"{word!r} is not NAME>NUMBER, such as loss<0.5")
-            terms.append(Term("", "", word))
-            continue
-        term = Term(match["name"], match["sign"], match["value"])
-        if term.sign == ":" and term.name not in ("tag", "status", "project", "format"):
-            raise FilterError(f"{word!r}: only tag, status, project and format are compared with ':'")
-        if term.sign in ("<", "<=", ">", ">=") and _number(term.value) is None:
-            raise FilterError(f"{word!r}: {term.value!r} is not a number")
-        terms.append(term)
-    return terms
+    return parse(text, now=now)
+
+
+def _names_in(runs: Iterable[ListedRun]) -> set[str]:
+    names = {*_FIELDS, "tag", "tool", "age", "duration", "updated", *ALIASES.values()}
+    for run in runs:
+        names.update(run.last, run.evaluations, run.settings, run.config)
+    return names
 
 
 def value_of(run: ListedRun, name: str, now: float) -> Any:
-    """Return what `name` is for a run: something that is listed, a last value, or a setting; None if it has none."""
+    """Return what `name` is for a run: something that is listed, a setting, or a last value; None if it has none."""
     if name == "age":
         return run.age(now)
-    if name in ("name", "format", "status", "step", "loss", "started", "project"):
+    if name == "updated":
+        return run.last_sign
+    if name == "duration":
+        return None if run.started is None or run.last_sign is None else run.last_sign - run.started
+    if name in _FIELDS:
         return getattr(run, name)
+    # The configured value, not the last one: a learning rate decays.
+    for given in (ALIASES.get(name, name), name):
+        if given in run.settings:
+            return run.settings[given]
+    if name in run.evaluations:
+        return run.evaluations[name].last
     if name in run.last:
         return run.last[name]
     if name in run.config:
         return run.config[name]
-    # A setting may be called by the end of its name: lr for train.lr.
+    # A setting may be called by the end of its name: ema_decay for train.ema_decay.
     return next((value for full, value in run.config.items() if full.endswith(f".{name}")), None)
 
 
@@ -102,17 +109,3 @@ def sorted_runs(runs: Sequence[ListedRun], name: str, now: float, *, reverse: bo
 
 def _is_comparable(value: Any) -> bool:
     return isinstance(value, (str, int)) or (isinstance(value, float) and not math.isnan(value))
-
-
-def _words(run: ListedRun, name: str) -> Sequence[str]:
-    if name == "tag":
-        return run.tags
-    value = getattr(run, name)
-    return () if value is None else (value,)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

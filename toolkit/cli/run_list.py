@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,8 @@ from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read
 from toolkit.importers.summary import number, plain
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.key_values import OF_THE_PROCESS
+from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.key_values import OF_THE_PROCESS, KeyValues, Scalar, key_values_in, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -63,6 +65,28 @@ class ListedRun:
     source: RunSource | None = None
     """Another tool's run."""
     _config: dict[str, Any] | None = None
+    _key_values: KeyValues | None = None
+
+    @property
+    def settings(self) -> Mapping[str, Scalar]:
+        """The configuration by usual names, such as `learning_rate`."""
+        return self._known().config or {}
+
+    @property
+    def evaluations(self) -> Mapping[str, Evaluation]:
+        """The last and the best value of each metric that evaluates the model."""
+        return self._known().evaluations
+
+    def _known(self) -> KeyValues:
+        if self._key_values is None:
+            self._key_values = KeyValues()
+            if self.source is not None:
+                self._key_values.config = settings_from({}, plain(self.source.info.config))
+            else:
+                # An older run: its run.json does not have them.
+                with suppress(OSError):
+                    self._key_values = key_values_in(self.path / METRICS_JSONL)
+        return self._key_values
 
     @property
     def loss_name(self) -> str | None:
@@ -227,6 +251,8 @@ def _take_manifest(run: ListedRun, manifest: Manifest) -> None:
     ]
     run.last_sign = max(signs, default=run.last_sign)
     run.step = beat.global_step if beat is not None else None
+    if manifest.config is not None:
+        run._key_values = KeyValues(manifest.config, manifest.evaluations)  # noqa: SLF001
     for name, value in with_non_finite(dict(manifest.summary)).items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             run.last[name] = float(value)
@@ -362,10 +388,12 @@ def _place_of(source: RunSource) -> Path:
 
 def _read_foreign(run: ListedRun, source: RunSource) -> bool:
     times: list[float] = []
+    values = KeyValues()
     for batch in read_all(source):
         if batch.replaced:
             run.last.clear()
             run.step = None
+            values = KeyValues()
         for column in batch.columns:
             if not len(column) or column.repeated:
                 continue
@@ -376,12 +404,16 @@ def _read_foreign(run: ListedRun, source: RunSource) -> bool:
             pieces = source.info.pieces
             prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
             run.last[f"{prefix}{column.metric}"] = column.values[-1]
+            steps = [None if step == NO_STEP else step for step in column.steps]
+            values.take_points(f"{prefix}{column.metric}", column.kind, steps, column.values)
             step = max(column.steps)
             if step != NO_STEP:
                 run.step = step if run.step is None else max(run.step, step)
         if batch.passed_over:
             reason, count = batch.passed_over.most_common(1)[0]
             run.problem = f"not read: {count:,} {reason[1]}"
+    values.config = settings_from({}, plain(source.info.config))
+    run._key_values = values  # noqa: SLF001
     status = source.status(time.time())
     run.status = NO_END if status.state == "unknown" else status.state
     run.last_sign = None if math.isnan(status.last_sign) else status.last_sign

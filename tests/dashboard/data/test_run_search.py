@@ -1,6 +1,7 @@
 """The search box finds what it says, and says what it does not understand."""
 
 import math
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from dashboard.data.run_search import (
     MAX_QUERY_LENGTH,
     QueryError,
     matches,
+    names_in,
     page_of,
     parse,
     select_runs,
@@ -17,7 +19,11 @@ from dashboard.data.run_search import (
 )
 from dashboard.data.run_store import RunCard, RunQuery
 from tests.runfolder.plain_data import any_text, names, scalars, tries
+from toolkit.core.run_search import completed, completions
+from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.status import Status
+
+MOMENT = datetime(2026, 11, 2, 18, 0).timestamp()
 
 
 def card(name="Grey Jacket v2", **changes):
@@ -32,6 +38,17 @@ def card(name="Grey Jacket v2", **changes):
         "step": 500,
         "max_steps": 1000,
         "duration_s": 5000.0,
+        "config": {
+            "learning_rate": 1e-4,
+            "optimizer": "AdamW8bit",
+            "train.ema_decay": 0.99,
+            "quantize": True,
+        },
+        "evaluations": {
+            "eval/acc": Evaluation(last=0.5, last_step=9, best=0.75, best_step=5, direction="max"),
+            "epoch/kl": Evaluation(last=0.2),
+        },
+        "created": datetime(2026, 11, 1, 12, 0).timestamp(),
         "summary": {"val_loss": 0.3, "nan_inf_detected": True, "note": "x", "Grad/Norm": 2},
     }
     return RunCard(place="x", name=name, status=status, **{**known, **changes})
@@ -73,10 +90,44 @@ def card(name="Grey Jacket v2", **changes):
         "-loss>0.2",
         "-unknown>0",
         "grey -blue tag:lora loss<0.2",
+        # The configured learning rate, whatever the last one was.
+        "lr=1e-4",
+        "lr=0.0001",
+        "learning_rate>=1e-4",
+        "lr!=1e-3",
+        "tag:lo",
+        "tag:two",
+        "tag=lora",
+        "project:face",
+        "optimizer:adam",
+        "optimizer=adamw8bit",
+        'optimizer="AdamW8bit"',
+        "optimizer!=sgd",
+        "ema_decay>0.9",
+        "quantize=true",
+        "eval/acc<0.6",
+        "last:eval/acc=0.5",
+        "best:eval/acc>0.7",
+        "best:EVAL/acc",
+        "kl=0.2",
+        "config:learning_rate<1",
+        "summary:val_loss<1",
+        "steps=1000",
+        "grey*",
+        "started:2026-11-01",
+        "started=2026-11-01",
+        "started:2026-11",
+        "started>2026-11-01",
+        "started<=2026-11-01",
+        "started<2026-11-02",
+        "started>2d",
+        "started:yesterday",
+        "started<today",
+        "created>1w",
     ],
 )
 def test_it_finds(text):
-    assert matches(parse(text), card())
+    assert matches(parse(text, MOMENT), card())
 
 
 @pytest.mark.parametrize(
@@ -86,10 +137,25 @@ def test_it_finds(text):
         "grey blue",
         '"jacket grey"',
         "-grey",
-        "tag:lo",
-        "tag:two",
+        "tag:sd",
+        "tag=lo",
         "status:failed",
-        "project:face",
+        "project=face",
+        "lr>1e-4",
+        "lr!=1e-4",
+        "optimizer:sgd",
+        "optimizer=adam",
+        "colour:red",
+        "colour!=red",
+        "best:eval/acc<0.7",
+        "best:kl>0",
+        "quantize=false",
+        "blue*",
+        "started:2026-11-02",
+        "started>2026-11-02",
+        "started<2026-11-01",
+        "started>12h",
+        "started:today",
         "host:node2",
         "loss>0.2",
         "duration>2h",
@@ -103,7 +169,7 @@ def test_it_finds(text):
     ],
 )
 def test_it_does_not_find(text):
-    assert not matches(parse(text), card())
+    assert not matches(parse(text, MOMENT), card())
 
 
 def test_a_number_that_is_absent_or_no_number_matches_no_bound():
@@ -120,7 +186,10 @@ def test_the_summary_steps_in_for_what_the_card_lacks():
     ("text", "said"),
     [
         ('grey "open', "the quote before 'open' is not closed"),
-        ("colour:red", "unknown field 'colour'; known: tag:, status:, project:, host:"),
+        ("lr=", "`lr=` needs a value, got nothing"),
+        ("started:soon", "`started:` needs a time such as 2d .* got 'soon'"),
+        ("started>2026-13-01", "`started>` needs a time such as 2d"),
+        ("optimizer:", "`optimizer:` needs a value, e.g. optimizer:text"),
         ("tag:", "`tag:` needs a value, e.g. tag:baseline"),
         ("status:dead", "unknown status 'dead'; known: running, starting, stalled, failed, lost"),
         ("loss<", "`loss<` needs a number such as .*, got nothing"),
@@ -129,7 +198,7 @@ def test_the_summary_steps_in_for_what_the_card_lacks():
         ("loss<50%", "`loss<` needs a number .* got '50%'"),
         ("loss<nan", "needs a number .* got 'nan'"),
         ("loss<1e999", "needs a number .* got '1e999'"),
-        ("duration>1w", "needs a duration such as .* got '1w'"),
+        ("duration>1y", "needs a duration such as .* got '1y'"),
         ("progress>half", "needs a percentage such as 50%"),
         ("<3", "`<` needs a name"),
         ("grey -", "a single - means nothing"),
@@ -276,6 +345,56 @@ def test_an_empty_list_has_one_empty_page():
     assert page_of([], RunQuery(page=3, per_page=10)) == (1, [])
 
 
-def test_a_query_with_an_invalid_search_is_refused():
-    with pytest.raises(QueryError, match="unknown field"):
-        select_runs(RUNS, RunQuery(text="nope:1"), NOW)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("optimiser:adam", "unknown name 'optimiser'; did you mean optimizer"),
+        ("ema_deacy>0", "unknown name 'ema_deacy'; did you mean train.ema_decay"),
+        ("zzzzzz=1", "unknown name 'zzzzzz'; no run has it"),
+        ("best:eval/ac>1", "did you mean eval/acc"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_ones(text, said):
+    with pytest.raises(QueryError, match=said):
+        select_runs([card()], RunQuery(text=text), NOW)
+
+
+def test_a_name_of_a_run_that_looks_like_a_comparison_is_found():
+    assert len(select_runs([card()], RunQuery(text="grey-jacket-=v2"), NOW)) == 1
+    assert len(select_runs([card("a:b")], RunQuery(text="a:b"), NOW)) == 1
+
+
+def test_a_name_that_some_run_has_is_known_though_others_lack_it():
+    runs = [card(), card(key="b", config={"beta": 2})]
+
+    assert [run.key for run in select_runs(runs, RunQuery(text="beta>1"), NOW)] == ["b"]
+    assert [run.key for run in select_runs(runs, RunQuery(text="-beta>1"), NOW)] == ["grey-jacket-=v2"]
+
+
+def test_runs_are_sorted_by_settings_and_metrics_with_missing_ones_last():
+    def run(name, acc=None, lr=None):
+        found = {} if acc is None else {"acc": Evaluation(last=acc, best=acc + 1, direction="max")}
+        return card(name, evaluations=found, config={} if lr is None else {"lr": lr})
+
+    runs = [run("a", 0.5, 3), run("b"), run("c", math.nan, "x10"), run("d", 0.7, "x9"), run("e", 0.6, 1)]
+
+    assert order("last:acc", *runs) == ["a", "e", "d", "c", "b"]
+    assert order("-best:acc", *runs) == ["d", "e", "a", "c", "b"]
+    assert order("config:lr", *runs) == ["e", "a", "d", "c", "b"]
+    assert order("-config:lr", *runs)[:2] == ["a", "e"]
+    assert order("-name", *runs) == ["e", "d", "c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "whole"),
+    [
+        ("le", "learning_rate", "learning_rate"),
+        ("tag:x -opt", "optimizer", "tag:x -optimizer"),
+        ("lr>1", None, None),
+    ],
+)
+def test_names_are_completed(text, first, whole):
+    found = completions(text, names_in([card()]))
+
+    assert (found[0] if found else None) == first
+    assert (completed(text, found[0]) if found else None) == whole

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.run_filter import HELP, FilterError, sorted_runs, terms_of
+from toolkit.cli.run_filter import HELP, query_of, selected, sorted_runs
 from toolkit.cli.run_list import NO_END, UNREADABLE, ListedRun, RunList, list_runs
 from toolkit.cli.terminal import (
     Cell,
@@ -21,6 +21,7 @@ from toolkit.cli.terminal import (
     print_json,
     print_table,
 )
+from toolkit.core.run_search import QueryError
 from toolkit.importers.detect import names_of
 from toolkit.importers.record_file import OURS
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", metavar="FORMAT", choices=[OURS, *names_of()], help="only runs in this format"
     )
-    parser.add_argument("--filter", metavar="TERMS", type=_terms, default=[], help=HELP)
+    parser.add_argument("--filter", metavar="TERMS", type=_filter, default="", help=HELP)
     parser.add_argument(
         "--sort",
         metavar="NAME",
@@ -88,7 +89,10 @@ def run(args: argparse.Namespace) -> int:
     finally:
         progress.clear()
     now = time.time()
-    runs = [run for run in found.runs if all(term.holds(run, now) for term in args.filter)]
+    try:
+        runs = selected(found.runs, args.filter, now)
+    except QueryError as error:
+        raise SystemExit(refuse(f"--filter {args.filter!r}: {error}")) from error
     runs = sorted_runs(runs, args.sort, now, reverse=args.reverse)[: args.limit]
     if args.json:
         print_json(
@@ -136,8 +140,9 @@ def _row(run: ListedRun, is_mixed: bool, now: float) -> list[Cell]:
     ]
 
 
-def _terms(text: str) -> list[object]:
+def _filter(text: str) -> str:
     try:
-        return [*terms_of(text)]
-    except FilterError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        query_of(text, time.time())
+    except QueryError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+    return text
