@@ -54,6 +54,7 @@ SCRIPTS = (
     "ledger_bar",
     "notes",
     "pictures",
+    "run_table",
     "side_by_side",
 )
 """Names of our scripts that run in the browser."""

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
+
+from dashboard.data.run_store import RunCard
 
 SERIES: Final = 6
 """Number of line colours; further curves differ by dash pattern."""
 
+RUN_COLOURS: Final = (
+    ("#0072B2", "#56B4E9"),
+    ("#D55E00", "#F58231"),
+    ("#00795B", "#2EDB9A"),
+    ("#B8488F", "#E39CC7"),
+    ("#6A3FB5", "#B79CFF"),
+    ("#8E5229", "#D2A679"),
+    ("#007C89", "#4DD0E1"),
+    ("#A3333D", "#FF8A80"),
+    ("#4F6D00", "#C5D86D"),
+    ("#3B4CC0", "#8FA2FF"),
+    ("#8A5A00", "#FFD54F"),
+    ("#565B63", "#B0B7C3"),
+)
+"""Colours of runs in the light and the dark theme; a run keeps its own wherever it is shown."""
 LIGHT: Final[Mapping[str, str]] = {
     "series-0": "#0072B2",
     "series-1": "#D55E00",
@@ -21,6 +39,7 @@ LIGHT: Final[Mapping[str, str]] = {
     "good": "#00795B",
     "info": "#0072B2",
     "muted": "#6B6F76",
+    **{f"run-{number}": pair[0] for number, pair in enumerate(RUN_COLOURS)},
 }
 DARK: Final[Mapping[str, str]] = {
     "series-0": "#56B4E9",
@@ -34,6 +53,7 @@ DARK: Final[Mapping[str, str]] = {
     "good": "#3CCBA3",
     "info": "#56B4E9",
     "muted": "#A6ADB5",
+    **{f"run-{number}": pair[1] for number, pair in enumerate(RUN_COLOURS)},
 }
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
@@ -46,6 +66,30 @@ def color(name: str, opacity: float = 1.0) -> str:
 def series_color(number: int, opacity: float = 1.0) -> str:
     """Return the colour of a curve by its number."""
     return color(f"series-{number % SERIES}", opacity)
+
+
+def run_colour(card: RunCard) -> str:
+    """Return the run's colour, the same on every page: the one in its labels, else one that follows from its key.
+
+    It is a name of this palette, for `color`, or `#rrggbb`.
+    """
+    if card.colour is not None and (card.colour.startswith("#") or card.colour in LIGHT):
+        return card.colour
+    return f"run-{zlib.crc32(card.key.encode('utf-8', 'replace')) % len(RUN_COLOURS)}"
+
+
+def free_colours(cards: Sequence[RunCard]) -> dict[str, str]:
+    """Return a colour by key for those of `cards` that have none in their labels: one that no other of them has."""
+    taken = Counter(run_colour(card) for card in cards if card.colour is not None)
+    found: dict[str, str] = {}
+    names = [f"run-{number}" for number in range(len(RUN_COLOURS))]
+    for card in cards:
+        if card.colour is None:
+            first = names.index(run_colour(card))
+            order = names[first:] + names[:first]
+            found[card.key] = min(order, key=lambda name: taken[name])
+            taken[found[card.key]] += 1
+    return found
 
 
 def colors_of_runs(keys: Sequence[str]) -> dict[str, tuple[int, str]]:

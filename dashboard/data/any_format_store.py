@@ -14,7 +14,7 @@ from dashboard.data.foreign_runs import ForeignRun, ForeignRuns
 from dashboard.data.formatting import clean
 from dashboard.data.local_store import LocalStore
 from dashboard.data.record_source import RecordSource
-from dashboard.data.run_listing import FoundRun, card_of, now
+from dashboard.data.run_listing import FoundRun, now
 from dashboard.data.run_store import (
     Health,
     RankGrid,
@@ -71,7 +71,7 @@ class AnyFormatStore(LocalStore):
         """Return the cards of our own runs, newest first."""
         with self._lock:
             runs = [*self._runs.values()]
-        cards = [card_of(found, now()) for found in runs]
+        cards = [super(AnyFormatStore, self)._card(found, now()) for found in runs]
         return sorted(cards, key=lambda card: card.created or 0.0, reverse=True)
 
     def _card(

@@ -225,6 +225,7 @@ class ForeignRun:
             sessions=glance.sessions,
             config=self._settings(),
             evaluations=glance.key_values.evaluations,
+            colour=labels.colour,
             problem=self.problem or self.labels_problem,
             logged_by=self.title,
             also_logged_by=self.also_logged_by,

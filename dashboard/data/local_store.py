@@ -18,7 +18,7 @@ from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource, RecordSource
-from dashboard.data.run_listing import FoundRun, OldRuns, RootListing, card_of, now, read_start
+from dashboard.data.run_listing import FoundRun, OldRuns, RootListing, Signature, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import list_of
 from dashboard.data.run_store import (
@@ -38,6 +38,7 @@ from dashboard.data.store_queries import StoreQueries, evict
 from toolkit.runfolder import trash
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.inside import NotInside, read_inside
+from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest
@@ -50,6 +51,7 @@ from toolkit.runfolder.project_settings import (
     write_project,
 )
 from toolkit.runfolder.records import START
+from toolkit.runfolder.status import FAILED, FINISHED, STOPPED
 from toolkit.runfolder.trend import trend_of
 
 _SCAN_EVERY_S: Final = 0.5
@@ -90,6 +92,7 @@ class LocalStore(StoreQueries):
         """The record files of runs with parts, and when they were listed."""
         self._trends: dict[str, tuple[int, list[float]]] = {}
         self._old_runs = OldRuns()
+        self._cards: dict[str, tuple[Signature, KeyValues | None, RunCard]] = {}
 
     # ------------------------------------------------------------ listing
 
@@ -126,6 +129,8 @@ class LocalStore(StoreQueries):
                     problems.append(f"two folders have the name {run.key}; only one of them is shown")
         complete = self._old_runs.complete(runs.values(), budget_s=_OLD_RUNS_BUDGET_S)
         self._runs, self._problems = {run.key: run for run in complete}, tuple(problems)
+        if len(self._cards) > 2 * len(self._runs) + 100:
+            self._cards.clear()
         self._not_found.clear()
         self._scanned_at = time.monotonic()
         self._scan_ms = (time.perf_counter() - began) * 1000
@@ -166,7 +171,18 @@ class LocalStore(StoreQueries):
     def _card(
         self, found: FoundRun, moment: float, *, newest: tuple[float, int | None] | None = None
     ) -> RunCard:
-        return card_of(found, moment, newest=newest)
+        """Return the run's card; that of a run that has ended is made once, for a list of ten thousand."""
+        if newest is not None:
+            return card_of(found, moment, newest=newest)
+        known = self._cards.get(found.key)
+        if known is not None and known[0] == found.signature and known[1] is found.key_values:
+            return known[2]
+        card = card_of(found, moment)
+        if card.status.name in (FINISHED, FAILED, STOPPED) and found.signature and not found.parts:
+            self._cards[found.key] = (found.signature, found.key_values, card)
+        else:
+            self._cards.pop(found.key, None)
+        return card
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
         """Return losses sampled along each run's log; runs that take too long follow in a later call."""
@@ -368,7 +384,7 @@ class LocalStore(StoreQueries):
             found = [
                 Trashed(
                     token=f"{number}~{item.token}",
-                    name=item.name,
+                    name=_display_name(item.path / item.name),
                     deleted=item.deleted,
                     bytes_held=item.bytes_held,
                 )
@@ -426,3 +442,11 @@ def _refusals() -> Iterator[None]:
         yield
     except trash.TrashError as error:
         raise Refused(str(error)) from error
+
+
+def _display_name(folder: Path) -> str:
+    """Return what a deleted run was called last."""
+    try:
+        return read_labels(folder).display_name or folder.name
+    except LabelsError:
+        return folder.name

@@ -339,7 +339,7 @@ def card_with_status(
         last_sign=max(signs) if signs else None,
         duration_s=_duration(manifest, max(signs) if signs else now),
         step=step,
-        max_steps=_whole(summary.get("max_steps")),
+        max_steps=_whole(summary.get("max_steps")) or _whole(found.config.get("max_steps")),
         from_zero=summary.get(FIRST_STEP) == 0,
         epoch=_number(summary.get("epoch")),
         # JSON has no NaN: a loss of null was NaN.
@@ -352,6 +352,7 @@ def card_with_status(
         summary=summary,
         config=found.config,
         evaluations=found.evaluations,
+        colour=labels.colour,
         problem=found.problem,
     )
 
@@ -400,6 +401,7 @@ def card_without_manifest(found: FoundRun) -> RunCard:
         samples_per_sec=ends.samples_per_sec,
         config=found.config,
         evaluations=found.evaluations,
+        colour=labels.colour,
         problem=found.problem,
     )
 

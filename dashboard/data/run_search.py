@@ -271,6 +271,7 @@ _ORDERS: Mapping[str, Callable[[RunCard], Any]] = {
     "loss": lambda card: _rank(card.loss, highest_first=False),
     "progress": lambda card: _rank(card.progress, highest_first=True),
     "duration": lambda card: _rank(card.duration_s, highest_first=True),
+    "step": lambda card: _rank(card.step, highest_first=False),
     "status": lambda card: (
         STATUSES.index(card.status.name) if card.status.name in STATUSES else len(STATUSES)
     ),

@@ -105,6 +105,8 @@ class RunCard:
     """The configuration in one level, by usual names such as `learning_rate`; empty while it is unknown."""
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     """The last and the best value of each metric that evaluates the model, and of the training loss."""
+    colour: str | None = None
+    """The colour in its labels; `charts.palette.run_colour` returns one for every run."""
     problem: str | None = None
     """Why the folder or a part of it could not be read."""
     logged_by: str | None = None

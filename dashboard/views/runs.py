@@ -1,39 +1,63 @@
-"""Runs page: all runs with status and progress, to open, compare, tag and archive."""
+"""Runs page: which run is best, and how it was configured; to open, compare, tag, archive and delete runs."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
+from urllib.parse import quote
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import session
+from dashboard.charts.palette import LIGHT, run_colour
 from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
-from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number
-from dashboard.data.run_search import QueryError
+from dashboard.components.run_table import Row, ShownColumn, run_table
+from dashboard.data.formatting import clean, count, md, short_number
+from dashboard.data.run_search import QueryError, names_in
 from dashboard.data.run_store import STILL_LOOKING, Refused, RunCard, RunList, RunQuery, RunStore, SortBy
+from dashboard.data.run_table import (
+    NAME,
+    Column,
+    Primary,
+    cell,
+    columns_of,
+    default_columns,
+    differences_of,
+    groups_of,
+    primary_of,
+)
+from toolkit.core.run_search import completed, completions
 from toolkit.runfolder.labels import LabelsError
+from toolkit.runfolder.metric_meaning import metric_direction
+from toolkit.runfolder.project_settings import ProjectSettings
 
-_PER_PAGE: Final = 100
+_ROWS: Final = 100
+"""Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
 _MAX_COMPARED: Final = 8
-_OPENED, _SHOWN, _VERSION = "_runs_opened", "_runs_shown", "_runs_table_version"
-_PAGE: Final = "page"
+_UNDO_S: Final = 60.0
+_PICKED, _PICKED_AT, _SHOWN, _UNDO = "_runs_picked", "_runs_picked_at", "_runs_rows", "_runs_undo"
+_OPENED, _AGAIN, _WIDTHS = "_runs_opened", "_runs_again", "_runs_columns"
+_COLUMNS: Final = "cols"
+_ColumnSpec = tuple[str, int | None, bool]
+"""The id of a column, its width in pixels, and whether it is pinned."""
+_SPEC: Final = re.compile(r"(?P<id>.+?)(?P<pin>!?)(?:@(?P<width>\d{2,4}))?", re.DOTALL)
 
 
 def main() -> None:
     """Draw the page."""
     store = session.store()
-    st.set_page_config(page_title="Training runs")
+    runs = store.list_runs()
+    place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} folders"
+    st.set_page_config(page_title=f"Runs in {clean(place)}"[:120])
     st.markdown("### Runs")
     _show_deleted()
-    runs = store.list_runs(RunQuery(per_page=0))
     if not runs.total:
         # Refreshes itself until the first run appears.
         is_soon = STILL_LOOKING in runs.problems
@@ -64,21 +88,16 @@ def _filters(runs: RunList) -> RunQuery:
             "Search",
             key="q",
             bind="query-params",
-            placeholder="name, tag:baseline, status:running, lr>1e-4, duration>1h",
+            placeholder="name, lr>1e-4, val_loss<0.1, tag:baseline, status:running, started>2d",
             icon=":material/search:",
             label_visibility="collapsed",
+            type="search",
+            live="400ms",
         )
-        order = st.selectbox(
-            "Sort",
-            _SORTS,
-            key="sort",
-            bind="query-params",
-            format_func=lambda order: "last update" if order == "last sign" else order,
-            label_visibility="collapsed",
-            width=150,
-        )
+        order = _pick_order(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
+    _suggest(text, runs)
     counts = Counter(runs.statuses)
     if archived:
         counts.update(runs.archived_statuses)
@@ -103,13 +122,77 @@ def _filters(runs: RunList) -> RunQuery:
         statuses=tuple(statuses or ()),
         archived=archived,
         sort=order,
-        per_page=_PER_PAGE,
     )
 
 
+def _pick_order(runs: RunList) -> str:
+    metrics = dict.fromkeys(
+        name for names in {tuple(card.evaluations) for card in runs.cards} for name in names
+    )
+    best = [
+        f"{'-' if metric_direction(name) == 'max' else ''}best:{name}"
+        for name in metrics
+        if metric_direction(name) is not None
+    ]
+    # Not bound to the address by Streamlit, which writes labels there.
+    asked = str(st.session_state.get("sort") or st.query_params.get("sort") or "")
+    if asked.lstrip("-") not in _SORTS and not asked.lstrip("-").startswith(
+        ("config:", "best:", "last:", "step")
+    ):
+        asked = _SORTS[0]
+    st.session_state["sort"] = asked
+    order = str(
+        st.selectbox(
+            "Sort",
+            list(dict.fromkeys([*_SORTS, *best[:20], asked])),
+            key="sort",
+            format_func=_order_label,
+            label_visibility="collapsed",
+            width=190,
+        )
+    )
+    if order != _SORTS[0]:
+        st.query_params["sort"] = order
+    elif "sort" in st.query_params:
+        del st.query_params["sort"]
+    return order
+
+
+def _order_label(order: str) -> str:
+    name = order.removeprefix("-")
+    kind, colon, of = name.partition(":")
+    text = f"{of} {kind}" if colon and kind != "config" else of if colon else name
+    is_natural = order in _SORTS or (
+        kind == "best" and order.startswith("-") == (metric_direction(of) == "max")
+    )
+    return {"last sign": "last update"}.get(text, text) + (
+        "" if is_natural else " ▾" if order[0] == "-" else " ▴"
+    )
+
+
+def _suggest(text: str, runs: RunList) -> None:
+    """Offer the names that complete the last word of the search."""
+    found = completions(text, names_in(runs.cards)) if text else []
+    if found:
+        st.pills(
+            "Names",
+            [clean(name) for name in found],
+            key=f"_names {text}",
+            on_change=_complete,
+            args=(text, f"_names {text}"),
+            label_visibility="collapsed",
+        )
+
+
+def _complete(text: str, key: str) -> None:
+    chosen = st.session_state.get(key)
+    if chosen:
+        st.session_state["q"] = completed(text, str(chosen))
+
+
 def _pick_days(runs: RunList) -> float | None:
-    """Show how old the last update may be, if the runs fill more than a page."""
-    if runs.total <= _PER_PAGE:
+    """Show how old the last update may be, if there are many runs."""
+    if runs.total <= _ROWS:
         return None
     chosen = st.selectbox(
         "Updated", tuple(_DAYS), key="updated", bind="query-params", label_visibility="collapsed", width=150
@@ -134,19 +217,65 @@ def _pick_project(runs: RunList) -> str | None:
     return str(chosen) if chosen else None
 
 
+# ---------------------------------------------------------------- the list
+
+
 def _list(store: RunStore, query: RunQuery) -> None:
-    query = replace(query, page=int(st.session_state.get(_PAGE, 1)))
+    if st.session_state.pop(_AGAIN, False):
+        st.rerun()
+    opened = st.session_state.pop(_OPENED, None)
     try:
         runs = store.list_runs(query)
     except QueryError as error:
         st.warning(md(str(error), 400), icon=":material/search_off:")
         runs = store.list_runs(replace(query, text=""))
-    _page_picker(runs)
+    if opened is not None and (card := runs.find(str(opened))) is not None:
+        _open(card)
+    project = query.project or (runs.projects[0] if len(runs.projects) == 1 else None)
+    settings = store.project_settings(project)
+    shown = _Shown.of(runs, settings, project)
+    _undo_bar(store)
+    _bar(store, shown)
+    group = st.session_state.get("group")
     if not runs.cards:
         st.info("No runs match.", icon=":material/search_off:")
+    elif group:
+        _groups(runs.cards, str(group), shown.primary)
     else:
-        picked = _table(store, runs.cards)
-        _actions(store, picked)
+        _table(store, shown, query)
+    _about(runs, query)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What the list, its columns and its buttons have in common."""
+
+    runs: RunList
+    project: str | None
+    settings: ProjectSettings
+    primary: Primary | None
+    best: RunCard | None
+    known: Mapping[str, Column]
+    """The columns that these runs can have."""
+    specs: Sequence[_ColumnSpec]
+    """Those that are shown."""
+
+    @classmethod
+    def of(cls, runs: RunList, settings: ProjectSettings, project: str | None) -> _Shown:
+        primary = primary_of(runs.cards, settings)
+        known = columns_of(runs.cards, primary)
+        return cls(
+            runs=runs,
+            project=project,
+            settings=settings,
+            primary=primary,
+            best=primary.best_card(runs.cards) if primary is not None else None,
+            known=known,
+            specs=_specs(settings, known, default_columns(runs.cards, primary)),
+        )
+
+
+def _about(runs: RunList, query: RunQuery) -> None:
     hidden = sum(runs.archived_statuses.values()) if not query.archived else 0
     st.caption(
         f"{count(runs.matching)} of {count(runs.total)} runs"
@@ -161,147 +290,330 @@ def _list(store: RunStore, query: RunQuery) -> None:
     _problems(runs)
 
 
-def _page_picker(runs: RunList) -> None:
-    pages = -(-runs.matching // _PER_PAGE)
-    if pages > 1:
-        # A list that became shorter may have fewer pages than the one that was open.
-        st.session_state[_PAGE] = runs.page
-        st.number_input(f"Page (of {pages})", 1, pages, key=_PAGE, width=140)
-
-
-def _table(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
-    before: list[str] = list(st.session_state.get(_SHOWN, ()))
-    _open_clicked(cards, before)
-    cards = _with_selection_kept(cards, before)
-    trends = store.trends([card.key for card in cards])
-    has_others = any(card.logged_by is not None for card in cards)
-    frame = pd.DataFrame([_row(card, trends, has_others=has_others) for card in cards])
-    picked: Any = st.dataframe(
-        frame,
-        key=_table_key(),
-        hide_index=True,
-        on_select="rerun",
-        selection_mode="multi-row",
-        height=min(44 + 35 * len(cards), 740),
-        row_height=35,
-        lazy=False,
-        alt="Runs with status, progress and loss",
-        column_config={
-            "Run": st.column_config.TextColumn(pinned=True, width="medium"),
-            "Open": st.column_config.ButtonColumn("", type="tertiary", width="small", key=_OPENED),
-            "Status": st.column_config.TextColumn(width=110),
-            "Logged by": st.column_config.TextColumn(
-                width=110, help="The tool that wrote the log; empty for our own runs."
-            ),
-            "Alerts": st.column_config.TextColumn(
-                width="small", help="Findings that were open at the last update."
-            ),
-            "Progress": st.column_config.ProgressColumn(
-                min_value=0.0, max_value=1.0, format="percent", width="small"
-            ),
-            "Loss": st.column_config.TextColumn(width="small"),
-            "Loss trend": st.column_config.LineChartColumn(
-                help="Loss sampled at about 40 points of the log. The charts of a run use all of it.",
-                width="medium",
-            ),
-            "Tags": st.column_config.ListColumn(width="small"),
-        },
-    )
-    rows = picked["selection"]["rows"] if picked else []
-    return [cards[row] for row in rows if row < len(cards)]
-
-
-def _table_key() -> str:
-    return f"_runs_table {st.session_state.setdefault(_VERSION, 0)}"
-
-
-def _open_clicked(cards: Sequence[RunCard], before: Sequence[str]) -> None:
-    opened = st.session_state.get(_OPENED)
-    if opened and opened["row"] < len(before):
-        card = next((card for card in cards if card.key == before[opened["row"]]), None)
-        if card is not None:
-            _open(card)
-
-
-def _with_selection_kept(cards: Sequence[RunCard], before: Sequence[str]) -> list[RunCard]:
-    """Return the rows to show. A selection is by row number: it must not move to another run when rows change."""
-    state = st.session_state.get(_table_key())
-    rows = list(state["selection"]["rows"]) if state else []
-    picked = [before[row] for row in rows if row < len(before)]
-    by_key = {card.key: card for card in cards}
-    # While something is selected, rows keep their order.
-    kept = [by_key.pop(key) for key in before if key in by_key] if picked else []
-    ordered = [*kept, *by_key.values()]
-    keys = [card.key for card in ordered]
-    moved = [keys.index(key) for key in picked if key in keys]
-    if moved != rows:
-        # A new table: the browser would keep the old selection.
-        st.session_state[_VERSION] = st.session_state.get(_VERSION, 0) + 1
-        if moved:
-            st.session_state[_table_key()] = {"selection": {"rows": moved, "columns": [], "cells": []}}
-    st.session_state[_SHOWN] = keys
-    return ordered
-
-
-def _row(card: RunCard, trends: Mapping[str, Sequence[float]], *, has_others: bool) -> dict[str, Any]:
+def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
+    cards, primary, best = found.runs.cards, found.primary, found.best
+    on_phone = {"status", "progress", *([f"best:{primary.metric}"] if primary is not None else ["loss"])}
+    columns = [
+        ShownColumn(column=found.known[name], width=width, pinned=is_pinned, on_phone=name in on_phone)
+        for name, width, is_pinned in found.specs
+    ]
+    # What is pinned comes first, as it is drawn.
+    columns.sort(key=lambda shown: (shown.column.id != NAME, not shown.pinned))
+    limit = _limit(query)
+    shown = cards[:limit]
+    names = Counter(card.name for card in cards)
+    wants_trends = any(one.column.id == "trend" for one in columns)
+    trends = store.trends([card.key for card in shown]) if wants_trends else {}
     now = time.time()
-    status = GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?")
-    return {
-        "Run": card.name,
-        "Open": "Open",
-        "Status": status,
-        **({"Logged by": ", also ".join((card.logged_by or "", *card.also_logged_by))} if has_others else {}),
-        "Alerts": _alerts(card),
-        "Progress": card.progress,
-        "Step": count(card.step) if card.step is not None else "",
-        "Loss": short_number(card.loss) if card.loss is not None else "",
-        "Loss trend": list(trends.get(card.key, ())) or None,
-        "Last update": ago(now - card.last_sign) if card.last_sign is not None else "",
-        "Duration": duration(card.duration_s) if card.duration_s is not None else "",
-        "Tags": list(card.tags),
-        "Started": clock(card.created, now=now) if card.created is not None else "",
-        "Host": card.host,
-        **({"Problem": card.problem} if card.problem else {}),
-    }
+    rows = [
+        Row(
+            key=card.key,
+            name=card.name,
+            href=f"overview?run={quote(card.key, safe='')}",
+            cells=[_cell(card, one.column, trends, now) for one in columns],
+            colour=run_colour(card),
+            also=card.key if names[card.name] > 1 and card.key != card.name else "",
+            place=card.place,
+            is_best=best is not None and card.key == best.key and len(cards) > 1,
+        )
+        for card in shown
+    ]
+    run_table(
+        rows,
+        columns,
+        key="_runs_table",
+        label="Runs with status, configuration and results",
+        total=len(cards),
+        sort=query.sort,
+        picked=[card.key for card in _picked(found.runs)],
+        picked_at=float(st.session_state.get(_PICKED_AT, 0.0)),
+        on_event=_on_event,
+    )
 
 
-def _alerts(card: RunCard) -> str:
-    critical, warnings = card.open_findings
-    # Text glyphs: the grid draws no icons, and colour alone is not accessible.
-    return "  ".join(f"{glyph} {number}" for glyph, number in (("✕", critical), ("▲", warnings)) if number)
+def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], now: float) -> Any:
+    if column.id == "status":
+        return clean(GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?"))
+    if column.id == "trend":
+        return [float(value) for value in trends.get(card.key, ())]
+    found = cell(card, column.id, now)
+    if isinstance(found, str):
+        return clean(found)
+    return [clean(item) for item in found] if isinstance(found, list) else found
 
 
-# ---------------------------------------------------------------- actions on selected runs
+def _limit(query: RunQuery) -> int:
+    """Return how many rows are shown; another search begins with the first ones."""
+    asked, rows = st.session_state.get(_SHOWN, (None, _ROWS))
+    if asked != query:
+        rows = _ROWS
+        st.session_state[_SHOWN] = (query, rows)
+    return int(rows)
+
+
+def _on_event(event: str, sent: Mapping[str, Any]) -> None:
+    """Take what was done in the table, before the page is drawn again."""
+    state = st.session_state
+    if event == "picked" and isinstance(sent.get("keys"), list):
+        state[_PICKED] = [str(key) for key in sent["keys"]]
+        state[_PICKED_AT] = sent.get("at", 0.0)
+    elif event == "sorted":
+        state["sort"] = str(sent.get("by"))
+        state[_AGAIN] = True
+    elif event == "more":
+        query, _ = state.get(_SHOWN, (None, 0))
+        state[_SHOWN] = (query, int(sent.get("rows") or 0) + 2 * _ROWS)
+    elif event == "columns":
+        _change_columns(sent)
+    elif event == "opened":
+        state[_OPENED] = str(sent.get("key"))
+
+
+# ---------------------------------------------------------------- columns
+
+
+def _specs(settings: ProjectSettings, known: Mapping[str, Column], usual: Sequence[str]) -> list[_ColumnSpec]:
+    """Return the columns to show: those in the URL, else those of the project, else the usual ones."""
+    in_url = st.query_params.get(_COLUMNS)
+    texts = in_url.split("~") if in_url else list(settings.columns or ())
+    found = [spec for text in texts if (spec := _parsed(text))[0] in known]
+    if not found:
+        found = [(name, None, False) for name in usual if name in known]
+    if not any(name == NAME for name, _, _ in found):
+        found.insert(0, (NAME, None, True))
+    st.session_state[_WIDTHS] = found
+    return found
+
+
+def _parsed(text: str) -> _ColumnSpec:
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        return ("", None, False)
+    return (match["id"], int(match["width"]) if match["width"] else None, bool(match["pin"]))
+
+
+def _as_text(spec: _ColumnSpec) -> str:
+    name, width, is_pinned = spec
+    return f"{name}{'!' if is_pinned else ''}{f'@{width}' if width else ''}"
+
+
+def _set_columns(specs: Sequence[_ColumnSpec]) -> None:
+    st.query_params[_COLUMNS] = "~".join(map(_as_text, specs))
+
+
+def _change_columns(sent: Mapping[str, Any]) -> None:
+    specs: list[_ColumnSpec] = list(st.session_state.get(_WIDTHS, ()))
+    if "resize" in sent:
+        width = max(48, min(600, int(sent.get("width") or 48)))
+        specs = [(name, width if name == sent["resize"] else old, pin) for name, old, pin in specs]
+    elif "pin" in sent:
+        specs = [(name, width, pin ^ (name == sent["pin"])) for name, width, pin in specs]
+    elif "move" in sent:
+        moved = [spec for spec in specs if spec[0] == sent["move"]]
+        specs = [spec for spec in specs if spec[0] != sent["move"]]
+        at = next((number for number, spec in enumerate(specs) if spec[0] == sent.get("before")), len(specs))
+        specs[at:at] = moved
+    _set_columns(specs)
+
+
+def _column_menu(store: RunStore, found: _Shown) -> None:
+    known, specs = found.known, found.specs
+    now_shown = [name for name, _, _ in specs if name != NAME]
+    chosen = st.multiselect(
+        "Columns, in their order",
+        [name for name in known if name != NAME],
+        now_shown,
+        format_func=lambda name: clean(known[name].label if name in known else name),
+        key=f"_columns {hash(tuple(now_shown))}",
+        help="Drag a column's name to move it, its right edge to resize it; ◫ pins it to the left.",
+    )
+    if chosen != now_shown:
+        kept = {name: (name, width, pin) for name, width, pin in specs}
+        _set_columns([kept[NAME], *(kept.get(name, (name, None, False)) for name in chosen)])
+        st.rerun(scope="fragment")
+    with st.container(horizontal=True):
+        if st.button("Reset columns", key="_columns_reset", disabled=_COLUMNS not in st.query_params):
+            st.query_params.pop(_COLUMNS, None)
+            st.rerun(scope="fragment")
+        if not session.is_viewer() and st.button(
+            "Keep for the project", key="_columns_keep", disabled=_COLUMNS not in st.query_params
+        ):
+            _save(store, found.project, replace(found.settings, columns=tuple(map(_as_text, specs))))
+    _primary_menu(store, found)
+
+
+def _primary_menu(store: RunStore, found: _Shown) -> None:
+    primary = found.primary
+    names = {tuple(card.evaluations) for card in found.runs.cards}
+    metrics = list(dict.fromkeys(name for some in sorted(names) for name in some))
+    if primary is None or session.is_viewer():
+        return
+    metric = st.selectbox(
+        "Primary metric",
+        metrics,
+        index=metrics.index(primary.metric),
+        format_func=clean,
+        key=f"_primary {primary.metric}",
+        help="The metric by which runs are compared, for everyone who opens this log directory.",
+    )
+    direction = st.segmented_control(
+        "Better is",
+        ("min", "max"),
+        default=primary.direction if metric == primary.metric else metric_direction(str(metric)) or "min",
+        format_func=lambda word: "lower" if word == "min" else "higher",
+        required=True,
+        key=f"_direction {metric} {primary.direction}",
+    )
+    if (metric, direction) != (primary.metric, primary.direction):
+        _save(store, found.project, replace(found.settings, primary_metric=metric, direction=direction))
+
+
+def _save(store: RunStore, project: str | None, settings: ProjectSettings) -> None:
+    try:
+        store.set_project_settings(project, settings)
+    except Refused as error:
+        st.error(md(str(error)))
+        return
+    st.toast("Saved for the project." if project else "Saved for this log directory.")
+    st.rerun(scope="fragment")
+
+
+# ---------------------------------------------------------------- groups
+
+
+def _groups(cards: Sequence[RunCard], key: str, primary: Primary | None) -> None:
+    groups = groups_of(cards, key, primary)
+    metric = primary.metric if primary is not None else "metric"
+    columns = [
+        Column(id=NAME, label=key, kind="name"),
+        Column(id="n", label="Runs", kind="number"),
+        Column(
+            id="mean",
+            label=f"{metric} mean",
+            kind="number",
+            help=f"The mean of the best {metric} of each run",
+        ),
+        Column(
+            id="spread", label="±", kind="number", help="Standard deviation between the runs of the group"
+        ),
+        Column(id="best", label=f"{metric} best", kind="number"),
+        Column(id="run", label="Best run"),
+    ]
+    rows = [
+        Row(
+            key=group.search or group.text,
+            name=group.text,
+            href=f"?q={quote(group.search, safe='')}",
+            cells=[
+                group.text,
+                count(group.runs)
+                if group.known == group.runs
+                else f"{count(group.known)} of {count(group.runs)}",
+                "" if group.mean is None else short_number(group.mean),
+                "" if group.spread is None else short_number(group.spread),
+                "" if group.best is None or primary is None else short_number(primary.best_of(group.best)),
+                "" if group.best is None else clean(group.best.name),
+            ],
+        )
+        for group in groups[:500]
+    ]
+    shown = [ShownColumn(column=column, on_phone=column.id in ("n", "mean")) for column in columns]
+    run_table(
+        rows,
+        shown,
+        key="_runs_groups",
+        label=f"Runs grouped by {key}",
+        total=len(rows),
+        on_event=_open_group,
+    )
+
+
+def _open_group(event: str, sent: Mapping[str, Any]) -> None:
+    if event == "opened":
+        state = st.session_state
+        state["q"] = f"{state.get('q') or ''} {sent.get('key')}".strip()
+        state["group"] = None
+        state[_AGAIN] = True
+
+
+def _group_picker(runs: RunList) -> None:
+    keys = [*differences_of(runs.cards).every[:50], "status"]
+    keys += ["tag"] if runs.tags else []
+    keys += ["project"] if len(runs.projects) > 1 else []
+    chosen = st.session_state.get("group") or st.query_params.get("group")
+    st.selectbox(
+        "Group by",
+        list(dict.fromkeys([*keys, *([chosen] if chosen else [])])),
+        index=None,
+        placeholder="group by …",
+        key="group",
+        bind="query-params",
+        format_func=clean,
+        label_visibility="collapsed",
+        width=170,
+    )
+
+
+# ---------------------------------------------------------------- what is said and done above the table
+
+
+def _picked(runs: RunList) -> list[RunCard]:
+    wanted = set(st.session_state.get(_PICKED, ()))
+    return [card for card in runs.cards if card.key in wanted] if wanted else []
+
+
+def _bar(store: RunStore, found: _Shown) -> None:
+    """Show what can be done with the selected runs, or which one is best."""
+    picked = _picked(found.runs) if not st.session_state.get("group") else []
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        if picked:
+            _actions(store, picked)
+        else:
+            st.markdown(_answer(found), width="stretch")
+        _group_picker(found.runs)
+        with st.popover("Columns", icon=":material/view_column:", width="content"):
+            _column_menu(store, found)
+
+
+def _answer(found: _Shown) -> str:
+    if found.best is None or found.primary is None:
+        number = len(found.runs.cards)
+        return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. Select rows to compare them.]"
+    word = "lowest" if found.primary.direction == "min" else "highest"
+    value = short_number(found.primary.best_of(found.best))
+    return f"Best: **{md(found.best.name, 60)}**, {word} {md(found.primary.metric, 60)} **{md(value)}**"
 
 
 def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        one = picked[0] if len(picked) == 1 else None
-        if (
-            st.button(
-                "Open", icon=":material/open_in_new:", type="primary", disabled=one is None, key="_open"
-            )
-            and one
-        ):
-            _open(one)
-        enough = 2 <= len(picked) <= _MAX_COMPARED
-        if st.button(
-            f"Compare {len(picked)}" if enough else "Compare",
-            icon=":material/compare_arrows:",
-            disabled=not enough,
-            key="_compare",
-        ):
-            st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
-        if session.is_viewer():
-            if not picked:
-                st.caption("Select rows to compare them.")
-            return
-        if st.button("Tag…", icon=":material/sell:", disabled=not picked, key="_tag"):
+    st.markdown(f"**{count(len(picked))}** selected", width="content")
+    if len(picked) == 1 and st.button("Open", icon=":material/open_in_new:", type="primary", key="_open"):
+        _open(picked[0])
+    if len(picked) > 1 and st.button(
+        f"Compare {len(picked)}",
+        icon=":material/compare_arrows:",
+        type="primary",
+        disabled=len(picked) > _MAX_COMPARED,
+        help=f"At most {_MAX_COMPARED} runs at a time." if len(picked) > _MAX_COMPARED else None,
+        key="_compare",
+    ):
+        st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
+    if not session.is_viewer():
+        if st.button("Tag…", icon=":material/sell:", key="_tag"):
             _tag(store, picked)
-        if st.button("Archive", icon=":material/archive:", disabled=not picked, key="_archive"):
+        if st.button("Colour…", icon=":material/palette:", key="_colour"):
+            _colour(store, picked)
+        if st.button("Archive", icon=":material/archive:", key="_archive"):
             _archive(store, picked)
-        if not picked:
-            st.caption("Select rows to compare, tag or archive them.")
+        if st.button("Delete", icon=":material/delete:", key="_delete"):
+            _delete(store, picked)
+    if st.button("Deselect", icon=":material/close:", type="tertiary", key="_clear"):
+        _clear_selection()
+        st.rerun(scope="fragment")
+
+
+def _clear_selection() -> None:
+    st.session_state[_PICKED] = []
+    st.session_state[_PICKED_AT] = time.time() * 1000
 
 
 def _open(card: RunCard) -> None:
@@ -326,17 +638,88 @@ def _tag(store: RunStore, picked: Sequence[RunCard]) -> None:
         st.rerun()
 
 
+@st.dialog("Colour of runs")
+def _colour(store: RunStore, picked: Sequence[RunCard]) -> None:
+    now = run_colour(picked[0])
+    chosen = st.color_picker("Colour in every chart and list", now if now[0] == "#" else LIGHT[now])
+    st.caption("Of " + ", ".join(md(card.name, 40) for card in picked))
+    with st.container(horizontal=True):
+        is_set = st.button("Set", type="primary")
+        is_reset = st.button("Automatic")
+    if is_set or is_reset:
+        for card in picked:
+            try:
+                labels = store.meta(card.key).labels
+                store.label(card.key, replace(labels, colour=chosen if is_set else None))
+            except (Refused, LabelsError) as error:
+                st.error(md(str(error)))
+                return
+        st.rerun()
+
+
 def _archive(store: RunStore, picked: Sequence[RunCard]) -> None:
+    done = []
     for card in picked:
         try:
             store.label(card.key, replace(store.meta(card.key).labels, archived=True))
+            done.append(card.key)
         except Refused as error:
             st.error(md(str(error)))
-            return
-    st.toast(
-        f"Archived {count(len(picked))} {'run' if len(picked) == 1 else 'runs'}. Turn on “Archived” to see them."
-    )
-    st.rerun()
+            break
+    _remember("archived", [(key, key) for key in done], picked)
+
+
+def _delete(store: RunStore, picked: Sequence[RunCard]) -> None:
+    """Move the runs to the trash at once: Undo brings them back."""
+    done, refusals = [], []
+    for card in picked:
+        try:
+            done.append((store.delete(card.key), card.key))
+        except Refused as error:
+            refusals.append(f"{md(card.name, 60)}: {md(str(error))}")
+    if refusals:
+        st.error("  \n".join(refusals[:10]))
+    _remember("moved to the trash", done, picked, stay=bool(refusals))
+
+
+def _remember(
+    what: str, done: Sequence[tuple[str, str]], picked: Sequence[RunCard], *, stay: bool = False
+) -> None:
+    if not done:
+        return
+    names = {card.key: card.name for card in picked}
+    named = md(names[done[0][1]], 60) if len(done) == 1 else f"{count(len(done))} runs"
+    text = f"{named} {'was' if len(done) == 1 else 'were'} {what}."
+    st.session_state[_UNDO] = (text, what, list(done), time.time())
+    st.toast(text)
+    _clear_selection()
+    if not stay:
+        st.rerun()
+
+
+def _undo_bar(store: RunStore) -> None:
+    """Offer to undo the last archiving or deletion for a minute."""
+    last = st.session_state.get(_UNDO)
+    if last is None or time.time() - last[3] > _UNDO_S:
+        return
+    text, what, done, _ = last
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.markdown(text, width="stretch")
+        if st.button("Undo", icon=":material/undo:", key="_undo"):
+            del st.session_state[_UNDO]
+            for token, key in done:
+                try:
+                    if what == "archived":
+                        store.label(key, replace(store.meta(key).labels, archived=False))
+                    else:
+                        store.restore(token)
+                except Refused as error:
+                    st.error(md(str(error)))
+                    return
+            st.rerun()
+        if st.button("Dismiss", type="tertiary", key="_dismiss"):
+            del st.session_state[_UNDO]
+            st.rerun(scope="fragment")
 
 
 def _problems(runs: RunList) -> None:

@@ -31,6 +31,7 @@ from tests.dashboard.views.pages import (
     live_markup,
     markdown_of,
     open_page,
+    run_table,
     said,
     texts,
 )
@@ -98,7 +99,7 @@ def test_one_poisoned_run_among_three_good_ones_leaves_them_listed_and_usable(lo
     poisoned_run(logs, not_utf8, Poison(_BEACON, 11))
 
     runs = open_page("runs")
-    listed = list(runs.dataframe[0].value["Run"])
+    listed = list(run_table(runs)["Run"])
 
     assert is_well(runs)
     assert len(listed) == 6
@@ -107,7 +108,7 @@ def test_one_poisoned_run_among_three_good_ones_leaves_them_listed_and_usable(lo
         tab = open_page("overview", name)
         assert is_well(tab)
         assert charts(tab) >= 1
-    for key in runs.session_state["_runs_shown"]:
+    for key in run_table(runs)["key"]:
         assert is_well(open_page("overview", key)), key
         assert is_well(open_page("config_notes", key)), key
     compared = open_page("compare", None, runs="one,poisoned,halves")

@@ -229,12 +229,8 @@ def wait_until_step(page, step):
 
 
 def pick_row(page, number):
-    """Tick a row of the first table, which is drawn on a canvas."""
-    # Kept inside it for screen readers; before that there are no rows to be clicked.
-    page.locator('[data-testid="stDataFrame"] canvas td').first.wait_for(state="attached")
-    # What takes the mouse lies over the canvas; a row is 35 pixels high, as is the line with the names.
-    grid = page.locator('[data-testid="stDataFrame"] .dvn-scroller').first
-    grid.click(position={"x": 16, "y": 35 * (number + 1) + 17})
+    """Tick a row of the table of runs."""
+    page.locator(".trt tbody tr").nth(number).locator("input[type=checkbox]").check()
 
 
 def what_it_shows(page):

@@ -142,14 +142,13 @@ def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
     search = page.get_by_role("textbox", name="Search")
     search.click()
     page.keyboard.type("grow")
-    # A table is drawn on a canvas; what it says is kept inside for screen readers.
-    listed = page.locator('[data-testid="stDataFrame"] canvas').first
+    listed = page.locator(".trt tbody")
     listed.locator("td").first.wait_for(state="attached")
     for _ in range(3):
         # Found again each time: a table may be put in the place of the one before.
         page.wait_for_function(
             """before => {
-                const list = document.querySelector('[data-testid="stDataFrame"] canvas');
+                const list = document.querySelector(".trt tbody");
                 return list && list.textContent && list.textContent !== before;
             }""",
             arg=listed.text_content(),

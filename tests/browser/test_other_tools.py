@@ -40,9 +40,9 @@ def test_every_tool_is_in_the_list_and_has_a_page(shown, page):
     keys = one_of_each(shown.root)
     assert len(keys) >= 10
     shown.open(page, "/?q=tool:trackio")
-    canvas = page.locator('[data-testid="stDataFrame"] canvas').first
-    expect(canvas).to_contain_text("Trackio")
-    expect(canvas).not_to_contain_text("ours")
+    table = page.locator(".trt tbody")
+    expect(table).to_contain_text("Trackio")
+    expect(table).not_to_contain_text("ours")
     for title, key in keys.items():
         shown.open(page, f"/overview?run={quote(key)}")
         expect(page.locator('[data-testid="stMain"] .stMarkdownBadge', has_text=title).first).to_be_visible()

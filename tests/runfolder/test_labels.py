@@ -23,7 +23,7 @@ all_labels = st.builds(
     acknowledged=st.lists(texts, max_size=3).map(tuple),
     muted=st.lists(texts, max_size=3).map(tuple),
     other=st.dictionaries(
-        st.sampled_from(["colour", "later"]), texts | st.lists(texts, max_size=2), max_size=2
+        st.sampled_from(["shape", "later"]), texts | st.lists(texts, max_size=2), max_size=2
     ),
 )
 
@@ -62,11 +62,11 @@ def test_a_file_from_before_kinds_could_be_muted_mutes_none(tmp_path):
 
 
 def test_what_a_later_version_wrote_is_kept(tmp_path):
-    write(tmp_path, {"notes": "x", "colour": {"of": ["line"]}})
+    write(tmp_path, {"notes": "x", "shape": {"of": ["line"]}})
 
     write_labels(tmp_path, read_labels(tmp_path))
 
-    assert json.loads((tmp_path / "labels.json").read_bytes())["colour"] == {"of": ["line"]}
+    assert json.loads((tmp_path / "labels.json").read_bytes())["shape"] == {"of": ["line"]}
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,7 @@ class RunBundle:
             baseline=labels.baseline,
             acknowledged=tuple(texts["acknowledged"]),
             muted=tuple(texts["muted"]),
+            colour=labels.colour,
             other=texts["other"],
         )
 

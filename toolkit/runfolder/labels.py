@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -19,6 +20,7 @@ MAX_LABELS_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 200
 MAX_TAG_LENGTH = 64
 MAX_TAGS = 50
+_COLOUR = re.compile(r"run-[0-9]{1,3}|#[0-9a-fA-F]{6}", re.ASCII)
 
 
 class LabelsError(ValueError):
@@ -40,6 +42,8 @@ class Labels:
     """Ids of acknowledged findings."""
     muted: tuple[str, ...] = ()
     """Kinds of findings that are muted for this run."""
+    colour: str | None = None
+    """The run's colour in charts and lists: a name of the dashboard's palette such as `run-3`, or `#rrggbb`."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept as they are."""
 
@@ -57,6 +61,8 @@ class Labels:
         _require_flag("baseline", self.baseline)
         _require_texts("acknowledged", self.acknowledged)
         _require_texts("muted", self.muted)
+        if self.colour is not None and not (isinstance(self.colour, str) and _COLOUR.fullmatch(self.colour)):
+            raise _wrong("colour", self.colour, "a name such as run-3, or #rrggbb")
 
 
 def read_labels(folder: Path) -> Labels:
@@ -133,6 +139,7 @@ def _to_mapping(labels: Labels) -> dict[str, Any]:
         "baseline": labels.baseline,
         "acknowledged": list(labels.acknowledged),
         "muted": list(labels.muted),
+        **({"colour": labels.colour} if labels.colour is not None else {}),
     }
 
 

@@ -974,3 +974,11 @@ def test_of_very_many_links_some_are_named_and_the_others_counted(root, store):
 
     assert len(problems) == 21
     assert "480 more symbolic links are not followed" in problems
+
+
+def test_the_trash_lists_the_name_that_people_gave_the_run(root, store):
+    write_run(root, "r", labels=Labels(display_name="Renamed"))
+
+    store.delete("r")
+
+    assert [run.name for run in store.trash()] == ["Renamed"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from google.protobuf.message import Message
 from streamlit import config
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
@@ -191,6 +192,31 @@ def samples_of(tab: AppTest) -> dict[str, Any] | None:
     """Return what is sent to the browser for the samples of a page."""
     sent = [json.loads(text) for text in _sent_to_components(tab)]
     return next((data for data in sent if "layout" in data), None)
+
+
+def run_table(tab: AppTest) -> pd.DataFrame:
+    """Return the table of the Runs page, by the names of its columns, with the keys of the runs as `key`."""
+    sent = [data for text in _sent_to_components(tab) if "selectable" in (data := json.loads(text))]
+    if not sent:
+        return pd.DataFrame(columns=["Run", "key"])
+    table = sent[0]
+    rows = [
+        {
+            **{column["label"]: value for column, value in zip(table["columns"], row["cells"], strict=True)},
+            table["columns"][0]["label"]: row["name"],
+            "key": row["key"],
+            "href": row["href"],
+        }
+        for row in table["rows"]
+    ]
+    return pd.DataFrame(rows, columns=[*(column["label"] for column in table["columns"]), "key", "href"])
+
+
+def pick_runs(tab: AppTest, *names: str) -> AppTest:
+    """Select rows of the table as a browser does."""
+    table = run_table(tab)
+    tab.session_state["_runs_picked"] = [table["key"][list(table["Run"]).index(name)] for name in names]
+    return tab.run()
 
 
 def _sent_to_components(tab: AppTest) -> list[str]:

@@ -43,11 +43,13 @@ from tests.dashboard.views.pages import (
     is_well,
     open_page,
     press_in_dialog,
+    run_table,
     said,
 )
 from toolkit.diagnostics.finding import Finding
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
+from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import Status
 from toolkit.timing.ledger import LedgerBuilder
 
@@ -119,6 +121,12 @@ class MemoryStore:
             max_steps=100,
             sessions=1,
         )
+
+    def project_settings(self, project):
+        return ProjectSettings()
+
+    def set_project_settings(self, project, settings):
+        raise Refused("nothing is kept")
 
     def trends(self, keys, *, points=40):
         return {key: [1.0, 0.5] for key in keys}
@@ -287,7 +295,7 @@ def test_every_page_is_drawn_from_the_protocol_alone(store):
 
 
 def test_its_runs_are_listed_and_its_curves_drawn(store):
-    assert list(open_page("runs").dataframe[0].value["Run"]) == ["alpha", "beta"]
+    assert list(run_table(open_page("runs"))["Run"]) == ["alpha", "beta"]
     assert charts(open_page("metrics", "alpha")) == 3
 
 

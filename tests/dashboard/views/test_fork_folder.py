@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.views.pages import badges, is_well, open_page, said
+from tests.dashboard.views.pages import badges, is_well, open_page, run_table, said
 from tests.golden.test_ai_toolkit_fork import SAMPLE
 
 
@@ -18,9 +18,9 @@ def _fork_folder(logs):
 
 
 def test_the_list_shows_how_far_it_got():
-    row = open_page("runs").dataframe[0].value.set_index("Run").loc["greyjacket"]
+    row = run_table(open_page("runs")).set_index("Run").loc["greyjacket"]
 
-    assert (row["Progress"], row["Loss"]) == (1.0, "0.32")
+    assert (row["Progress"], row["Loss (last)"]) == (1.0, "0.32")
 
 
 def test_the_alerts_page_shows_what_was_wrong():

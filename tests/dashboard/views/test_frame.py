@@ -19,6 +19,7 @@ from tests.dashboard.views.pages import (
     charts,
     is_well,
     open_page,
+    run_table,
     said,
 )
 from toolkit.runfolder.labels import Labels
@@ -57,7 +58,7 @@ def test_a_run_on_another_machine_is_judged_by_age_and_the_page_says_so(logs):
     assert "Lost" in badges(tab)
     assert "no sign of life from elsewhere" in said(tab)
     assert "estimated" in said(tab)
-    assert open_page("runs").dataframe[0].value["Status"][0] == "✕ Lost ?"
+    assert run_table(open_page("runs"))["Status"][0] == "✕ Lost ?"
 
 
 def test_a_failed_run_says_why(logs):
@@ -209,7 +210,7 @@ def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     write_run(tmp_path / "two", "r", display_name="second")
     look_at(tmp_path / "one", tmp_path / "two")
 
-    assert sorted(open_page("runs").dataframe[0].value["Run"]) == ["first", "second"]
+    assert sorted(run_table(open_page("runs"))["Run"]) == ["first", "second"]
     assert [heading.value for heading in open_page("overview", "2~r").subheader] == ["second"]
 
 

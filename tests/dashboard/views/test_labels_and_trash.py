@@ -17,13 +17,15 @@ from tests.dashboard.views.pages import (
     is_well,
     open_page,
     press_in_dialog,
+    run_table,
     said,
 )
+from tests.waiting import wait_until
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 
 
 def names(tab):
-    return list(tab.dataframe[0].value["Run"])
+    return list(run_table(tab)["Run"])
 
 
 def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
@@ -51,9 +53,10 @@ def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
     assert read_labels(folder) == Labels(display_name="New name", tags=())
 
     write_labels(folder, replace(read_labels(folder), notes="It <b>diverged</b> at **500**."))
+    # Folders are looked at twice a second at most.
+    wait_until(lambda: "It <b>diverged</b> at **500**." in said(open_page("config_notes", "r")))
     again = open_page("config_notes", "r")
 
-    assert "It <b>diverged</b> at **500**." in said(again)
     assert [heading.value for heading in again.subheader] == ["New name"]
     assert "old" not in badges(again)
 

@@ -21,6 +21,7 @@ from tests.dashboard.views.pages import (
     is_well,
     live_markup,
     open_page,
+    run_table,
     said,
     samples_of,
 )
@@ -48,12 +49,12 @@ def some(logs):
 
 
 def table(tab):
-    return tab.dataframe[0].value.set_index("Run")
+    return run_table(tab).set_index("Run")
 
 
 def key_of(tab, name):
     """Return the key of the run with this name, by opening the list."""
-    return tab.session_state["_runs_shown"][list(tab.dataframe[0].value["Run"]).index(name)]
+    return run_table(tab).set_index("Run")["key"][name]
 
 
 def test_the_list_shows_them_beside_our_own(some):
@@ -65,7 +66,7 @@ def test_the_list_shows_them_beside_our_own(some):
     shown = table(tab)
     assert set(shown["Logged by"]) == {"", "TensorBoard", "Hugging Face", "Trackio"}
     row = shown.loc["run_b"]
-    assert (row["Status"], row["Step"], row["Loss"]) == ("◌ No end", "89", "0.2434")
+    assert (row["Status"], row["Step"], row["Loss (last)"]) == ("◌ No end", "89", "0.2434")
     assert shown.loc["nan_and_resume_5_22"]["Status"] == "■ Finished"
     assert shown.loc["ours"]["Logged by"] == ""
 
@@ -118,7 +119,7 @@ def test_texts_in_a_foreign_run_are_texts(logs):
     folder = logs / POISON
     folder.mkdir()
     (folder / "metrics.csv").write_text(f"step,loss,{POISON}\n" + "0,1.0,2.0\n1,0.5,1.0\n", "utf-8")
-    key = open_page("runs").session_state["_runs_shown"][0]
+    key = run_table(open_page("runs"))["key"][0]
 
     for page in OF_A_RUN:
         tab = open_page(page, key)

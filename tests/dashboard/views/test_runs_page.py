@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -10,17 +11,33 @@ pytest.importorskip("streamlit")
 
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import append, step_record, write_run
-from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
+from tests.dashboard.views.pages import (
+    button,
+    is_well,
+    open_page,
+    pick_runs,
+    press_in_dialog,
+    run_table,
+    said,
+)
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
+from toolkit.runfolder.project_settings import read_project
 
 
 def names(tab):
-    return list(tab.dataframe[0].value["Run"]) if tab.dataframe else []
+    return list(run_table(tab)["Run"])
 
 
 @pytest.fixture
 def five(logs):
-    write_run(logs, "lora-a", tags=("baseline",), summary={"train_loss": 0.5, "max_steps": 99, "lr": 1e-3})
+    write_run(
+        logs,
+        "lora-a",
+        tags=("baseline",),
+        # The last learning rate is not the configured one.
+        summary={"train_loss": 0.5, "max_steps": 99, "lr": 1e-8},
+        start={"learning_rate": 1e-3, "max_steps": 99},
+    )
     write_run(logs, "lora-b", status="failed", summary={"train_loss": 0.1, "max_steps": 990})
     write_run(logs, "full-c", status="running", summary={"train_loss": 2.0})
     write_run(logs, "full-d", status="lost", host="elsewhere", labels=Labels(tags=("baseline", "x y")))
@@ -29,7 +46,7 @@ def five(logs):
 
 
 def test_every_run_is_listed_with_status_and_progress(five):
-    table = open_page("runs").dataframe[0].value.set_index("Run")
+    table = run_table(open_page("runs")).set_index("Run")
 
     assert sorted(table.index) == ["full-c", "full-d", "lora-a", "lora-b"]
     assert table["Status"]["lora-a"] == "■ Finished"
@@ -37,14 +54,14 @@ def test_every_run_is_listed_with_status_and_progress(five):
     assert table["Status"]["full-c"] == "● Running"
     assert table["Progress"]["lora-a"] == 1.0
     assert table["Progress"]["lora-b"] == pytest.approx(0.1)
-    assert table["Loss"]["lora-b"] == "0.1"
+    assert table["Loss (last)"]["lora-b"] == "0.1"
 
 
 def test_findings_that_go_on_are_counted_in_the_list(logs):
     write_run(logs, "bad", status="running", summary={"findings_critical": 1, "findings_warning": 3})
     write_run(logs, "odd", status="running", summary={"findings_critical": "many", "findings_warning": None})
     write_run(logs, "good", status="running")
-    table = open_page("runs").dataframe[0].value.set_index("Run")
+    table = run_table(open_page("runs")).set_index("Run")
 
     assert table["Alerts"]["bad"] == "✕ 1  ▲ 3"
     assert table["Alerts"]["odd"] == ""
@@ -114,24 +131,11 @@ def test_the_last_sign_of_life_sorts_without_being_asked(five):
 def test_nothing_can_be_done_before_a_row_is_picked(five):
     tab = open_page("runs")
 
-    assert all(button(tab, label).disabled for label in ("Open", "Compare", "Tag…", "Archive"))
-
-
-def table_key(tab):
-    return f"_runs_table {tab.session_state['_runs_table_version']}"
-
-
-def pick(tab, *wanted):
-    """Pick rows of the table as a browser does."""
-    order = names(tab)
-    tab.session_state[table_key(tab)] = {
-        "selection": {"rows": [order.index(name) for name in wanted], "columns": [], "cells": []}
-    }
-    return tab.run()
+    assert not {"Open", "Compare", "Tag…", "Archive", "Delete"} & {item.label for item in tab.button}
 
 
 def test_one_picked_run_can_be_opened(five):
-    tab = pick(open_page("runs"), "lora-b")
+    tab = pick_runs(open_page("runs"), "lora-b")
 
     button(tab, "Open").click().run()
 
@@ -139,7 +143,7 @@ def test_one_picked_run_can_be_opened(five):
 
 
 def test_two_picked_runs_can_be_compared(five):
-    tab = pick(open_page("runs"), "lora-a", "lora-b")
+    tab = pick_runs(open_page("runs"), "lora-a", "lora-b")
 
     button(tab, "Compare 2").click().run()
 
@@ -149,7 +153,7 @@ def test_two_picked_runs_can_be_compared(five):
 
 
 def test_picked_runs_are_archived_together(five):
-    tab = pick(open_page("runs"), "lora-a", "lora-b")
+    tab = pick_runs(open_page("runs"), "lora-a", "lora-b")
 
     button(tab, "Archive").click().run()
 
@@ -159,7 +163,7 @@ def test_picked_runs_are_archived_together(five):
 
 
 def test_picked_runs_get_a_tag_besides_their_own(five):
-    tab = pick(open_page("runs"), "lora-a", "lora-b")
+    tab = pick_runs(open_page("runs"), "lora-a", "lora-b")
     tab.session_state["_new_tags"] = ["x y"]
     button(tab, "Tag…").click().run()
 
@@ -192,14 +196,14 @@ def test_a_selection_stays_with_its_run_when_rows_above_it_vanish(logs):
     for name in ("a", "b", "c"):
         write_run(logs, name)
     tab = open_page("runs")
-    shown = list(tab.session_state["_runs_shown"])
-    pick(tab, shown[1])
+    shown = names(tab)
+    pick_runs(tab, shown[1])
     write_labels(logs / shown[0], Labels(archived=True))
 
     tab.run()
 
-    (row,) = tab.session_state[table_key(tab)]["selection"]["rows"]
-    assert tab.session_state["_runs_shown"][row] == shown[1]
+    assert "1 selected" in said(tab).replace("**", "")
+    assert shown[1] in names(tab)
 
 
 @pytest.mark.usefixtures("_every_call_looks")
@@ -207,13 +211,13 @@ def test_a_picked_run_that_vanishes_is_not_replaced_by_another(logs):
     for name in ("a", "b", "c"):
         write_run(logs, name)
     tab = open_page("runs")
-    shown = list(tab.session_state["_runs_shown"])
-    pick(tab, shown[1])
+    shown = names(tab)
+    pick_runs(tab, shown[1])
     write_labels(logs / shown[1], Labels(archived=True))
 
     tab.run()
 
-    assert list(tab.session_state[table_key(tab)]["selection"]["rows"]) == []
+    assert "selected" not in said(tab)
 
 
 def test_several_projects_can_be_looked_at_one_by_one(logs):
@@ -232,23 +236,27 @@ def test_several_projects_can_be_looked_at_one_by_one(logs):
 
 
 @pytest.mark.usefixtures("_every_call_looks")
-def test_a_long_list_has_pages_and_a_shorter_one_fewer(logs):
+def test_a_long_list_is_searched_and_sorted_as_a_whole_and_shown_in_parts(logs):
     for number in range(250):
         (logs / f"r{number:03d}").mkdir()
         append(logs / f"r{number:03d}", [step_record(number)])
+    every = [f"r{number:03d}" for number in range(250)]
 
-    tab = open_page("runs", sort="name")
-    tab.number_input(key="page").set_value(3).run()
+    tab = open_page("runs", sort="-name")
 
     assert is_well(tab)
-    assert names(tab) == [f"r{number:03d}" for number in range(200, 250)]
+    assert names(tab) == every[:149:-1]
     assert "250 of 250 runs" in said(tab)
+
+    asked, _ = tab.session_state["_runs_rows"]
+    tab.session_state["_runs_rows"] = (asked, 300)
+    tab.run()
+
+    assert names(tab) == every[::-1]
 
     tab.text_input(key="q").set_value("-r2").run()
 
-    assert is_well(tab)
-    assert tab.number_input(key="page").value == 2
-    assert names(tab) == [f"r{number:03d}" for number in range(100, 200)]
+    assert names(tab) == every[199:99:-1]
     assert "200 of 250 runs" in said(tab)
 
     for number in range(240):
@@ -257,7 +265,127 @@ def test_a_long_list_has_pages_and_a_shorter_one_fewer(logs):
     tab.selectbox(key="updated").set_value("last day").run()
 
     assert is_well(tab)
-    assert names(tab) == [f"r{number:03d}" for number in range(240, 250)]
+    assert names(tab) == every[:239:-1]
+
+
+@pytest.fixture
+def sweep(logs):
+    for lr in (1e-4, 1e-3):
+        for seed in (1, 2):
+            name = f"lr{lr:g}-s{seed}"
+            start = {"learning_rate": lr, "seed": seed, "optimizer": "adamw", "max_steps": 99}
+            loss = {"event": "eval", "session": 1, "global_step": 50, "val_loss": lr * 1000 + seed / 10}
+            write_run(logs, name, start=start, extra=[loss])
+    return logs
+
+
+def test_the_table_has_what_differs_and_how_good_each_run_is(sweep):
+    tab = open_page("runs")
+    table = run_table(tab).set_index("Run")
+
+    assert table.loc["lr0.0001-s2", ["val_loss best", "val_loss last", "learning_rate", "seed"]].tolist() == [
+        *("0.3", "0.3", "1e-4", "2")
+    ]
+    assert "optimizer" not in table.columns
+    assert "Best: **lr0.0001-s1**, lowest val_loss **0.2**" in said(tab)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("lr=1e-3", 2), ("val_loss<0.25", 1), ("optimizer:adam seed=2", 2), ("best:val_loss>1.15", 1)],
+)
+def test_settings_and_metrics_are_searched(sweep, query, found):
+    assert len(names(open_page("runs", q=query))) == found
+
+
+def test_an_unknown_name_is_explained_with_the_nearest_and_names_are_offered(sweep):
+    tab = open_page("runs", q="val_los<1")
+
+    assert "did you mean val_loss" in said(tab)
+
+    tab.text_input(key="q").set_value("opt").run()
+    pills = next(item for item in tab.get("button_group") if (item.key or "").startswith("_names"))
+    pills.set_value("optimizer").run()
+
+    assert tab.text_input(key="q").value == "optimizer"
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [("best:val_loss", "lr0.0001-s1"), ("-best:val_loss", "lr0.001-s2"), ("-last:val_loss", "lr0.001-s2")],
+)
+def test_any_column_sorts(sweep, order, first):
+    assert names(open_page("runs", sort=order))[0] == first
+
+
+def test_the_order_of_a_column_stays_in_the_address(sweep):
+    tab = open_page("runs", sort="config:seed")
+
+    assert [name[-1] for name in names(tab)] == ["1", "1", "2", "2"]
+    assert "config:seed" in tab.query_params["sort"]
+
+
+def test_columns_are_chosen_in_the_address_and_kept_for_the_project(sweep):
+    tab = open_page("runs", cols="seed~config:optimizer!@120~name~best:val_loss")
+
+    assert [*run_table(tab).columns[:3]] == ["Run", "optimizer", "val_loss best"]
+
+    button(tab, "Keep for the project").click().run()
+
+    assert [*run_table(open_page("runs")).columns[:3]] == ["Run", "optimizer", "val_loss best"]
+    assert read_project(sweep, None).columns == ("config:optimizer!@120", "name", "best:val_loss")
+
+
+def test_the_primary_metric_is_chosen_for_the_project(sweep):
+    tab = open_page("runs")
+
+    tab.selectbox(key="_primary val_loss").set_value("train_loss").run()
+
+    assert read_project(sweep, None).primary_metric == "train_loss"
+    assert "train_loss best" in run_table(open_page("runs")).columns
+
+
+def test_runs_are_grouped_by_a_setting(sweep):
+    table = run_table(open_page("runs", group="learning_rate"))
+
+    assert table["learning_rate"].tolist() == ["1e-4", "0.001"]
+    assert table["Runs"].tolist() == ["2", "2"]
+    assert table["val_loss mean"].tolist() == ["0.25", "1.15"]
+    assert table["Best run"].tolist() == ["lr0.0001-s1", "lr0.001-s1"]
+
+
+def test_deleted_runs_come_back_with_undo(sweep):
+    tab = pick_runs(open_page("runs"), "lr0.0001-s1", "lr0.001-s1")
+
+    button(tab, "Delete").click().run()
+
+    assert sorted(names(tab)) == ["lr0.0001-s2", "lr0.001-s2"]
+
+    button(tab, "Undo").click().run()
+
+    assert len(names(open_page("runs"))) == 4
+
+
+def test_a_run_keeps_the_colour_that_was_chosen(sweep):
+    write_labels(sweep / "lr0.001-s1", Labels(colour="#123456"))
+    tab = open_page("runs")
+    (sent,) = [json.loads(item.proto.json) for item in tab.get("bidi_component")]
+    colours = {row["key"]: row["colour"] for row in sent["rows"]}
+
+    assert colours["lr0.001-s1"] == "#123456"
+    assert all(colour.startswith("run-") for key, colour in colours.items() if key != "lr0.001-s1")
+
+
+def test_the_name_is_a_link_and_equal_names_show_their_folders(logs):
+    for key in ("a b", "c"):
+        write_run(logs, key, display_name="same")
+    tab = open_page("runs")
+    (sent,) = [json.loads(item.proto.json) for item in tab.get("bidi_component")]
+
+    assert {row["href"]: row["also"] for row in sent["rows"]} == {
+        "overview?run=a%20b": "a b",
+        "overview?run=c": "c",
+    }
 
 
 def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):

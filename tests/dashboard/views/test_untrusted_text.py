@@ -28,6 +28,7 @@ from tests.dashboard.views.pages import (
     live_markup,
     markdown_of,
     open_page,
+    run_table,
     said,
     texts,
 )
@@ -217,10 +218,10 @@ def test_hostile_folder_names_are_listed_and_opened_like_any_other(logs):
 
     assert is_well(tab)
     assert not live_markup(tab, _MARKUP)
-    assert len(tab.dataframe[0].value) == len(names) + 1
-    assert "good" in list(tab.dataframe[0].value["Run"])
+    assert len(run_table(tab)) == len(names) + 1
+    assert "good" in list(run_table(tab)["Run"])
 
-    for key in [*tab.session_state["_runs_shown"]]:
+    for key in run_table(tab)["key"]:
         opened = open_page("overview", key)
 
         assert is_well(opened), key
@@ -235,7 +236,7 @@ def test_a_name_of_5000_characters_is_cut_and_the_others_are_still_listed(logs):
     runs = open_page("runs")
 
     assert is_well(runs)
-    assert "good" in list(runs.dataframe[0].value["Run"])
+    assert "good" in list(run_table(runs)["Run"])
 
     tab = open_page("overview", "long")
     for page in OF_A_RUN:
