@@ -36,6 +36,7 @@ chosen = st.navigation(
     {
         "": [
             st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True),
+            st.Page("views/sweep.py", title="Sweep", icon=":material/query_stats:"),
             st.Page("views/compare.py", title="Compare", icon=":material/compare_arrows:"),
         ],
         _run_section() if has_access else "Run": [

@@ -36,6 +36,7 @@ _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Time": "time", "Epoch": "epoc
 
 _RUN = "run"
 _RUN_KEPT = "_run"
+_SEARCH = "_search"
 _FROM, _TO = "from", "to"
 _REFRESH = "refresh"
 _REQUESTS = "_asked"
@@ -183,6 +184,17 @@ def label_problem(run: str) -> str:
 def set_label_problem(run: str, problem: str) -> None:
     """Store why the last change of the run's labels was not saved."""
     st.session_state[f"_label_problem {run}"] = problem
+
+
+def keep_search(text: str) -> None:
+    """Store the search, for the next page that lists runs."""
+    st.session_state[_SEARCH] = text
+
+
+def take_search() -> None:
+    """Start with the search of the page before, unless the URL has one; before the widget with the key `q`."""
+    if "q" not in st.session_state and "q" not in st.query_params and st.session_state.get(_SEARCH):
+        st.session_state["q"] = st.session_state[_SEARCH]
 
 
 # ---------------------------------------------------------------- how often

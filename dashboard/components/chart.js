@@ -118,7 +118,7 @@ function wire(div, Plotly, say) {
   });
 
   div.on("plotly_hover", (event) => {
-    if (!event.points.length || div.__following) return;
+    if (!event.points || !event.points.length || div.__following) return;
     const xval = div._fullLayout.xaxis.d2l(event.points[0].x);
     sendCursor(xval);
     for (const other of siblings()) {
@@ -127,7 +127,7 @@ function wire(div, Plotly, say) {
     }
   });
   div.on("plotly_click", (event) => {
-    const point = event.points[0];
+    const point = event.points && event.points[0];
     if (div.__pick && point && Array.isArray(point.customdata)) div.__pick(point.customdata[0]);
   });
   div.on("plotly_unhover", () => {

@@ -22,6 +22,8 @@ MIN_RUNS: Final = 8
 """With fewer, no honest statement about settings is possible."""
 SURE: Final = 0.02
 """A setting is named if chance alone would make any setting look as good in at most 1 of 50 sweeps."""
+RELEVANT: Final = 0.02
+"""Of many runs, the tiniest effect is beyond chance: below this share it is not mentioned."""
 HINT: Final = 0.15
 """Up to here the first setting is mentioned as a guess."""
 
@@ -574,8 +576,13 @@ def _depends(
     ]
     tested = [item for item in zip(pairs, left, strict=True) if item[1].basis.shape[1]]
     scores = stats.residual(scores, base)
+    left_to_explain = float(scores @ scores)
     found = stats.weigh([product for _, product in tested], scores, used=base.shape[1], seed=seed + 100)
-    sure = [(evidence, pair) for evidence, (pair, _) in zip(found, tested, strict=True) if evidence.p <= SURE]
+    sure = [
+        (evidence, pair)
+        for evidence, (pair, _) in zip(found, tested, strict=True)
+        if evidence.p <= SURE and evidence.share * left_to_explain >= RELEVANT
+    ]
     if not sure:
         return ()
     one, other = max(sure, key=lambda item: item[0].share)[1]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dashboard.data.formatting import count, short_number
-from dashboard.data.sweep import HINT, MIN_RUNS, Factor, Suggestion, SweepAnswer
+from dashboard.data.sweep import HINT, MIN_RUNS, RELEVANT, Factor, Suggestion, SweepAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class AnswerText:
     """The answer in sentences."""
 
     best: tuple[str, ...]
+    """The best run, the next one, and how the best one differs from others."""
     why: tuple[str, ...]
     luck: tuple[str, ...]
     """How much is chance, and which runs do not count."""
@@ -39,8 +40,8 @@ def answer_text(found: SweepAnswer, mark: Marks | None = None) -> AnswerText:
     """Return the answer in plain English."""
     mark = mark or Marks()
     return AnswerText(
-        best=tuple(_best(found, mark)),
-        why=(*_differs(found, mark), *_why(found, mark)),
+        best=(*_best(found, mark), *_differs(found, mark)),
+        why=tuple(_why(found, mark)),
         luck=(*_seeds(found, mark), *_not_counted(found, mark)),
         next=tuple(_next(found, mark)),
     )
@@ -137,7 +138,8 @@ def _undecided(found: SweepAnswer, mark: Marks) -> list[str]:
 
 
 def _decided(found: SweepAnswer, mark: Marks) -> list[str]:
-    first, *others = found.named
+    first, *rest = found.named
+    others = [factor for factor in rest if factor.share >= RELEVANT]
     if found.joint is not None:
         one, other = (mark.name(key) for key in found.joint.keys)
         together = (
@@ -188,8 +190,8 @@ def _shape(factor: Factor, found: SweepAnswer, mark: Marks) -> str:
     if worst is None:
         return ""
     return (
-        f" The median {mark.value(found.metric)} is {short_number(best.median)} at {mark.value(best.label)} "
-        f"and {short_number(worst.median)} at {mark.value(worst.label)}."
+        f" The median {mark.value(found.metric)} is {short_number(best.median)} with {mark.value(factor.keys[0])} "
+        f"{mark.value(best.label)} and {short_number(worst.median)} with {mark.value(worst.label)}."
     )
 
 
@@ -257,14 +259,20 @@ def _not_counted(found: SweepAnswer, mark: Marks) -> list[str]:
 def _next(found: SweepAnswer, mark: Marks) -> list[str]:
     if not found.suggestions:
         return []
-    return ["Try next: " + "; ".join(_suggestion(one, found, mark) for one in found.suggestions) + "."]
+    beyond = [one for one in found.suggestions if one.kind == "beyond"]
+    parts = [_suggestion(one, found, mark) for one in found.suggestions if one not in beyond]
+    if beyond:
+        edges = listed([_edge(one, mark) for one in beyond])
+        parts.insert(0, f"{edges}, because the best runs are at the edge of what was tried")
+    return [f"Try next: {'; '.join(parts)}."]
+
+
+def _edge(one: Suggestion, mark: Marks) -> str:
+    key, edge = one.settings[0]
+    return f"{mark.name(key)} {'below' if one.below else 'above'} {mark.value(edge)}"
 
 
 def _suggestion(one: Suggestion, found: SweepAnswer, mark: Marks) -> str:
-    if one.kind == "beyond":
-        key, edge = one.settings[0]
-        side, edge_name = ("below", "lowest") if one.below else ("above", "highest")
-        return f"{mark.name(key)} {side} {mark.value(edge)}, because the best runs are at the {edge_name} values tried"
     if one.kind == "between":
         (key, low), (_, high) = one.settings
         return f"more values of {mark.name(key)} between {mark.value(low)} and {mark.value(high)}"

@@ -83,6 +83,7 @@ def _wait_for_runs() -> None:
 
 
 def _filters(runs: RunList) -> RunQuery:
+    session.take_search()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Search",
@@ -98,6 +99,7 @@ def _filters(runs: RunList) -> RunQuery:
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
     _suggest(text, runs)
+    session.keep_search(text)
     counts = Counter(runs.statuses)
     if archived:
         counts.update(runs.archived_statuses)

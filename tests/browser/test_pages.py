@@ -84,6 +84,7 @@ def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
         assert query(page)["run"] == "second"
     for path, word in (
         ("/", "3 of 3 runs"),
+        ("/sweep", "Best of"),
         ("/compare", "Pick two to eight runs"),
         ("/settings", "Settings"),
     ):

@@ -94,7 +94,7 @@ def test_the_best_run_the_next_and_the_reason_are_in_the_text():
     assert text.startswith(f"Best of 24 runs: {best.name}, with val_loss ")
     assert f"The next, {second.name}, is " in text
     assert "rank explains the most" in text
-    assert "Try next: rank above 64, because the best runs are at the highest values tried" in text
+    assert "Try next: rank above 64, because the best runs are at the edge of what was tried" in text
 
 
 def test_a_higher_value_can_be_better():

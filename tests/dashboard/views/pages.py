@@ -32,7 +32,7 @@ OF_A_RUN = (
     "completions",
     "config_notes",
 )
-EVERY_PAGE = ("runs", "compare", *OF_A_RUN, "settings_page")
+EVERY_PAGE = ("runs", "sweep", "compare", *OF_A_RUN, "settings_page")
 
 _UNDER_ANOTHER_PATH = ("config_notes", "settings_page")
 
