@@ -1,0 +1,82 @@
+"""A critical finding reaches a person who looks at something else: title, icon, count, live region, notification."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.browser_helpers import refresh_every, settle, sidebar
+from tests.browser.growing_run import Growing
+from tests.dashboard.run_folders import append
+from tests.lengths import in_make_faults
+
+# tests/dashboard/views/test_attention.py shows in `make test` what the browser is given.
+pytestmark = in_make_faults
+
+# A person who is elsewhere, and what the browser would have shown.
+_ELSEWHERE = """
+window.notes = [];
+document.hasFocus = () => false;
+window.Notification = class extends Notification {
+  constructor(title, options) { super(title, options); window.notes.push(title); }
+};
+"""
+_ICON = "() => [...document.querySelectorAll('link[rel*=icon]')].map(link => link.href).join()"
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    return serve(tmp_path_factory.mktemp("logs"))
+
+
+def diverged(number):
+    return {
+        "event": "finding",
+        "session": 1,
+        "id": f"1-divergence-train_loss-{number}",
+        "kind": "divergence",
+        "severity": "critical",
+        "metric": "train_loss",
+        "state": "open",
+        "message": "The loss went up.",
+        "time": time.time(),
+        "start_step": number,
+        "noticed_step": number,
+    }
+
+
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_a_critical_finding_is_seen_from_elsewhere(shown, new_page, is_asked_for):
+    # Two browsers: the choice is kept in one.
+    page = new_page(locale="en-US" if is_asked_for else "en-GB")
+    name = f"run-{is_asked_for}"
+    page.context.grant_permissions(["notifications"])
+    page.add_init_script(_ELSEWHERE)
+    with Growing(shown.root, name) as growing:
+        shown.open(page, "/alerts", run=name)
+        refresh_every(page, "2 s")
+        if is_asked_for:
+            page.get_by_role("button", name="Notify me of critical alerts").click()
+            expect(page.get_by_role("button", name="Turn notifications off")).to_be_visible()
+        icon = page.evaluate(_ICON)
+        append(growing.folder, [diverged(400)])
+
+        expect(page).to_have_title(re.compile(f"^⛔ Divergence · .*{name}$"))
+        expect(page.locator('[data-telemetry-count="1"][data-telemetry-critical="yes"]')).to_have_text(
+            re.compile("Alerts")
+        )
+        expect(page.get_by_role("status").filter(has_text="Critical: Divergence.")).to_have_count(1)
+        page.wait_for_function(f"({_ICON})() !== '{icon}'")
+        expected = [f"Divergence · {name}"] if is_asked_for else []
+        page.wait_for_function(
+            "wanted => JSON.stringify(window.notes) === JSON.stringify(wanted)", arg=expected
+        )
+
+        sidebar(page).get_by_role("link", name="Runs").click()
+        settle(page)
+        expect(page.locator("[data-telemetry-count]")).to_have_count(0)
+        expect(page).to_have_title("Training runs")
+        assert page.evaluate(_ICON) == icon
