@@ -28,14 +28,14 @@ function showCount(data) {
 }
 
 function notify(data) {
-  if (!data.id || !data.live) return;
+  if (!data.critical || !data.live) return;
   const shown = (stored(sessionStorage, SHOWN) || "").split("\n");
-  if (shown.includes(data.id)) return;
-  store(sessionStorage, SHOWN, [...shown.slice(-50), data.id].join("\n"));
+  if (shown.includes(data.about)) return;
+  store(sessionStorage, SHOWN, [...shown.slice(-50), data.about].join("\n"));
   const isElsewhere = document.hidden || !document.hasFocus();
   if (!isElsewhere || !mayNotify()) return;
   // With a tag, several tabs of one run show it once.
-  const note = new Notification(data.title, { body: data.message, tag: data.id });
+  const note = new Notification(data.title, { body: data.message, tag: data.about });
   note.onclick = () => { window.focus(); note.close(); };
 }
 
@@ -67,7 +67,8 @@ export default function (component) {
   const box = parentElement.querySelector(".telemetry-notify");
   if (box) drawChoice(box);
   if (!region || !data) return undefined;
-  if (region.textContent !== data.say) region.textContent = data.say;
+  // The numbers in the text change all the time: only another alert is worth interrupting for.
+  if (region.dataset.about !== data.about) { region.dataset.about = data.about; region.textContent = data.say; }
   showCount(data);
   notify(data);
   // Streamlit draws the links again when the page or the run changes.

@@ -73,7 +73,7 @@ def attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> None:
             "count": len(shown),
             "critical": is_critical,
             "say": clean(f"{'Critical' if is_critical else 'Warning'}: {text}"[:_MAX_TEXT]) if text else "",
-            "id": f"{key} {worst.id} {worst.kind}"[:_MAX_TEXT] if worst is not None and is_critical else "",
+            "about": f"{key} {worst.id} {worst.kind}"[:_MAX_TEXT] if worst is not None else "",
             "title": clean(f"{worst.title} · {card.name}"[:_MAX_TEXT]) if worst is not None else "",
             "message": clean(worst.message[:_MAX_TEXT]) if worst is not None else "",
             "live": card.live,

@@ -50,7 +50,7 @@ def test_what_was_muted_is_not_announced(logs):
 
     data = announced(open_page("metrics", "r"))
 
-    assert (data["count"], data["say"], data["id"]) == (0, "", "")
+    assert (data["count"], data["say"], data["about"]) == (0, "", "")
 
 
 def test_a_lost_run_says_what_to_do_now(logs):
@@ -74,6 +74,26 @@ def test_a_lost_run_says_what_to_do_now(logs):
     assert "**Last good checkpoint**: step 50" in words
     assert {"/out/**50**.pt", "python run.py '/a_*b*.yaml'"} <= {code.value for code in tab.code}
     assert "The trainer resumes from the latest checkpoint in its save folder." in words
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ("stalled", ("The run has stalled: what now?", "No new step since step 99.", "py-spy dump --pid")),
+        (
+            "failed",
+            ("The run failed: what now?", "It ended at step 99.", "Its command line was not recorded"),
+        ),
+    ],
+)
+def test_what_is_not_recorded_is_named_as_such(logs, status, words):
+    write_run(logs, "r", status=status)
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    for part in (*words, "No checkpoint was recorded"):
+        assert part in said(tab)
 
 
 def test_a_run_that_finished_says_nothing_of_the_kind(logs):
