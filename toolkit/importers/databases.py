@@ -28,7 +28,7 @@ from toolkit.importers.source import (
 
 BYTES_PER_ROW = 64
 """What a row counts as, where a batch is limited by bytes."""
-_TRIES = 4
+_TRIES = 6
 _PAUSE_S = 0.01
 
 
@@ -67,6 +67,8 @@ class DatabaseSource(ABC):
             self._last_sign = max(signature[1::2]) / 1e9
             found = self._read_whole(path, kept, max(max_bytes // BYTES_PER_ROW, 1), cursor)
             if found is None:
+                if not cursor:
+                    self.info.note("the database was written all the time while it was read; try again")
                 return out.batch
             out, state = found
         except OSError as error:
