@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from dashboard.data.formatting import ago, clean
 from dashboard.data.run_store import NO_END, STILL_LOOKING, Refused, RunCard
 from toolkit.core.guard import Guard
@@ -286,12 +288,6 @@ class OwnRun:
             self.glance.take(batch)
             self._cursor = batch.cursor
 
-    def may_be(self, run: ForeignRun, first: float | None, last: float | None) -> bool:
-        """Return whether the other run may have logged the same training, by its time."""
-        span = Glance()
-        span.first_time, span.last_time = first, last
-        return bool(run.glance.pairs) and span.shares_time_with(run.glance)
-
 
 class ForeignRuns:
     """The runs of other tools below some folders. Thread-safe; it reads in a thread of its own."""
@@ -372,14 +368,22 @@ class ForeignRuns:
     def _look_at_ours(self, runs: Collection[ForeignRun]) -> None:
         """Read the first losses of our own runs that another tool may have logged too."""
         until = time.monotonic() + _OURS_S
+        glances = [run.glance for run in runs if run.glance.pairs]
+        # A run without times may be of any time.
+        first = np.array(
+            [-math.inf if glance.first_time is None else glance.first_time for glance in glances]
+        )
+        last = np.array([math.inf if glance.last_time is None else glance.last_time for glance in glances])
         own: dict[str, OwnRun] = {}
-        for card in self._ours() if runs else ():
-            run = self._own.get(card.key)
+        for card in self._ours() if glances else ():
             if card.path is None or card.loss is None:
                 continue
-            if run is None or run.folder != card.path:
-                run = OwnRun(card.key, card.path)
-            if any(run.may_be(other, card.created, card.last_sign) for other in runs):
+            began = -math.inf if card.created is None else card.created
+            ended = math.inf if card.last_sign is None else card.last_sign
+            if ((first <= ended) & (began <= last)).any():
+                run = self._own.get(card.key)
+                if run is None or run.folder != card.path:
+                    run = OwnRun(card.key, card.path)
                 own[card.key] = run
                 if time.monotonic() < until:
                     run.look(self._guard)
