@@ -80,7 +80,8 @@ def spec_of_missing(name: str, path: Sequence[str] | None, asked: Any) -> Module
 
 def _is_at(module: ModuleType | None, folder: str) -> bool:
     # The first entry: behind it may be ours, added to another package of that name.
-    return os.path.realpath(next(iter(getattr(module, "__path__", ())), "")) == os.path.realpath(folder)
+    first = next(iter(getattr(module, "__path__", ())), None)
+    return first is not None and os.path.realpath(first) == os.path.realpath(folder)
 
 
 def _spec(name: str, folder: str) -> ModuleSpec | None:

@@ -29,6 +29,13 @@ with TelemetryLogger("own_loop", log_dir="logs") as log:
         log.log_step(step, train_loss=1 / step)
 """
 
+OLD_IMPORTS = """
+import dashboard.launcher, toolkit.telemetry
+from toolkit.cli.main import SUBCOMMANDS, parser_of
+for name in SUBCOMMANDS:
+    parser_of(name)
+"""
+
 # Runs in the new environment, which has Streamlit and websockets: a session like that of a browser.
 OPEN_PAGE = """
 import sys
@@ -101,7 +108,7 @@ class Environment:
         yield "page"
         self._run(work, "telemetry", "train", "--copy-examples", "examples")
         assert len(list((work / "examples").iterdir())) == 2
-        self._run(work, "python", "-c", "import dashboard.launcher, toolkit.telemetry")
+        self._run(work, "python", "-c", OLD_IMPORTS)
         for module in ("toolkit.telemetry", "toolkit.cli", "dashboard"):
             self._run(work, "python", "-m", module, "--help")
         yield "python -m, old imports"

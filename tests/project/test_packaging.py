@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -177,6 +178,20 @@ def test_commands_and_scripts_work_in_an_ai_toolkit_checkout(in_folder):
         assert [run["name"] for run in json.loads(printed)["runs"]] == ["own_loop"]
     assert "usage: telemetry dashboard" in in_folder({}, "-c", COMMAND, "dashboard", "--help", PYTHONPATH=".")
     assert "usage: telemetry-dashboard" in in_folder({}, "-m", "dashboard", "--help", PYTHONPATH=".")
+
+
+def test_commands_of_this_checkout_work_in_an_ai_toolkit_checkout(tmp_path):
+    write(tmp_path, AI_TOOLKIT)
+    finished = subprocess.run(
+        [sys.executable, "-c", COMMAND, "formats", "--json"],
+        cwd=tmp_path,
+        env=environment({"PYTHONPATH": f".{os.pathsep}{ROOT}"}),
+        capture_output=True,
+        text=True,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)
 
 
 def test_a_checkout_with_its_own_telemetry_keeps_it(in_folder):
