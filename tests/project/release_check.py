@@ -55,7 +55,10 @@ with connect(f"ws://{address}/_stcore/stream", origin=f"http://{address}", subpr
         texts += data
         message = ForwardMsg()
         message.ParseFromString(data)
-        if message.WhichOneof("type") == "script_finished":
+        # A page that learns something new meanwhile ends early and runs again.
+        if message.WhichOneof("type") == "script_finished" and (
+            message.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN
+        ):
             break
 assert message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY, message
 assert b"exception" not in texts.lower(), texts
