@@ -13,10 +13,19 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.data.formatting import ago, clean, md, short_number
 from dashboard.data.remedies import knob_changes_text
-from dashboard.data.run_store import Refused, RunStore
+from dashboard.data.run_store import NO_END, UNREADABLE, Refused, RunStore
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED
 
+_ENDED: Final = {
+    FINISHED: "has finished",
+    FAILED: "has failed",
+    STOPPED: "was stopped",
+    LOST: "was lost",
+    NO_END: "may have ended",
+    UNREADABLE: "cannot be read",
+}
 _LOG_EVERY_CHOICES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _MAX_EXACT: Final = 2**53
 _ACTIONS: Final[dict[str, tuple[str, str]]] = {
@@ -65,7 +74,7 @@ def control_unavailable_reason(store: RunStore, key: str) -> str | None:
     if card.logged_by is not None and meta.control_refusal is not None:
         return md(meta.control_refusal)
     if not card.live:
-        return f"The run is {md(card.status.name)} and cannot be controlled."
+        return f"The run {_ENDED.get(card.status.name, 'has ended')} and cannot be controlled."
     if not control:
         return "Control is disabled for this run (`control: false` in its configuration)."
     read_only = session.read_only_reason()

@@ -91,7 +91,7 @@ def test_a_run_is_steered_and_its_answers_are_shown(shown, training, page):
     page.get_by_role("dialog").get_by_role("button", name=re.compile("Stop$")).click()
 
     expect(status(page)).to_contain_text("Stopped")
-    expect(side.get_by_text("The run is stopped and cannot be controlled.")).to_be_visible()
+    expect(side.get_by_text("The run was stopped and cannot be controlled.")).to_be_visible()
 
 
 def test_an_open_page_says_since_when_the_engine_is_silent_and_goes_on(engine, shown, training, page):

@@ -125,7 +125,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert (training.folder / "weights.bin").stat().st_size == 1000
     expect(status(page)).to_contain_text("Stopped")
     expect(page.locator('[data-testid="stMain"]').get_by_text("checkpoint at step").first).to_be_visible()
-    expect(side.get_by_text("The run is stopped and cannot be controlled.")).to_be_visible()
+    expect(side.get_by_text("The run was stopped and cannot be controlled.")).to_be_visible()
     expect(side.get_by_role("button", name="Apply")).to_be_disabled()
     expect(dialog).to_have_count(0)
     assert page.evaluate("window.notReloaded")
