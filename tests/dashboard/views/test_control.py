@@ -79,7 +79,12 @@ def test_only_actions_that_the_run_declares_and_we_know_have_buttons(run):
 
 @pytest.mark.parametrize(
     ("status", "ended"),
-    [("finished", "has finished"), ("stopped", "was stopped"), ("failed", "has failed"), ("lost", "was lost")],
+    [
+        ("finished", "has finished"),
+        ("stopped", "was stopped"),
+        ("failed", "has failed"),
+        ("lost", "was lost"),
+    ],
 )
 def test_a_run_that_has_ended_cannot_be_asked_and_the_page_says_why(logs, status, ended):
     write_run(logs, "r", status=status, control=TAKES)
