@@ -75,7 +75,7 @@ def test_twelve_thousand_runs_are_listed_searched_and_compared(shown, page):
     main = page.locator('[data-testid="stMain"]')
     expect(main.get_by_text("12,000 of 12,000 runs")).to_be_visible()
 
-    search = page.get_by_role("textbox", name="Search")
+    search = page.get_by_role("searchbox", name="Search")
     search.fill("copy-0777")
     search.press("Enter")
     expect(main.get_by_text("10 of 12,000 runs")).to_be_visible()

@@ -139,7 +139,7 @@ def test_notes_and_a_search_are_typed_in_peace(shown, growing, page):
     assert notes.input_value() == "half a thought"
 
     sidebar(page).get_by_role("link", name="Runs").click()
-    search = page.get_by_role("textbox", name="Search")
+    search = page.get_by_role("searchbox", name="Search")
     search.click()
     page.keyboard.type("grow")
     listed = page.locator(".trt tbody")

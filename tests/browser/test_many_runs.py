@@ -26,7 +26,7 @@ def test_a_thousand_runs_are_listed_searched_and_turned_over(shown, page):
     main = page.locator('[data-testid="stMain"]')
     expect(main.get_by_text("1,000 of 1,000 runs")).to_be_visible()
 
-    search = page.get_by_role("textbox", name="Search")
+    search = page.get_by_role("searchbox", name="Search")
     search.fill("run-07 tag:odd")
     search.press("Enter")
     expect(main.get_by_text("50 of 1,000 runs")).to_be_visible()
