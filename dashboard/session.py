@@ -305,9 +305,9 @@ def smoothing_picker() -> Smoothing:
     return SMOOTHINGS.get(str(chosen), "auto")
 
 
-def toggle(label: str, key: Literal["log", "clip"], help_text: str) -> bool:
+def toggle(label: str, key: Literal["log", "clip", "marks"], help_text: str) -> bool:
     """Show one switch of the charts, and return its value."""
-    return st.toggle(label, key=key, bind="query-params", help=help_text)
+    return st.toggle(label, value=key == "marks", key=key, bind="query-params", help=help_text)
 
 
 def window() -> Window | None:

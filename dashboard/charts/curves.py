@@ -24,6 +24,13 @@ _NOISE: Final = 1e-9
 _RAW_OPACITY: Final = 0.2
 """Of the logged curve behind its smoothed one."""
 _MAX_STRETCHES: Final = 40
+_CORE: Final = (2, 96)
+"""Percentiles between which a curve is worth the height of a chart."""
+_MUCH: Final = 2.0
+_END: Final = 0.05
+_FEW: Final = 40
+_LABEL_WIDTH: Final = 0.011
+"""Of a character of a label, as a fraction of the width of a chart."""
 _ROOM_AROUND: Final = 0.2
 _TONES_WORST_FIRST: Final = {"critical": 0, "warning": 1}
 _AXIS_TITLES: Final = {"step": "step", "time": "", "elapsed": "time", "epoch": "epoch"}
@@ -59,6 +66,8 @@ class ChartMark:
     x: float
     text: str
     tone: str = "muted"
+    metric: str | None = None
+    """The metric that it concerns; None for every chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +102,8 @@ class ChartStyle:
     window: Window | None = None
     log_y: bool = False
     clip: bool = False
+    fit: bool = False
+    """Whether the y range may leave out a few extreme values; they are marked at the edge."""
     from_zero: bool = False
     unit: str = ""
     legend: bool = False
@@ -103,6 +114,8 @@ class ChartStyle:
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
     """Reference lines, which the y range includes."""
+    overlay: Curve | None = None
+    """A further curve, on a y axis of its own on the right."""
     revision: str = ""
     """Zoom and hidden curves are kept while this stays the same."""
     marks: tuple[ChartMark, ...] = field(default_factory=tuple)
@@ -116,10 +129,23 @@ def curve_figure(curves: Sequence[Curve], style: ChartStyle) -> Figure:
         traces.extend(_band(curve, style))
         traces.extend(_superseded(curve, style))
         traces.extend(_lines(curve, style))
-        if style.clip and low is not None and high is not None:
+        if (style.clip or _is_fitted(curves, style)) and low is not None and high is not None:
             traces.extend(_outside(curve, style, low, high))
+    layout = _layout(style, curves, low, high)
+    if style.overlay is not None:
+        traces.extend({**trace, "yaxis": "y3"} for trace in _lines(style.overlay, style))
+        layout["yaxis3"] = {
+            "overlaying": "y",
+            "side": "right",
+            "showgrid": False,
+            "zeroline": False,
+            "exponentformat": "SI",
+        }
+        bottom, top = _constant_range([style.overlay], ChartStyle())
+        if bottom is not None:
+            layout["yaxis3"]["range"] = [bottom, top]
     traces.extend(_non_finite(curves, style))
-    return {"data": traces, "layout": _layout(style, curves, low, high)}
+    return {"data": traces, "layout": layout}
 
 
 def chart_label(title: str, series: Series) -> str:
@@ -188,7 +214,7 @@ def _lines(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
             width=1.0 if smooth else 1.6,
             dash="solid" if smooth else curve.dash,
             # A single point makes no line, and a few are easier to see with dots.
-            dots=series.total <= 40,
+            dots=series.total <= _FEW,
             legend=not smooth,
         )
         if smooth:
@@ -406,7 +432,8 @@ def _y_range(curves: Sequence[Curve], style: ChartStyle) -> tuple[float | None, 
         low, high = min(edge[0] for edge in edges), max(edge[1] for edge in edges)
         return _with_room(low, high, 0.05)
     if style.window is None:
-        return _constant_range(curves, style)
+        fitted = _fitted_range(curves, style)
+        return _constant_range(curves, style) if fitted is None else fitted
     # Zoomed in, the y range fits what is inside the window, including spikes and superseded points.
     values = [value for curve in curves for value in _heights(curve, style.window)]
     values += [level.y for level in style.levels if values]
@@ -414,6 +441,61 @@ def _y_range(curves: Sequence[Curve], style: ChartStyle) -> tuple[float | None, 
     if not lows or not highs:
         return None, None
     return _with_room(min(lows), max(highs), 0.06)
+
+
+def _is_fitted(curves: Sequence[Curve], style: ChartStyle) -> bool:
+    return style.window is None and not style.clip and _fitted_range(curves, style) is not None
+
+
+def _fitted_range(curves: Sequence[Curve], style: ChartStyle) -> tuple[float, float] | None:
+    """Return a y range for most of the curve if a few extreme values would fill the chart; None otherwise."""
+    if not style.fit or style.log_y or style.levels or style.limits:
+        return None
+    everything = [value for curve in curves for value in _heights(curve, (-math.inf, math.inf))]
+    core = [value for curve in curves for value in _core(curve.series)]
+    if not core:
+        return None
+    low, high = min(core), max(core)
+    if style.from_zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    size = high - low
+    if not size > 0 or not math.isfinite(size) or max(everything) - min(everything) <= _MUCH * size:
+        return None
+    # An extreme that is not far away stays inside.
+    bottom = min(everything) if low - min(everything) <= size else low
+    top = max(everything) if max(everything) - high <= size else high
+    room = 0.08 * (top - bottom)
+    return (0.0 if style.from_zero and bottom >= 0 else bottom - room), top + room
+
+
+def _core(series: Series) -> list[float]:
+    """Return the ends of the y range that most of a curve is in, and its end always."""
+    found: list[float] = []
+    for segments in (series.segments, series.smooth):
+        x, y = _joined(segments)
+        x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+        if not len(y):
+            continue
+        # Of a few points each one matters.
+        found += np.percentile(y, _CORE if series.total > _FEW else (0, 100)).tolist()
+        if segments is series.smooth or not series.smooth:
+            end = y[x >= x.max() - _END * (x.max() - x.min())]
+            found += [float(end.min()), float(end.max())]
+    return found
+
+
+def _left_out(curves: Sequence[Curve], style: ChartStyle, low: float | None, high: float | None) -> str:
+    """Return, in words, what lies outside a fitted y range."""
+    if low is None or high is None or not _is_fitted(curves, style):
+        return ""
+    values = [value for curve in curves for value in _heights(curve, (-math.inf, math.inf))]
+    parts = []
+    if max(values) > high:
+        parts.append(f"▲ up to {short_number(max(values))}")
+    if min(values) < low:
+        parts.append(f"▼ down to {short_number(min(values))}")
+    hint = " · double-click shows all" if parts and style.axis_title else ""
+    return " · ".join(parts) + hint
 
 
 def _with_room(low: float, high: float, margin: float) -> tuple[float, float]:
@@ -501,7 +583,6 @@ def _layout(
         xaxis["range"] = x_values(np.asarray(style.window), style.axis).tolist()
     yaxis: dict[str, Any] = {
         "type": "log" if style.log_y else "linear",
-        "fixedrange": True,
         "uirevision": f"{style.revision}|{style.window}|{style.log_y}|{style.clip}",
         "zeroline": False,
         "exponentformat": "power" if style.log_y else "SI",
@@ -520,6 +601,15 @@ def _layout(
         shape, annotation = _level(level, style)
         shapes.append(shape)
         annotations.append(annotation)
+    outside = _left_out(curves, style, low, high)
+    if outside:
+        place = {"x": 1, "xanchor": "right"}
+        if any(curve.series.stretches for curve in curves):
+            # Their labels are on the right.
+            place = {"x": 0.01, "xanchor": "left"}
+        annotations.append(
+            _annotation(outside, "muted", xref="paper", yref="paper", y=0.99, yanchor="top", **place)
+        )
     for value, text in style.limits:
         shapes.append(
             {
@@ -586,33 +676,43 @@ def _marks(style: ChartStyle, edges: Sequence[float]) -> tuple[list[dict[str, An
         )
     if not style.mark_labels or len(marks) > _MAX_LABELS:
         return shapes, []
-    return shapes, [
-        _annotation(
-            mark.text,
-            mark.tone,
+    return shapes, _mark_labels(
+        marks, style, style.window or (min(edges, default=0.0), max(edges, default=0.0))
+    )
+
+
+def _mark_labels(marks: Sequence[ChartMark], style: ChartStyle, window: Window) -> list[dict[str, Any]]:
+    """Return labels that neither overlap nor leave the chart; the worst mark of a group names it."""
+    width = abs(window[1] - window[0]) or 1.0
+    placed: list[tuple[float, float, list[ChartMark]]] = []
+    for mark in sorted(marks, key=lambda mark: (_TONES_WORST_FIRST.get(mark.tone, 9), mark.x)):
+        if not mark.text:
+            continue
+        at = (mark.x - min(window)) / width
+        # Four characters for what may be added.
+        reach = _LABEL_WIDTH * (min(len(mark.text), 40) + 4)
+        start, end = (at - reach, at) if at > 0.5 else (at, at + reach)
+        near = next((group for low, high, group in placed if start < high and low < end), None)
+        if near is None:
+            placed.append((start, end, [mark]))
+        elif mark.text not in [other.text for other in near]:
+            near.append(mark)
+    labels = []
+    for _, _, group in sorted(placed, key=lambda one: one[0]):
+        first = group[0]
+        on_the_right = (first.x - min(window)) / width > 0.5
+        label = _annotation(
+            first.text + (f" +{len(group) - 1}" if len(group) > 1 else ""),
+            first.tone,
             yref="paper",
-            x=float(x_values(np.asarray([mark.x]), style.axis)[0]),
+            x=float(x_values(np.asarray([first.x]), style.axis)[0]),
             y=1,
-            xanchor="left",
+            xanchor="right" if on_the_right else "left",
         )
-        for mark in _without_overlap(
-            marks, style.window or (min(edges, default=0.0), max(edges, default=0.0))
-        )
-    ]
-
-
-def _without_overlap(marks: Sequence[ChartMark], window: Window) -> list[ChartMark]:
-    """Return marks whose labels do not overlap: labels of close marks are joined at the first of them."""
-    room = _LABEL_DISTANCE * abs(window[1] - window[0])
-    found: list[ChartMark] = []
-    for mark in sorted((mark for mark in marks if mark.text), key=lambda mark: mark.x):
-        if found and mark.x - found[-1].x < room:
-            worst = min((found[-1], mark), key=lambda one: _TONES_WORST_FIRST.get(one.tone, 9))
-            labels = dict.fromkeys([*found[-1].text.split(", "), mark.text])
-            found[-1] = replace(found[-1], text=", ".join(labels), tone=worst.tone)
-        else:
-            found.append(mark)
-    return found
+        if len(group) > 1:
+            label["hovertext"] = "<br>".join(html_text(mark.text, 80) for mark in group)
+        labels.append(label)
+    return labels
 
 
 def _bands(style: ChartStyle) -> list[dict[str, Any]]:

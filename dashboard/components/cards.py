@@ -13,17 +13,18 @@ from dashboard.components.script import component_key, loader
 from dashboard.data.formatting import clean
 
 _STYLE = """
-.telemetry-cards { display: grid; gap: 0.8rem; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); }
+.telemetry-cards { display: grid; gap: 0.6rem; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); }
 .telemetry-card {
-  border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); overflow: hidden;
-  display: flex; flex-direction: column; padding: 0.8rem 0 0 0; font-variant-numeric: tabular-nums;
+  border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); overflow: hidden; position: relative;
+  display: flex; flex-direction: column; padding: 0.4rem 0 0 0; font-variant-numeric: tabular-nums;
 }
-.telemetry-card > div { padding: 0 0.9rem; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.telemetry-card-label { font-size: 0.85rem; opacity: 0.85; }
-.telemetry-card-value { font-size: 1.5rem; line-height: 1.35; }
-.telemetry-card-about { font-size: 0.8rem; min-height: 1.3rem; opacity: 0.85; display: flex; gap: 0.4rem; }
+.telemetry-card > div { padding: 0 0.7rem; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
+.telemetry-card-label { font-size: 0.8rem; opacity: 0.9; }
+.telemetry-card-value { font-size: 1.25rem; line-height: 1.3; }
+.telemetry-card-about { font-size: 0.75rem; line-height: 1.1rem; min-height: 1.1rem; opacity: 0.9; }
+.telemetry-card-about { display: flex; gap: 0.4rem; }
 .telemetry-card-delta { font-weight: 600; }
-.telemetry-card svg { width: 100%; height: 44px; margin: 0.35rem 0 0.6rem 0; display: block; }
+.telemetry-card svg { position: absolute; right: 0.5rem; top: 0.45rem; width: 38%; height: 34px; opacity: 0.75; }
 """
 
 

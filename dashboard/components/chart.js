@@ -59,6 +59,8 @@ function paint(value, palette, isColor = false) {
   return value;
 }
 
+const onTouch = () => window.matchMedia("(pointer: coarse)").matches;
+
 function dress(figure, element, height, palettes) {
   const style = getComputedStyle(element);
   const read = (name, otherwise) => style.getPropertyValue(name).trim() || otherwise;
@@ -73,6 +75,8 @@ function dress(figure, element, height, palettes) {
   layout.autosize = true;
   layout.font = { family: read("--st-font", style.fontFamily), color: text, size: 12 };
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
+  // A thumb scrolls the page: it must not draw a box instead.
+  if (onTouch()) layout.dragmode = false;
   layout.hoverlabel = { bgcolor: background, bordercolor: border, font: { color: text } };
   layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: palette.muted, activecolor: palette["series-0"] };
   // On a narrow chart there are fewer tick labels, because they would overlap.
@@ -98,13 +102,26 @@ function wire(div, Plotly, say) {
   const siblings = () => [...document.querySelectorAll(".telemetry-chart")]
     .filter((other) => other !== div && other._fullLayout && other.dataset.group === div.dataset.group);
 
+  const forgetHover = (charts) => {
+    for (const one of charts) {
+      one.classList.remove("telemetry-follows");
+      if (one.__chip) one.__chip.textContent = "";
+      one.__following = true;
+      try { Plotly.Fx.unhover(one); } catch (_) { /* nothing drawn there yet */ } finally { one.__following = false; }
+    }
+  };
   div.on("plotly_relayout", (event) => {
     if (div.__following) return;
+    const low = event["yaxis.range[0]"];
+    if (low !== undefined && div._fullLayout.yaxis) div.__y = { range: [low, event["yaxis.range[1]"]], type: div._fullLayout.yaxis.type };
     let range;
     if ("xaxis.range[0]" in event) range = numbers([event["xaxis.range[0]"], event["xaxis.range[1]"]]);
     else if ("xaxis.range" in event) range = numbers(event["xaxis.range"]);
     else if (event["xaxis.autorange"]) range = null;
     else return;
+    // Another part of the run has another y range, unless both were chosen with one box.
+    if (low === undefined) div.__y = null;
+    forgetHover([div, ...siblings()]);
     // Until the server has answered, figures for the previous view must not undo this one.
     div.__wanted = { range, until: Date.now() + 6000 };
     for (const other of siblings()) {
@@ -117,13 +134,35 @@ function wire(div, Plotly, say) {
     timer = setTimeout(() => say(range), 180);
   });
 
+  // Back to the whole run; from there to every value and back.
+  div.on("plotly_doubleclick", () => {
+    const { xaxis, yaxis } = div._fullLayout;
+    if (!xaxis || !yaxis || xaxis.fixedrange) return;
+    const fit = div.__fit ? { "yaxis.range": [...div.__fit] } : { "yaxis.autorange": true };
+    if (xaxis.autorange === false) {
+      div.__y = null;
+      Plotly.relayout(div, { "xaxis.autorange": true, ...(yaxis.fixedrange ? {} : fit) });
+    } else if (div.__y) {
+      div.__y = null;
+      Plotly.relayout(div, fit);
+    } else if (div.__fit && !yaxis.fixedrange) {
+      div.__y = { all: true, type: yaxis.type };
+      Plotly.relayout(div, { "yaxis.autorange": true });
+    }
+  });
+
   div.on("plotly_hover", (event) => {
+    // Plotly hovers again after a zoom, over nothing.
     if (!event.points || !event.points.length || div.__following) return;
     const xval = div._fullLayout.xaxis.d2l(event.points[0].x);
     sendCursor(xval);
     for (const other of siblings()) {
       if (other._fullLayout.xaxis.type !== div._fullLayout.xaxis.type) continue;
+      // The other charts show a line and their values in a corner: a box would cover what they draw.
+      other.classList.add("telemetry-follows");
       try { other.__following = true; Plotly.Fx.hover(other, { xval }, ["xy"]); } catch (_) { /* nothing drawn there yet */ } finally { other.__following = false; }
+      if (other.__chip) other.__chip.textContent = (other._hoverdata || []).filter((point) => point.data.mode !== "markers" && Number.isFinite(point.y))
+        .map((point) => Number(point.y.toPrecision(5)).toString()).slice(0, 4).join(" · ");
     }
   });
   div.on("plotly_click", (event) => {
@@ -131,9 +170,35 @@ function wire(div, Plotly, say) {
     if (div.__pick && point && Array.isArray(point.customdata)) div.__pick(point.customdata[0]);
   });
   div.on("plotly_unhover", () => {
+    if (div.__following) return;
     sendCursor(null);
-    for (const other of siblings()) { try { Plotly.Fx.unhover(other); } catch (_) { /* nothing drawn there yet */ } }
+    forgetHover(siblings());
   });
+  if (onTouch()) {
+    // Plotly would keep the page from scrolling; a tap still reaches it as a click.
+    for (const kind of ["touchstart", "touchmove"]) div.addEventListener(kind, (event) => event.stopPropagation(), { capture: true, passive: true });
+  }
+}
+
+const WHOLE_SCREEN = { width: 24, height: 24, path: "M7 14H5v5h5v-2H7v-3zm-2-4h2V7h3V5H5v5zm12 7h-3v2h5v-5h-2v3zM14 5v2h3v3h2V5h-5z" };
+const VECTOR = { width: 24, height: 24, path: "M5 20h14v-2H5v2zM19 9h-4V3H9v6H5l7 7 7-7z" };
+
+// A saved picture says which run and which metric it shows.
+function save(div, Plotly, data, format) {
+  const box = div.getBoundingClientRect();
+  const layout = { ...div.layout, title: { text: data.heading, x: 0.01, xanchor: "left", font: { size: 15 } } };
+  // In a picture the fonts of the page are missing.
+  layout.font = { ...layout.font, family: "sans-serif" };
+  layout.legend = { ...layout.legend, y: -0.12, yanchor: "top" };
+  const { xaxis, yaxis } = div._fullLayout;
+  if (data.axis) {
+    layout.yaxis = { ...layout.yaxis, range: yaxis.range, title: { text: data.axis } };
+    layout.xaxis = { ...layout.xaxis, range: xaxis.range };
+  }
+  layout.margin = { ...layout.margin, t: (layout.margin.t || 10) + 34, l: 50, b: 40 };
+  layout.paper_bgcolor = getComputedStyle(div).getPropertyValue("--st-background-color").trim() || "#ffffff";
+  const size = { width: Math.max(640, Math.round(box.width)), height: Math.round(box.height) + 40 };
+  return Plotly.downloadImage({ data: div.data, layout: { ...layout, ...size, autosize: false } }, { format, filename: data.name, scale: format === "png" ? 2 : 1, ...size });
 }
 
 export default function (component) {
@@ -149,7 +214,16 @@ export default function (component) {
 
   const draw = (Plotly) => {
     const figure = JSON.parse(data.figure);
-    dress(figure, parentElement, data.height, data.palettes);
+    const whole = document.fullscreenElement === div;
+    dress(figure, parentElement, whole ? window.innerHeight - 24 : data.height, data.palettes);
+    const axis = figure.layout.yaxis || {};
+    // A copy: Plotly changes the array when a user zooms.
+    div.__fit = axis.range ? [...axis.range] : null;
+    // Only we decide what stays of a y range: Plotly would keep it for another part of the run.
+    axis.uirevision = String(Number(div.dataset.drawn || 0));
+    if (div.__y && div.__y.type !== (axis.type || div.__y.type)) div.__y = null;
+    if (div.__y && div.__y.all) { delete axis.range; axis.autorange = true; }
+    else if (div.__y) { axis.range = div.__y.range; axis.autorange = false; }
     const wanted = div.__wanted;
     if (wanted) {
       const sent = figure.layout.xaxis.range || null;
@@ -168,17 +242,28 @@ export default function (component) {
       // Plotly's default includes a button that uploads the chart.
       showSendToCloud: false,
       plotlyServerURL: "",
-      displayModeBar: "hover",
-      // Not "reset": that returns to the initial range, which may be a zoom from a link.
-      doubleClick: "autosize",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "resetScale2d", "zoomIn2d", "zoomOut2d"],
-      toImageButtonOptions: { format: "png", filename: data.name, scale: 2 },
+      displayModeBar: onTouch() ? false : "hover",
+      // wire() does it: the range that a chart starts with may be a zoom from a link, or leave out a spike.
+      doubleClick: false,
+      modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "resetScale2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+      modeBarButtonsToAdd: [
+        { name: "png", title: "Save as PNG", icon: Plotly.Icons.camera, click: () => save(div, Plotly, data, "png") },
+        { name: "svg", title: "Save as SVG", icon: VECTOR, click: () => save(div, Plotly, data, "svg") },
+        { name: "full", title: "Full screen", icon: WHOLE_SCREEN, click: () => (document.fullscreenElement ? document.exitFullscreen() : div.requestFullscreen()) },
+      ],
     };
     return Plotly.react(div, figure.data, figure.layout, config).then(() => {
       div.dataset.drawn = String(Number(div.dataset.drawn || 0) + 1);
       if (!div.__wired) { div.__wired = true; wire(div, Plotly, (range) => div.__say(range)); }
     });
   };
+  if (!div.__chip) {
+    div.__chip = document.createElement("div");
+    div.__chip.className = "telemetry-chip";
+    div.__chip.setAttribute("aria-hidden", "true");
+    div.appendChild(div.__chip);
+    div.onfullscreenchange = () => { div.__waiting = true; drawInTurn(div, data.src); };
+  }
   div.__draw = draw;
   const wanted = () => {
     div.__waiting = true;

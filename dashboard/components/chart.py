@@ -11,11 +11,21 @@ import streamlit as st
 from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean
+from dashboard.data.formatting import clean, html_text
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _MAX_LABEL = 300
-_STYLE = ".telemetry-chart { width: 100%; } .telemetry-chart .modebar { opacity: 0.85; }"
+_STYLE = """
+.telemetry-chart { width: 100%; position: relative; }
+.telemetry-chart .modebar { opacity: 0.85; }
+.telemetry-chart:fullscreen { background: var(--st-background-color); padding: 12px; box-sizing: border-box; }
+.telemetry-follows .hoverlayer .legend, .telemetry-follows .hoverlayer .hovertext { display: none; }
+.telemetry-chip {
+  position: absolute; z-index: 1; top: 0; right: 10px; pointer-events: none; font-size: 0.75rem;
+  font-variant-numeric: tabular-nums; color: var(--st-text-color); opacity: 0.85;
+}
+@media (pointer: coarse) { .telemetry-chart, .telemetry-chart * { touch-action: pan-y pinch-zoom !important; } }
+"""
 
 
 def draw_chart(
@@ -25,6 +35,8 @@ def draw_chart(
     label: str,
     height: int = 260,
     name: str = "chart",
+    heading: str = "",
+    y_title: str = "",
     group: str = "page",
     on_view: Callable[[], None] | None = None,
     on_pick: Callable[[], None] | None = None,
@@ -33,7 +45,8 @@ def draw_chart(
 
     With `on_pick`, `picked_of(key)` returns the number of the clicked bar or point: the first of its customdata.
 
-    Charts of one `group` zoom and hover together. `label` is for screen readers, `name` for a saved PNG.
+    Charts of one `group` zoom and hover together. `label` is for screen readers, `name` is the file of a saved
+    picture, `heading` its title and `y_title` that of its y axis.
     """
     _component()(
         data={
@@ -42,6 +55,8 @@ def draw_chart(
             "label": clean(label)[:_MAX_LABEL],
             "height": height,
             "name": clean(name)[:_MAX_LABEL],
+            "heading": html_text(heading or name, _MAX_LABEL),
+            "axis": html_text(y_title, _MAX_LABEL),
             "group": group,
             "palettes": PALETTES,
             "pickable": on_pick is not None,

@@ -18,6 +18,7 @@ from dashboard.data.alerts import Alert, findings_of
 from dashboard.data.formatting import count, md
 from dashboard.data.remedies import knob_changes_text
 from dashboard.data.run_store import Series, Smoothing, XAxis
+from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _BUCKETS_AROUND = 120
@@ -44,6 +45,7 @@ class ChartOptions:
     smoothing: Smoothing = 0.0
     log_y: bool = False
     clip: bool = False
+    with_marks: bool = True
     marks: tuple[ChartMark, ...] = field(default_factory=tuple)
     bands: tuple[Band, ...] = ()
     levels: tuple[Level, ...] = ()
@@ -57,19 +59,19 @@ class ChartOptions:
 
 
 def chart_switches() -> ChartOptions:
-    """Show the switches for all charts of a page."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        axis = session.axis_picker()
-        log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
-        clip = session.toggle(
-            "Clip outliers",
-            "clip",
-            "Zoom to the middle 98 % of the points. Values outside are marked at the edge; hover to see them.",
-        )
-        smoothing = session.smoothing_picker()
-        # Always shown: a zoom in a chart does not redraw this row.
-        st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
-    return ChartOptions(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip)
+    """Show the switches for all charts of a page, one beside the other."""
+    axis = session.axis_picker()
+    smoothing = session.smoothing_picker()
+    log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
+    clip = session.toggle(
+        "Clip",
+        "clip",
+        "Zoom to the middle 98 % of the points. Values outside are marked at the edge; hover to see them.",
+    )
+    marks = session.toggle("Marks", "marks", "Show sessions, applied requests and findings in the charts.")
+    # Always shown: a zoom in a chart does not redraw this row.
+    st.button("Whole run", icon=":material/zoom_out_map:", on_click=session.set_window, args=(None,))
+    return ChartOptions(axis=axis, smoothing=smoothing, log_y=log_y, clip=clip, with_marks=marks)
 
 
 def curve_panel(
@@ -88,8 +90,12 @@ def curve_panel(
     limits: tuple[tuple[float, str], ...] = (),
     key: str | None = None,
     first_color: int = 0,
+    overlay: str | None = None,
 ) -> bool:
-    """Draw `metrics` (name and label) in one chart under `title`; False if the run has none of them."""
+    """Draw `metrics` (name and label) in one chart under `title`; False if the run has none of them.
+
+    `overlay` is a further metric, on a y axis of its own.
+    """
     window = options.window
     curves = []
     for number, (metric, label) in enumerate(metrics):
@@ -128,6 +134,12 @@ def curve_panel(
         )
     if not curves:
         return False
+    over = None
+    if overlay is not None and overlay not in [metric for metric, _ in metrics]:
+        found = page.store.series(
+            page.key, overlay, axis=options.axis, window=window, buckets=buckets, smoothing=options.smoothing
+        )
+        over = None if found.empty else Curve(series=found, label=overlay, number=first_color + len(curves))
     name = key or f"chart {page.key} {title} {metrics[0][0]}"
     if options.axis == "epoch" and not any(_has_epochs(curve.series) for curve in curves):
         st.markdown(f"**{md(title)}**")
@@ -138,14 +150,16 @@ def curve_panel(
         window=window,
         log_y=options.log_y,
         clip=options.clip,
+        fit=smooth,
         from_zero=from_zero,
         unit=unit,
-        legend=len(curves) > 1,
+        legend=len(curves) > 1 or over is not None,
+        overlay=over,
         axis_title=height >= 220,
         mark_labels=height >= 220,
         limits=limits,
         revision=f"{page.key} {options.axis}",
-        marks=options.marks,
+        marks=tuple(mark for mark in options.marks if _concerns(mark, metrics)),
         bands=options.bands,
         levels=options.levels,
     )
@@ -160,6 +174,8 @@ def curve_panel(
         label=chart_label(title, curves[0].series),
         height=height,
         name=f"{page.card.name} {title}",
+        heading=f"{title} · {page.card.name}",
+        y_title=unit or title,
         # A chart with a fixed range does not zoom together with others.
         group=page.key if options.fixed_window is None else name,
         on_view=(lambda: follow_zoom(name, options.axis)) if options.fixed_window is None else None,
@@ -203,7 +219,7 @@ def follow_zoom(key: str, axis: XAxis) -> None:
 
 
 def marks_of(page: RunPage, axis: XAxis) -> tuple[ChartMark, ...]:
-    """Return marks for the charts: applied requests, session starts, findings."""
+    """Return marks for the charts: applied requests, session starts, and findings that are open or critical."""
     if axis not in ("step", "time"):
         # Events are recorded with step and time only.
         return ()
@@ -219,9 +235,19 @@ def marks_of(page: RunPage, axis: XAxis) -> tuple[ChartMark, ...]:
     muted = page.store.meta(page.key).labels.muted
     for alert in findings_of(page.store, page.key):
         at = alert.step if axis == "step" else alert.time
-        if at is not None and alert.kind not in muted:
+        if at is not None and alert.kind not in muted and (alert.is_open or alert.severity == "critical"):
             marks.append(_finding_mark(alert, float(at)))
     return tuple(sorted(marks, key=lambda mark: mark.x))
+
+
+def _concerns(mark: ChartMark, metrics: Sequence[tuple[str, str]]) -> bool:
+    """Return whether a mark belongs in a chart of these metrics."""
+    if mark.metric is None:
+        return True
+    signal = signal_of(mark.metric)
+    return any(
+        name == mark.metric or (signal is not None and signal_of(name) == signal) for name, _ in metrics
+    )
 
 
 def change_mark(record: Record, x: float) -> ChartMark | None:
@@ -238,7 +264,7 @@ def change_mark(record: Record, x: float) -> ChartMark | None:
 
 def _finding_mark(alert: Alert, x: float) -> ChartMark:
     tone = {"critical": "critical", "info": "muted"}.get(alert.severity, "warning")
-    return ChartMark(x=x, text=alert.title, tone=tone)
+    return ChartMark(x=x, text=alert.title, tone=tone, metric=alert.metric or None)
 
 
 def _position(record: Record, axis: XAxis) -> float | None:

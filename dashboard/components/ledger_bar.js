@@ -20,11 +20,11 @@ function drawBar(bar, palette) {
     box.appendChild(line);
   }
   const strip = make("div", "telemetry-ledger-strip");
-  if (bar.small) strip.classList.add("telemetry-ledger-small");
+  if (bar.small || bar.slim) strip.classList.add("telemetry-ledger-small");
   strip.setAttribute("role", "img");
   strip.setAttribute("aria-label", bar.parts.map((part) => part.title).join("; "));
   for (const part of bar.parts) {
-    const piece = make("div", "telemetry-ledger-part", bar.small ? "" : part.text);
+    const piece = make("div", "telemetry-ledger-part", bar.small || bar.slim ? "" : part.text);
     piece.style.flexGrow = String(part.share);
     piece.title = part.title;
     paint(piece, part, palette);

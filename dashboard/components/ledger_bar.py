@@ -59,7 +59,10 @@ def ledger_bar(spent: TimeSpent, *, key: str) -> None:
     ledger = spent.ledger
     parts = bar_of(ledger.lines)
     _draw(
-        {"bars": [{"left": _headline(ledger), "right": _summary(spent), "parts": parts}], "names": parts},
+        {
+            "bars": [{"left": _headline(ledger), "right": _summary(spent), "parts": parts, "slim": True}],
+            "names": parts,
+        },
         key=f"_ledger {key}",
     )
     advice = advice_on(ledger)

@@ -1,4 +1,4 @@
-"""Metrics page: every logged metric, grouped by the first part of its name."""
+"""Metrics page: every logged metric, in groups that can be opened and closed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.data.export import download_name, to_csv
 from dashboard.data.formatting import count, md
 from dashboard.data.run_store import MetricInfo
-from toolkit.runfolder.records import is_spread
+from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
+from toolkit.runfolder.records import EPOCH, EVAL, is_spread
+from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
 
-_PER_PAGE = 24
+_MOST_OPEN = 24
+"""Groups are open from the top until they hold so many charts."""
+_MOST_IN_GROUP = 60
 _MAX_REPEATS, _MAX_GROUPS = 2, 3
 # Characters of a name that the filter searches.
 _SEARCHED = 200
-_SYSTEM = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
+_MACHINE = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
+_INTERNAL = frozenset({"steps_folded", "nan_inf_detected"})
+_INTERNAL_PREFIXES = (LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
+_LOSS, _EVALUATION, _TRAINING = "loss", "evaluation", "training"
+_SYSTEM, _TELEMETRY = "system", "telemetry"
+_CLOSED = frozenset({_SYSTEM, _TELEMETRY})
+"""Groups that are about the machine and the logger, not about the training."""
 
 
 def main() -> None:
@@ -38,13 +48,16 @@ def main() -> None:
             placeholder="metric name or regular expression",
             icon=":material/search:",
         )
+        read(page)
+        overlay = _overlay(page)
         columns = session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
-    options = chart_switches()
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
+        options = chart_switches()
     chosen, problem = _matching(pattern)
     if problem:
         st.warning(md(problem), icon=":material/warning:")
-    number = _page_number(page, chosen)
-    live(page, "The charts", lambda: _charts(page, options, chosen, number, columns))
+    groups = _open_groups(page, chosen)
+    live(page, "The charts", lambda: _charts(page, options, chosen, groups, columns, overlay))
     page_states.guarded("The data", lambda: _data(page, options))
 
 
@@ -69,61 +82,117 @@ def _takes_long(pattern: str) -> bool:
     )
 
 
-def _page_number(page: RunPage, pattern: re.Pattern[str]) -> int:
-    read(page)
-    pages = -(-len(_shown(page, pattern)) // _PER_PAGE)
-    if pages <= 1:
-        return 0
-    return (
-        int(st.number_input(f"Page (of {pages})", 1, pages, 1, key="page", bind="query-params", width=140))
-        - 1
-    )
-
-
-def _shown(page: RunPage, pattern: re.Pattern[str]) -> list[MetricInfo]:
+def _shown(page: RunPage, pattern: re.Pattern[str]) -> dict[str, list[MetricInfo]]:
+    """Return the metrics that match by group: people's own first, the machine and the logger last."""
     found = [info for info in page.store.metrics(page.key) if pattern.search(info.name[:_SEARCHED])]
     if not pattern.pattern:
-        # Min and max between records are drawn as a band around the metric; on their own only if searched for.
+        # Min, mean and max between records are drawn as a band around the metric; on their own only if searched for.
         names = {info.name for info in found}
         found = [info for info in found if not is_spread(info.name, names)]
-    return sorted(found, key=lambda info: (_rank(_group(info)), _group(info), info.name))
+    groups: dict[str, list[MetricInfo]] = {}
+    for info in sorted(found, key=lambda info: (_rank(_group(info)), _group(info), info.name)):
+        groups.setdefault(_group(info), []).append(info)
+    return groups
 
 
 def _rank(group: str) -> int:
-    """Training metrics first, system metrics last."""
-    return {"step": 0, "eval": 1, "epoch": 2, "gpu": 8, "system": 9}.get(group, 3)
+    return {_LOSS: 0, _EVALUATION: 1, _TRAINING: 2, _SYSTEM: 8, _TELEMETRY: 9}.get(group, 3)
 
 
 def _group(info: MetricInfo) -> str:
-    if "/" in info.name:
-        return info.name.split("/", 1)[0]
-    return "system" if info.name.startswith(_SYSTEM) else info.event
+    name = info.name
+    if name in _INTERNAL or name.startswith(_INTERNAL_PREFIXES):
+        return _TELEMETRY
+    if name.startswith(_MACHINE) or info.event == "system":
+        return _SYSTEM
+    if signal_of(name) in (LOSS, VAL_LOSS):
+        return _LOSS
+    if info.event in (EVAL, EPOCH):
+        return _EVALUATION
+    return name.split("/", 1)[0] if "/" in name else _TRAINING
+
+
+def _open_groups(page: RunPage, pattern: re.Pattern[str]) -> list[str]:
+    """Show the groups with their sizes, and return those that are open."""
+    groups = _shown(page, pattern)
+    if not groups:
+        return []
+    opened: list[str] = []
+    charts = 0
+    for group, infos in groups.items():
+        # What was searched for is shown, whatever it is about.
+        if (group in _CLOSED and not pattern.pattern) or (opened and charts + len(infos) > _MOST_OPEN):
+            continue
+        opened.append(group)
+        charts += len(infos)
+    # Another set of groups is another choice.
+    key = f"_groups {page.key} {pattern.pattern} {hash(tuple(groups))}"
+    chosen = st.pills(
+        "Groups",
+        list(groups),
+        selection_mode="multi",
+        default=opened or list(groups)[:1],
+        format_func=lambda group: f"{md(group, 40)} {len(groups.get(group, ()))}",
+        key=key,
+        label_visibility="collapsed",
+    )
+    return [group for group in groups if group in chosen]
+
+
+def _overlay(page: RunPage) -> str | None:
+    """Let a user choose a metric that is drawn in the chart of another one, too."""
+    names = [info.name for info in page.store.metrics(page.key)]
+    if len(names) < 2:
+        return None
+    chosen = st.selectbox(
+        "Overlay",
+        names,
+        index=None,
+        key="overlay",
+        bind="query-params",
+        placeholder="another metric",
+        help="Draw this metric into every chart, on an axis of its own.",
+        width=240,
+    )
+    return str(chosen) if chosen else None
 
 
 def _charts(
-    page: RunPage, options: ChartOptions, pattern: re.Pattern[str], number: int, columns: int
+    page: RunPage,
+    options: ChartOptions,
+    pattern: re.Pattern[str],
+    opened: Sequence[str],
+    columns: int,
+    overlay: str | None,
 ) -> None:
     read(page)
     everything = page.store.metrics(page.key)
     if not everything:
         page_states.no_records(page.card.status.why)
         return
-    shown = _shown(page, pattern)
-    if not shown:
+    groups = _shown(page, pattern)
+    if not groups:
         st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
         return
-    options = replace(options, marks=marks_of(page, options.axis))
+    if options.with_marks:
+        options = replace(options, marks=marks_of(page, options.axis))
     tally = Tally()
-    visible = shown[number * _PER_PAGE : (number + 1) * _PER_PAGE]
-    for group in dict.fromkeys(_group(info) for info in visible):
-        of_group = [info for info in visible if _group(info) == group]
-        st.markdown(f"##### {md(group)}  :gray[{len(of_group)}]")
-        _grid(page, of_group, options, tally, columns)
+    for group in opened:
+        infos = groups.get(group, [])
+        st.markdown(f"##### {md(group)}  :gray[{len(infos)}]")
+        _grid(page, infos[:_MOST_IN_GROUP], options, tally, columns, overlay)
+        if len(infos) > _MOST_IN_GROUP:
+            st.caption(f"{count(len(infos) - _MOST_IN_GROUP)} more: use the filter to see them.")
     footer(page, tally.drawn, tally.total)
 
 
 def _grid(
-    page: RunPage, infos: Sequence[MetricInfo], options: ChartOptions, tally: Tally, columns: int
+    page: RunPage,
+    infos: Sequence[MetricInfo],
+    options: ChartOptions,
+    tally: Tally,
+    columns: int,
+    overlay: str | None,
 ) -> None:
     for start in range(0, len(infos), columns):
         for cell, info in zip(
@@ -142,6 +211,7 @@ def _grid(
                             height=210,
                             buckets=200,
                             smooth=True,
+                            overlay=overlay,
                         )
                     ),
                 )

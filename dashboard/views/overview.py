@@ -9,6 +9,7 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
+from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
@@ -17,10 +18,13 @@ from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.ledger_bar import ledger_bar
 from dashboard.components.sample_strip import latest_samples
 from dashboard.components.what_now import what_now_card
-from dashboard.data.formatting import learning_rate, short_number, size
+from dashboard.data.formatting import learning_rate, md, short_number, size
 from dashboard.data.ledger_labels import has_content
-from dashboard.data.run_store import MetricInfo
+from dashboard.data.pins import MAX_PINS, pins_of, with_pins
+from dashboard.data.run_store import MetricInfo, Refused
+from dashboard.data.trend import trend_of
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
+from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import (
     is_spread,
 )
@@ -30,13 +34,18 @@ _SPARK_POINTS = 64
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
-_NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
+_INTERNAL = (LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
+_NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *_INTERNAL)
+_REWARDS: Final = ("reward", "reward_mean", "mean_reward", "rewards_mean", "reward/mean")
 _MAX_CUSTOM = 6
+_RECENT: Final = 100
 _OWN_NAMES: Final = {LOSS: "train_loss", VAL_LOSS: "val_loss", LR: "lr", GRAD_NORM: "grad_norm"}
 
 _FIRST_WAIT_S = 0.05
 _WAIT_S = 0.4
 _REFRESH_WHILE_PARTIAL_S = 1.0
+_ENOUGH: Final = 0.95
+"""The share of the records from which on their sum is worth showing."""
 
 
 def main() -> None:
@@ -46,9 +55,13 @@ def main() -> None:
         return
     live(page, "What to do now", lambda: what_now_card(page))
     live(page, "The cards", lambda: _cards(page))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        options = chart_switches()
+        pins = _pins(page)
+    tallies = {"first": Tally(), "rest": Tally()}
+    live(page, "The charts", lambda: _first_charts(page, options, pins, tallies))
     _time(page)
-    options = chart_switches()
-    live(page, "The charts", lambda: _charts(page, options))
+    live(page, "The other charts", lambda: _other_charts(page, options, pins, tallies))
 
 
 # ---------------------------------------------------------------- cards
@@ -64,7 +77,7 @@ def _cards(page: RunPage) -> None:
     if not metrics:
         page_states.no_records(page.card.status.why)
         return
-    found = [_loss(page, metrics), _validation(metrics)]
+    found = [_loss(page, metrics), _reward(metrics), _validation(metrics)]
     for signal, label, words in (
         (LR, "Learning rate", learning_rate),
         (GRAD_NORM, "Gradient norm", short_number),
@@ -72,13 +85,14 @@ def _cards(page: RunPage) -> None:
         name = _named(signal, metrics)
         if name is not None:
             found.append((name, Card(label=label, value=words(metrics[name].last))))
-    found += [_speed(page, metrics), _hardware(metrics)]
+    about_the_machine = [card for card in (_speed(page, metrics), _hardware(metrics)) if card is not None]
     cards = [card for card in found if card is not None]
-    if len(cards) < 3:
+    if len(cards) + len(about_the_machine) < 3 or _named(LOSS, metrics) is None:
         shown = {name for name, _ in cards}
-        own = [info for name, info in metrics.items() if _is_custom(name, info) and name not in shown]
-        own = own[: 6 - len(cards)]
-        cards += [(info.name, Card(label=info.name[:60], value=short_number(info.last))) for info in own]
+        own = [name for name in _own_metrics(metrics) if name not in shown]
+        own = own[: 6 - len(cards) - len(about_the_machine)]
+        cards += [(name, Card(label=name[:60], value=short_number(metrics[name].last))) for name in own]
+    cards += about_the_machine
     draw_cards(
         [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"
     )
@@ -105,21 +119,32 @@ def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
     if name is None:
         return None
     info = metrics[name]
-    recent = page.store.recent(page.key, name, 100)
-    finite = recent[np.isfinite(recent)]
-    if len(finite) < 8 or not np.isfinite(info.last):
-        return name, Card(label="Train loss", value=short_number(info.last))
-    part = len(finite) // 4
-    now, before = float(finite[-part:].mean()), float(finite[:part].mean())
-    arrow = "↓" if now < before else "↑"
-    return name, Card(
-        label="Train loss",
-        value=short_number(now),
-        delta=f"{arrow} {short_number(abs(now - before))}",
-        about=f"over {len(recent)} records",
-        tone="good" if now < before else "critical",
-        help=f"Mean of the last {part} records. The last value was {short_number(info.last)}.",
+    card = Card(label="Train loss", value=short_number(info.last), about="last value")
+    trend = trend_of(page.store.recent(page.key, name, _RECENT))
+    if trend is None or not np.isfinite(info.last):
+        return name, card
+    help_text = (
+        f"The last logged value. The mean of the last {trend.records} records is {short_number(trend.mean)}."
     )
+    if not trend.is_clear:
+        return name, replace(card, about="last value · flat", help=help_text)
+    return name, replace(
+        card,
+        delta=f"{'↓' if trend.change < 0 else '↑'} {short_number(abs(trend.change))}",
+        about=f"in {trend.records} records",
+        tone="good" if trend.change < 0 else "critical",
+        help=help_text,
+    )
+
+
+def _reward(metrics: dict[str, MetricInfo]) -> MetricCard | None:
+    """Return the card of the reward, if there is one and no loss."""
+    own = _own_metrics(metrics)
+    if _named(LOSS, metrics) is not None or not own or _reward_rank(own[0]) > 1:
+        return None
+    info = metrics[own[0]]
+    best = f"best {short_number(info.high)}" if np.isfinite(info.high) else None
+    return own[0], Card(label=own[0][:60], value=short_number(info.last), about=best)
 
 
 def _validation_name(metrics: dict[str, MetricInfo]) -> str | None:
@@ -146,8 +171,10 @@ def _speed(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
     card = Card(label="Samples / s" if name == "samples_per_sec" else "Tokens / s", value=short_number(now))
     if len(recent) < 40 or usual <= 0:
         return name, card
-    if abs(now / usual - 1) < 0.05:
-        return name, replace(card, about="steady")
+    # The standard error of a median of 20, from the quartiles.
+    error = 1.25 * float(np.subtract(*np.percentile(recent, (75, 25)))) / 1.35 / np.sqrt(20)
+    if abs(now / usual - 1) < 0.05 or abs(now - usual) < 3 * error:
+        return name, replace(card, about="stable")
     tone: Literal["good", "critical"] = "good" if now > usual else "critical"
     return name, replace(card, delta=f"{now / usual - 1:+.0%}", about="vs median", tone=tone)
 
@@ -177,6 +204,20 @@ def _is_custom(name: str, info: MetricInfo) -> bool:
     return info.event == "step" and name not in _KNOWN and not name.startswith(_NOT_CUSTOM)
 
 
+def _own_metrics(metrics: dict[str, MetricInfo]) -> list[str]:
+    """Return the metrics that only this training has, rewards first."""
+    own = [name for name, info in metrics.items() if _is_custom(name, info) and not is_spread(name, metrics)]
+    return sorted(own, key=_reward_rank)
+
+
+def _reward_rank(name: str) -> int:
+    lower = name.lower()
+    last = lower.rsplit("/", 1)[-1]
+    if last in _REWARDS:
+        return 0
+    return 1 if "reward" in lower or last in ("return", "episode_return", "ep_rew_mean") else 2
+
+
 # ---------------------------------------------------------------- where the time went
 
 
@@ -189,7 +230,9 @@ def _time(page: RunPage) -> None:
         if in_part and spent.fraction >= 1.0:
             # Complete: a finished run needs no timer.
             st.rerun()
-        if has_content(spent.ledger):
+        if spent.fraction < _ENOUGH:
+            st.progress(spent.fraction, text=f"Adding up where the time went: {spent.fraction:.0%}")
+        elif has_content(spent.ledger):
             ledger_bar(spent, key=page.key)
 
     if in_part:
@@ -244,60 +287,120 @@ def _beside(metrics: dict[str, MetricInfo]) -> Sequence[Sequence[Panel]]:
     )
 
 
-def _charts(page: RunPage, options: ChartOptions) -> None:
-    metrics = {info.name: info for info in page.store.metrics(page.key)}
-    if not metrics:
-        return
-    tally = Tally()
-    options = replace(options, marks=marks_of(page, options.axis))
-    main_chart = _loss_curves(metrics)
-    taken = {name for name, _ in main_chart} | {_named(LR, metrics), _named(GRAD_NORM, metrics)}
-    own = [
-        name
-        for name, info in metrics.items()
-        if _is_custom(name, info) and not is_spread(name, metrics) and name not in taken
-    ]
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which metrics are drawn where."""
+
+    title: str
+    main: list[tuple[str, str]]
+    beside: list[Panel]
+    pinned: list[str]
+    below: list[Panel]
+    own: list[str]
+
+
+def _plan(metrics: dict[str, MetricInfo], pins: Sequence[str]) -> _Plan:
+    pinned = [name for name in pins if name in metrics]
+    main, title = _loss_curves(metrics), "Loss"
+    taken = {name for name, _ in main} | {_named(LR, metrics), _named(GRAD_NORM, metrics)}
+    own = [name for name in _own_metrics(metrics) if name not in taken]
+    if _named(LOSS, metrics) is None and own and _reward_rank(own[0]) < 2:
+        # Reinforcement learning: what is evaluated besides comes later.
+        own += [name for name, _ in main]
+        main = []
+    if not main and (pinned or own):
+        # Only custom metrics: the most important one takes the place of the loss.
+        title = (pinned or own)[0]
+        main = [(title, title)]
     beside, below = (
         [panel for group in groups if (panel := _first_logged(group, metrics)) is not None]
         for groups in (_beside(metrics), _BELOW)
     )
-    title = "Loss"
-    if not main_chart and own:
-        # Only custom metrics: the first one takes the place of the loss.
-        main_chart, title = [(own[0], own[0])], own[0]
-        own = own[1:]
+    shown = {name for name, _ in main}
+    pinned = [name for name in pinned if name not in shown]
+    return _Plan(title, main, beside, pinned, below, [name for name in own if name not in {*shown, *pinned}])
+
+
+def _pins(page: RunPage) -> tuple[str, ...]:
+    """Show which metrics are pinned, let a user change them, and return them."""
+    meta = page.store.meta(page.key)
+    pins = pins_of(meta.labels)
+    if session.is_viewer() or not meta.writable:
+        return pins
+    with st.popover(
+        "Pins", icon=":material/push_pin:", help="Metrics to show below the loss, in this order."
+    ):
+        logged = [info.name for info in page.store.metrics(page.key)]
+        names = [name for name in logged if not name.startswith(_INTERNAL) and not is_spread(name, logged)]
+        chosen = st.multiselect(
+            "Pinned metrics",
+            [*pins, *(name for name in names if name not in pins)],
+            list(pins),
+            key=f"_pins {page.key}",
+            max_selections=MAX_PINS,
+            placeholder="Choose metrics",
+        )
+        if tuple(chosen) != pins:
+            try:
+                page.store.label(page.key, with_pins(page.store.meta(page.key).labels, chosen))
+            except (Refused, LabelsError) as error:
+                st.error(md(str(error)))
+                return pins
+    return tuple(chosen)
+
+
+def _with_marks(page: RunPage, options: ChartOptions) -> ChartOptions:
+    return replace(options, marks=marks_of(page, options.axis)) if options.with_marks else options
+
+
+def _first_charts(
+    page: RunPage, options: ChartOptions, pins: Sequence[str], tallies: dict[str, Tally]
+) -> None:
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    if not metrics:
+        return
+    tally = tallies["first"] = Tally()
+    options, plan = _with_marks(page, options), _plan(metrics, pins)
     left, right = (
-        st.columns([2, 1], gap="medium") if beside and main_chart else (st.container(), st.container())
+        st.columns([2, 1], gap="medium") if plan.beside and plan.main else (st.container(), st.container())
     )
     with left:
-        if main_chart:
-            page_states.guarded("The loss", lambda: _main_chart(page, title, main_chart, options, tally))
+        if plan.main:
+            page_states.guarded("The loss", lambda: _main_chart(page, plan.title, plan.main, options, tally))
         page_states.guarded("The latest samples", lambda: latest_samples(page, options.axis))
     with right:
-        for number, panel in enumerate(beside):
-            _small(page, panel, options, tally, height=185, color=1 + number)
-    row = st.columns(len(below) + 1, gap="medium")
-    for number, (cell, panel) in enumerate(zip(row, below, strict=False)):
+        for number, panel in enumerate(plan.beside):
+            _small(page, panel, options, tally, height=165, color=1 + number)
+    _own_charts(page, plan.pinned, options, tally)
+
+
+def _other_charts(
+    page: RunPage, options: ChartOptions, pins: Sequence[str], tallies: dict[str, Tally]
+) -> None:
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    if not metrics:
+        return
+    tally = tallies["rest"] = Tally()
+    options, plan = _with_marks(page, options), _plan(metrics, pins)
+    row = st.columns(len(plan.below) + 1, gap="medium")
+    for number, (cell, panel) in enumerate(zip(row, plan.below, strict=False)):
         with cell:
             _small(page, panel, options, tally, height=190, color=3 + number)
     with row[-1]:
         page_states.guarded("The events", lambda: event_list(page))
-    for start in range(0, min(_MAX_CUSTOM, len(own)), 3):
-        for cell, name in zip(
-            st.columns(3, gap="medium"), own[start : min(_MAX_CUSTOM, start + 3)], strict=False
-        ):
+    _own_charts(page, plan.own[:_MAX_CUSTOM], options, tally)
+    if len(plan.own) > _MAX_CUSTOM:
+        st.caption(f"{len(plan.own) - _MAX_CUSTOM} more on the Metrics page.")
+    drawn, total = (sum(getattr(one, name) for one in tallies.values()) for name in ("drawn", "total"))
+    footer(page, drawn, total)
+
+
+def _own_charts(page: RunPage, names: Sequence[str], options: ChartOptions, tally: Tally) -> None:
+    for start in range(0, len(names), 3):
+        for cell, name in zip(st.columns(3, gap="medium"), names[start : start + 3], strict=False):
             with cell:
-                _small(
-                    page,
-                    Panel(title=name, metrics=((name, name),), log_too=True),
-                    options,
-                    tally,
-                    height=190,
-                    color=0,
-                )
-    if len(own) > _MAX_CUSTOM:
-        st.caption(f"{len(own) - _MAX_CUSTOM} more on the Metrics page.")
-    footer(page, tally.drawn, tally.total)
+                panel = Panel(title=name, metrics=((name, name),), log_too=True)
+                _small(page, panel, options, tally, height=190, color=0)
 
 
 def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
@@ -314,7 +417,7 @@ def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
 def _main_chart(
     page: RunPage, title: str, curves: Sequence[tuple[str, str]], options: ChartOptions, tally: Tally
 ) -> None:
-    curve_panel(page, title, curves, options, tally, height=430, buckets=600, smooth=True)
+    curve_panel(page, title, curves, options, tally, height=390, buckets=600, smooth=True)
 
 
 def _first_logged(group: Sequence[Panel], metrics: dict[str, MetricInfo]) -> Panel | None:

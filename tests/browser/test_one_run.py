@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import (
     chart,
     double_click,
     drag,
     figure,
+    place_of,
     query,
     trace,
     wait_for_chart,
@@ -134,6 +137,96 @@ def test_a_click_in_the_legend_hides_a_curve(shown, page):
     assert [curve["name"] for curve in hidden["traces"] if curve["visible"] == "legendonly"] == [
         "validation loss"
     ]
+
+
+_Y = "div => ({range: div._fullLayout.yaxis.range, all: div._fullLayout.yaxis.autorange})"
+
+
+def test_a_spike_does_not_fill_the_chart_and_a_double_click_shows_it(shown, page):
+    write_run(shown.root, "spike", curves={"train_loss": _with_a_spike}, sessions=(range(STEPS),))
+    shown.open(page, "/overview", run="spike")
+    loss = wait_for_chart(page, "Loss", "figure.notes.some(note => note.includes('up to 500'))")
+    top = max(trace(loss, "outside the range")["y"])
+    fitted = chart(page, "Loss").evaluate(_Y)
+
+    assert top == pytest.approx(fitted["range"][1])
+    assert fitted["range"][1] < 10
+    place = place_of(page, "Loss")
+    assert place["y"] + place["height"] <= 900, "above the fold"
+
+    double_click(page, "Loss")
+    wait_for_y(page, "axis.autorange && axis.range[1] > 500")
+    double_click(page, "Loss")
+    wait_for_y(page, f"Math.abs(axis.range[1] - {top}) < 1e-6")
+
+    # Down, and hardly to the side: a part of the y axis.
+    middle = place["x"] + place["width"] / 2
+    page.mouse.move(middle, place["y"] + place["height"] * 0.2)
+    page.mouse.down()
+    page.mouse.move(middle + 2, place["y"] + place["height"] * 0.7, steps=8)
+    page.mouse.up()
+    wait_for_y(page, f"axis.range[1] < {top} - 0.1 && axis.range[0] > {fitted['range'][0]} + 0.1")
+    assert "from" not in query(page)
+    double_click(page, "Loss")
+    wait_for_y(page, f"Math.abs(axis.range[1] - {top}) < 1e-6")
+
+
+def wait_for_y(page, condition):
+    page.wait_for_function(
+        f"""() => {{
+            const axis = document.querySelector('.telemetry-chart[aria-label^="Loss,"]')._fullLayout.yaxis;
+            return {condition};
+        }}"""
+    )
+
+
+def _with_a_spike(step):
+    return 500.0 if step == 2 else 1.0 + math.exp(-step / 500) + 0.05 * (step * 7919 % 13)
+
+
+def test_hovering_names_the_logged_and_the_smoothed_value(shown, page):
+    shown.open(page, "/overview", run="finished")
+    place = place_of(page, "Loss")
+    page.mouse.move(place["x"] + place["width"] * 0.4, place["y"] + place["height"] * 0.5)
+    page.mouse.move(place["x"] + place["width"] * 0.5, place["y"] + place["height"] * 0.5, steps=3)
+    hovered = page.wait_for_function(
+        """() => {
+            const div = document.querySelector('.telemetry-chart[aria-label^="Loss,"]');
+            const text = [...div.querySelectorAll('.hoverlayer text')].map(one => one.textContent).join(' ');
+            return text.includes('smoothed') && div._hoverdata.length ? {text, step: div._hoverdata[0].x} : null;
+        }"""
+    ).json_value()
+
+    step = hovered["step"]
+    logged = 2.0 / (1.0 + step / 50.0) + 0.05 * (step % 7)
+    assert f"logged {logged:.6g} · smoothed" in hovered["text"]
+    # The other charts follow with a line and a value, and without a box over what they draw.
+    follower = chart(page, "Gradient norm")
+    expect(follower).to_have_class(re.compile("telemetry-follows"))
+    expect(follower.locator(".telemetry-chip")).to_have_text(f"{1 + step % 3}")
+
+
+def test_a_thumb_on_a_chart_scrolls_the_page(shown, new_page):
+    page = new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    shown.open(page, "/overview", run="finished")
+    chart(page, "Loss").scroll_into_view_if_needed()
+    place = place_of(page, "Loss")
+    before = page.evaluate("document.querySelector('[data-testid=\"stMain\"]').scrollTop")
+    hand = page.context.new_cdp_session(page)
+    x, y = place["x"] + place["width"] / 2, min(place["y"] + place["height"] / 2, 700)
+    hand.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for moved in range(10, 160, 10):
+        hand.send(
+            "Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y - moved}]}
+        )
+        page.wait_for_timeout(20)
+    hand.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    page.wait_for_function(
+        "before => document.querySelector('[data-testid=\"stMain\"]').scrollTop > before + 50", arg=before
+    )
+    assert "from" not in query(page)
+    assert page.locator(".telemetry-chart .modebar").count() == 0
 
 
 def test_one_sample_in_a_million_is_seen(shown, page):

@@ -1,6 +1,7 @@
 """A figure keeps every point it is given, draws what is no number, and takes nobody's text for markup."""
 
 import base64
+import itertools
 import json
 import math
 
@@ -397,6 +398,70 @@ def test_clipping_marks_what_lies_beyond_the_frame_with_its_true_value():
     # The curve itself still goes there: clipping is a frame and no filter.
     line = trace(found, "loss")
     assert unpacked(line["y"])[unpacked(line["x"]) == 700] == pytest.approx(1e6)
+
+
+def falling(count=2000):
+    return 1.0 + np.exp(-np.arange(count) / (count / 5)) + np.random.default_rng(0).normal(0, 0.02, count)
+
+
+def test_a_fitted_range_leaves_out_a_spike_and_says_so():
+    values = falling()
+    values[3], values[900] = 60.0, 9.0
+    found = figure(values, ChartStyle(fit=True), smoothing="auto")
+
+    low, high = found["layout"]["yaxis"]["range"]
+    assert low < 1.0
+    assert 1.8 < high < 3.0
+    assert "▲ up to 60 · double-click shows all" in [note["text"] for note in found["layout"]["annotations"]]
+    beyond = trace(found, "outside the range")
+    assert {3.0, 900.0} <= set(unpacked(beyond["x"]).tolist())
+    assert "60" in beyond["customdata"]
+
+
+def test_a_fitted_range_always_holds_the_end_of_a_curve_and_what_is_not_far_off():
+    rising = falling()
+    rising[-40:] = 50.0
+    assert "range" not in figure(rising, ChartStyle(fit=True))["layout"]["yaxis"]
+    assert "range" not in figure(falling(), ChartStyle(fit=True))["layout"]["yaxis"]
+    few = np.append(np.ones(20), 100.0)[::-1]
+    assert "range" not in figure(few, ChartStyle(fit=True))["layout"]["yaxis"], "each of a few points matters"
+
+
+@tries
+@given(
+    values=st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=41, max_size=90).map(np.array),
+    from_zero=st.booleans(),
+)
+def test_nothing_leaves_a_fitted_range_without_a_mark(values, from_zero):
+    found = figure(values, ChartStyle(fit=True, from_zero=from_zero))
+    frame = found["layout"]["yaxis"].get("range")
+    if frame is None:
+        return
+    finite = values[np.isfinite(values)]
+    outside = ((finite < frame[0]) | (finite > frame[1])).sum()
+    marked = sum(len(one["customdata"]) for one in found["data"] if one["name"] == "outside the range")
+    assert marked == outside
+    said = " ".join(note["text"] for note in found["layout"]["annotations"])
+    assert ("▲" in said) is bool((finite > frame[1]).any())
+    assert ("▼" in said) is bool((finite < frame[0]).any())
+
+
+@tries
+@given(places=st.lists(st.floats(0, 99), min_size=1, max_size=10), long=st.booleans())
+def test_labels_of_marks_neither_overlap_nor_leave_the_chart(places, long):
+    text = "Slower than before" if long else "lr"
+    marks = tuple(ChartMark(x=x, text=f"{text} {number}") for number, x in enumerate(places))
+    notes = figure(np.arange(100.0), ChartStyle(marks=marks))["layout"]["annotations"]
+
+    spans = []
+    for note in notes:
+        width = 1.1 * len(note["text"])
+        spans.append(
+            (note["x"] - width, note["x"]) if note["xanchor"] == "right" else (note["x"], note["x"] + width)
+        )
+    spans.sort()
+    assert all(first[1] <= later[0] + 1e-9 for first, later in itertools.pairwise(spans))
+    assert all(start >= 0 and end <= 100 for start, end in spans)
 
 
 numbers = st.one_of(

@@ -157,6 +157,7 @@ def test_words_of_neighbouring_marks_share_a_place_and_the_worse_colour():
 
     layout = figure_of(ChartStyle(marks=marks))
 
-    assert [note["text"] for note in layout["annotations"]] == ["Divergence, Not a number", "lr_scale → 0.5"]
+    assert [note["text"] for note in layout["annotations"]] == ["Not a number +1", "lr_scale → 0.5"]
+    assert layout["annotations"][0]["hovertext"] == "Not a number<br>Divergence"
     assert layout["annotations"][0]["font"]["color"] == "@critical"
     assert len(layout["shapes"]) == 4

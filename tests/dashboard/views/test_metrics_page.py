@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import step_record, write_run
-from tests.dashboard.views.pages import charts, downloads, is_well, open_page, said
+from tests.dashboard.views.pages import chart_data, charts, downloads, is_well, open_page, said
 
 
 @pytest.fixture
@@ -24,9 +26,24 @@ def test_metrics_are_grouped_by_the_first_part_of_their_name(several):
     tab = open_page("metrics", "r")
 
     assert is_well(tab)
-    assert charts(tab) == 7
-    groups = [text.value.split()[1] for text in tab.markdown if text.value.startswith("#####")]
-    assert groups == ["step", "reward", "system"], "the training first, the machine last"
+    assert charts(tab) == 5
+    assert headings(tab) == ["loss", "training", "reward"], "the machine is closed"
+    assert groups(tab).options == ["loss 1", "training 2", "reward 2", "system 2"]
+
+    groups(tab).set_value(["loss", "system"]).run()
+
+    assert is_well(tab)
+    assert headings(tab) == ["loss", "system"]
+    assert charts(tab) == 3
+
+
+def headings(tab):
+    return [text.value.split()[1] for text in tab.markdown if text.value.startswith("#####")]
+
+
+def groups(tab):
+    (found,) = [item for item in tab.get("button_group") if item.label == "Groups"]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -36,7 +53,8 @@ def test_metrics_are_grouped_by_the_first_part_of_their_name(several):
         ("REWARD/M", {"reward/mean", "reward/max"}),
         ("^lr$", {"lr"}),
         ("loss|util", {"train_loss", "gpu_util"}),
-        ("", {"train_loss", "lr", "reward/mean", "reward/max", "a+b", "gpu_util", "cpu_percent"}),
+        ("", {"train_loss", "lr", "reward/mean", "reward/max", "a+b"}),
+        ("gpu|cpu", {"gpu_util", "cpu_percent"}),
     ],
 )
 def test_a_part_of_the_name_or_a_regular_expression_filters(several, pattern, shown):
@@ -83,45 +101,28 @@ def test_a_filter_that_is_far_too_long_is_ignored_and_reported(several):
 
     assert is_well(tab)
     assert "longer than 200 characters" in said(tab)
-    assert charts(tab) == 7
+    assert charts(tab) == 5
 
 
-def test_many_metrics_come_in_pages(logs):
-    write_run(logs, "r", curves={f"m{number:03d}": float for number in range(60)}, sessions=(range(3),))
+def test_of_many_groups_the_first_are_open(logs):
+    names = [f"g{group:02d}/m{number:02d}" for group in range(10) for number in range(10)]
+    write_run(logs, "r", curves=dict.fromkeys(names, float), sessions=(range(3),))
 
     tab = open_page("metrics", "r")
 
-    assert charts(tab) == 24
-    assert "Page (of 3)" in [item.label for item in tab.number_input]
+    assert is_well(tab)
+    assert len(groups(tab).options) == 10
+    assert headings(tab) == ["g00", "g01"]
+    assert charts(tab) == 20
 
-    tab.number_input(key="page").set_value(3).run()
+    tab.text_input(key="filter").set_value("g07").run()
 
     assert is_well(tab)
-    assert charts(tab) == 12
-
-
-def test_a_filter_that_leaves_fewer_pages_shows_the_first_of_them(logs):
-    write_run(logs, "r", curves={f"m{number:03d}": float for number in range(60)}, sessions=(range(3),))
-    tab = open_page("metrics", "r")
-    tab.number_input(key="page").set_value(3).run()
-
-    tab.text_input(key="filter").set_value("m00").run()
-
-    assert is_well(tab)
+    assert headings(tab) == ["g07"]
     assert charts(tab) == 10
 
 
-def test_a_page_in_the_url_that_does_not_exist_is_no_blank_page(logs):
-    write_run(logs, "r", curves={f"m{number:03d}": float for number in range(60)}, sessions=(range(3),))
-
-    for number in ("99", "-1", "x", "0"):
-        tab = open_page("metrics", "r", page=number)
-
-        assert is_well(tab), number
-        assert charts(tab), number
-
-
-def test_more_than_five_thousand_names_are_no_more_than_many_pages(logs):
+def test_more_than_five_thousand_names_are_no_more_than_a_large_group(logs):
     write_run(
         logs,
         "r",
@@ -131,9 +132,18 @@ def test_more_than_five_thousand_names_are_no_more_than_many_pages(logs):
     tab = open_page("metrics", "r")
 
     assert is_well(tab)
-    assert charts(tab) == 24
-    assert any("Page (of " in item.label for item in tab.number_input)
+    assert charts(tab) == 60
+    assert "more: use the filter to see them." in said(tab)
     assert is_well(open_page("overview", "r"))
+
+
+def test_another_metric_can_be_drawn_into_every_chart(several):
+    tab = open_page("metrics", "r", overlay="lr")
+
+    assert is_well(tab)
+    sent = [json.loads(json.loads(text)["figure"]) for text in chart_data(tab)]
+    over = [[one["name"] for one in figure["data"] if one.get("yaxis") == "y3"] for figure in sent]
+    assert over.count(["lr"]) == len(over) - 1, "and not into its own"
 
 
 def test_points_are_there_as_a_table_and_as_csv(several):
@@ -150,4 +160,4 @@ def test_any_number_of_columns_in_the_url_is_drawn_or_left_out(several, columns)
     tab = open_page("metrics", "r", cols=columns)
 
     assert is_well(tab)
-    assert charts(tab) == 7
+    assert charts(tab) == 5

@@ -1,0 +1,111 @@
+"""The Overview leads with what matters: the loss or the reward, what was pinned, and open findings alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from dashboard.data.pins import pins_of
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.views.pages import cards, chart_data, is_well, open_page, said
+from toolkit.runfolder.labels import read_labels
+
+
+def drawn(tab):
+    """Return the title of each chart, as a screen reader hears it, and its figure."""
+    sent = [json.loads(text) for text in chart_data(tab)]
+    return {data["label"].split(",")[0]: json.loads(data["figure"]) for data in sent}
+
+
+def finding(number, **more):
+    return {
+        "event": "finding",
+        "seq": 1000 + number,
+        "session": 1,
+        "time": 1.7e9 + number,
+        "global_step": 10 * number,
+        "id": f"1-plateau-{number}",
+        "kind": "plateau",
+        "severity": "warning",
+        "start_step": 10 * number,
+        "noticed_step": 10 * number,
+        "metric": "train_loss",
+        "message": "it does not fall",
+        "state": "open",
+        **more,
+    }
+
+
+def test_a_run_without_a_loss_leads_with_its_reward(logs):
+    names = ("rewards/format", "kl", "reward_mean", "process_cpu_percent")
+    write_run(logs, "r", curves=dict.fromkeys(names, float))
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    assert next(iter(cards(tab))) == "reward_mean"
+    assert list(cards(tab))[-1] == "Process CPU"
+    assert next(iter(drawn(tab))) == "reward_mean"
+
+
+def test_pinned_metrics_follow_the_loss_in_their_order_and_stay(logs):
+    write_run(logs, "r", curves=dict.fromkeys(("train_loss", "a", "b", "c"), float))
+    tab = open_page("overview", "r")
+    assert list(drawn(tab)) == ["Loss", "a", "b", "c"]
+
+    tab.multiselect(key="_pins r").set_value(["c", "a"]).run()
+
+    assert is_well(tab)
+    assert list(drawn(tab)) == ["Loss", "c", "a", "b"]
+    assert pins_of(read_labels(logs / "r")) == ("c", "a")
+    assert list(drawn(open_page("overview", "r"))) == ["Loss", "c", "a", "b"]
+
+
+def test_without_the_right_to_write_pins_are_shown_and_cannot_be_changed(logs, look_at):
+    folder = write_run(logs, "r", curves=dict.fromkeys(("train_loss", "a", "b"), float))
+    (folder / "labels.json").write_text('{"pinned_metrics": ["b", 7, "gone", "b"]}')
+    look_at(logs, read_only=True)
+
+    tab = open_page("overview", "r")
+
+    assert is_well(tab)
+    assert list(drawn(tab)) == ["Loss", "b", "a"]
+    assert "Pinned metrics" not in [item.label for item in tab.multiselect]
+
+
+def test_only_open_and_critical_findings_are_marked_and_only_on_their_metric(logs):
+    resolved = {"state": "resolved", "resolved_step": 50}
+    write_run(
+        logs,
+        "r",
+        curves={"train_loss": lambda step: 2.0 - step / 100, "lr": lambda step: 1e-4},
+        extra=[
+            *(finding(number, **resolved) for number in range(1, 5)),
+            finding(6),
+            finding(7, id="1-divergence-7", kind="divergence", severity="critical", **resolved),
+        ],
+    )
+
+    def marks(**query):
+        return {
+            title: [shape["x0"] for shape in figure["layout"]["shapes"] if shape["type"] == "line"]
+            for title, figure in drawn(open_page("overview", "r", **query)).items()
+        }
+
+    assert marks() == {"Loss": [60, 70], "Learning rate": []}
+    assert marks(marks="false") == {"Loss": [], "Learning rate": []}
+
+
+def test_a_loss_that_only_wobbles_is_called_flat_and_shown_as_it_was_logged(logs):
+    write_run(
+        logs, "r", curves={"train_loss": lambda step: 1.0 + 0.1 * (step * 7919 % 13)}, sessions=(range(300),)
+    )
+
+    tab = open_page("overview", "r")
+
+    assert "flat" in json.dumps([item.proto.json for item in tab.get("bidi_component")])
+    assert cards(tab)["Train loss"] == "1"
+    assert "Loss" in said(tab)
