@@ -8,6 +8,7 @@ import gzip
 import importlib
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -272,23 +273,43 @@ async def answer_sample_file(request: Request) -> Response:
     """
     asked = request.query_params
     return await asyncio.to_thread(
-        _sample_file, asked.get("run", ""), asked.get("path", ""), is_small="small" in asked
+        _sample_file,
+        asked.get("run", ""),
+        asked.get("path", ""),
+        is_small="small" in asked,
+        part=request.headers.get("range", ""),
     )
 
 
-def _sample_file(run: str, path: str, *, is_small: bool) -> Response:
+def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:
     # Imported here: they import pandas and pyarrow, which take a second.
     from dashboard import session
-    from dashboard.data.run_store import Refused, UnknownRun
+    from dashboard.data.run_store import Refused, StoreUnavailable, UnknownRun
     from dashboard.data.sample_files import sample_file
 
     try:
         found = sample_file(session.store(), run, path, small=is_small)
     except (Refused, UnknownRun) as error:
-        return Response(f"{error}\n", 404, {"Cache-Control": "no-store"}, "text/plain")
+        reason = error.why if isinstance(error, StoreUnavailable) else error
+        return Response(f"{reason}\n", 404, {"Cache-Control": "no-store"}, "text/plain")
     # Only for this browser, and not for long: a file may be written again.
-    headers = {"Cache-Control": "private, max-age=600", "Content-Disposition": "inline"}
-    return Response(found.data, headers=headers, media_type=found.content_type)
+    headers = {"Cache-Control": "private, max-age=600", "Accept-Ranges": "bytes"}
+    start, end = _part_asked_for(part, len(found.data))
+    if (start, end) == (0, len(found.data)):
+        return Response(found.data, headers=headers, media_type=found.content_type)
+    headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(found.data)}"
+    return Response(found.data[start:end], 206, headers, found.content_type)
+
+
+def _part_asked_for(header: str, length: int) -> tuple[int, int]:
+    """Return start and end of the part of a file that a `Range` header asks for; a player asks for parts to seek."""
+    found = re.fullmatch(r"bytes=(\d{0,15})-(\d{0,15})", header)
+    if found is None or found[1] == found[2] == "":
+        return 0, length
+    if not found[1]:
+        return max(0, length - int(found[2])), length
+    start, end = int(found[1]), min(length, int(found[2]) + 1) if found[2] else length
+    return (start, end) if start < end else (0, length)
 
 
 async def _not_here(_request: Request) -> Response:

@@ -1,9 +1,10 @@
 // Samples over the steps, in one of three layouts: of one run, of several runs side by side, or as a small strip.
 // Text is never interpreted as markup; files come from our own server, which checks what they are.
 const STEP = 0, PATH = 1, KIND = 2, CAPTION = 3, ABOUT = 4;
-const PLAY_MS = 400, MAX_WAIT_MS = 4000, FIRST_SHOWN = 120;
+const PLAY_MS = 400, PLAY_FRAMES = 150, MAX_WAIT_MS = 4000, FIRST_SHOWN = 120;
 
-const stepText = (step) => (step === null ? "no step" : `step ${step.toLocaleString("en-US")}`);
+const count = (number) => number.toLocaleString("en-US");
+const stepText = (step) => (step === null ? "no step" : `step ${count(step)}`);
 
 function urlOf(column, item, small) {
   return `${column.url}&path=${encodeURIComponent(item[PATH])}${small && item[KIND] === "image" ? "&small=1" : ""}`;
@@ -12,6 +13,7 @@ function urlOf(column, item, small) {
 // ---------------------------------------------------------------- one file in a frame
 
 function explain(frame, text) {
+  frame.removeAttribute("aria-label");
   frame.replaceChildren(make("span", "telemetry-picture-problem", text));
 }
 
@@ -45,9 +47,12 @@ function fill(frame, column, item, alt, { small = true, lazy = false, otherwise 
     image.decoding = "async";
     image.draggable = false;
     frame.__busy = url;
+    // Until the image is there, which has the same name.
+    frame.setAttribute("aria-label", alt);
     image.onload = () => {
       if (frame.__url !== url) return;
       frame.__busy = null;
+      frame.removeAttribute("aria-label");
       // Small images are enlarged without blur.
       image.classList.toggle("telemetry-picture-pixels", image.naturalWidth < 256);
       if (!lazy) frame.replaceChildren(image);
@@ -145,7 +150,7 @@ function openBox(root, state, rowAt, columnAt, placeNow) {
     const cell = data.rows[row].cells[column], item = cell[place];
     const [now, previous, next] = box.firstChild.children;
     fill(box.children[1], data.columns[column], item, altOf(data.rows[row], data.columns[column], item), { small: false });
-    now.textContent = [data.columns[column].name, stepText(item[STEP]), `${place + 1} of ${cell.length}`].filter(Boolean).join(" · ");
+    now.textContent = [data.columns[column].name, stepText(item[STEP]), `${count(place + 1)} of ${count(cell.length)}`].filter(Boolean).join(" · ");
     previous.disabled = place === 0;
     next.disabled = place === cell.length - 1;
     box.children[2].textContent = [data.rows[row].title, data.rows[row].name, item[CAPTION]].filter(Boolean).join("\n");
@@ -234,7 +239,7 @@ function bar(root, state) {
   state.onStep.push(() => {
     slider.value = state.at;
     slider.setAttribute("aria-valuetext", stepText(steps[state.at] ?? null));
-    now.textContent = steps.length ? `${stepText(steps[state.at])} · ${state.at + 1} of ${steps.length}` : "logged without a step";
+    now.textContent = steps.length ? `${stepText(steps[state.at])} · ${count(state.at + 1)} of ${count(steps.length)}` : "logged without a step";
     previous.disabled = state.at <= 0;
     next.disabled = state.at >= steps.length - 1;
     play.textContent = state.timer ? "⏸ Pause" : "▶ Play";
@@ -253,7 +258,8 @@ function bar(root, state) {
       waited = 0;
       if (state.at >= steps.length - 1 || !root.isConnected) { stop(state); state.moveTo(state.at); return; }
       state.timer = setTimeout(tick, PLAY_MS);
-      state.moveTo(state.at + 1);
+      // Of thousands of steps not every one is shown: a minute is long enough.
+      state.moveTo(state.at + Math.ceil(steps.length / PLAY_FRAMES));
     };
     const from = state.at >= steps.length - 1 ? 0 : state.at;
     state.timer = setTimeout(tick, PLAY_MS);
@@ -302,7 +308,7 @@ function drawAll(root, state, row, rowAt) {
   const section = make("section", "telemetry-pictures-row");
   const title = make("h4", "telemetry-pictures-title", `${row.title} `);
   title.dir = "auto";
-  const number = cell.length === 1 ? "1 sample" : `${cell.length.toLocaleString("en-US")} samples`;
+  const number = cell.length === 1 ? "1 sample" : `${count(cell.length)} samples`;
   const isPart = cell.length > FIRST_SHOWN && !state.whole.has(row.title);
   title.appendChild(make("span", "", isPart ? `${FIRST_SHOWN} of ${number}, evenly spread` : number));
   const grid = make("div", "telemetry-pictures-grid telemetry-pictures-all");
@@ -330,17 +336,19 @@ function drawAll(root, state, row, rowAt) {
 
 function drawStrip(root, state) {
   const { data, steps } = state;
+  const now = make("div", "telemetry-pictures-now");
   const grid = make("div", "telemetry-pictures-grid telemetry-pictures-strip");
   const tiles = data.rows.map((_, rowAt) => tile(root, state, rowAt, 0));
   grid.append(...tiles.map((shown) => shown.box));
   state.onStep.push(() => {
     const step = steps[state.at] ?? null;
+    now.textContent = step === null ? "logged without a step" : `at ${stepText(step)}`;
     for (const shown of tiles) {
       setTile(root, state, shown, placeAt(shown.cell, step), (item) => [
-        bold(item ? stepText(item[STEP]) : ""), document.createTextNode(` ${shown.row.title}`)]);
+        document.createTextNode(shown.row.title + (item && item[STEP] !== step ? ` · ${stepText(item[STEP])}` : ""))]);
     }
   });
-  return [grid];
+  return [now, grid];
 }
 
 function drawCompare(root, state) {

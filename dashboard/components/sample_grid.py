@@ -10,8 +10,7 @@ import streamlit as st
 from dashboard.components.pictures import side_by_side_samples
 from dashboard.data.formatting import count
 from dashboard.data.run_store import RunStore
-from dashboard.data.samples import MAX_SAMPLES, Sample, sample_series
-from toolkit.runfolder.records import SAMPLE
+from dashboard.data.samples import Sample, samples_of_run
 
 _MAX_ROWS: Final = 40
 _MAX_RUNS: Final = 12
@@ -19,12 +18,7 @@ _MAX_RUNS: Final = 12
 
 def sample_grid(store: RunStore, names: Mapping[str, str]) -> None:
     """Show samples of the runs in `names`, key and name of each; nothing if none of them has logged one."""
-    found = {
-        key: {
-            one.title: one.samples for one in sample_series(store.events(key, (SAMPLE,), limit=MAX_SAMPLES))
-        }
-        for key in names
-    }
+    found = {key: {one.title: one.samples for one in samples_of_run(store, key)} for key in names}
     with_samples = [key for key in names if found[key]]
     if not with_samples:
         return

@@ -10,8 +10,7 @@ import streamlit as st
 from dashboard.components.frame import RunPage
 from dashboard.components.pictures import strip
 from dashboard.data.run_store import XAxis
-from dashboard.data.samples import MAX_SAMPLES, sample_series, thinned
-from toolkit.runfolder.records import SAMPLE
+from dashboard.data.samples import samples_of_run, thinned
 
 _SHOWN: Final = 6
 _STEPS: Final = 200
@@ -25,7 +24,7 @@ def latest_samples(page: RunPage, axis: XAxis) -> None:
     """
     series = [
         one
-        for one in sample_series(page.store.events(page.key, (SAMPLE,), limit=MAX_SAMPLES))
+        for one in samples_of_run(page.store, page.key)
         if all(sample.kind == "image" for sample in one.samples)
     ]
     if not series:

@@ -26,7 +26,7 @@ from dashboard.data.logged_tables import (
 )
 from dashboard.data.run_store import Refused
 from dashboard.data.sample_files import MAX_FILE
-from dashboard.data.samples import MAX_SAMPLES, matching_series, sample_series
+from dashboard.data.samples import MAX_SAMPLES, matching_series, samples_of_run
 from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
 
 _MAX_RECORDS: Final = 4_000
@@ -66,7 +66,7 @@ def _samples(page: RunPage, search: str, view: View) -> None:
     counts = page.store.count_events(page.key)
     if session.is_new_table_count(page.key, counts.get(TABLE, 0)):
         st.rerun()
-    series = sample_series(page.store.events(page.key, (SAMPLE,), limit=MAX_SAMPLES))
+    series = samples_of_run(page.store, page.key)
     if not series:
         if not any(counts.get(kind) for kind in (HISTOGRAM, TABLE, "text")):
             _nothing_logged()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dashboard.data.samples import matching_series, sample_series, thinned
+from dashboard.data.local_store import LocalStore
+from dashboard.data.samples import matching_series, sample_series, samples_of_run, thinned
+from tests.dashboard.run_folders import append, write_run
 
 
 def series_of(*records):
@@ -106,6 +108,20 @@ def test_the_search_looks_at_titles_names_and_captions():
     assert [one.title for one in matching_series(found, "cat")] == ["A Cat"]
     assert [one.title for one in matching_series(found, "dog")] == ["val"]
     assert len(matching_series(found, "")) == 2
+
+
+def test_samples_of_a_run_are_worked_out_again_once_there_are_new_ones(tmp_path):
+    record = {"event": "sample", "time": 1.7e9, "path": "a.png", "prompt": "p", "global_step": 1}
+    folder = write_run(tmp_path, "r", extra=[record])
+    store = LocalStore([tmp_path], cache_dir=None)
+    store.refresh("r", wait_s=60)
+
+    first = samples_of_run(store, "r")
+
+    assert samples_of_run(store, "r") is first
+    append(folder, [{**record, "global_step": 2}])
+    store.refresh("r", wait_s=60)
+    assert [sample.step for sample in samples_of_run(store, "r")[0].samples] == [1, 2]
 
 
 def test_thinning_keeps_the_first_and_the_last():

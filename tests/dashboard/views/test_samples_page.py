@@ -24,8 +24,9 @@ def titles(tab):
     return [row["title"] for row in samples_of(tab)["rows"]]
 
 
-def get(query):
-    scope = {"type": "http", "method": "GET", "path": "/run-file", "query_string": query, "headers": []}
+def get(query, part=None):
+    headers = [] if part is None else [(b"range", part)]
+    scope = {"type": "http", "method": "GET", "path": "/run-file", "query_string": query, "headers": headers}
     return asyncio.run(answer_sample_file(Request(scope)))
 
 
@@ -83,6 +84,28 @@ def test_what_cannot_be_served_is_a_sentence(logs, query):
 
     assert (found.status_code, found.media_type) == (404, "text/plain")
     assert len(found.body) > 5
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "body"),
+    [
+        (b"bytes=2-4", 206, b"cde"),
+        (b"bytes=7-", 206, b"hij"),
+        (b"bytes=-2", 206, b"ij"),
+        (b"bytes=8-99", 206, b"ij"),
+        (b"bytes=0-", 200, b"abcdefghij"),
+        (b"bytes=50-60", 200, b"abcdefghij"),
+        (b"bytes=-", 200, b"abcdefghij"),
+        (b"bytes=1-2,4-5", 200, b"abcdefghij"),
+        (b"lines=1-2", 200, b"abcdefghij"),
+    ],
+)
+def test_a_player_can_ask_for_a_part_of_a_sound(logs, part, status, body):
+    (write_run(logs, "r") / "a.wav").write_bytes(b"abcdefghij")
+
+    found = get(b"run=r&path=a.wav", part)
+
+    assert (found.status_code, found.body) == (status, body)
 
 
 def test_a_path_that_no_address_can_hold_is_only_named(logs):
