@@ -54,7 +54,8 @@ _STYLE: Final = """
 .telemetry-pictures-all { gap: 0.5rem; grid-template-columns: repeat(auto-fill, minmax(6.5rem, 1fr)); }
 .telemetry-pictures-runs { grid-template-columns: repeat(var(--columns), minmax(0, 20rem)); }
 @media (max-width: 640px) { .telemetry-pictures-runs { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
-.telemetry-pictures-strip { gap: 0.5rem; grid-template-columns: repeat(auto-fill, minmax(min(30%, 5.9rem), 9rem)); }
+.telemetry-pictures-strip { display: flex; flex-wrap: wrap; gap: 0.5rem; }
+.telemetry-pictures-strip .telemetry-picture { flex: 1 1 5.9rem; max-width: 9rem; }
 .telemetry-pictures-strip .telemetry-picture-caption { -webkit-line-clamp: 2; }
 .telemetry-pictures-row { display: flex; flex-direction: column; gap: 0.4rem; min-width: 0; }
 .telemetry-pictures-title {

@@ -20,6 +20,8 @@ _SAME: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Names of the same setting in the configurations of different tools, the clearest first."""
 _LABELS: Final = {name: label for label, names in _SAME.items() for name in names}
+_IDENTITY: Final = frozenset({"run_name", "run_id", "session_tag"})
+"""What tells runs apart by design, so that it is no setting."""
 _LAST: Final = re.compile(r"(?:\[\d+\])+$")
 _SHOWN_ITEMS: Final = 6
 _MAX_VALUE: Final = 80
@@ -42,17 +44,24 @@ def summary(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def rows(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration on one level, with a list of plain values as one value and without repeated settings."""
+    """Return a configuration on one level, with a list of plain values as one value and without repeated settings.
+
+    The names of the run come last.
+    """
     flat = flatten(fold_lists(config))
     top = {key: value for key, value in flat.items() if not key.startswith("config.")}
-    return {key: value for key, value in flat.items() if key in top or not _repeats(key, value, top.items())}
+    kept = {key: value for key, value in flat.items() if key in top or not _repeats(key, value, top.items())}
+    return dict(sorted(kept.items(), key=lambda item: item[0] in _IDENTITY))
 
 
 def without_repeated(found: Sequence[DiffRow]) -> list[DiffRow]:
-    """Return the rows without settings of the whole configuration that stand under a name of our own as well."""
+    """Return the rows without the names of the runs, and each setting once: it may have a name of ours as well."""
     top = [(row.key, row.values) for row in found if not row.key.startswith("config.")]
     return [
-        row for row in found if not row.key.startswith("config.") or not _repeats(row.key, row.values, top)
+        row
+        for row in found
+        if row.key not in _IDENTITY
+        and (not row.key.startswith("config.") or not _repeats(row.key, row.values, top))
     ]
 
 

@@ -32,6 +32,7 @@ def test_what_people_look_for_comes_from_the_clearest_name():
 
 def test_lists_of_plain_values_are_one_row_and_nothing_is_there_twice():
     config = {
+        "run_id": "x",
         "lora_rank": 16,
         "layers": [f"layer{n}" for n in range(30)],
         "config": {"network": {"linear": 16, "conv": 16}, "lora_rank": 32, "steps": [{"a": 1}, {"a": 2}]},
@@ -44,7 +45,9 @@ def test_lists_of_plain_values_are_one_row_and_nothing_is_there_twice():
         "config.lora_rank": 32,
         "config.steps[0].a": 1,
         "config.steps[1].a": 2,
+        "run_id": "x",
     }
+    assert list(rows(config))[-1] == "run_id"
     assert fold_lists([1, 2]) == "1, 2"
     assert fold_lists([1]) == [1]
 
@@ -52,9 +55,13 @@ def test_lists_of_plain_values_are_one_row_and_nothing_is_there_twice():
 def test_a_difference_is_listed_once():
     found = diff(
         [
-            {"learning_rate": rate, "config": {"train": {"lr": rate, "clip": rate}}, "name": f"run {rate}"}
+            {
+                "learning_rate": rate,
+                "config": {"train": {"lr": rate, "clip": rate}},
+                "run_name": f"run {rate}",
+            }
             for rate in (1e-3, 2e-3)
         ]
     )
 
-    assert [row.key for row in without_repeated(found)] == ["learning_rate", "config.train.clip", "name"]
+    assert [row.key for row in without_repeated(found)] == ["learning_rate", "config.train.clip"]

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from dashboard import session
+from dashboard.data.sample_files import sample_file
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
@@ -95,10 +97,14 @@ def test_the_detectors_look_at_it(some):
 
 
 def test_images_texts_and_tables_are_on_the_samples_page(some):
-    tab = open_page("samples", key_of(open_page("runs"), "run_b"))
+    key = key_of(open_page("runs"), "run_b")
+    tab = open_page("samples", key)
 
     assert is_well(tab)
-    assert sum(len(items) for row in samples_of(tab)["rows"] for items in row["cells"]) >= 6
+    shown = [item for row in samples_of(tab)["rows"] for items in row["cells"] for item in items]
+    assert len(shown) >= 6
+    for item in shown:
+        assert sample_file(session.store(), key, item[1]).content_type.startswith("image/")
     assert "**weights** 1 logged" in said(tab) or any("weights" in text for text in chart_data(tab))
     assert "step *" in "".join(code.value for code in tab.code)
 
