@@ -42,7 +42,7 @@ class CompressedFiles:
             asked = [item for item in scope["headers"] if item[0] not in _CONDITIONS]
             answer = _Answer()
             await self._app({**scope, "headers": asked}, receive, answer.take)
-            if answer.status != 200 or b"content-encoding" in dict(answer.headers):
+            if answer.status != 200 or not answer.is_whole or b"content-encoding" in dict(answer.headers):
                 for message in answer.messages():
                     await send(message)
                 return
@@ -65,6 +65,11 @@ class _Answer:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = b""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all of the file: for a browser that went away meanwhile the file is not read to its end."""
+        return dict(self.headers).get(b"content-length", b"") == str(len(self.body)).encode()
 
     async def take(self, message: Message) -> None:
         if message["type"] == "http.response.start":

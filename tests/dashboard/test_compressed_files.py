@@ -91,3 +91,18 @@ def test_other_answers_are_not_kept(files):
         status, _, body = get(app)
         assert (status, body) == (files.status, files.body)
     assert len(files.asked) == 2
+
+
+def test_a_file_that_was_not_read_to_its_end_is_not_kept():
+    """A browser that goes away meanwhile must not leave an empty script behind for every later page."""
+    files = Files()
+    app = CompressedFiles(files)
+
+    async def go_away(scope, receive, send):
+        headers = [(b"content-length", str(len(CODE)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    app._app = go_away
+    assert get(app)[2] == b""
+    app._app = files
+    assert gzip.decompress(get(app)[2]) == CODE
