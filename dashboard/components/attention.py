@@ -23,7 +23,7 @@ _STYLE: Final = """
 .telemetry-live {
   position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
 }
-[data-testid="stElementContainer"]:has(.telemetry-live) { position: absolute; }
+[data-testid="stElementContainer"]:has(.telemetry-live) { position: absolute; width: 1px !important; overflow: hidden; }
 .telemetry-notify { display: flex; flex-wrap: wrap; gap: 0.3rem 0.8rem; align-items: center; font-size: 0.85rem; }
 .telemetry-notify span { opacity: 0.85; }
 .telemetry-notify-button {
