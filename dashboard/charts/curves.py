@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from dashboard.charts.packing import Window, packed, x_values
-from dashboard.charts.palette import color, series_color
+from dashboard.charts.palette import color, series_color, shade
 from dashboard.data.formatting import html_text, short_number
 from dashboard.data.run_store import CurveSegment, Floats, Series, XAxis
 
@@ -50,6 +50,8 @@ class Curve:
     label: str
     number: int = 0
     """Index into the palette."""
+    colour: str | None = None
+    """The colour of its run, instead of one by `number`."""
     dash: str = "solid"
     band: tuple[Series, Series] | None = None
     """Minimum and maximum of the steps between two records, drawn as an area."""
@@ -160,6 +162,10 @@ def chart_label(title: str, series: Series) -> str:
     if bad:
         parts.append(f"{bad:,} NaN or infinite")
     return ", ".join(parts)
+
+
+def _color_of(curve: Curve, opacity: float) -> str:
+    return series_color(curve.number, opacity) if curve.colour is None else shade(curve.colour, opacity)
 
 
 # ---------------------------------------------------------------- traces
@@ -281,7 +287,7 @@ def _band(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
         trace = _trace(x, y, curve, style, name=f"{part} between records", opacity=0.0, width=0)
         if part == "max":
             trace["fill"] = "tonexty"
-            trace["fillcolor"] = series_color(curve.number, 0.12)
+            trace["fillcolor"] = _color_of(curve, 0.12)
         traces.append(trace)
     return traces
 
@@ -299,7 +305,7 @@ def _trace(
     dots: bool = False,
     legend: bool = False,
 ) -> dict[str, Any]:
-    color = series_color(curve.number, opacity)
+    color = _color_of(curve, opacity)
     shown = np.where(np.isfinite(y), y, np.nan) if len(y) else y
     trace: dict[str, Any] = {
         "type": "scatter",

@@ -10,7 +10,8 @@ import numpy as np
 
 from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.packing import packed
-from dashboard.charts.palette import series_color
+from dashboard.charts.palette import DASHES, SERIES, series_color
+from dashboard.data.formatting import html_text
 from dashboard.data.run_store import Floats, Series, Smoothing
 from dashboard.data.smoothing import FINEST
 
@@ -94,8 +95,28 @@ def group_figure(group: GroupCurve, *, log_y: bool = False) -> Figure:
         ),
         _line(group.x, group.mean, "mean", 2.0, series_color(0)),
     ]
+    return _figure(data, [group.low, group.high], log_y=log_y, legend=False)
+
+
+def groups_figure(groups: Sequence[tuple[str, GroupCurve]], *, log_y: bool = False) -> Figure:
+    """Return several groups: the mean of each as a line, one standard deviation as a band."""
+    data: list[dict[str, Any]] = []
+    edges: list[Floats] = []
+    for number, (label, group) in enumerate(groups):
+        low, high = group.mean - group.deviation, group.mean + group.deviation
+        edges += [low, high]
+        # The band of a single run has no height.
+        if (group.deviation > 0).any():
+            data += _band(group.x, low, high, "one standard deviation", 0.15, number)
+        line = _line(group.x, group.mean, html_text(label, 60), 2.0, series_color(number))
+        dash = DASHES[number // SERIES % len(DASHES)]
+        data.append({**line, "line": {**line["line"], "dash": dash}, "showlegend": True})
+    return _figure(data, edges, log_y=log_y, legend=True)
+
+
+def _figure(data: list[dict[str, Any]], edges: Sequence[Floats], *, log_y: bool, legend: bool) -> Figure:
     yaxis: dict[str, Any] = {"type": "log" if log_y else "linear", "fixedrange": True, "zeroline": False}
-    values = np.concatenate([group.low, group.high])
+    values = np.concatenate(edges)
     values = values[np.isfinite(values)]
     if len(values) and not log_y:
         bottom, top = frame_around(float(values.min()), float(values.max()))
@@ -107,17 +128,27 @@ def group_figure(group: GroupCurve, *, log_y: bool = False) -> Figure:
             "xaxis": {"title": {"text": "step"}, "zeroline": False},
             "yaxis": yaxis,
             "hovermode": "x unified",
-            "showlegend": False,
-            "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
+            "showlegend": legend,
+            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+            "margin": {"l": 8, "r": 10, "t": 26 if legend else 10, "b": 8},
             "uirevision": "group",
         },
     }
 
 
-def _band(x: Floats, low: Floats, high: Floats, name: str, opacity: float) -> list[dict[str, Any]]:
-    upper = _line(x, high, f"{name}, top", 0, series_color(0, 0.0))
-    upper.update(fill="tonexty", fillcolor=series_color(0, opacity))
-    return [_line(x, low, f"{name}, bottom", 0, series_color(0, 0.0)), upper]
+def _band(
+    x: Floats, low: Floats, high: Floats, name: str, opacity: float, number: int | None = None
+) -> list[dict[str, Any]]:
+    """Return a band; that of one group among several, by its `number`, is not in the hover box."""
+    unseen = series_color(number or 0, 0.0)
+    lower = _line(x, low, f"{name}, bottom", 0, unseen)
+    upper = _line(x, high, f"{name}, top", 0, unseen)
+    upper.update(fill="tonexty", fillcolor=series_color(number or 0, opacity))
+    if number is None:
+        return [lower, upper]
+    return [
+        {**line, "showlegend": False, "hoverinfo": "skip", "hovertemplate": None} for line in (lower, upper)
+    ]
 
 
 def _line(x: Floats, y: Floats, name: str, width: float, color: str) -> dict[str, Any]:

@@ -68,6 +68,26 @@ def series_color(number: int, opacity: float = 1.0) -> str:
     return color(f"series-{number % SERIES}", opacity)
 
 
+def shade(name: str, opacity: float = 1.0) -> str:
+    """Return what `run_colour` has returned as a colour of a figure."""
+    if not name.startswith("#"):
+        return color(name, opacity)
+    red, green, blue = (int(name[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity:g})"
+
+
+def looks_of_runs(cards: Sequence[RunCard]) -> dict[str, tuple[str, str]]:
+    """Return colour and dash by key: each run in its own colour, and runs of one colour in different dashes."""
+    taken: Counter[str] = Counter()
+    found: dict[str, tuple[str, str]] = {}
+    for card in cards:
+        name = run_colour(card)
+        times = taken[name]
+        found[card.key] = (name, DASHES[times] if times < len(DASHES) else f"{2 * times}px,3px,1px,3px")
+        taken[name] += 1
+    return found
+
+
 def run_colour(card: RunCard) -> str:
     """Return the run's colour, the same on every page: the one in its labels, else one that follows from its key.
 
@@ -89,22 +109,4 @@ def free_colours(cards: Sequence[RunCard]) -> dict[str, str]:
             order = names[first:] + names[:first]
             found[card.key] = min(order, key=lambda name: taken[name])
             taken[found[card.key]] += 1
-    return found
-
-
-def colors_of_runs(keys: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Return colour number and dash of each run: by its name, unless another run of the chart has that colour."""
-    taken: set[tuple[int, int]] = set()
-    found: dict[str, tuple[int, str]] = {}
-    for key in keys:
-        first = zlib.crc32(key.encode("utf-8", "replace")) % SERIES
-        colors = [(first + turn) % SERIES for turn in range(SERIES)]
-        pair = next(
-            (number, dash)
-            for dash in range(len(DASHES) + 1)
-            for number in colors
-            if (number, dash) not in taken or dash == len(DASHES)
-        )
-        taken.add(pair)
-        found[key] = (pair[0], DASHES[pair[1] % len(DASHES)])
     return found

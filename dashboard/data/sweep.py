@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
@@ -55,6 +56,14 @@ _LABELS: Final = frozenset(
     }
 )
 _UNSET: Final = "not set"
+
+
+class HasSettings(Protocol):
+    """A run of which the settings are known."""
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Settings by name, not nested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +310,22 @@ def is_log_scale(values: Sequence[float]) -> bool:
     return len(positive) == len(values) and len(set(values)) > 2 and max(positive) >= 30 * min(positive)
 
 
+def is_label(key: str) -> bool:
+    """Return whether a setting only names a run: its name, id, tags, folder or host."""
+    parts = re.split(r"[./]|\[\d+\]", key.lower())
+    return any(part in _LABELS for part in [part for part in parts if part][-1:]) or "tags" in parts
+
+
+def differing_settings(runs: Iterable[HasSettings], *, most: int = 100) -> list[str]:
+    """Return the settings with different values in some of `runs`, without names of runs; seeds last."""
+    values: dict[str, set[str]] = {}
+    settings = [run.config for run in runs]
+    for key in dict.fromkeys(key for config in settings for key in config):
+        if not is_label(key):
+            values[key] = {_level(config.get(key)) for config in settings}
+    return sorted((key for key, found in values.items() if len(found) > 1), key=_is_seed)[:most]
+
+
 # ---------------------------------------------------------------- settings as columns
 
 
@@ -326,7 +351,7 @@ def _columns(runs: Sequence[SweepRun]) -> tuple[list[_Column], tuple[str, ...], 
     found: dict[tuple[float, ...], _Column] = {}
     constant, left_out = [], []
     for key in names:
-        if _last_part(key) in _LABELS or _is_seed(key):
+        if is_label(key) or _is_seed(key):
             continue
         values = tuple(run.config.get(key) for run in runs)
         texts = [_level(value) for value in values]

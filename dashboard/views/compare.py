@@ -1,9 +1,12 @@
-"""Compare page: two to eight runs in one chart, against a baseline, and their differences."""
+"""Compare page: up to 50 runs in each chart, single or as groups, against a baseline, and their differences."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -12,8 +15,14 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.charts.curves import ChartStyle, Curve, chart_label, curve_figure
-from dashboard.charts.mean_and_spread import GroupCurve, group_figure, group_smoothing, mean_and_spread
-from dashboard.charts.palette import colors_of_runs
+from dashboard.charts.mean_and_spread import (
+    GroupCurve,
+    group_figure,
+    group_smoothing,
+    groups_figure,
+    mean_and_spread,
+)
+from dashboard.charts.palette import looks_of_runs
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import follow_zoom, hidden_values_text
@@ -23,11 +32,20 @@ from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis
+from dashboard.data.sweep import as_number, differing_settings, is_label, setting_text
+from toolkit.runfolder.metric_meaning import is_evaluation, metric_direction
 from toolkit.runfolder.records import is_spread
 
-_MAX_RUNS: Final = 8
+_MAX_RUNS: Final = 50
+_MAX_GROUPS: Final = 8
+_MAX_SMALL: Final = 12
 _MAX_IN_GROUP: Final = 50
 _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
+_BY_TAG: Final = "tag"
+_NOT_FINITE: Final = "NaN or infinite"
+_FIGURES: Final = ("last", "mean of last 10 %", "min", "max", "median", _NOT_FINITE)
+_MAX_SETTINGS: Final = 100
+_INTERNAL: Final = ("time/", "ledger/", "system/", "profiling/", "steps_folded")
 _LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
 
 
@@ -44,10 +62,12 @@ def main() -> None:
     if runs.truncated:
         cards.update(_named_and_not_listed(store, cards))
     keys = _pick_runs(cards)
-    tag = _pick_tag(runs.tags)
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        by = _pick_grouping([cards[key] for key in keys])
+        tag = _pick_tag(runs.tags)
     if len(keys) < 2 and not tag:
         st.info(
-            "Pick two to eight runs, or a tag to compare its runs as a group.",
+            f"Pick two to {_MAX_RUNS} runs, or a tag to compare its runs as a group.",
             icon=":material/compare_arrows:",
         )
         # One run can have become faster from one session to the next.
@@ -65,7 +85,9 @@ def main() -> None:
     seconds = session.refresh_seconds() if live else None
     if in_part:
         seconds = 1.0
-    if keys:
+    if keys and by:
+        page_states.guarded("The groups", lambda: _groups(store, keys, cards, metric, by, smoothing, log_y))
+    elif keys:
         st.fragment(
             lambda: page_states.guarded(
                 "The charts", lambda: _charts(store, keys, cards, metric, axis, smoothing, log_y)
@@ -76,11 +98,17 @@ def main() -> None:
         page_states.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
     if len(keys) >= 2:
         base = _pick_baseline(keys, cards)
-        left, right = st.columns(2, gap="large")
-        with left:
-            page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
-        with right:
-            page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
+        page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
+        page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
+        others = _shared_metrics(store, keys, metric)
+        if others:
+            st.fragment(
+                lambda: page_states.guarded(
+                    "The other metrics",
+                    lambda: _small_charts(store, keys, cards, others, axis, smoothing, log_y),
+                ),
+                run_every=seconds,
+            )()
         _speed(store, keys, cards)
         page_states.guarded("The samples", lambda: sample_grid(store, {key: cards[key].name for key in keys}))
 
@@ -110,7 +138,7 @@ def _read(store: RunStore, keys: Sequence[str]) -> bool:
 
 
 def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
-    named = _named_in_url(cards)
+    named, dropped = _named_in_url(cards)
     if "_compared" not in st.session_state or (named and named != st.session_state.get("_compared_url")):
         st.session_state["_compared"] = named
     st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
@@ -122,10 +150,12 @@ def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
             f"{cards[key].name} · {GLYPHS.get(cards[key].status.name, '')}" if key in cards else key
         ),
         max_selections=_MAX_RUNS,
-        placeholder="Two to eight runs",
+        placeholder=f"Two to {_MAX_RUNS} runs",
         persist_state="session",
     )
     st.session_state["_compared_url"] = keys
+    if dropped:
+        st.caption("Not shown: " + "; ".join(dropped) + ".")
     if keys and keys != named:
         # One readable parameter; a name with a comma needs one parameter per run.
         st.query_params["runs"] = keys if any("," in key for key in keys) else ",".join(keys)
@@ -143,17 +173,46 @@ def _named_and_not_listed(store: RunStore, cards: Mapping[str, RunCard]) -> dict
     return found
 
 
-def _named_in_url(cards: Mapping[str, RunCard]) -> list[str]:
+def _named_in_url(cards: Mapping[str, RunCard]) -> tuple[list[str], list[str]]:
+    """Return the runs in the URL, and which were dropped, with the reason."""
     words = st.query_params.get_all("runs")
-    keys = [key for word in words for key in ([word] if word in cards else word.split(",")) if key in cards]
-    return list(dict.fromkeys(keys))[:_MAX_RUNS]
+    parts = [part for word in words for part in ([word] if word in cards else word.split(",")) if part]
+    known = list(dict.fromkeys(part for part in parts if part in cards))
+    unknown = list(dict.fromkeys(part for part in parts if part not in cards))
+    dropped = []
+    if unknown:
+        names = ", ".join(md(name, 40) for name in unknown[:5])
+        dropped.append(f"{names}{' and others' if len(unknown) > 5 else ''}, because there is no such run")
+    if len(known) > _MAX_RUNS:
+        dropped.append(
+            f"the last {count(len(known) - _MAX_RUNS)} runs of the link, because at most {_MAX_RUNS} are compared"
+        )
+    return known[:_MAX_RUNS], dropped
+
+
+def _pick_grouping(cards: Sequence[RunCard]) -> str | None:
+    """Show the settings by which the chosen runs can be grouped, and return the chosen one."""
+    options = differing_settings(cards)
+    if any(card.tags for card in cards):
+        options = [_BY_TAG, *options]
+    if len(cards) < 2 or not options:
+        return None
+    chosen = st.selectbox(
+        "Mean and spread by",
+        options,
+        index=None,
+        placeholder="each run alone",
+        key="by",
+        bind="query-params",
+    )
+    return str(chosen) if chosen else None
 
 
 def _pick_tag(tags: Sequence[str]) -> str | None:
     if not tags:
         return None
     chosen = st.selectbox(
-        "Group: mean and spread of all runs with a tag",
+        "All runs with a tag",
         tags,
         index=None,
         placeholder="No group",
@@ -182,20 +241,40 @@ def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: 
     )
     if not ordered:
         return "train_loss"
-    chosen = st.selectbox(
-        "Metric",
-        ordered,
-        key="metric",
-        format_func=lambda name: f"{name} ({names[name]} of {len(selected)} runs)",
-    )
+    chosen = st.selectbox("Metric", ordered, key="metric", bind="query-params")
     return str(chosen or ordered[0])
 
 
 def _pick_baseline(keys: Sequence[str], cards: Mapping[str, RunCard]) -> str:
-    chosen = st.selectbox(
-        "Baseline", keys, key="base", format_func=lambda key: cards[key].name if key in cards else str(key)
+    named = st.query_params.get("base")
+    if named in keys and "base" not in st.session_state:
+        st.session_state["base"] = named
+    if st.session_state.get("base") not in keys:
+        st.session_state["base"] = keys[0]
+    chosen = str(
+        st.selectbox(
+            "Baseline",
+            keys,
+            key="base",
+            format_func=lambda key: cards[key].name if key in cards else str(key),
+        )
     )
-    return str(chosen or keys[0])
+    if chosen != keys[0]:
+        st.query_params["base"] = chosen
+    elif named is not None:
+        del st.query_params["base"]
+    return chosen
+
+
+def _shared_metrics(store: RunStore, keys: Sequence[str], metric: str) -> list[str]:
+    """Return the other metrics that at least two of the runs have, the most shared first."""
+    names = Counter(info.name for key in keys for info in store.metrics(key) if info.event != "system")
+    shared = [
+        name
+        for name, runs in names.items()
+        if runs > 1 and name != metric and not is_spread(name, names) and not name.startswith(_INTERNAL)
+    ]
+    return sorted(shared, key=lambda name: (not is_evaluation(name), name not in _LIKELY, -names[name], name))
 
 
 # ---------------------------------------------------------------- curves
@@ -211,7 +290,7 @@ def _charts(
     log_y: bool,
 ) -> None:
     window = session.window()
-    looks = colors_of_runs(keys)
+    looks = looks_of_runs([cards[key] for key in keys])
     curves: list[Curve] = []
     _read(store, keys)
     found = store.series_of(keys, metric, axis=axis, window=window, buckets=300, smoothing=smoothing)
@@ -220,13 +299,13 @@ def _charts(
         around = whole.get(key)
         if series.empty and (around is None or around.empty):
             continue
-        number, dash = looks[key]
+        colour, dash = looks[key]
         curves.append(
             Curve(
                 series=series,
                 around=around,
                 label=cards[key].name,
-                number=number,
+                colour=colour,
                 dash=dash,
             )
         )
@@ -249,6 +328,106 @@ def _charts(
     )
     drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
     st.caption(f"{count(drawn)} of {count(total)} points drawn")
+
+
+def _small_charts(
+    store: RunStore,
+    keys: Sequence[str],
+    cards: Mapping[str, RunCard],
+    metrics: Sequence[str],
+    axis: XAxis,
+    smoothing: Smoothing,
+    log_y: bool,
+) -> None:
+    st.markdown("##### Other metrics of these runs")
+    window = session.window()
+    looks = looks_of_runs([cards[key] for key in keys])
+    columns = st.columns(2, gap="medium")
+    drawn = 0
+    for metric in metrics[:_MAX_SMALL]:
+        found = store.series_of(keys, metric, axis=axis, window=window, buckets=150, smoothing=smoothing)
+        curves = [
+            Curve(series=series, label=cards[key].name, colour=looks[key][0], dash=looks[key][1])
+            for key, series in found.items()
+            if not series.empty
+        ]
+        if not curves:
+            continue
+        name = f"chart compare {metric}"
+        with columns[drawn % len(columns)]:
+            st.markdown(
+                f"**{md(metric)}** :gray[{len(curves)} of {len(keys)} runs]"
+                + hidden_values_text(curves, log_y=log_y)
+            )
+            draw_chart(
+                curve_figure(
+                    curves,
+                    ChartStyle(
+                        axis=axis, window=window, log_y=log_y, axis_title=False, revision=f"{metric} {axis}"
+                    ),
+                ),
+                key=name,
+                label=chart_label(metric, curves[0].series),
+                height=220,
+                name=f"compare {metric}",
+                group="compare",
+                on_view=partial(follow_zoom, name, axis),
+            )
+        drawn += 1
+    if len(metrics) > _MAX_SMALL:
+        st.caption(
+            f"{count(len(metrics) - _MAX_SMALL)} more metrics are not drawn here: "
+            + ", ".join(md(name, 40) for name in metrics[_MAX_SMALL : _MAX_SMALL + 10])
+            + ". Choose one above."
+        )
+
+
+def _groups(
+    store: RunStore,
+    keys: Sequence[str],
+    cards: Mapping[str, RunCard],
+    metric: str,
+    by: str,
+    smoothing: Smoothing,
+    log_y: bool,
+) -> None:
+    """Draw the mean and the spread of the chosen runs, by the value of a setting or by tag."""
+    _read(store, keys)
+    members: dict[str, list[str]] = {}
+    for key in keys:
+        labels = cards[key].tags if by == _BY_TAG else (setting_text(cards[key].config.get(by)),)
+        for label in labels:
+            members.setdefault(label, []).append(key)
+    ordered = sorted(members.items(), key=lambda item: (_number_of(item[0]), item[0]))
+    found = store.series_of(keys, metric, buckets=400, smoothing=group_smoothing(smoothing))
+    groups = []
+    for label, runs in ordered:
+        series = [found[key] for key in runs if key in found and not found[key].empty]
+        if series:
+            groups.append((f"{label} (n = {len(series)})", mean_and_spread(series)))
+    st.markdown(f"**{md(metric)}** by {md(by)}")
+    if not groups:
+        st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
+        return
+    draw_chart(
+        groups_figure(groups[:_MAX_GROUPS], log_y=log_y),
+        key="chart groups",
+        label=f"{metric}, mean and spread by {by}",
+        height=420,
+        name=f"{metric} by {by}",
+        group="group",
+    )
+    rest = groups[_MAX_GROUPS:]
+    left_out = f" {count(len(rest))} more groups are not drawn." if rest else ""
+    st.caption(
+        "Each line is the mean of a group, its band one standard deviation; a run in several groups counts in each."
+        f"{left_out}"
+    )
+
+
+def _number_of(label: str) -> float:
+    number = as_number(label)
+    return math.inf if number is None else number
 
 
 def _group(
@@ -294,26 +473,57 @@ def _summary(
     # All points that count: those superseded by a later session are left out.
     found = store.series_of(keys, metric, buckets=2**40)
     figures = {key: _figures(found[key]) if key in found else {} for key in keys}
-    rows = []
-    for name in ("last", "mean of last 10 %", "min", "max", "median", "NaN or infinite"):
-        row: dict[str, str] = {"": name}
-        for key in keys:
-            value, against = figures[key].get(name), figures[base].get(name)
-            text = short_number(value)
-            if (
-                key != base
-                and value is not None
-                and against
-                and np.isfinite(value)
-                and np.isfinite(against)
-                and name != "NaN or infinite"
-            ):
-                text += f"  ({(value - against) / abs(against):+.1%})"
-            row[_column(cards, keys, key)] = text
-        rows.append(row)
-    for name, pick in (("steps", lambda card: count(card.step)), ("status", lambda card: card.status.name)):
-        rows.append({"": name, **{_column(cards, keys, key): pick(cards[key]) for key in keys}})
-    st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Summary of the metric by run")
+    best = {name: _best(metric, name, {key: figures[key].get(name) for key in keys}) for name in _FIGURES}
+    rows = [
+        {
+            "Run": _column(cards, keys, key),
+            **{
+                name: _against(
+                    figures[key].get(name), figures[base].get(name), is_base=key == base, name=name
+                )
+                + (" ★" if key in best[name] else "")
+                for name in _FIGURES
+            },
+            "steps": count(cards[key].step),
+            "status": cards[key].status.name,
+        }
+        for key in sorted(keys, key=lambda key: _cost(metric, figures[key].get("last")))
+    ]
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        height=min(44 + 35 * len(rows), 460),
+        alt="Summary of the metric by run",
+        column_config={"Run": st.column_config.TextColumn(pinned=True, width="medium")},
+    )
+
+
+def _against(value: float | None, base: float | None, *, is_base: bool, name: str) -> str:
+    text = short_number(value)
+    comparable = value is not None and base and np.isfinite(value) and np.isfinite(base)
+    if is_base or not comparable or value is None or not base or name == _NOT_FINITE:
+        return text
+    return f"{text}  ({(value - base) / abs(base):+.1%})"
+
+
+def _cost(metric: str, value: float | None) -> float:
+    """Return what sorts the best run first; the order stays if it is not known which is better."""
+    direction = metric_direction(metric)
+    if direction is None:
+        return 0.0
+    if value is None or not np.isfinite(value):
+        return math.inf
+    return value if direction == "min" else -value
+
+
+def _best(metric: str, name: str, values: Mapping[str, float | None]) -> set[str]:
+    """Return the runs with the best figure; none if it is not known which is better, or if all are equal."""
+    direction = metric_direction(metric)
+    finite = {key: value for key, value in values.items() if value is not None and np.isfinite(value)}
+    if direction is None or name == _NOT_FINITE or len(set(finite.values())) < 2:
+        return set()
+    target = min(finite.values()) if direction == "min" else max(finite.values())
+    return {key for key, value in finite.items() if value == target}
 
 
 def _figures(series: Series) -> dict[str, float]:
@@ -321,21 +531,21 @@ def _figures(series: Series) -> dict[str, float]:
     values = np.concatenate([segment.y for segment in segments]) if segments else np.empty(0)
     finite = values[np.isfinite(values)]
     if not len(finite):
-        return {"NaN or infinite": float(len(values))} if len(values) else {}
+        return {_NOT_FINITE: float(len(values))} if len(values) else {}
     return {
         "last": float(values[-1]),
         "mean of last 10 %": float(finite[-max(1, len(finite) // 10) :].mean()),
         "min": float(finite.min()),
         "max": float(finite.max()),
         "median": float(np.median(finite)),
-        "NaN or infinite": float(len(values) - len(finite)),
+        _NOT_FINITE: float(len(values) - len(finite)),
     }
 
 
 def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
     st.markdown("**Configuration** :gray[differences only]")
     configs = [_config(store, key) for key in keys]
-    rows = diff(configs, only_differing=True)
+    rows = [row for row in diff(configs, only_differing=True) if not is_label(row.key)]
     if not rows:
         st.caption(
             "No differences in the logged configuration."
@@ -343,19 +553,49 @@ def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard])
             else "None of these runs logged a configuration."
         )
         return
+    short = _short_names([row.key for row in rows[:_MAX_SETTINGS]])
     frame = pd.DataFrame(
         [
             {
-                "key": row.key,
-                **{
-                    _column(cards, keys, key): "—" if value is MISSING else clean(str(value))
-                    for key, value in zip(keys, row.values, strict=True)
-                },
+                "Run": _column(cards, keys, key),
+                **{short[row.key]: _cell(row.values[place]) for row in rows[:_MAX_SETTINGS]},
             }
-            for row in rows[:500]
+            for place, key in enumerate(keys)
         ]
     )
-    st.dataframe(frame, hide_index=True, alt="Configuration keys that differ")
+    st.dataframe(
+        frame,
+        hide_index=True,
+        height=min(44 + 35 * len(keys), 460),
+        alt="Settings that differ, by run",
+        column_config={
+            "Run": st.column_config.TextColumn(pinned=True, width="medium"),
+            **{name: st.column_config.TextColumn(help=md(key)) for key, name in short.items()},
+        },
+    )
+    if len(rows) > _MAX_SETTINGS:
+        st.caption(
+            f"{count(len(rows) - _MAX_SETTINGS)} more settings differ; the page Config compares two runs in full."
+        )
+
+
+def _cell(value: Any) -> str:
+    if value is MISSING:
+        return "—"
+    return "null" if value is None else clean(setting_text(value))
+
+
+def _short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each key, or as many as it takes for no two to be equal."""
+    names = {}
+    for key in keys:
+        parts = key.split(".")
+        for size in range(1, len(parts) + 1):
+            short = ".".join(parts[-size:])
+            if sum(other == short or other.endswith("." + short) for other in keys) == 1:
+                break
+        names[key] = short if short != "Run" else key + " "
+    return names
 
 
 def _config(store: RunStore, key: str) -> Mapping[str, Any]:
@@ -373,8 +613,7 @@ def _config(store: RunStore, key: str) -> Mapping[str, Any]:
 def _column(cards: Mapping[str, RunCard], keys: Sequence[str], key: str) -> str:
     name = cards[key].name
     alone = sum(cards[other].name == name for other in keys) == 1
-    # The tables already have columns with these names.
-    return name if alone and name not in ("", "key") else f"{name} ({key})"
+    return clean(name) if alone and name else f"{clean(name)} ({clean(key)})"
 
 
 main()

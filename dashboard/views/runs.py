@@ -40,7 +40,7 @@ _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
-_MAX_COMPARED: Final = 8
+_MAX_COMPARED: Final = 50
 _UNDO_S: Final = 60.0
 _PICKED, _PICKED_AT, _SHOWN, _UNDO = "_runs_picked", "_runs_picked_at", "_runs_rows", "_runs_undo"
 _OPENED, _AGAIN, _WIDTHS = "_runs_opened", "_runs_again", "_runs_columns"

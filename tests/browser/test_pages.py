@@ -85,7 +85,7 @@ def test_every_page_opens_by_its_address_and_keeps_the_run(shown, page):
     for path, word in (
         ("/", "3 of 3 runs"),
         ("/sweep", "Best of"),
-        ("/compare", "Pick two to eight runs"),
+        ("/compare", "Pick two to 50 runs"),
         ("/settings", "Settings"),
     ):
         shown.open(page, path)

@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from dashboard.charts.curves import ChartMark, ChartStyle, Curve, chart_label, curve_figure
 from dashboard.charts.mean_and_spread import group_figure, mean_and_spread
 from dashboard.charts.packing import packed, window_from_chart, x_values
-from dashboard.charts.palette import DARK, DASHES, LIGHT, colors_of_runs
+from dashboard.charts.palette import DARK, LIGHT, looks_of_runs, run_colour, shade
 from dashboard.charts.spans import Bar, bars_figure
-from dashboard.data.run_store import CurveSegment, NonFiniteRun, Series
+from dashboard.data.run_store import CurveSegment, NonFiniteRun, RunCard, Series
 from dashboard.data.series import SeriesBuilder
 from dashboard.data.smoothing import AUTO_WIDTH
 from dashboard.data.thinning import runs_of
 from tests.dashboard.data.test_series import columns_of
 from tests.dashboard.data.test_thinning import long_curve
 from tests.runfolder.plain_data import any_text, tries
+from toolkit.runfolder.status import Status
 
 KINDS = {"i4": "<i4", "f4": "<f4", "f8": "<f8"}
 
@@ -552,24 +553,33 @@ def test_a_chart_says_in_words_what_it_shows():
 # ---------------------------------------------------------------- colours
 
 
+def cards_called(names):
+    status = Status(name="finished", why="", sure=True)
+    return [RunCard(key=name, place=name, name=name, status=status) for name in names]
+
+
 @tries
 @given(names=st.lists(any_text, min_size=1, max_size=24, unique=True))
 def test_no_two_runs_of_a_chart_look_the_same(names):
-    found = colors_of_runs(names)
+    found = looks_of_runs(cards_called(names))
 
     assert len(set(found.values())) == len(names)
-    assert colors_of_runs(names) == found
+    assert looks_of_runs(cards_called(names)) == found
 
 
-def test_eight_runs_have_eight_looks_and_the_first_keeps_its_own():
-    names = [f"run-{i}" for i in range(8)]
-    found = colors_of_runs(names)
+def test_a_run_keeps_its_colour_in_any_company():
+    cards = cards_called([f"run-{i}" for i in range(50)])
+    found = looks_of_runs(cards)
 
-    assert len(set(found.values())) == 8
-    assert {dash for _, dash in found.values()} <= set(DASHES)
-    assert colors_of_runs(names[:1])["run-0"] == found["run-0"]
-    assert colors_of_runs([*names, "another"])["run-5"] == found["run-5"]
-    assert len(colors_of_runs([str(i) for i in range(50)])) == 50
+    assert len(set(found.values())) == 50
+    assert {key: colour for key, (colour, _) in found.items()} == {
+        card.key: run_colour(card) for card in cards
+    }
+
+
+def test_a_chosen_colour_is_drawn_as_it_is():
+    assert shade("#ff8000", 0.5) == "rgba(255,128,0,0.5)"
+    assert shade("run-1") == "@run-1"
 
 
 def test_both_themes_know_every_colour():

@@ -35,18 +35,19 @@ def test_without_runs_picked_the_page_says_what_to_pick(ten):
     tab = open_page("compare")
 
     assert is_well(tab)
-    assert "Pick two to eight runs" in said(tab)
+    assert "Pick two to 50 runs" in said(tab)
 
 
 def test_two_runs_are_drawn_over_each_other_and_compared_with_the_first(ten):
     tab = open_page("compare", runs="r0,r1")
 
     assert is_well(tab)
-    assert charts(tab) == 1
+    assert charts(tab) == 2
     assert {"r0", "r1"} <= curve_names(tab)
-    summary = tab.dataframe[0].value.set_index("")
-    assert summary["r0"]["last"] == "1"
-    assert summary["r1"]["last"] == "2  (+100.0%)"
+    summary = tab.dataframe[0].value.set_index("Run")
+    assert summary["last"]["r0"] == "1 ★"
+    assert summary["last"]["r1"] == "2  (+100.0%)"
+    assert "lr 2 of 2 runs" in said(tab).replace("**", "").replace(":gray[", "").replace("]", "")
 
 
 def test_the_baseline_can_be_changed(ten):
@@ -54,9 +55,17 @@ def test_the_baseline_can_be_changed(ten):
 
     tab.selectbox(key="base").set_value("r1").run()
 
-    summary = tab.dataframe[0].value.set_index("")
-    assert summary["r0"]["last"] == "1  (-50.0%)"
-    assert summary["r1"]["last"] == "2"
+    summary = tab.dataframe[0].value.set_index("Run")
+    assert summary["last"]["r0"] == "1  (-50.0%) ★"
+    assert summary["last"]["r1"] == "2"
+    assert tab.query_params["base"] == "r1"
+
+
+def test_metric_and_baseline_come_from_the_link(ten):
+    tab = open_page("compare", runs="r0,r1", base="r1", metric="lr")
+
+    assert tab.selectbox(key="base").value == "r1"
+    assert "**lr compared with r1**" in said(tab)
 
 
 def test_eight_runs_are_drawn_each_in_its_own_look(ten):
@@ -69,11 +78,14 @@ def test_eight_runs_are_drawn_each_in_its_own_look(ten):
     assert len(looks) >= 8
 
 
-def test_no_more_than_eight_are_taken_from_the_url(ten):
-    tab = open_page("compare", runs=",".join(f"r{number}" for number in range(10)))
+def test_no_more_than_fifty_are_taken_from_the_url_and_the_page_says_so(logs):
+    for number in range(52):
+        write_run(logs, f"r{number}", sessions=(range(2),))
+    tab = open_page("compare", runs=",".join(f"r{number}" for number in range(52)))
 
     assert is_well(tab)
-    assert len(tab.multiselect[0].value) == 8
+    assert len(tab.multiselect[0].value) == 50
+    assert "Not shown: the last 2 runs of the link, because at most 50 are compared." in said(tab)
 
 
 def test_unknown_runs_in_the_url_are_left_out(ten):
@@ -81,18 +93,35 @@ def test_unknown_runs_in_the_url_are_left_out(ten):
 
     assert is_well(tab)
     assert tab.multiselect[0].value == ["r0", "r1"]
+    assert "Not shown: gone, ../../etc, because there is no such run." in said(tab)
 
-    assert "Pick two to eight runs" in said(open_page("compare", runs="gone,nowhere"))
+    assert "Pick two to 50 runs" in said(open_page("compare", runs="gone,nowhere"))
 
 
 def test_only_what_was_configured_differently_is_listed(ten):
     tab = open_page("compare", runs="r0,r1")
 
-    config = tab.dataframe[1].value.set_index("key")
-    assert "lr" in config.index
-    assert "batch" not in config.index
-    assert any("eps" in key for key in config.index)
-    assert list(config.loc["lr"]) == ["0", "1"]
+    config = tab.dataframe[1].value.set_index("Run")
+    assert list(config.columns) == ["lr", "eps"]
+    assert list(config["lr"]) == ["0", "1"]
+
+
+def test_names_and_tags_are_no_differences(logs):
+    for name in "ab":
+        write_run(logs, name, start={"config": {"name": name, "telemetry": {"tags": [name, "x"]}, "lr": 1}})
+
+    assert "No differences in the logged configuration." in said(open_page("compare", runs="a,b"))
+
+
+def test_runs_are_grouped_by_any_setting_or_by_tag(ten):
+    runs = ",".join(f"r{number}" for number in range(10))
+    by_setting = open_page("compare", runs=runs, by="optimizer.eps")
+    by_tag = open_page("compare", runs=runs, by="tag")
+
+    assert is_well(by_setting)
+    assert is_well(by_tag)
+    assert {"0 (n = 5)", "1 (n = 5)"} <= curve_names(by_setting)
+    assert {"even (n = 5)", "odd (n = 5)", "all (n = 5)"} <= curve_names(by_tag)
 
 
 def test_equal_configurations_are_reported_as_equal(logs):
@@ -115,7 +144,7 @@ def test_a_group_and_single_runs_are_listed_together(ten):
     tab = open_page("compare", runs="r1,r3", tag="all")
 
     assert is_well(tab)
-    assert charts(tab) == 2
+    assert charts(tab) == 3
 
 
 def test_another_metric_can_be_compared(ten):
@@ -132,7 +161,7 @@ def test_runs_can_be_laid_along_steps_or_time(ten, along):
     tab = open_page("compare", runs="r0,r1", x=along)
 
     assert is_well(tab)
-    assert charts(tab) == 1
+    assert charts(tab) == 2
 
 
 def test_runs_without_anything_in_common_or_at_all_are_compared_all_the_same(logs):
@@ -149,9 +178,9 @@ def test_a_baseline_of_zero_gives_no_percentage(logs):
     write_run(logs, "zero", curves={"train_loss": lambda step: 0.0})
     write_run(logs, "one", curves={"train_loss": lambda step: 1.0})
 
-    summary = open_page("compare", runs="zero,one").dataframe[0].value.set_index("")
+    summary = open_page("compare", runs="zero,one").dataframe[0].value.set_index("Run")
 
-    assert summary["one"]["last"] == "1"
+    assert summary["last"]["one"] == "1"
 
 
 def test_the_difference_tab_compares_with_any_other_run(ten):

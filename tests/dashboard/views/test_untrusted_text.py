@@ -293,14 +293,15 @@ def test_paths_of_a_hostile_record_open_nothing_outside_the_folder(logs):
 
 
 def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
-    write_run(logs, "a", display_name="key", start={"config": {"lr": 1}})
-    write_run(logs, "b", display_name="this run", start={"config": {"lr": 2}})
+    write_run(logs, "a", display_name="key", start={"config": {"lr": 1, "Run": 1}})
+    write_run(logs, "b", display_name="this run", start={"config": {"lr": 2, "Run": 2}})
     write_run(logs, "c", display_name="key", start={"config": {"lr": 3}})
 
     compare = open_page("compare", None, runs="a,b")
 
     assert is_well(compare)
-    assert [len(table.value.columns) for table in compare.dataframe] == [3, 3]
+    assert [list(table.value["Run"]) for table in compare.dataframe] == [["key", "this run"]] * 2
+    assert len(compare.dataframe[1].value.columns) == 3
 
     tab = open_page("config_notes", "a")
     tab.selectbox(key="_diff_against").set_value("b").run()
