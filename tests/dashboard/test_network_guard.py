@@ -156,7 +156,7 @@ def test_plotly_comes_from_this_machine_and_may_be_kept(server, url):
     assert body == PLOTLY[url].read_bytes()
 
 
-@pytest.mark.parametrize(("url", "most"), zip(PLOTLY, (600_000, 1_700_000), strict=True))
+@pytest.mark.parametrize(("url", "most"), [*zip(PLOTLY, (600_000, 1_700_000), strict=True)])
 def test_plotly_comes_compressed_to_browsers_that_accept_it(server, url, most):
     _, headers, body = get(server.port, url, accept_encoding="gzip, deflate, br")
 
