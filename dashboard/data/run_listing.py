@@ -342,8 +342,7 @@ def card_with_status(
         max_steps=_whole(summary.get("max_steps")) or _whole(found.config.get("max_steps")),
         from_zero=summary.get(FIRST_STEP) == 0,
         epoch=_number(summary.get("epoch")),
-        # JSON has no NaN: a loss of null was NaN.
-        loss=math.nan if summary.get("train_loss", 0) is None else _number(summary.get("train_loss")),
+        loss=_loss(summary, found.evaluations),
         lr=_number(summary.get("lr")),
         samples_per_sec=_number(summary.get("samples_per_sec")),
         host=clean(latest.host) if latest else "",
@@ -355,6 +354,15 @@ def card_with_status(
         colour=labels.colour,
         problem=found.problem,
     )
+
+
+def _loss(summary: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> float | None:
+    if "train_loss" in summary:
+        # JSON has no NaN: a loss of null was NaN.
+        return math.nan if summary["train_loss"] is None else _number(summary["train_loss"])
+    # The last record has another metric alone.
+    known = evaluations.get("train_loss")
+    return None if known is None else known.last
 
 
 _without_end: dict[Path, Signature] = {}

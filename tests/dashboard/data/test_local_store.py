@@ -196,6 +196,12 @@ def test_a_run_that_counts_its_steps_from_zero_is_done_after_the_last(root, stor
     assert (card.step, card.steps_done, card.progress) == (17, 18, 1.0)
 
 
+def test_the_last_loss_is_known_where_the_last_record_has_another_metric_alone(root, store):
+    write_run(root, "r", sessions=[range(3)], curves={"train_loss": [3.0, 2.0, 1.5]}, summary={})
+
+    assert store.card("r").loss == 1.5
+
+
 def test_odd_values_in_a_summary_are_no_values(root, store):
     odd = {"max_steps": "many", "train_loss": None, "lr": [1], "epoch": True, "samples_per_sec": {}}
     write_run(root, "r", summary=odd)
