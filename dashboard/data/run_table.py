@@ -135,39 +135,43 @@ def _differences(configs: _Configs) -> Differences:
     return Differences(every=tuple(every), telling=tuple(telling))
 
 
+def metrics_of(cards: Iterable[RunCard]) -> list[str]:
+    """Return the evaluation metrics that any of these runs has."""
+    return _names(card.evaluations for card in cards)
+
+
+def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
+    # Most runs of a list have the same names. Not a set, whose order changes with each start of the server.
+    shapes = dict.fromkeys(tuple(mapping) for mapping in mappings)
+    return [*dict.fromkeys(name for names in shapes for name in names)]
+
+
+def _setting_column(name: str, cards: Sequence[RunCard], about: str) -> Column:
+    return Column(
+        id=f"config:{name}",
+        label=short_name(name),
+        kind="number" if _is_number(name, cards) else "text",
+        sorts=(f"config:{name}", f"-config:{name}"),
+        help=about,
+    )
+
+
 def columns_of(cards: Sequence[RunCard], primary: Primary | None) -> dict[str, Column]:
     """Return every column that these runs can have, by id, in the order of the table."""
     columns = [Column(id=NAME, label="Run", kind="name", sorts=("name", "-name")), *_status_columns(cards)]
     if primary is not None:
         columns += _metric_columns(primary.metric, primary.direction)
-    columns += [
-        Column(
-            id=f"config:{name}",
-            label=short_name(name),
-            kind="number" if _is_number(name, cards) else "text",
-            sorts=(f"config:{name}", f"-config:{name}"),
-            help=f"Configured {name}",
-        )
-        for name in differences_of(cards).every
-    ]
+    columns += [_setting_column(name, cards, f"Configured {name}") for name in differences_of(cards).every]
     columns += _COMMON
     if any(card.tags for card in cards):
         columns.append(Column(id="tags", label="Tags", kind="tags"))
     columns += _LATER
-    metrics = dict.fromkeys(name for names in {tuple(card.evaluations) for card in cards} for name in names)
-    for name in metrics:
+    for name in metrics_of(cards):
         if primary is None or name != primary.metric:
             columns += _metric_columns(name, metric_direction(name))
-    same = dict.fromkeys(name for names in {tuple(card.config) for card in cards} for name in names)
     columns += [
-        Column(
-            id=f"config:{name}",
-            label=short_name(name),
-            kind="number" if _is_number(name, cards) else "text",
-            sorts=(f"config:{name}", f"-config:{name}"),
-            help=f"Configured {name}: the same in all of these runs",
-        )
-        for name in same
+        _setting_column(name, cards, f"Configured {name}: the same in all of these runs")
+        for name in _names(card.config for card in cards)
     ]
     found: dict[str, Column] = {}
     for column in columns[:_MAX_COLUMNS]:

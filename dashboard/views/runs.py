@@ -16,9 +16,10 @@ from dashboard import session
 from dashboard.charts.palette import LIGHT, run_colour
 from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
+from dashboard.components.run_filter import pick_project, search_box, suggest_names
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.data.formatting import clean, count, md, short_number
-from dashboard.data.run_search import QueryError, names_in
+from dashboard.data.run_search import QueryError
 from dashboard.data.run_store import STILL_LOOKING, Refused, RunCard, RunList, RunQuery, RunStore, SortBy
 from dashboard.data.run_table import (
     NAME,
@@ -29,9 +30,9 @@ from dashboard.data.run_table import (
     default_columns,
     differences_of,
     groups_of,
+    metrics_of,
     primary_of,
 )
-from toolkit.core.run_search import completed, completions
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.project_settings import ProjectSettings
@@ -83,23 +84,12 @@ def _wait_for_runs() -> None:
 
 
 def _filters(runs: RunList) -> RunQuery:
-    session.take_search()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        text = st.text_input(
-            "Search",
-            key="q",
-            bind="query-params",
-            placeholder="name, lr>1e-4, val_loss<0.1, tag:baseline, status:running, started>2d",
-            icon=":material/search:",
-            label_visibility="collapsed",
-            type="search",
-            live="400ms",
-        )
+        text = search_box("name, lr>1e-4, val_loss<0.1, tag:baseline, status:running, started>2d")
         order = _pick_order(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
         session.refresh_picker()
-    _suggest(text, runs)
-    session.keep_search(text)
+    suggest_names(text, runs.cards)
     counts = Counter(runs.statuses)
     if archived:
         counts.update(runs.archived_statuses)
@@ -116,7 +106,7 @@ def _filters(runs: RunList) -> RunQuery:
             width="content",
         )
         days = _pick_days(runs)
-        project = _pick_project(runs)
+        project = pick_project(runs)
     return RunQuery(
         project=project,
         days=days,
@@ -128,12 +118,9 @@ def _filters(runs: RunList) -> RunQuery:
 
 
 def _pick_order(runs: RunList) -> str:
-    metrics = dict.fromkeys(
-        name for names in {tuple(card.evaluations) for card in runs.cards} for name in names
-    )
     best = [
         f"{'-' if metric_direction(name) == 'max' else ''}best:{name}"
-        for name in metrics
+        for name in metrics_of(runs.cards)
         if metric_direction(name) is not None
     ]
     # Not bound to the address by Streamlit, which writes labels there.
@@ -172,26 +159,6 @@ def _order_label(order: str) -> str:
     )
 
 
-def _suggest(text: str, runs: RunList) -> None:
-    """Offer the names that complete the last word of the search."""
-    found = completions(text, names_in(runs.cards)) if text else []
-    if found:
-        st.pills(
-            "Names",
-            [clean(name) for name in found],
-            key=f"_names {text}",
-            on_change=_complete,
-            args=(text, f"_names {text}"),
-            label_visibility="collapsed",
-        )
-
-
-def _complete(text: str, key: str) -> None:
-    chosen = st.session_state.get(key)
-    if chosen:
-        st.session_state["q"] = completed(text, str(chosen))
-
-
 def _pick_days(runs: RunList) -> float | None:
     """Show how old the last update may be, if there are many runs."""
     if runs.total <= _ROWS:
@@ -200,23 +167,6 @@ def _pick_days(runs: RunList) -> float | None:
         "Updated", tuple(_DAYS), key="updated", bind="query-params", label_visibility="collapsed", width=150
     )
     return _DAYS.get(str(chosen))
-
-
-def _pick_project(runs: RunList) -> str | None:
-    """Show the projects, if there are several."""
-    if len(runs.projects) < 2:
-        return None
-    chosen = st.selectbox(
-        "Project",
-        runs.projects,
-        index=None,
-        placeholder="any project",
-        key="project",
-        bind="query-params",
-        label_visibility="collapsed",
-        width=170,
-    )
-    return str(chosen) if chosen else None
 
 
 # ---------------------------------------------------------------- the list

@@ -15,6 +15,7 @@ from dashboard.charts.sweep import Axis, Point, importance_figure, parallel_figu
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import GLYPHS
+from dashboard.components.run_filter import pick_project, search_box
 from dashboard.data.formatting import clean, count, md
 from dashboard.data.run_search import QueryError
 from dashboard.data.run_store import STILL_LOOKING, UNREADABLE, Refused, RunCard, RunList, RunQuery, RunStore
@@ -66,30 +67,10 @@ def main() -> None:
 
 
 def _filters(runs: RunList) -> RunQuery:
-    session.take_search()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        text = st.text_input(
-            "Search",
-            key="q",
-            bind="query-params",
-            placeholder="All runs; search as on the Runs page: tag:sweep, status:finished, lr>1e-4",
-            icon=":material/search:",
-            label_visibility="collapsed",
-        )
-        project = None
-        if len(runs.projects) > 1:
-            project = st.selectbox(
-                "Project",
-                runs.projects,
-                index=None,
-                placeholder="any project",
-                key="project",
-                bind="query-params",
-                label_visibility="collapsed",
-                width=170,
-            )
-    session.keep_search(text)
-    return RunQuery(text=text, project=str(project) if project else None, archived=False)
+        text = search_box("All runs; search as on the Runs page: tag:sweep, status:finished, lr>1e-4")
+        project = pick_project(runs)
+    return RunQuery(text=text, project=project, archived=False)
 
 
 def _matching(store: RunStore, query: RunQuery) -> Sequence[RunCard]:

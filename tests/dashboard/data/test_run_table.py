@@ -13,11 +13,20 @@ from dashboard.data.run_table import (
     default_columns,
     differences_of,
     groups_of,
+    metrics_of,
     primary_of,
 )
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import Status
+
+
+def test_metrics_are_in_the_order_of_the_runs_that_have_them():
+    names = [f"eval/{letter}" for letter in "zyxwvutsrq"]
+    score = Evaluation(last=1.0, best=1.0, direction="max")
+    cards = [card(name, evaluations={name: score}) for name in names]
+
+    assert metrics_of([*cards, *cards]) == names
 
 
 def card(key, *, val=None, config=None, **changes):
