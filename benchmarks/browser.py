@@ -81,6 +81,52 @@ def fresh_page(browser: Browser) -> Iterator[Page]:
         context.close()
 
 
+class Loading:
+    """Counts requests, bytes and the layout shift of a page from its start; blobs that it makes itself do not count."""
+
+    _SHIFTS = """
+      window.__shifted = 0;
+      new PerformanceObserver((list) => list.getEntries().forEach((one) => { window.__shifted += one.value; }))
+        .observe({ type: "layout-shift", buffered: true });
+    """
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._asked: set[str] = set()
+        self._bytes = 0.0
+        page.add_init_script(self._SHIFTS)
+        session = page.context.new_cdp_session(page)
+        session.on("Network.requestWillBeSent", self._note_request)
+        session.on("Network.webSocketCreated", self._note_socket)
+        session.on("Network.loadingFinished", self._note_end)
+        session.on("Network.webSocketFrameReceived", self._note_frame)
+        session.send("Network.enable")
+
+    def _note_request(self, event: Any) -> None:
+        if event["request"]["url"].startswith("http"):
+            self._asked.add(event["requestId"])
+
+    def _note_socket(self, event: Any) -> None:
+        self._asked.add(event["requestId"])
+
+    def _note_end(self, event: Any) -> None:
+        if event["requestId"] in self._asked:
+            self._bytes += event["encodedDataLength"]
+
+    def _note_frame(self, event: Any) -> None:
+        # Binary frames come as base64.
+        self._bytes += len(event["response"]["payloadData"]) * 3 / 4
+
+    @property
+    def so_far(self) -> tuple[int, float]:
+        """Requests, and megabytes received."""
+        return len(self._asked), self._bytes / 1e6
+
+    def shift(self) -> float:
+        """Return the sum of all layout shifts so far."""
+        return float(self._page.evaluate("window.__shifted"))
+
+
 def seconds_until_all_points(page: Page, address: str, records: int) -> float:
     """Return how long it takes until a run's overview has drawn all points."""
     return _seconds(page, address, _ALL_POINTS, [records, records - 1])

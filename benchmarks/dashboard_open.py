@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import served
-from benchmarks.browser import fresh_page, seconds_until_all_points, seconds_until_title
+from benchmarks.browser import Loading, fresh_page, seconds_until_all_points, seconds_until_title
 from benchmarks.child import measure_in_child
 from benchmarks.command import say
 from benchmarks.dashboard_part import Openings, Part, Plan
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 _SECONDS_ON_TOP = 2.0
+_FEW_RECORDS = 500
+_MOST_REQUESTS, _MOST_LOADED_MB, _MOST_SHIFT = 60, 2.5, 0.1
 _MOST_MB = 700.0
 
 
 def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
     """Open a run of `plan.records` steps, and an empty page, in fresh servers and browser contexts."""
     empty: list[float] = []
+    small: list[float] = []
+    weight: dict[str, list[float]] = {"requests": [], "loaded_mb": [], "shift": []}
     cold: list[float] = []
     warm: list[float] = []
     start: list[float] = []
@@ -34,10 +38,21 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
         folder = Path(name)
         say(f"open: writing a run of {plan.records:,} records")
         write_finished_run(folder / "logs", "run", plan.records)
+        write_finished_run(folder / "small", "run", _FEW_RECORDS)
         for number in range(plan.rounds):
             say(f"open, round {number + 1} of {plan.rounds}")
             with served.empty_page(folder / "empty") as server, fresh_page(browser) as page:
                 empty.append(seconds_until_title(page, server.url))
+            with (
+                served.dashboard(folder / "small", folder / "small-home") as server,
+                fresh_page(browser) as page,
+            ):
+                loading = Loading(page)
+                small.append(seconds_until_all_points(page, f"{server.url}/overview?run=run", _FEW_RECORDS))
+                requests, loaded_mb = loading.so_far
+                page.wait_for_timeout(3000)
+                for name, value in zip(weight, (requests, loaded_mb, loading.shift()), strict=True):
+                    weight[name].append(value)
             for taken in read.values():
                 cache = folder / f"cache-{number}"
                 taken.append(measure_in_child(seconds_of_reading, str(folder / "logs"), str(cache)))
@@ -53,6 +68,10 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
 
     part = Part()
     middle = part.add("an empty Streamlit page", empty, "s")
+    part.add(f"overview of {_FEW_RECORDS:,} records", small, "s")
+    requests_made = part.add("requests up to its first curve", weight["requests"], "")
+    loaded = part.add("received up to its first curve", weight["loaded_mb"], "MB")
+    shift = part.add("layout shift until it is complete", weight["shift"], "")
     cold_s = part.add(f"overview of {plan.records:,} records, cold", cold, "s")
     warm_s = part.add(f"overview of {plan.records:,} records, columns cached", warm, "s")
     read_cold_s = part.add("the same without a page: all curves built, cold", read["cold"], "s")
@@ -62,6 +81,9 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
     part.figures.update(
         {
             "empty_s": empty,
+            "small_s": small,
+            "small_to_empty": [ours / theirs for ours, theirs in zip(small, empty, strict=True)],
+            **weight,
             "cold_s": cold,
             "warm_s": warm,
             "read_s": read,
@@ -71,6 +93,9 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
     )
     allowed = middle + _SECONDS_ON_TOP
     part.claims += [
+        Claim(text="requests up to the first curve", measured=requests_made, limit=_MOST_REQUESTS, unit=""),
+        Claim(text="received up to the first curve", measured=loaded, limit=_MOST_LOADED_MB, unit=" MB"),
+        Claim(text="layout shift of an Overview", measured=shift, limit=_MOST_SHIFT, unit=""),
         Claim(
             text="opening, cold, against 4 x (empty page + 2 s)",
             measured=cold_s,

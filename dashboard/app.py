@@ -8,6 +8,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components.login_page import login_page
+from dashboard.components.shortcuts import shortcuts
 from dashboard.data.formatting import md
 from dashboard.data.run_store import UnknownRun
 
@@ -65,5 +66,7 @@ chosen = st.navigation(
 )
 if has_access:
     chosen.run()
+    with st.sidebar:
+        shortcuts()
 else:
     login_page()

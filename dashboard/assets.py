@@ -55,12 +55,13 @@ SCRIPTS = (
     "notes",
     "pictures",
     "run_table",
+    "shortcuts",
     "side_by_side",
 )
 """Names of our scripts that run in the browser."""
-LOADED_WHEN_USED = frozenset({"attention", "notes", "pictures"})
-"""Those that the first page can do without."""
 _SHARED = "elements"
+_PARTS = {"chart": ("chart_tip",)}
+"""Further files that a script consists of."""
 
 SAMPLE_FILE_URL = "/run-file"
 """URL path of the files of samples, with `run` and `path`; an image with `small` is scaled down."""
@@ -68,7 +69,9 @@ SAMPLE_FILE_URL = "/run-file"
 
 def script_code(name: str) -> bytes:
     """Return the script after the code that all scripts share: one file loads faster than two."""
-    return b"\n".join((_SCRIPTS / f"{part}.js").read_bytes() for part in (_SHARED, name))
+    return b"\n".join(
+        (_SCRIPTS / f"{part}.js").read_bytes() for part in (_SHARED, *_PARTS.get(name, ()), name)
+    )
 
 
 @cache

@@ -23,7 +23,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from streamlit import config
+from streamlit import config, delta_generator
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
@@ -34,7 +34,6 @@ from dashboard.access.login_gate import LoginGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
 from dashboard.assets import (
-    LOADED_WHEN_USED,
     SAMPLE_FILE_URL,
     SCRIPTS,
     plotly_js_file,
@@ -44,13 +43,14 @@ from dashboard.assets import (
     whole_plotly_js_file,
     whole_plotly_js_url,
 )
+from dashboard.bundle import Bundle, bundle_of
 from dashboard.compressed_files import CompressedFiles
 from dashboard.connections import ConnectionLimits, accept_batch_size
 from dashboard.listening import QUEUE_LENGTH, Listener
 from dashboard.network_guard import NetworkGuard
 from dashboard.page_messages import PageMessages
 from dashboard.preload import with_preloads
-from dashboard.theme import THEME_OPTIONS
+from dashboard.theme import PAGE_STYLE, THEME_OPTIONS
 
 APP_SCRIPT = Path(__file__).with_name("app.py")
 
@@ -69,24 +69,27 @@ class DashboardServer(uvicorn.Server):
         # Streamlit reads options while the application is built, so set them first.
         bootstrap.load_config_options(_supported_options(streamlit_options(listener, access)))
         _register_no_installed_components()
-        scripts, modules = (
-            ([plotly_js_url()], [script_url(name) for name in SCRIPTS if name not in LOADED_WHEN_USED])
-            if preload
-            else ([], [])
-        )
+        _skip_check_for_notebooks()
+        bundle = first_page_bundle() if preload else None
         application = st.App(
             script,
             routes=[
                 Route(plotly_js_url(), _library(plotly_js_file), methods=["GET"]),
                 Route(whole_plotly_js_url(), _library(whole_plotly_js_file), methods=["GET"]),
                 *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
+                *(() if bundle is None else (Route(bundle.url, _bundle(bundle), methods=["GET"]),)),
                 Route(SAMPLE_FILE_URL, answer_sample_file, methods=["GET"]),
                 *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
             # Only this section: from a file, Streamlit would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
-        pages = with_preloads(PageMessages(CompressedFiles(application)), scripts, modules)
+        pages = with_preloads(
+            PageMessages(CompressedFiles(application)),
+            [plotly_js_url()] if preload else [],
+            bundle,
+            PAGE_STYLE,
+        )
         if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
@@ -111,6 +114,7 @@ class DashboardServer(uvicorn.Server):
             )
         )
         self._listener = listener
+        self._preload = preload
         self._limits = ConnectionLimits(self.server_state.connections)
         self._on_ready: Callable[[], None] = _nothing
         self._on_signal: Callable[[signal.Signals], None] = self._stop_on_signal
@@ -146,7 +150,8 @@ class DashboardServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self.started:
             # Started before the first browser connects, which takes a second to start itself.
-            threading.Thread(target=_warm_up, name="warming up", daemon=True).start()
+            if self._preload:
+                threading.Thread(target=_warm_up, name="warming up", daemon=True).start()
             self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
@@ -242,6 +247,15 @@ def _find_no_components(max_workers: int | None = None) -> list[Any]:  # noqa: A
     return []
 
 
+def _skip_check_for_notebooks() -> None:
+    """Keep Streamlit from looking up the source of each calling function before it sends the first element.
+
+    It does so once, to warn about a script that was started without a server, and takes up to half a second.
+    """
+    if hasattr(delta_generator, "_use_warning_has_been_displayed"):
+        delta_generator._use_warning_has_been_displayed = True  # noqa: SLF001
+
+
 _CACHE_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 
@@ -249,6 +263,19 @@ def _script(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_request: Request) -> Response:
         body = await asyncio.to_thread(script_code, name)
         return Response(body, media_type="text/javascript", headers=_CACHE_FOREVER)
+
+    return answer
+
+
+def _bundle(bundle: Bundle) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        headers = {**_CACHE_FOREVER, "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            body = await asyncio.to_thread(lambda: bundle.compressed)
+        else:
+            body = await asyncio.to_thread(bundle.content)
+        return Response(body, media_type="application/octet-stream", headers=headers)
 
     return answer
 
@@ -320,10 +347,27 @@ async def _not_here(_request: Request) -> Response:
 _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logout", CALLBACK_PATH))
 
 
+@cache
+def first_page_bundle() -> Bundle | None:
+    """Return Streamlit's scripts and ours in one; None if this Streamlit is built in another way."""
+    return bundle_of(
+        Path(st.__file__).with_name("static"), {script_url(name): script_code(name) for name in SCRIPTS}
+    )
+
+
 def _warm_up() -> None:
+    bundle = first_page_bundle()
+    if bundle is not None:
+        _ = bundle.compressed  # Takes a moment, once.
     compressed_library(plotly_js_file())
-    # Every page needs pandas and pyarrow, which take a second to import.
-    importlib.import_module("dashboard.components.curve_panel")
+    # The first page needs all of this, and pandas and pyarrow alone take a second to import.
+    for module in ("curve_panel", "cards", "event_list", "ledger_bar", "sample_strip", "what_now"):
+        importlib.import_module(f"dashboard.components.{module}")
+    importlib.import_module("pandas")
+    importlib.import_module("toolkit.diagnostics.examiner").Examiner()
+    session = importlib.import_module("dashboard.session")
+    if session.settings().engine is None:
+        session.store().list_runs()
 
 
 def compressed_library(file: Path) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -38,11 +40,13 @@ _RUN = "run"
 _RUN_KEPT = "_run"
 _SEARCH = "_search"
 _FROM, _TO = "from", "to"
+_AT = "at"
 _REFRESH = "refresh"
 _REQUESTS = "_asked"
 _ANNOUNCED = "_announced"
 _CONFIRM = "_confirm"
-_DELETED = "_deleted"
+_UNDO = "_undo_offer"
+_UNDO_S: Final = 60.0
 
 
 @st.cache_resource(show_spinner=False)
@@ -163,17 +167,37 @@ def show_run(key: str) -> None:
         st.query_params[_RUN] = key
 
 
-def forget_run(*, deleted: str) -> None:
-    """Show no run, because the one called `deleted` is gone; `take_deleted` returns its name once."""
+def forget_run() -> None:
+    """Show no run, because the one shown is gone."""
     st.session_state.pop(_RUN_KEPT, None)
-    st.session_state[_DELETED] = deleted
     st.query_params.clear()
 
 
-def take_deleted() -> str | None:
-    """Return the name of the run that was just deleted, once."""
-    name = st.session_state.pop(_DELETED, None)
-    return str(name) if name else None
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The last archiving or deletion of this tab: what to say, and the runs by their tokens in the trash."""
+
+    text: str
+    is_deletion: bool
+    done: tuple[tuple[str, str], ...]
+    """Token and key of each run."""
+    at: float
+
+
+def offer_undo(text: str, done: Sequence[tuple[str, str]], *, is_deletion: bool) -> None:
+    """Let the Runs page offer to undo this for a minute; `text` is Markdown."""
+    st.session_state[_UNDO] = Undo(text, is_deletion, tuple(done), time.time())
+
+
+def undo_offered() -> Undo | None:
+    """Return what can be undone now."""
+    last: Undo | None = st.session_state.get(_UNDO)
+    return last if last is not None and time.time() - last.at <= _UNDO_S else None
+
+
+def forget_undo() -> None:
+    """Offer no undo any more."""
+    st.session_state.pop(_UNDO, None)
 
 
 def label_problem(run: str) -> str:
@@ -266,9 +290,11 @@ def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
 # ---------------------------------------------------------------- how charts are drawn
 
 
-def axis_picker() -> XAxis:
-    """Show the x-axis picker, and return its value."""
-    return _AXES[pick_axis("Along", tuple(_AXES), label_visibility="collapsed")]
+def axis_picker(*, has_epochs: bool) -> XAxis:
+    """Show the x-axis picker, without epochs if the run has logged none, and return its value."""
+    names = tuple(name for name in _AXES if has_epochs or name != "Epoch")
+    reason = None if has_epochs else "There is no epoch axis, because this run has logged no epochs."
+    return _AXES[pick_axis("X axis", names, label_visibility="collapsed", help=reason)]
 
 
 def pick_axis(label: str, names: Sequence[str], **more: Any) -> str:
@@ -329,6 +355,22 @@ def set_window(new: Window | None) -> None:
     for name, edge in zip((_FROM, _TO), new, strict=True):
         # A step of a small model takes milliseconds, and its spans less.
         st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.6f}"
+
+
+def sample_step() -> int | None:
+    """Return the step of the samples in the URL; None for the newest."""
+    try:
+        return int(st.query_params[_AT])
+    except (KeyError, ValueError):
+        return None
+
+
+def set_sample_step(step: int | None) -> None:
+    """Put the step of the samples that are shown into the URL; None for the newest, which a link then follows."""
+    if step is not None:
+        st.query_params[_AT] = str(step)
+    elif _AT in st.query_params:
+        del st.query_params[_AT]
 
 
 # ---------------------------------------------------------------- requests sent to runs

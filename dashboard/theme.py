@@ -9,7 +9,7 @@ _LIGHT: Mapping[str, object] = {
     "primaryColor": "#0072B2",
     "backgroundColor": "#FFFFFF",
     "secondaryBackgroundColor": "#F4F6F8",
-    "textColor": "#1B1F24",
+    "textColor": "#0B0E12",
     "borderColor": "#D9DEE4",
     "redColor": "#C0341D",
     "orangeColor": "#B35900",
@@ -52,10 +52,27 @@ THEME_OPTIONS: Mapping[str, object] = {
     "theme.baseRadius": "0.5rem",
     "theme.baseFontSize": 15,
     "theme.metricValueFontSize": "1.5rem",
-    "theme.headingFontSizes": ["1.6rem", "1.3rem", "1.1rem"],
+    "theme.headingFontSizes": ["1.25rem", "1rem", "1rem", "1rem", "1rem", "1rem"],
+    "theme.headingFontWeights": 600,
     "theme.paddingTop": "1.6rem",
     "theme.linkUnderline": False,
     **{f"theme.light.{name}": value for name, value in _LIGHT.items()},
     **{f"theme.dark.{name}": value for name, value in _DARK.items()},
 }
 """The browser's own setting decides which of the two is shown."""
+
+PAGE_STYLE = """
+:root { color-scheme: light dark; }
+:root .stHeading :is(h1, h2, h3) { padding: 0 0 0.6rem; letter-spacing: 0; }
+:root .stHorizontalBlock .stHeading h1 { padding-bottom: 0; }
+:root [data-testid="stSidebar"] .stHeading h2 { font-size: 1rem; }
+:root [data-testid="stCaptionContainer"] code { color: inherit; }
+[data-testid="stBaseButton-primary"]:not(:disabled), [data-testid="stBaseButton-primary"]:not(:disabled) *,
+.stMultiSelect [data-tag], .stMultiSelect [data-tag] * { color: light-dark(#FFFFFF, #0F1317) !important; }
+:root :is([class*="st-key-_stop"], [class*="st-key-_save_and_stop"], [class*="st-key-_yes_stop"],
+[class*="st-key-_delete"]) button { color: light-dark(#B3261E, #FF8A70); border-color: currentColor; }
+"""
+"""What the theme has no option for: headings without a margin, text on the primary colour, red for what destroys.
+
+It is in the head of the page, so that nothing moves when it applies; `:root` lets it win over Streamlit's own rules.
+"""

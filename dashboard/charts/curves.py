@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from dashboard.charts.packing import Window, packed, x_values
+from dashboard.charts.packing import Window, packed, packed_times, x_values
 from dashboard.charts.palette import color, series_color, shade
 from dashboard.data.formatting import html_text, short_number
 from dashboard.data.run_store import CurveSegment, Floats, Series, XAxis
@@ -32,6 +32,10 @@ _FEW: Final = 40
 _LABEL_WIDTH: Final = 0.011
 """Of a character of a label, as a fraction of the width of a chart."""
 _ROOM_AROUND: Final = 0.2
+_MAX_LABEL: Final = 80
+_MAX_KEY: Final = 400
+_MAX_STARTS: Final = 50
+"""A clock that was corrected more often does not say how long a run has taken."""
 _TONES_WORST_FIRST: Final = {"critical": 0, "warning": 1}
 _AXIS_TITLES: Final = {"step": "step", "time": "", "elapsed": "time", "epoch": "epoch"}
 
@@ -52,6 +56,8 @@ class Curve:
     """Index into the palette."""
     colour: str | None = None
     """The colour of its run, instead of one by `number`."""
+    run: str | None = None
+    """The key of its run, if the chart shows several: the curve is highlighted with it."""
     dash: str = "solid"
     band: tuple[Series, Series] | None = None
     """Minimum and maximum of the steps between two records, drawn as an area."""
@@ -109,6 +115,8 @@ class ChartStyle:
     from_zero: bool = False
     unit: str = ""
     legend: bool = False
+    times: bool = False
+    """Whether the tooltip also has the wall time of each point."""
     axis_title: bool = True
     mark_labels: bool = True
     limits: tuple[tuple[float, str], ...] = ()
@@ -141,7 +149,7 @@ def curve_figure(curves: Sequence[Curve], style: ChartStyle) -> Figure:
             "side": "right",
             "showgrid": False,
             "zeroline": False,
-            "exponentformat": "SI",
+            "exponentformat": exponent_format(_heights(style.overlay, (-math.inf, math.inf))),
         }
         bottom, top = _constant_range([style.overlay], ChartStyle())
         if bottom is not None:
@@ -234,6 +242,9 @@ def _lines(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
                 f"<extra>{html_text(curve.label)}</extra>"
             )
             raw["legendgroup"] = html_text(curve.label)
+        raw["meta"]["tip"] = _tip(curve, style, curve.label)
+        if style.times and style.axis != "time":
+            raw["meta"]["tip"].update(_times(series, around, style))
         traces.append(raw)
     if smooth:
         x, y = _with_context(series.smooth, around.smooth if around else (), style, apart=True)
@@ -245,8 +256,42 @@ def _lines(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
             line["legendgroup"] = html_text(curve.label)
         else:
             line["hovertemplate"] = f"smoothed {line['hovertemplate']}"
+            line["meta"]["tip"] = {**_tip(curve, style, curve.label), "kind": "smoothed"}
         traces.append(line)
     return traces
+
+
+def _tip(curve: Curve, style: ChartStyle, label: str, kind: str = "logged") -> dict[str, Any]:
+    """Return how a trace is listed in the tooltip."""
+    return {
+        "label": html_text(label, _MAX_LABEL),
+        "color": _color_of(curve, 1.0),
+        "unit": html_text(style.unit),
+        "kind": kind,
+    }
+
+
+def _times(series: Series, around: Series | None, style: ChartStyle) -> dict[str, Any]:
+    """Return the wall time of each point of a raw trace, and how to get from it to the time since the start."""
+    inner, outer = series.segments, around.segments if around else ()
+    if any(segment.time is None or segment.elapsed is None for segment in (*inner, *outer)):
+        return {}
+    _, times = _with_context(_with_y(inner, "time"), _with_y(outer, "time"), style, apart=False)
+    _, elapsed = _with_context(_with_y(inner, "elapsed"), _with_y(outer, "elapsed"), style, apart=False)
+    when = packed_times(times)
+    if when is None:
+        return {}
+    if np.isfinite(elapsed).all():
+        before = times - elapsed
+        changes = [0, *(np.flatnonzero(np.abs(np.diff(before)) > 1.0) + 1).tolist()]
+        if len(changes) <= _MAX_STARTS:
+            starts = np.floor(x_values(before[changes], "time") / 1000.0)
+            when["starts"] = [list(pair) for pair in zip(changes, starts.tolist(), strict=True)]
+    return {"when": when}
+
+
+def _with_y(segments: Iterable[CurveSegment], name: Literal["time", "elapsed"]) -> list[CurveSegment]:
+    return [replace(segment, y=getattr(segment, name)) for segment in segments]
 
 
 def _logged_digits(curve: Curve) -> str:
@@ -262,20 +307,23 @@ def _smoothed(segments: Iterable[CurveSegment]) -> list[CurveSegment]:
 
 
 def _superseded(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
-    return [
-        _trace(
+    traces = []
+    for segment in curve.series.superseded:
+        name = f"{curve.label} (session {segment.session}, superseded)"
+        trace = _trace(
             segment.x,
             segment.y,
             curve,
             style,
-            name=f"{curve.label} (session {segment.session}, superseded)",
+            name=name,
             opacity=0.45,
             width=1.0,
             dash="dot",
             dots=len(segment.x) == 1,
         )
-        for segment in curve.series.superseded
-    ]
+        trace["meta"]["tip"] = _tip(curve, style, name)
+        traces.append(trace)
+    return traces
 
 
 def _band(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
@@ -288,6 +336,7 @@ def _band(curve: Curve, style: ChartStyle) -> list[dict[str, Any]]:
         if part == "max":
             trace["fill"] = "tonexty"
             trace["fillcolor"] = _color_of(curve, 0.12)
+        trace["meta"]["tip"] = _tip(curve, style, f"{part} between records", "band")
         traces.append(trace)
     return traces
 
@@ -316,6 +365,7 @@ def _trace(
         "line": {"color": color, "width": width, "dash": dash},
         "hovertemplate": f"%{{y:{_logged_digits(curve)}}}{html_text(style.unit and ' ' + style.unit)}",
         "showlegend": legend,
+        "meta": {"run": html_text(curve.run or curve.label, _MAX_KEY)},
     }
     if dots:
         trace["marker"] = {"color": color, "size": 5}
@@ -591,7 +641,9 @@ def _layout(
         "type": "log" if style.log_y else "linear",
         "uirevision": f"{style.revision}|{style.window}|{style.log_y}|{style.clip}",
         "zeroline": False,
-        "exponentformat": "power" if style.log_y else "SI",
+        "exponentformat": "power"
+        if style.log_y
+        else exponent_format([value for curve in curves for value in _heights(curve, (-math.inf, math.inf))]),
         "dtick": 1 if style.log_y and _decades(curves) > 2 else None,
     }
     if style.from_zero and low is None:
@@ -634,6 +686,7 @@ def _layout(
         "yaxis": yaxis,
         "yaxis2": {"overlaying": "y", "range": [0, 1], "fixedrange": True, "visible": False},
         "uirevision": style.revision,
+        "meta": {"axis": style.axis},
         "hovermode": "x unified" if len(curves) <= 4 else "closest",
         "showlegend": style.legend,
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
@@ -642,6 +695,11 @@ def _layout(
         "shapes": shapes,
         "annotations": annotations,
     }
+
+
+def exponent_format(values: Iterable[float]) -> str:
+    """Return how an axis writes its ticks: 20k, but 8e-5 and never 80µ, which is no way to write a learning rate."""
+    return "SI" if max((abs(value) for value in values), default=0.0) >= 1.0 else "e"
 
 
 def _decades(curves: Sequence[Curve]) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any, Final
 
 import numpy as np
 
+from dashboard.charts.packing import packed_grid
 from dashboard.charts.palette import color
 from dashboard.data.logged_tables import HistogramMap
 from dashboard.data.run_store import Floats
@@ -25,8 +25,8 @@ def histogram_figure(found: HistogramMap) -> dict[str, Any]:
                 "type": "heatmap",
                 "x": _column_edges(steps),
                 "y": edges.tolist(),
-                "z": _packed(np.sqrt(share)),
-                "customdata": _packed(share * 100),
+                "z": packed_grid(np.sqrt(share)),
+                "customdata": packed_grid(share * 100),
                 "zmin": 0,
                 "colorscale": [[0, color("info", 0.08)], [1, color("info")]],
                 "showscale": False,
@@ -50,9 +50,3 @@ def _column_edges(steps: Floats) -> list[float]:
     middle = (steps[1:] + steps[:-1]) / 2
     first, last = steps[0] - (middle[0] - steps[0]), steps[-1] + (steps[-1] - middle[-1])
     return [float(first), *middle.tolist(), float(last)]
-
-
-def _packed(values: Floats) -> dict[str, str]:
-    """Return numbers in Plotly's binary format."""
-    data = base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
-    return {"dtype": "f4", "bdata": data, "shape": ", ".join(str(length) for length in values.shape)}

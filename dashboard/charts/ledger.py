@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
-from dashboard.charts.palette import color
+from dashboard.charts.palette import entry_color
 from dashboard.data.formatting import NO_VALUE, duration
-from dashboard.data.ledger_labels import label_of, percent
+from toolkit.reports.ledger_labels import label_of, percent
 from toolkit.timing import names
 from toolkit.timing.ledger import Ledger, Line
 
-# Training has the strongest colour. Lost time is also hatched, so that it is recognisable without colours.
-_COLORS: Final[Mapping[str, str]] = {
-    names.IN_TRAINING: color("series-0"),
-    names.IN_DATA_WAIT: color("series-1"),
-    names.IN_VALIDATION: color("series-2"),
-    names.IN_CHECKPOINT: color("series-3"),
-    names.IN_SAMPLING: color("series-5"),
-    names.IN_STARTUP: color("series-0", 0.45),
-    names.IN_CONTROL: color("muted"),
-    names.STALLED: color("series-4"),
-    names.REWORK: color("critical"),
-    names.UNACCOUNTED: color("muted", 0.4),
-}
 _HATCHED: Final = frozenset({names.STALLED, names.REWORK})
+"""Lost time is also hatched, so that it is recognisable without colours."""
 
 _MIN_VISIBLE: Final = 0.0005
 """A smaller fraction is less than a pixel wide; the table still has it."""
@@ -38,7 +26,7 @@ def bar_of(lines: Iterable[Line]) -> list[dict[str, Any]]:
         {
             "words": label_of(line.entry),
             "share": round(line.share, 6),
-            "color": _COLORS.get(line.entry, color("muted")),
+            "color": entry_color(line.entry),
             "hatched": line.entry in _HATCHED,
             "text": percent(line.share) if line.share >= _MIN_LABELLED and line.entry not in _HATCHED else "",
             "title": f"{label_of(line.entry)}: {duration(line.seconds)}, {percent(line.share)}",
@@ -54,7 +42,7 @@ def table_of(ledger: Ledger) -> dict[str, Any]:
     with_energy = ledger.kwh is not None
     rows = [
         {
-            "color": _COLORS.get(line.entry, color("muted")),
+            "color": entry_color(line.entry),
             "hatched": line.entry in _HATCHED,
             "cells": [
                 label_of(line.entry) + (" *" if line.inferred else ""),

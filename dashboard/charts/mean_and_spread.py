@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.charts.curves import Figure, frame_around
+from dashboard.charts.curves import Figure, exponent_format, frame_around
 from dashboard.charts.packing import packed
 from dashboard.charts.palette import DASHES, SERIES, series_color
 from dashboard.data.formatting import html_text
@@ -71,6 +71,28 @@ def mean_and_spread(series: Sequence[Series]) -> GroupCurve:
     )
 
 
+def against_group(groups: Sequence[tuple[str, GroupCurve]], base: GroupCurve) -> list[tuple[str, GroupCurve]]:
+    """Return each group minus the mean of `base` at the same x, where `base` has one; the spread stays its own."""
+    found = []
+    for label, group in groups:
+        inside = (group.x >= base.x[0]) & (group.x <= base.x[-1])
+        level = np.interp(group.x[inside], base.x, base.mean)
+        found.append(
+            (
+                label,
+                GroupCurve(
+                    x=group.x[inside],
+                    mean=group.mean[inside] - level,
+                    deviation=group.deviation[inside],
+                    low=group.low[inside] - level,
+                    high=group.high[inside] - level,
+                    runs=group.runs[inside],
+                ),
+            )
+        )
+    return found
+
+
 def _curve(series: Series) -> tuple[Floats, Floats]:
     segments = series.smooth or series.segments
     if not segments:
@@ -93,7 +115,11 @@ def group_figure(group: GroupCurve, *, log_y: bool = False) -> Figure:
         *_band(
             group.x, group.mean - group.deviation, group.mean + group.deviation, "one standard deviation", 0.2
         ),
-        _line(group.x, group.mean, "mean", 2.0, series_color(0)),
+        {
+            **_line(group.x, group.mean, "mean", 2.0, series_color(0)),
+            "customdata": packed(group.deviation),
+            "meta": {"run": "mean", "tip": _tip("mean ± standard deviation", series_color(0))},
+        },
     ]
     return _figure(data, [group.low, group.high], log_y=log_y, legend=False)
 
@@ -107,17 +133,36 @@ def groups_figure(groups: Sequence[tuple[str, GroupCurve]], *, log_y: bool = Fal
         edges += [low, high]
         # The band of a single run has no height.
         if (group.deviation > 0).any():
-            data += _band(group.x, low, high, "one standard deviation", 0.15, number)
+            band = _band(group.x, low, high, "one standard deviation", 0.15, number)
+            data += [{**part, "meta": {"run": html_text(label)}} for part in band]
         line = _line(group.x, group.mean, html_text(label, 60), 2.0, series_color(number))
         dash = DASHES[number // SERIES % len(DASHES)]
-        data.append({**line, "line": {**line["line"], "dash": dash}, "showlegend": True})
+        tip = _tip(label, series_color(number))
+        data.append(
+            {
+                **line,
+                "line": {**line["line"], "dash": dash},
+                "showlegend": True,
+                "customdata": packed(group.deviation),
+                "meta": {"run": html_text(label), "tip": tip},
+            }
+        )
     return _figure(data, edges, log_y=log_y, legend=True)
 
 
+def _tip(label: str, colour: str) -> dict[str, str]:
+    return {"label": html_text(label, 80), "color": colour, "unit": "", "kind": "mean"}
+
+
 def _figure(data: list[dict[str, Any]], edges: Sequence[Floats], *, log_y: bool, legend: bool) -> Figure:
-    yaxis: dict[str, Any] = {"type": "log" if log_y else "linear", "fixedrange": True, "zeroline": False}
     values = np.concatenate(edges)
     values = values[np.isfinite(values)]
+    yaxis: dict[str, Any] = {
+        "type": "log" if log_y else "linear",
+        "fixedrange": True,
+        "zeroline": False,
+        "exponentformat": exponent_format(values),
+    }
     if len(values) and not log_y:
         bottom, top = frame_around(float(values.min()), float(values.max()))
         if bottom is not None:
@@ -127,6 +172,7 @@ def _figure(data: list[dict[str, Any]], edges: Sequence[Floats], *, log_y: bool,
         "layout": {
             "xaxis": {"title": {"text": "step"}, "zeroline": False},
             "yaxis": yaxis,
+            "meta": {"axis": "step"},
             "hovermode": "x unified",
             "showlegend": legend,
             "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},

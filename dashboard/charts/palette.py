@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dashboard.data.run_store import RunCard
+from toolkit.timing import names
 
 SERIES: Final = 6
 """Number of line colours; further curves differ by dash pattern."""
@@ -55,12 +56,32 @@ DARK: Final[Mapping[str, str]] = {
     "muted": "#A6ADB5",
     **{f"run-{number}": pair[1] for number, pair in enumerate(RUN_COLOURS)},
 }
+ENTRIES: Final[Mapping[str, tuple[str, float]]] = {
+    names.IN_TRAINING: ("series-0", 1.0),
+    names.IN_DATA_WAIT: ("series-1", 1.0),
+    names.IN_VALIDATION: ("series-2", 1.0),
+    names.IN_CHECKPOINT: ("series-3", 1.0),
+    names.IN_SAMPLING: ("series-5", 1.0),
+    names.IN_STARTUP: ("series-0", 0.45),
+    names.IN_CONTROL: ("muted", 1.0),
+    names.IN_OTHER: ("run-9", 1.0),
+    names.STALLED: ("series-4", 1.0),
+    names.REWORK: ("critical", 1.0),
+    names.UNACCOUNTED: ("muted", 0.4),
+}
+"""Colour and opacity of the entries of the time ledger, and of their spans. Training has the strongest colour."""
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
 
 def color(name: str, opacity: float = 1.0) -> str:
     """Return the placeholder that the browser replaces with the theme's colour."""
     return f"@{name}" if opacity >= 1.0 else f"@{name}/{opacity:g}"
+
+
+def entry_color(entry: str, opacity: float = 1.0) -> str:
+    """Return the colour of an entry of the time ledger."""
+    name, own = ENTRIES.get(entry, ("muted", 1.0))
+    return color(name, own * opacity)
 
 
 def series_color(number: int, opacity: float = 1.0) -> str:
@@ -102,11 +123,11 @@ def free_colours(cards: Sequence[RunCard]) -> dict[str, str]:
     """Return a colour by key for those of `cards` that have none in their labels: one that no other of them has."""
     taken = Counter(run_colour(card) for card in cards if card.colour is not None)
     found: dict[str, str] = {}
-    names = [f"run-{number}" for number in range(len(RUN_COLOURS))]
+    every = [f"run-{number}" for number in range(len(RUN_COLOURS))]
     for card in cards:
         if card.colour is None:
-            first = names.index(run_colour(card))
-            order = names[first:] + names[:first]
+            first = every.index(run_colour(card))
+            order = every[first:] + every[:first]
             found[card.key] = min(order, key=lambda name: taken[name])
             taken[found[card.key]] += 1
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any, Final
 
 import numpy as np
 
+from dashboard.charts.packing import packed_grid
 from dashboard.charts.palette import color
-from dashboard.data.run_store import Floats, RankGrid
+from dashboard.data.run_store import RankGrid
 
 MAX_ROWS: Final = 256
 """More ranks are folded: a row of less than two pixels cannot be seen."""
@@ -53,8 +53,8 @@ def rank_heatmap_figure(grid: RankGrid) -> dict[str, Any]:
                 "type": "heatmap",
                 "x": (grid.first_step + (cells + 0.5) * grid.cell_steps).tolist(),
                 "y": names,
-                "z": _packed(mean),
-                "customdata": _packed(np.stack((ranks[best].astype(np.float64), high), axis=-1)),
+                "z": packed_grid(mean),
+                "customdata": packed_grid(np.stack((ranks[best].astype(np.float64), high), axis=-1)),
                 "colorscale": [[0, color("info", 0.1)], [1, color("critical")]],
                 "hovertemplate": (
                     "rank %{customdata[0]}, step %{x:,.0f}: mean %{z:.3~g} s, "
@@ -92,9 +92,3 @@ def _pointer(rank: int, row: int) -> dict[str, Any]:
         "ax": 0,
         "ay": 24 if row < 40 else -24,
     }
-
-
-def _packed(values: Floats) -> dict[str, str]:
-    """Return numbers in Plotly's binary format; a screen resolves no more than a float32."""
-    data = base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
-    return {"dtype": "f4", "bdata": data, "shape": ", ".join(str(length) for length in values.shape)}

@@ -11,29 +11,27 @@ import numpy as np
 
 from dashboard.charts.curves import Figure
 from dashboard.charts.packing import Window, x_values
-from dashboard.charts.palette import SERIES, color, series_color
+from dashboard.charts.palette import color, entry_color, series_color
 from dashboard.data.formatting import duration, html_text
 from dashboard.data.run_store import Floats
 from toolkit.timing import names
 
 _COLORS: Final = {
-    names.FORWARD: color("series-0"),
-    names.BACKWARD: color("series-1"),
-    names.OPTIMIZER_UPDATE: color("series-2"),
-    names.DATA_LOADING: color("series-3"),
-    names.CHECKPOINT_SAVE_SYNC: color("series-4"),
-    names.CHECKPOINT_SAVE_ASYNC: color("series-4"),
-    names.CHECKPOINT_SAVE_FINALIZATION: color("series-4", 0.7),
-    names.CHECKPOINT_LOAD: color("series-4", 0.7),
-    names.VALIDATION_LOOP: color("series-5"),
-    names.VALIDATION_ITERATION: color("series-5", 0.7),
-    names.TESTING_LOOP: color("series-5"),
-    names.TESTING_ITERATION: color("series-5", 0.7),
+    # The parts of a step share a row, so each has its own colour.
+    names.FORWARD: entry_color(names.IN_TRAINING),
+    names.BACKWARD: color("run-6"),
+    names.OPTIMIZER_UPDATE: color("run-8"),
+    names.ZERO_GRAD: color("run-8", 0.6),
+    names.CHECKPOINT_SAVE_FINALIZATION: entry_color(names.IN_CHECKPOINT, 0.7),
+    names.VALIDATION_ITERATION: entry_color(names.IN_VALIDATION, 0.7),
+    names.TESTING_ITERATION: entry_color(names.IN_VALIDATION, 0.7),
     # Enclosing spans stay in the background.
     names.APPLICATION: color("muted", 0.3),
     names.TRAINING_LOOP: color("muted", 0.45),
-    names.TRAINING_ITERATION: color("muted", 0.7),
+    names.TRAINING_ITERATION: entry_color(names.IN_TRAINING, 0.6),
 }
+_OTHER: Final = ("run-9", "run-4", "run-7", "run-10", "run-11")
+"""Colours of spans with other names: those that no entry of the ledger has."""
 _LABEL_LENGTH: Final = 30
 
 
@@ -147,9 +145,14 @@ class SpanBars:
 
 
 def span_color(name: str) -> str:
-    """Return the colour of a span, the same in every run."""
+    """Return the colour of a span: the same in every run, and that of its entry in the time ledger."""
     known = _COLORS.get(name)
-    return known if known is not None else series_color(zlib.crc32(name.encode("utf-8", "replace")) % SERIES)
+    if known is not None:
+        return known
+    entry = names.ENTRY_OF.get(name) or names.entry_like(name)
+    if entry is not None:
+        return entry_color(entry)
+    return color(_OTHER[zlib.crc32(name.encode("utf-8", "replace")) % len(_OTHER)])
 
 
 def spans_figure(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dashboard.charts.curves import Figure
+from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.palette import SERIES, color, series_color
 from dashboard.data.formatting import html_text, short_number
 from dashboard.data.sweep import Direction, Factor, as_number, is_log_scale, setting_text
@@ -256,7 +256,9 @@ def _axis(axis: Axis, values: Sequence[float], *, numeric: bool, revision: str) 
             "exponentformat": "power",
             "dtick": 1 if _decades(values) > 1 else "D2",
         }
-    return {**layout, "type": "linear", "exponentformat": "power"}
+    layout.update(type="linear", exponentformat="e")
+    bottom, top = frame_around(min(values), max(values)) if values else (None, None)
+    return layout if bottom is None else {**layout, "range": [bottom, top]}
 
 
 def _decades(values: Sequence[float]) -> float:

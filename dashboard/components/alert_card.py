@@ -23,8 +23,8 @@ from dashboard.components.control_box import (
 )
 from dashboard.components.curve_panel import ChartOptions, Tally, change_mark, curve_panel
 from dashboard.components.frame import RunPage
+from dashboard.components.headings import section
 from dashboard.data.alerts import NOT_FINITE, Alert, AlertGroup
-from dashboard.data.evidence_words import numbers_of, value_of
 from dashboard.data.formatting import clean, clock, count, md, short_number
 from dashboard.data.remedies import (
     RECORDS_BESIDE,
@@ -37,6 +37,7 @@ from dashboard.data.remedies import (
 )
 from dashboard.data.run_start import start_of, training_settings
 from dashboard.data.run_store import Refused
+from toolkit.reports.evidence_words import numbers_of, value_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 
@@ -114,7 +115,7 @@ def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> Non
     word, icon, tone = SEVERITIES[alert.severity]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(word, icon=icon, color=tone)
-        st.markdown(f"**{md(alert.title, 60)}**", width="content")
+        section(md(alert.title, 60), width="content")
         if len(group.alerts) > 1:
             still = sum(item.is_open for item in group.alerts)
             some = f", {count(still)} open" if still else ""
@@ -245,7 +246,7 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> 
     requests = [item for item in session.sent_requests(page.key) if item.get("about") == alert.id]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _remedy(page, alert, is_pending=is_pending(page.store, page.key, requests))
-        can_edit = not session.is_viewer()
+        can_edit = session.read_only_reason() is None
         unseen = [
             item.acknowledged_key for item in group.alerts if item.acknowledged_key not in labels.acknowledged
         ]

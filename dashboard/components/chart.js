@@ -77,6 +77,11 @@ function dress(figure, element, height, palettes) {
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
   // A thumb scrolls the page: it must not draw a box instead.
   if (onTouch()) layout.dragmode = false;
+  // Curves have our own tooltip, which lists all of them.
+  if (figure.data.some((trace) => trace.meta && trace.meta.tip)) {
+    layout.hovermode = false;
+    if (layout.xaxis) layout.xaxis.showspikes = false;
+  }
   layout.hoverlabel = { bgcolor: background, bordercolor: border, font: { color: text } };
   layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: palette.muted, activecolor: palette["series-0"] };
   // On a narrow chart there are fewer tick labels, because they would overlap.
@@ -104,14 +109,14 @@ function wire(div, Plotly, say) {
 
   const forgetHover = (charts) => {
     for (const one of charts) {
-      one.classList.remove("telemetry-follows");
-      if (one.__chip) one.__chip.textContent = "";
+      if (one.__clearTip) one.__clearTip();
       one.__following = true;
       try { Plotly.Fx.unhover(one); } catch (_) { /* nothing drawn there yet */ } finally { one.__following = false; }
     }
   };
   div.on("plotly_relayout", (event) => {
     if (div.__following) return;
+    if (div.__clearTip) div.__clearTip();
     const low = event["yaxis.range[0]"];
     if (low !== undefined && div._fullLayout.yaxis) div.__y = { range: [low, event["yaxis.range[1]"]], type: div._fullLayout.yaxis.type };
     let range;
@@ -154,16 +159,7 @@ function wire(div, Plotly, say) {
   div.on("plotly_hover", (event) => {
     // Plotly hovers again after a zoom, over nothing.
     if (!event.points || !event.points.length || div.__following) return;
-    const xval = div._fullLayout.xaxis.d2l(event.points[0].x);
-    sendCursor(xval);
-    for (const other of siblings()) {
-      if (other._fullLayout.xaxis.type !== div._fullLayout.xaxis.type) continue;
-      // The other charts show a line and their values in a corner: a box would cover what they draw.
-      other.classList.add("telemetry-follows");
-      try { other.__following = true; Plotly.Fx.hover(other, { xval }, ["xy"]); } catch (_) { /* nothing drawn there yet */ } finally { other.__following = false; }
-      if (other.__chip) other.__chip.textContent = (other._hoverdata || []).filter((point) => point.data.mode !== "markers" && Number.isFinite(point.y))
-        .map((point) => Number(point.y.toPrecision(5)).toString()).slice(0, 4).join(" · ");
-    }
+    sendCursor(div._fullLayout.xaxis.d2l(event.points[0].x));
   });
   div.on("plotly_click", (event) => {
     const point = event.points && event.points[0];
@@ -172,8 +168,8 @@ function wire(div, Plotly, say) {
   div.on("plotly_unhover", () => {
     if (div.__following) return;
     sendCursor(null);
-    forgetHover(siblings());
   });
+  wireTip(div, siblings, sendCursor);
   if (onTouch()) {
     // Plotly would keep the page from scrolling; a tap still reaches it as a click.
     for (const kind of ["touchstart", "touchmove"]) div.addEventListener(kind, (event) => event.stopPropagation(), { capture: true, passive: true });
@@ -183,13 +179,51 @@ function wire(div, Plotly, say) {
 const WHOLE_SCREEN = { width: 24, height: 24, path: "M7 14H5v5h5v-2H7v-3zm-2-4h2V7h3V5H5v5zm12 7h-3v2h5v-5h-2v3zM14 5v2h3v3h2V5h-5z" };
 const VECTOR = { width: 24, height: 24, path: "M5 20h14v-2H5v2zM19 9h-4V3H9v6H5l7 7 7-7z" };
 
+const TABLE = { width: 24, height: 24, path: "M3 3h18v18H3V3zm2 6v4h6V9H5zm8 0v4h6V9h-6zm-8 6v4h6v-4H5zm8 0v4h6v-4h-6z" };
+
+function saveFile(name, parts) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(parts, { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
+// What a chart of no curves shows, as rows: its curves and bars by name, and the cells of a map.
+function tableOf(div) {
+  const cell = (value) => {
+    if (value === null || value === undefined) return "";
+    const text = typeof value === "number" ? String(value).replace("Infinity", "inf").replace("NaN", "nan") : String(value);
+    const plain = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+  };
+  // In single precision, seven digits are all there are.
+  const at = (list, place) => (list instanceof Float32Array ? Number(list[place].toPrecision(7)) : list && list[place]);
+  const lines = [["trace", "x", "y", "value"]];
+  for (const trace of div._fullData || []) {
+    const name = trace.name || trace.type;
+    if (trace.dimensions) {
+      for (const one of trace.dimensions) (one.values || []).forEach((value, place) => lines.push([name, one.label, place, value]));
+    } else if (trace.z) {
+      trace.z.forEach((row, y) => [...row].forEach((value, x) => lines.push([name, at(trace.x, x) ?? x, at(trace.y, y) ?? y, value])));
+    } else {
+      for (let i = 0; i < Math.max((trace.x || []).length, (trace.y || []).length); i += 1) lines.push([name, at(trace.x, i), at(trace.y, i), trace.text && Array.isArray(trace.text) ? trace.text[i] : ""]);
+    }
+  }
+  return lines.map((line) => line.map(cell).join(",") + "\n").join("");
+}
+
 // A saved picture says which run and which metric it shows.
 function save(div, Plotly, data, format) {
   const box = div.getBoundingClientRect();
   const layout = { ...div.layout, title: { text: data.heading, x: 0.01, xanchor: "left", font: { size: 15 } } };
   // In a picture the fonts of the page are missing.
   layout.font = { ...layout.font, family: "sans-serif" };
-  layout.legend = { ...layout.legend, y: -0.12, yanchor: "top" };
+  // A picture has no tooltip to name its curves.
+  if (div.data.filter((trace) => trace.showlegend).length > 1) layout.showlegend = true;
+  // Below the labels of the x axis, which can have two lines.
+  const below = layout.showlegend ? 44 : 0;
+  layout.legend = { ...layout.legend, y: -below / div._fullLayout._size.h, yanchor: "top" };
   const { xaxis, yaxis } = div._fullLayout;
   if (data.axis) {
     layout.yaxis = { ...layout.yaxis, range: yaxis.range, title: { text: data.axis } };
@@ -197,7 +231,7 @@ function save(div, Plotly, data, format) {
   }
   layout.margin = { ...layout.margin, t: (layout.margin.t || 10) + 34, l: 50, b: 40 };
   layout.paper_bgcolor = getComputedStyle(div).getPropertyValue("--st-background-color").trim() || "#ffffff";
-  const size = { width: Math.max(640, Math.round(box.width)), height: Math.round(box.height) + 40 };
+  const size = { width: Math.max(640, Math.round(box.width)), height: Math.round(box.height) + 40 + below };
   return Plotly.downloadImage({ data: div.data, layout: { ...layout, ...size, autosize: false } }, { format, filename: data.name, scale: format === "png" ? 2 : 1, ...size });
 }
 
@@ -210,12 +244,18 @@ export default function (component) {
   div.style.minHeight = data.height + "px";
   // With a timestamp, because an unchanged value is not sent, and the zoom may have changed elsewhere meanwhile.
   div.__say = (range) => setStateValue("view", { range, at: Date.now() });
+  div.__askCsv = data.csv ? () => setStateValue("csv", { at: Date.now() }) : null;
+  if (data.download && div.__downloaded !== data.download.at) {
+    div.__downloaded = data.download.at;
+    saveFile(`${data.name}.csv`, [data.download.text]);
+  }
   div.__pick = data.pickable ? (number) => setStateValue("picked", { number, at: Date.now() }) : null;
 
   const draw = (Plotly) => {
     const figure = JSON.parse(data.figure);
     const whole = document.fullscreenElement === div;
     dress(figure, parentElement, whole ? window.innerHeight - 24 : data.height, data.palettes);
+    div.dataset.axis = (figure.layout.meta && figure.layout.meta.axis) || "";
     const axis = figure.layout.yaxis || {};
     // A copy: Plotly changes the array when a user zooms.
     div.__fit = axis.range ? [...axis.range] : null;
@@ -249,12 +289,14 @@ export default function (component) {
       modeBarButtonsToAdd: [
         { name: "png", title: "Save as PNG", icon: Plotly.Icons.camera, click: () => save(div, Plotly, data, "png") },
         { name: "svg", title: "Save as SVG", icon: VECTOR, click: () => save(div, Plotly, data, "svg") },
+        { name: "csv", title: "Save the values as CSV", icon: TABLE, click: () => (div.__askCsv ? div.__askCsv() : saveFile(`${data.name}.csv`, [tableOf(div)])) },
         { name: "full", title: "Full screen", icon: WHOLE_SCREEN, click: () => (document.fullscreenElement ? document.exitFullscreen() : div.requestFullscreen()) },
       ],
     };
     return Plotly.react(div, figure.data, figure.layout, config).then(() => {
       div.dataset.drawn = String(Number(div.dataset.drawn || 0) + 1);
       if (!div.__wired) { div.__wired = true; wire(div, Plotly, (range) => div.__say(range)); }
+      if (div.__lookAgain) div.__lookAgain();
     });
   };
   if (!div.__chip) {
@@ -264,6 +306,7 @@ export default function (component) {
     div.appendChild(div.__chip);
     div.onfullscreenchange = () => { div.__waiting = true; drawInTurn(div, data.src); };
   }
+  drawStar(div, data, () => component.setTriggerValue("pin", true));
   div.__draw = draw;
   const wanted = () => {
     div.__waiting = true;
@@ -283,10 +326,27 @@ export default function (component) {
   }
   wanted();
   return () => {
+    if (div.__clearTip) div.__clearTip();
     for (const name of ["__theme", "__watch"]) if (div[name]) { div[name].disconnect(); div[name] = null; }
     if (div.__plotly && div._fullLayout) div.__plotly.purge(div);
     div.__wired = false;
   };
+}
+
+// A star beside the title pins the metric of the chart.
+function drawStar(div, data, click) {
+  let star = div.querySelector(".telemetry-star");
+  if (data.pinned === null || data.pinned === undefined) { if (star) star.remove(); return; }
+  if (!star) {
+    star = make("button", "telemetry-star");
+    star.type = "button";
+    div.prepend(star);
+  }
+  star.textContent = data.pinned ? "★" : "☆";
+  star.setAttribute("aria-pressed", String(data.pinned));
+  star.setAttribute("aria-label", "Pin " + data.label.split(",")[0]);
+  star.title = data.pinned ? "Pinned: shown first" : "Pin: show first";
+  star.onclick = click;
 }
 
 // One chart at a time, yielding in between: the first is visible while the last is still being drawn.

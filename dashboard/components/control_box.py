@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
+from dashboard.components.headings import section
 from dashboard.data.formatting import ago, clean, md, short_number
 from dashboard.data.remedies import knob_changes_text
 from dashboard.data.run_store import NO_END, UNREADABLE, Refused, RunStore
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
-from toolkit.runfolder.records import CONTROL_CHANGE, Record
+from toolkit.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED
 
 _ENDED: Final = {
@@ -27,6 +28,8 @@ _ENDED: Final = {
     UNREADABLE: "cannot be read",
 }
 _LOG_EVERY_CHOICES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
+_LOG_EVERY_WHAT: Final = "log every"
+_MAX_ANSWERS: Final = 3
 _MAX_EXACT: Final = 2**53
 _ACTIONS: Final[dict[str, tuple[str, str]]] = {
     "save": ("Save", ":material/save:"),
@@ -37,9 +40,9 @@ _ACTIONS: Final[dict[str, tuple[str, str]]] = {
 
 
 def control_box(store: RunStore, key: str) -> None:
-    """Show the controls of the run; disabled, with the reason, if it cannot be controlled."""
+    """Show the controls of the run, or why it cannot be controlled, and what it answered."""
     st.divider()
-    st.markdown("**Control**")
+    section("Control")
     if session.is_viewer():
         st.caption(session.read_only_reason() or "")
         return
@@ -50,16 +53,20 @@ def control_box(store: RunStore, key: str) -> None:
     reason = control_unavailable_reason(store, key)
     if reason:
         st.caption(reason)
-    off = reason is not None
-    _log_every(store, key, control, off)
-    _buttons(store, key, control, off)
-    _knobs(store, key, control, off)
+    else:
+        _log_every(store, key, control)
+    # Beside Apply, but drawn after the other buttons: a click on one of them is a request, too.
+    answers = st.container()
+    if reason is None:
+        _buttons(store, key, control)
+        _knobs(store, key, control)
     if control:
-        # The run answers when it next checks its control file, so check a little more often than it does.
-        st.fragment(
-            lambda: page_states.guarded("The answers", lambda: _answers(store, key)),
-            run_every=2.0 if not off else None,
-        )()
+        with answers:
+            # The run answers when it next checks its control file, so check a little more often than it does.
+            st.fragment(
+                lambda: page_states.guarded("The answers", lambda: _answers(store, key)),
+                run_every=2.0 if reason is None else None,
+            )()
 
 
 def declared_control(store: RunStore, key: str) -> Mapping[str, Any]:
@@ -90,13 +97,13 @@ def control_unavailable_reason(store: RunStore, key: str) -> str | None:
 # ---------------------------------------------------------------- controls
 
 
-def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
+def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
     now = control.get("log_every_now")
     now = now if isinstance(now, int) and not isinstance(now, bool) else 10
     kept_key = f"_log_every {key}"
-    kept = st.session_state.setdefault(
-        kept_key, {"value": min(LOG_EVERY_HIGH, max(LOG_EVERY_LOW, now)), "dragged": 0, "typed": 0}
-    )
+    kept = st.session_state.setdefault(kept_key, {"value": now, "own": now, "dragged": 0, "typed": 0})
+    # Its own interval may be outside the limits of a request.
+    choices = sorted({*_LOG_EVERY_CHOICES, kept["own"]})
     # When one of the two widgets is used, the other gets a new key. Set by hand instead, it would still have its
     # old value in the browser, and a click on Apply at that moment would send that value.
     slider_key, number_key = f"{kept_key} slider {kept['typed']}", f"{kept_key} number {kept['dragged']}"
@@ -114,13 +121,12 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
 
     st.select_slider(
         "Log every … steps",
-        _LOG_EVERY_CHOICES,
+        choices,
         # Not through session state: a browser that misses the first of two quick redraws would start at 5.
-        value=_nearest(kept["value"]),
+        value=min(choices, key=lambda choice: abs(choice - kept["value"])),
         key=slider_key,
         on_change=keep,
         args=(slider_key, "dragged"),
-        disabled=off,
         help=f"{LOG_EVERY_LOW} to {LOG_EVERY_HIGH}. The run applies at most one change every {LOG_EVERY_PAUSE_S:g} s.",
     )
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -134,24 +140,26 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any], off: bool)
             key=number_key,
             on_change=keep,
             args=(number_key, "typed"),
-            disabled=off,
             label_visibility="collapsed",
         )
-        applied = st.button("Apply", key=f"_apply {key}", disabled=off, type="primary")
+        applied = st.button("Apply", key=f"_apply {key}", type="primary")
     # The value the box shows, not the stored one: its change may be reported after the click.
     steps = _as_shown(shown)
-    if _is_within("log every", steps, LOG_EVERY_LOW, LOG_EVERY_HIGH, is_submitted=applied) and applied:
-        send_request(store, key, {"log_every": steps}, f"log every {steps}")
+    if steps == now and not LOG_EVERY_LOW <= now <= LOG_EVERY_HIGH:
+        if applied:
+            st.caption("The run already logs this often. Nothing was sent.")
+    elif _is_within("log every", steps, LOG_EVERY_LOW, LOG_EVERY_HIGH, is_submitted=applied) and applied:
+        send_request(store, key, {"log_every": steps}, f"{_LOG_EVERY_WHAT} {steps}")
 
 
-def _buttons(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
+def _buttons(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
     declared = [name for name in _ACTIONS if name in _texts(control.get("actions"))]
     if not declared:
         return
     with st.container(horizontal=True):
         for name in declared:
             word, icon = _ACTIONS[name]
-            if st.button(word, icon=icon, key=f"_{name} {key}", disabled=off):
+            if st.button(word, icon=icon, key=f"_{name} {key}"):
                 if name in ("stop", "save_and_stop"):
                     _confirm_stop(store, key, name)
                 else:
@@ -168,15 +176,15 @@ def _confirm_stop(store: RunStore, key: str, action: str) -> None:
     )
     st.caption("Existing checkpoints are kept. The run can be resumed later if its script supports it.")
     with st.container(horizontal=True):
-        confirmed = st.button(_ACTIONS[action][0], type="primary", key="_yes_stop")
+        if st.button("Let it run", key="_no_stop"):
+            st.rerun()
+        confirmed = st.button(_ACTIONS[action][0], key="_yes_stop")
         # An error stays visible.
         if confirmed and send_request(store, key, {"actions": (action,)}, _ACTIONS[action][0].lower()):
             st.rerun()
-        if st.button("Let it run", key="_no_stop"):
-            st.rerun()
 
 
-def _knobs(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> None:
+def _knobs(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
     knobs = control.get("knobs")
     if not isinstance(knobs, dict) or not knobs:
         return
@@ -186,11 +194,11 @@ def _knobs(store: RunStore, key: str, control: Mapping[str, Any], off: bool) -> 
                 # If one cannot be drawn, the others and the answers below still are.
                 page_states.guarded(
                     str(name)[:60],
-                    lambda name=name, about=about: _knob(store, key, str(name), about, off),  # type: ignore[misc]  # bound now
+                    lambda name=name, about=about: _knob(store, key, str(name), about),  # type: ignore[misc]  # bound now
                 )
 
 
-def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: bool) -> None:
+def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any]) -> None:
     kind, value = about.get("type"), about.get("value")
     low, high = _bounds(about, kind)
     label = md(name, 60)
@@ -199,7 +207,7 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
     new: Any
     with st.container(horizontal=True, vertical_alignment="bottom"):
         if kind == "bool":
-            new = st.toggle(label, value=bool(value), key=widget, disabled=off)
+            new = st.toggle(label, value=bool(value), key=widget)
         elif kind in ("int", "float"):
             whole = kind == "int"
             new = st.number_input(
@@ -208,13 +216,12 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any], off: b
                 step=1.0 if whole else None,
                 format="%.0f" if whole else "%.15g",
                 key=widget,
-                disabled=off,
                 help=bounds,
             )
             new = _as_shown(new) if whole else new
         else:
-            new = st.text_input(label, clean(str(value or ""))[:MAX_TEXT], key=widget, disabled=off)
-        is_set = st.button("Set", key=f"{widget} set", disabled=off)
+            new = st.text_input(label, clean(str(value or ""))[:MAX_TEXT], key=widget)
+        is_set = st.button("Set", key=f"{widget} set")
     if _is_within(name, new, low, high, is_submitted=is_set) and is_set:
         send_request(store, key, {"knobs": {name: new}}, f"{name} = {new}")
 
@@ -284,6 +291,7 @@ def send_request(
         st.error(md(str(error)))
         return False
     session.remember_request(key, request_id, what, time.time(), about=about)
+    st.toast(f"{md(what)}: sent to the run.", icon=":material/send:")
     return True
 
 
@@ -296,7 +304,32 @@ def _answers(store: RunStore, key: str) -> None:
     every = manifest.control.get("log_every_now") if manifest is not None else None
     if every is not None:
         st.caption("Logs every step." if every == 1 else f"Logs every {md(str(every))} steps.")
-    show_answers(store, key, session.sent_requests(key)[:3])
+    requests = session.sent_requests(key)[:_MAX_ANSWERS]
+    _announce(store, key, requests)
+    show_answers(store, key, requests)
+    _earlier_answers(store, key, {request["id"] for request in requests})
+
+
+def _announce(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> None:
+    """Show a toast for each new answer: the box may be scrolled out of view."""
+    answers = _answers_to(store, key, requests)
+    new = session.take_unannounced(key, [request["id"] for request in requests if request["id"] in answers])
+    for request in requests:
+        if request["id"] in new:
+            answer = answers[request["id"]]
+            icon = ":material/check_circle:" if _is_done(answer) else ":material/block:"
+            st.toast(f"{md(request['what'])}: {describe(answer)}", icon=icon)
+
+
+def _earlier_answers(store: RunStore, key: str, shown: Container[str]) -> None:
+    """Show what the run answered to requests of other tabs, or of this one before it was reloaded."""
+    newest = store.events(key, (CONTROL_CHANGE,), limit=50)
+    earlier = [record for record in newest if str(record.get("id")) not in shown][:_MAX_ANSWERS]
+    for record in earlier:
+        moment = record.get("time")
+        when = f" :gray[{ago(time.time() - moment)}]" if isinstance(moment, (int, float)) else ""
+        text = f"{md(subject(record))}: {describe(record)}{_saved_to(store, key, record)}"
+        st.markdown(f":small[{_icon(record)} {text}{when}]")
 
 
 def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> None:
@@ -310,9 +343,33 @@ def show_answers(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]
             state = md(store.delivery(key, request["id"]).text)
             if not card.live:
                 state = f"no answer, the run is now {md(card.status.name)}"
+            elif request["what"].startswith(_LOG_EVERY_WHAT) and (wait_s := _pause_left(store, key)) > 0:
+                state = f"waits, {wait_s:.0f} s"
             st.markdown(f":gray[:small[:material/schedule: {md(request['what'])}: {state}, sent {sent}]]")
         else:
-            st.markdown(f":small[{_icon(answer)} {md(request['what'])}: {describe(answer)}]")
+            text = f"{md(request['what'])}: {describe(answer)}{_saved_to(store, key, answer)}"
+            st.markdown(f":small[{_icon(answer)} {text}]")
+
+
+def _pause_left(store: RunStore, key: str) -> float:
+    """Return for how many seconds the run will not change its log interval again."""
+    for record in store.events(key, (CONTROL_CHANGE,), limit=50):
+        if record.get("setting") == "log_every" and _is_done(record):
+            changed = record.get("time")
+            if isinstance(changed, (int, float)):
+                return min(LOG_EVERY_PAUSE_S, LOG_EVERY_PAUSE_S - (time.time() - changed))
+    return 0.0
+
+
+def _saved_to(store: RunStore, key: str, answer: Record) -> str:
+    """Return, as Markdown, where the checkpoint is that this answer is about; empty if none was recorded."""
+    if not _is_done(answer) or not {"save", "save_and_stop"} & set(_texts(answer.get("actions"))):
+        return ""
+    for record in store.events(key, (CHECKPOINT,), limit=20):
+        path = record.get("checkpoint_path")
+        if isinstance(path, str) and record.get("global_step") == answer.get("global_step"):
+            return f" to {md(path, 200)}"
+    return ""
 
 
 def is_pending(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]) -> bool:
@@ -328,9 +385,12 @@ def _answers_to(store: RunStore, key: str, requests: Sequence[Mapping[str, Any]]
     return {str(record.get("id")): record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
 
 
+def _is_done(answer: Record) -> bool:
+    return answer.get("status") in ("applied", "clamped")
+
+
 def _icon(answer: Record) -> str:
-    good = answer.get("status") in ("applied", "clamped")
-    return ":green[:material/check_circle:]" if good else ":orange[:material/block:]"
+    return ":green[:material/check_circle:]" if _is_done(answer) else ":orange[:material/block:]"
 
 
 def describe(answer: Record) -> str:
@@ -338,7 +398,7 @@ def describe(answer: Record) -> str:
     status = md(str(answer.get("status", "answered")))
     parts = [status]
     step = answer.get("global_step")
-    if answer.get("status") in ("applied", "clamped") and isinstance(step, int):
+    if _is_done(answer) and isinstance(step, int):
         parts.append(f"at step {step:,}")
     if answer.get("old") is not None and answer.get("new") is not None:
         parts.append(f"({md(str(answer['old']))} → {md(str(answer['new']))})")
@@ -355,10 +415,6 @@ def subject(answer: Record) -> str:
         or knob_changes_text(answer)
         or "request"
     )
-
-
-def _nearest(value: int) -> int:
-    return min(_LOG_EVERY_CHOICES, key=lambda choice: abs(choice - value))
 
 
 def _texts(value: object) -> list[str]:

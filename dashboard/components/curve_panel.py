@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import streamlit as st
@@ -12,16 +13,21 @@ from dashboard import session
 from dashboard.charts.curves import Band, ChartMark, ChartStyle, Curve, Level, chart_label, curve_figure
 from dashboard.charts.packing import Window, window_from_chart
 from dashboard.charts.palette import DASHES, SERIES
+from dashboard.components import page_states
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage
+from dashboard.components.headings import section
 from dashboard.data.alerts import Alert, findings_of
+from dashboard.data.curve_csv import CurvePoints, curves_to_csv
 from dashboard.data.formatting import count, md
 from dashboard.data.remedies import knob_changes_text
-from dashboard.data.run_store import Series, Smoothing, XAxis
+from dashboard.data.run_store import RunStore, Series, Smoothing, XAxis
 from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 
 _BUCKETS_AROUND = 120
+_LOOKED_AT = 5
+"""Metrics in which an epoch is looked for, if the list of runs has none."""
 
 
 @dataclass(slots=True)
@@ -30,6 +36,8 @@ class Tally:
 
     drawn: int = 0
     total: int = 0
+    timed: bool = False
+    """Whether a chart has been sent with its wall times: the others of the page look them up there."""
 
     def add(self, series: Series) -> None:
         """Count one curve."""
@@ -58,9 +66,11 @@ class ChartOptions:
         return self.fixed_window or session.window()
 
 
-def chart_switches() -> ChartOptions:
+def chart_switches(page: RunPage) -> ChartOptions:
     """Show the switches for all charts of a page, one beside the other."""
-    axis = session.axis_picker()
+    found: list[bool] = []
+    page_states.guarded("The epochs", lambda: found.append(_logs_epochs(page)))
+    axis = session.axis_picker(has_epochs=any(found))
     smoothing = session.smoothing_picker()
     log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
     clip = session.toggle(
@@ -87,14 +97,18 @@ def curve_panel(
     smooth: bool = False,
     digits: str = ".4~g",
     from_zero: bool = False,
+    legend: bool = True,
     limits: tuple[tuple[float, str], ...] = (),
     key: str | None = None,
     first_color: int = 0,
     overlay: str | None = None,
+    level: Literal[2, 3] = 2,
+    star: tuple[bool, Callable[[], None]] | None = None,
 ) -> bool:
     """Draw `metrics` (name and label) in one chart under `title`; False if the run has none of them.
 
-    `overlay` is a further metric, on a y axis of its own.
+    Without `legend` only the tooltip names the curves. `overlay` is a further metric, on a y axis of its own; `level`
+    is that of the title as a heading, `star` pins its metric.
     """
     window = options.window
     curves = []
@@ -142,7 +156,7 @@ def curve_panel(
         over = None if found.empty else Curve(series=found, label=overlay, number=first_color + len(curves))
     name = key or f"chart {page.key} {title} {metrics[0][0]}"
     if options.axis == "epoch" and not any(_has_epochs(curve.series) for curve in curves):
-        st.markdown(f"**{md(title)}**")
+        section(md(title), level=level)
         st.caption("This run has logged no epochs.")
         return True
     style = ChartStyle(
@@ -153,7 +167,8 @@ def curve_panel(
         fit=smooth,
         from_zero=from_zero,
         unit=unit,
-        legend=len(curves) > 1 or over is not None,
+        legend=legend and (len(curves) > 1 or over is not None),
+        times=not tally.timed,
         overlay=over,
         axis_title=height >= 220,
         mark_labels=height >= 220,
@@ -163,11 +178,11 @@ def curve_panel(
         bands=options.bands,
         levels=options.levels,
     )
-    st.markdown(
-        f"**{md(title)}**"
-        + (f" :gray[{md(unit)}]" if unit else "")
-        + hidden_values_text(curves, log_y=options.log_y)
+    section(
+        md(title) + (f" :gray[{md(unit)}]" if unit else "") + hidden_values_text(curves, log_y=options.log_y),
+        level=level,
     )
+    tally.timed = True
     draw_chart(
         curve_figure(curves, style),
         key=name,
@@ -179,8 +194,35 @@ def curve_panel(
         # A chart with a fixed range does not zoom together with others.
         group=page.key if options.fixed_window is None else name,
         on_view=(lambda: follow_zoom(name, options.axis)) if options.fixed_window is None else None,
+        star=star,
+        csv=lambda: curves_csv(
+            page.store, {page.key: page.card.name}, _drawn(curves, over), options.axis, window
+        ),
     )
     return True
+
+
+def _drawn(curves: Sequence[Curve], overlay: Curve | None) -> list[str]:
+    """Return the names of all metrics in a chart."""
+    shown = [*curves, *([overlay] if overlay is not None else [])]
+    return [series.metric for curve in shown for series in (curve.series, *(curve.band or ()))]
+
+
+def curves_csv(
+    store: RunStore, runs: Mapping[str, str], metrics: Sequence[str], axis: XAxis, window: Window | None
+) -> bytes:
+    """Return every logged point of these metrics in the window, as a CSV file; `runs` are keys and names."""
+    return curves_to_csv(
+        [
+            CurvePoints(run=runs[key], series=series)
+            for metric in dict.fromkeys(metrics)
+            for key, series in store.series_of(
+                list(runs), metric, axis=axis, window=window, buckets=2**40
+            ).items()
+        ],
+        axis,
+        window,
+    )
 
 
 def hidden_values_text(curves: Sequence[Curve], *, log_y: bool) -> str:
@@ -206,6 +248,13 @@ def _not_on_log_axis(curves: Sequence[Curve]) -> str:
         if hidden
         else ""
     )
+
+
+def _logs_epochs(page: RunPage) -> bool:
+    if page.card.epoch is not None:
+        return True
+    names = [info.name for info in page.store.metrics(page.key)][:_LOOKED_AT]
+    return any(_has_epochs(page.store.series(page.key, name, axis="epoch", buckets=1)) for name in names)
 
 
 def _has_epochs(series: Series) -> bool:

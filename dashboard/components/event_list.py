@@ -9,6 +9,7 @@ import streamlit as st
 
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage
+from dashboard.components.headings import section
 from dashboard.data.formatting import ago, md
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.runfolder.records import (
@@ -38,7 +39,7 @@ _MAX_SHOWN: Final = 7
 
 def event_list(page: RunPage) -> None:
     """Show the latest events, the newest first."""
-    st.markdown("**Latest events**")
+    section("Latest events")
     kinds = [kind for kind in page.store.count_events(page.key) if kind not in _FREQUENT]
     shown = event_lines(page.store.events(page.key, kinds, limit=_MAX_READ), time.time())
     if not shown:

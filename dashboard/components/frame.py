@@ -17,6 +17,7 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.attention import CRITICAL_ICON, ICON, attention, tab_title
 from dashboard.components.control_box import control_box
+from dashboard.components.headings import page_title, section
 from dashboard.components.run_menu import run_menu
 from dashboard.data.alerts import Alert, alerts_of, unseen_alerts
 from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number, size
@@ -62,17 +63,22 @@ GLYPHS: Final[dict[str, str]] = {
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
 _SECONDS_WHEN_NOT_LIVE: Final = 30.0
-_FIRST_EXAMINE_S: Final = 0.05
+_FIRST_READ_S: Final = 0.3
+"""Enough for a small run; a large one is shown as far as it has been read."""
+_MOST_BEFORE_FIRST_S: Final = 3.0
+_FIRST_EXAMINE_S: Final = 0.15
 """For the detectors before anything is drawn: enough for a few thousand records, too short to notice."""
 _EXAMINE_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunPage:
     """The run that a page shows."""
 
     key: str
     store: RunStore
+    is_refreshing: bool = False
+    """Whether a region is drawn again, not the page for the first time."""
 
     @property
     def card(self) -> RunCard:
@@ -113,6 +119,8 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     session.show_run(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)
+    # Before anything is drawn: the timers depend on it.
+    session.set_partly_read(key, _is_partly_read(_read_first(store, key)))
     session.set_partly_examined(key, store.examine(key, wait_s=_FIRST_EXAMINE_S) < 1.0)
     with st.sidebar:
         _run_picker(page, runs)
@@ -123,7 +131,8 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
         live(page, "The header", lambda: _title(page), idle_s=_SECONDS_WHEN_NOT_LIVE)
     with actions, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         # Outside the refreshing regions: a refresh would close an open dialog.
-        session.refresh_picker()
+        if card.live:
+            session.refresh_picker()
         run_menu(store, card)
     live(page, "The progress", lambda: _progress_and_problems(page))
     live(page, "The alert summary", _alert_strip(page, is_shown=show_worst), until_examined=True)
@@ -146,27 +155,53 @@ def live(
     *,
     idle_s: float | None = None,
     until_examined: bool = False,
+    slower: int = 1,
 ) -> None:
     """Draw a region that refreshes itself while the run is live, and every `idle_s` seconds otherwise.
+
+    With `slower` it refreshes only every so many times.
 
     With `until_examined` it also refreshes until the detectors have seen all records.
     `draw` must not contain text inputs.
     """
     seconds = session.refresh_seconds()
-    if seconds is not None and not page.card.live:
-        seconds = idle_s
+    if seconds is not None:
+        seconds = seconds * slower if page.card.live else idle_s
     if session.is_partly_read(page.key) or (until_examined and session.is_partly_examined(page.key)):
         seconds = _SECONDS_WHILE_READING
-    st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
+    is_first = True
+
+    def draw_region() -> None:
+        nonlocal is_first
+        page.is_refreshing, is_first = not is_first, False
+        page_states.guarded(name, draw)
+
+    st.fragment(draw_region, run_every=seconds)()
 
 
 def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
     """Read new records, and remember whether there are more, so that the page refreshes again."""
+    if not page.is_refreshing:
+        # The page has just read for as long as it should; the next refresh reads on.
+        return page.store.refresh(page.key, wait_s=0.0)
     health = page.store.refresh(page.key, wait_s=wait_s)
-    if session.set_partly_read(page.key, not health.complete or health.is_stale):
+    if session.set_partly_read(page.key, _is_partly_read(health)):
         # The timers depend on it: a finished run needs one only until its log is read.
         st.rerun()
     return health
+
+
+def _read_first(store: RunStore, key: str) -> Health:
+    """Read for a moment; longer only if that gave nothing to draw."""
+    until = time.monotonic() + _MOST_BEFORE_FIRST_S
+    health = store.refresh(key, wait_s=_FIRST_READ_S)
+    while not health.complete and not health.records and time.monotonic() < until:
+        health = store.refresh(key, wait_s=_FIRST_READ_S)
+    return health
+
+
+def _is_partly_read(health: Health) -> bool:
+    return not health.complete or health.is_stale
 
 
 def footer(page: RunPage, drawn: int, total: int) -> None:
@@ -188,7 +223,7 @@ def _title(page: RunPage) -> None:
         # A run that ended needs no timers and no controls.
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.subheader(md(card.name, 80), anchor=False, width="content")
+        page_title(md(card.name, 80), width="content")
         _status_badge(card)
         if card.logged_by is not None:
             st.markdown(f":violet-badge[{md(card.logged_by, 40)}]", width="content")
@@ -260,7 +295,9 @@ def _progress(page: RunPage, card: RunCard) -> None:
     if card.progress is None:
         st.markdown(line)
     else:
-        st.progress(card.progress, text=line)
+        # The page's style reserves the height of what has this key.
+        with st.container(key="progress"):
+            st.progress(card.progress, text=line)
 
 
 def step_seconds(page: RunPage) -> float | None:
@@ -363,7 +400,7 @@ def _link_to_run(key: str, card: RunCard | None) -> None:
 
 def _unreadable(card: RunCard) -> None:
     with st.container(border=True):
-        st.subheader("This run cannot be read", anchor=False)
+        section("This run cannot be read")
         st.code(clean(f"{card.place}\n{card.problem or card.status.why}"), language=None)
         if card.path is not None and not os.access(card.path, os.R_OK | os.X_OK):
             st.caption("If you own the folder, this restores access:")

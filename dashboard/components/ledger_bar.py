@@ -11,8 +11,8 @@ from dashboard.charts.ledger import bar_of, table_of
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import component_key, loader
 from dashboard.data.formatting import clean, count, duration, md
-from dashboard.data.ledger_labels import advice_on, percent
 from dashboard.data.run_store import TimeSpent
+from toolkit.reports.ledger_labels import advice_on, percent
 from toolkit.timing.ledger import Ledger, SessionLedger
 from toolkit.timing.names import IN_TRAINING
 

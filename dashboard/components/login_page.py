@@ -7,14 +7,16 @@ import streamlit as st
 from dashboard import session
 from dashboard.access.allow_list import entry_by_id
 from dashboard.access.roles import Role
+from dashboard.components.headings import page_title, section
 from dashboard.data.formatting import md
 
 
 def login_page() -> None:
     """Show how to get access; nothing about any run."""
     _, middle, _ = st.columns([0.2, 0.6, 0.2])
-    with middle:
-        st.markdown("### Training runs")
+    # By this key the page's style knows that there is no sidebar.
+    with middle, st.container(key="login"):
+        page_title("Training runs")
         access = session.settings().access
         if access.by != "login":
             st.error("Access denied. Open the link printed in the terminal where the dashboard was started.")
@@ -38,7 +40,7 @@ def account() -> None:
     """Show who is logged in, their role and a logout button; nothing without logins."""
     if session.settings().access.by != "login":
         return
-    st.markdown("**Account**")
+    section("Account")
     access = "read and write access" if session.role() is Role.OPERATOR else "read-only access"
     st.caption(f"Logged in as {_who()} ({access}).")
     _log_out()

@@ -13,8 +13,9 @@ from typing import Final
 
 import streamlit as st
 
+from dashboard.components.headings import page_title, section
 from dashboard.data.formatting import clean, clock, count, duration, md, size
-from dashboard.data.run_store import Health, StoreUnavailable, UnknownRun
+from dashboard.data.run_store import Health, RunCard, StoreUnavailable, UnknownRun
 
 PASTE = """\
 telemetry:
@@ -40,7 +41,7 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
     for problem in problems[:5]:
         st.warning(md(problem), icon=":material/warning:")
     with st.container(border=True):
-        st.subheader("No runs yet", anchor=False)
+        section("No runs yet")
         st.text("Looking in " + ", ".join(clean(place) for place in places))
         st.markdown("Add this block to a training YAML, and the run appears here within five seconds:")
         st.code(PASTE, language="yaml")
@@ -57,7 +58,7 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
 def still_looking(places: Sequence[str]) -> None:
     """Show that a large folder is being searched for runs of other tools."""
     with st.container(border=True):
-        st.markdown("**Looking for runs.**")
+        section("Looking for runs.")
         st.text("Searching " + ", ".join(clean(place) for place in places))
 
 
@@ -67,7 +68,7 @@ def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
         st.warning(md(error.why), icon=":material/warning:")
         return
     with st.container(border=True):
-        st.subheader("No such run", anchor=False)
+        page_title("No such run")
         st.text(f"There is no run called {clean(error.key)[:200]!r}.")
         if error.near:
             st.markdown("Did you mean:")
@@ -82,6 +83,17 @@ def no_records(why: str) -> None:
     with st.container(border=True):
         st.markdown("**Waiting for the first record.**")
         st.caption(md(why))
+
+
+def no_metrics(card: RunCard, health: Health) -> None:
+    """Show that a run has no metrics, and why if another tool logged it."""
+    if card.logged_by is None or not health.complete:
+        no_records(card.status.why)
+        return
+    yet = " yet" if card.live else ""
+    with st.container(border=True):
+        st.markdown(f"**No metrics in this {md(card.logged_by, 40)} log{yet}.**")
+        st.caption(md(health.problem or card.status.why))
 
 
 def reading(health: Health) -> None:

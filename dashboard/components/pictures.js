@@ -245,18 +245,18 @@ function bar(root, state) {
     play.textContent = state.timer ? "⏸ Pause" : "▶ Play";
     play.setAttribute("aria-pressed", String(Boolean(state.timer)));
   });
-  const go = (at) => { stop(state); state.moveTo(at); };
+  const go = (at) => { stop(state); state.moveTo(at); root.__keep(state); };
   slider.oninput = () => go(Number(slider.value));
   previous.onclick = () => go(state.at - 1);
   next.onclick = () => go(state.at + 1);
   play.onclick = () => {
-    if (state.timer) { stop(state); state.moveTo(state.at); return; }
+    if (state.timer) { go(state.at); return; }
     let waited = 0;
     const tick = () => {
       const busy = [...root.querySelectorAll(".telemetry-picture-frame")].some((frame) => frame.__busy);
       if (busy && waited < MAX_WAIT_MS) { waited += PLAY_MS; state.timer = setTimeout(tick, PLAY_MS); return; }
       waited = 0;
-      if (state.at >= steps.length - 1 || !root.isConnected) { stop(state); state.moveTo(state.at); return; }
+      if (state.at >= steps.length - 1 || !root.isConnected) { go(state.at); return; }
       state.timer = setTimeout(tick, PLAY_MS);
       // Of thousands of steps not every one is shown: a minute is long enough.
       state.moveTo(state.at + Math.ceil(steps.length / PLAY_FRAMES));
@@ -306,7 +306,7 @@ function spread(cell) {
 function drawAll(root, state, row, rowAt) {
   const cell = row.cells[0], column = state.data.columns[0];
   const section = make("section", "telemetry-pictures-row");
-  const title = make("h4", "telemetry-pictures-title", `${row.title} `);
+  const title = make("h2", "telemetry-pictures-title", `${row.title} `);
   title.dir = "auto";
   const number = cell.length === 1 ? "1 sample" : `${count(cell.length)} samples`;
   const isPart = cell.length > FIRST_SHOWN && !state.whole.has(row.title);
@@ -368,7 +368,7 @@ function drawSides(root, state, steps) {
   const tiles = [];
   const rows = data.rows.map((row, rowAt) => {
     const section = make("section", "telemetry-pictures-row");
-    const title = make("h4", "telemetry-pictures-title", row.title);
+    const title = make("h3", "telemetry-pictures-title", row.title);
     title.dir = "auto";
     const grid = make("div", "telemetry-pictures-grid telemetry-pictures-runs");
     grid.style.setProperty("--columns", data.columns.length);
@@ -469,16 +469,28 @@ function draw(root, state) {
 }
 
 export default function (component) {
-  const { data, parentElement } = component;
+  const { data, parentElement, setStateValue } = component;
   const root = parentElement.querySelector(".telemetry-pictures");
   if (!root || !data) return undefined;
   const before = root.__state;
+  // The link has the step at which a user has stopped, not those on the way; the newest one is not named.
+  root.__keep = (state) => {
+    clearTimeout(root.__keeping);
+    root.__keeping = setTimeout(() => {
+      const step = state.at >= state.steps.length - 1 ? null : state.steps[state.at];
+      if (state.timer || step === root.__kept) return;
+      root.__kept = step;
+      setStateValue("step", { at: step, moved: Date.now() });
+    }, 400);
+  };
+  if (root.__kept === undefined) root.__kept = data.at ?? null;
   const drawn = data.revision;
   if (!before || before.drawn !== drawn) {
     const steps = allSteps(data.rows);
     // At the newest step it follows the run; elsewhere it stays at its step.
-    const follows = !before || before.at >= before.steps.length - 1;
-    const kept = before && before.steps[before.at];
+    const linked = !before && typeof data.at === "number";
+    const follows = !linked && (!before || before.at >= before.steps.length - 1);
+    const kept = linked ? data.at : before && before.steps[before.at];
     const found = follows ? steps.length - 1 : steps.findLastIndex((step) => step <= kept);
     const state = {
       data, drawn, steps, at: Math.max(0, found), timer: null, onStep: [], whole: before ? before.whole : new Set(),

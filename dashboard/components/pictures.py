@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import orjson
 import streamlit as st
 
+from dashboard import session
 from dashboard.assets import SAMPLE_FILE_URL
 from dashboard.components.script import component_key, loader
 from dashboard.data.formatting import clean
@@ -155,7 +157,25 @@ def _draw(data: dict[str, Any], *, key: str) -> None:
     )
     # Compared by the browser: a refresh without changes draws nothing.
     revision = f"{zlib.crc32(orjson.dumps(data)):08x}"
-    component(data={**data, "revision": revision}, key=component_key(key))
+    name = component_key(key)
+    if data["layout"] == "strip":
+        component(data={**data, "revision": revision}, key=name)
+        return
+    # Not a part of the revision: the slider has already moved.
+    component(
+        data={**data, "revision": revision, "at": session.sample_step()},
+        key=name,
+        default={"step": None},
+        on_step_change=partial(_keep_step, name),
+    )
+
+
+def _keep_step(name: str) -> None:
+    """Put the step of the slider into the URL."""
+    state = st.session_state.get(name)
+    sent = state.get("step") if state else None
+    step = sent.get("at") if isinstance(sent, Mapping) else None
+    session.set_sample_step(int(step) if isinstance(step, (int, float)) else None)
 
 
 def _column(run: str, name: str) -> dict[str, str]:

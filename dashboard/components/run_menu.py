@@ -1,4 +1,4 @@
-"""The menu of a run: rename, tag, export, archive, delete."""
+"""The menu of a run: rename, tag, report, export, archive, delete."""
 
 from __future__ import annotations
 
@@ -8,28 +8,35 @@ from typing import Final
 import streamlit as st
 
 from dashboard import session
+from dashboard.components.report_dialog import report_dialog
 from dashboard.data.export import download_name, to_csv, to_parquet
 from dashboard.data.formatting import clean, md, size
+from dashboard.data.run_report import content_of_run
 from dashboard.data.run_store import Refused, RunCard, RunQuery, RunStore
+from toolkit.reports.overview import overview
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.layout import METRICS_JSONL
 
-_RENAME, _EXPORT, _LINK = "Rename and tag…", "Export…", "Link and location…"
-_ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete…"
+_RENAME, _REPORT, _EXPORT, _LINK = "Rename and tag…", "Report…", "Export…", "Link and location…"
+_ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete"
 _MAX_DOWNLOAD: Final = 500_000_000
 
 
 def run_menu(store: RunStore, card: RunCard) -> None:
     """Show the menu of a run."""
-    entries = [_RENAME, _EXPORT, _LINK, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
+    entries = [_REPORT, _EXPORT, _LINK]
+    if session.read_only_reason() is None:
+        entries = [_RENAME, *entries, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
     chosen = st.menu_button(
         "Run",
-        [_EXPORT, _LINK] if session.is_viewer() else entries,
+        entries,
         icon=":material/more_horiz:",
         key=f"_menu {card.key}",
     )
     if chosen == _RENAME:
         rename(store, card.key)
+    elif chosen == _REPORT:
+        report_dialog(card.name, lambda: overview(content_of_run(store, card.key)))
     elif chosen == _EXPORT:
         export(store, card.key)
     elif chosen == _LINK:
@@ -72,30 +79,23 @@ def archive(store: RunStore, key: str, *, archived: bool) -> None:
         st.rerun()
 
 
-@st.dialog("Delete this run?")
 def delete(store: RunStore, key: str) -> None:
-    """Ask for the run's name, then move it to the trash."""
+    """Move the run to the trash, or hide it if another tool logged it; the Runs page offers to undo that."""
     card = store.card(key)
-    st.text(clean(card.place))
-    if card.logged_by is not None:
-        st.markdown("The run is hidden here. Its files stay. You can show it again in **Settings**.")
-    else:
-        st.markdown("The run moves to the trash. You can restore it in **Settings**.")
     if card.live and card.logged_by is None:
-        st.warning(f"The run is {md(card.status.name)}: stop it first.")
+        st.error(f"The run is {md(card.status.name)}: stop it first.")
         return
-    # A name may contain anything; what has to be typed fits into one line.
-    name = " ".join((card.name.strip() or card.key).split())[:100].strip()
-    typed = st.text_input("Type the name to confirm", key="_delete_name")
-    st.code(name, language=None)
-    if st.button("Delete", type="primary", disabled=" ".join(typed.split()) != name):
-        try:
-            store.delete(key)
-        except Refused as error:
-            st.error(md(str(error)))
-        else:
-            session.forget_run(deleted=card.name)
-            st.switch_page("views/runs.py")
+    try:
+        token = store.delete(key)
+    except Refused as error:
+        st.error(md(str(error)))
+        return
+    what = "was moved to the trash" if card.logged_by is None else "is hidden here; its files stay"
+    text = f"{md(card.name, 60) or md(key, 60)} {what}."
+    session.offer_undo(text, [(token, key)], is_deletion=True)
+    st.toast(f"{text} You can restore it in Settings.")
+    session.forget_run()
+    st.switch_page("views/runs.py")
 
 
 @st.dialog("Link and location")

@@ -256,6 +256,10 @@ export default function (component) {
     frame.__last = lineNumber;
     choose();
   };
+  // Charts on the page highlight the curve of the run.
+  const highlight = (run) => window.dispatchEvent(new CustomEvent("telemetry-highlight", { detail: { run } }));
+  body.onpointerover = (event) => highlight(event.target.closest("tr")?.dataset.key ?? null);
+  body.onpointerleave = () => highlight(null);
   const all = table.tHead.querySelector(".trt-all");
   if (all) all.onclick = () => {
     picked = new Set(all.checked ? [...picked, ...[...body.rows].map((line) => line.dataset.key)] : []);

@@ -7,6 +7,7 @@ from typing import Final
 
 import streamlit as st
 
+from dashboard.components.headings import section
 from dashboard.components.pictures import side_by_side_samples
 from dashboard.data.formatting import count
 from dashboard.data.run_store import RunStore
@@ -22,7 +23,7 @@ def sample_grid(store: RunStore, names: Mapping[str, str]) -> None:
     with_samples = [key for key in names if found[key]]
     if not with_samples:
         return
-    st.markdown("**Samples** :gray[the newest of each run at or before the step]")
+    section("Samples :gray[the newest of each run at or before the step]")
     shown = with_samples[:_MAX_RUNS]
     rows = _rows({key: found[key] for key in shown})
     if not any(len(of_run) > 1 for of_run in rows.values()) and len(shown) > 1:

@@ -8,6 +8,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.frame import RunPage
+from dashboard.components.headings import section
 from dashboard.components.pictures import strip
 from dashboard.data.run_store import XAxis
 from dashboard.data.samples import samples_of_run, thinned
@@ -33,7 +34,7 @@ def latest_samples(page: RunPage, axis: XAxis) -> None:
     newest = sorted(series, key=lambda one: -one.last_step)[:_SHOWN]
     shown = [one for one in series if one in newest]
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        st.markdown("**Latest samples**", width="content")
+        section("Latest samples", width="content")
         st.page_link(
             "views/samples.py",
             label="All samples",

@@ -12,6 +12,7 @@ from dashboard.charts.packing import Window
 from dashboard.charts.spans import SpanBars, spans_figure
 from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import RunPage
+from dashboard.components.headings import section
 from dashboard.components.span_choice import KEPT_BECAUSE, SpanChoice, follow_window, spans_of
 from dashboard.data.formatting import clean, clock, count, duration, md
 from dashboard.data.spans import FAILED, HAS_MORE, UNFINISHED, SpanTable, steps_in, within
@@ -33,7 +34,7 @@ def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Wind
             if steps[0] == steps[1]
             else f" · steps {steps[0]:,}\N{EN DASH}{steps[1]:,}"
         )
-    st.subheader(f"Span timeline{where}", anchor=False)
+    section(f"Span timeline{where}")
     tables = {choice.rank: table}
     if choice.by_rank:
         tables = {rank: spans_of(page, rank, wait_s=0.5) for rank in choice.ranks}

@@ -10,6 +10,7 @@ import streamlit as st
 
 from dashboard.charts.speed import speed_figure, speed_height
 from dashboard.components.chart import draw_chart
+from dashboard.components.headings import section
 from dashboard.data.formatting import NO_VALUE, count, md, short_number
 from dashboard.data.run_store import RunCard, RunStore
 from dashboard.data.speed import METRICS, JobGroup, JobSpeed, Verdict, compare, groups_of, jobs_of, step_time
@@ -33,7 +34,7 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
     jobs = [job for key in selected for job in _jobs(store, key, cards[key].name)]
     if not jobs:
         return
-    st.markdown("**Speed by perf_tag** :gray[a job is one session of a run]")
+    section("Speed by perf_tag :gray[a job is one session of a run]")
     by_tag = _jobs_by_session_tag(store, cards, {job.session_tag for job in jobs if job.session_tag})
     groups = groups_of(_of_one_session_tag(jobs, by_tag))
     if len(groups) > 1:

@@ -8,6 +8,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.frame import RunPage
+from dashboard.components.headings import section
 from dashboard.data.formatting import ago, clean, count, md, size
 from dashboard.data.what_now import Checkpoint, WhatNow, what_now
 from toolkit.runfolder.status import FAILED, LOST, STALLED
@@ -26,7 +27,7 @@ def what_now_card(page: RunPage) -> None:
         return
     title, icon = _TITLES[known.status]
     with st.container(border=True):
-        st.markdown(f"{icon} **{title}: what now?**")
+        section(f"{icon} {title}: what now?")
         left, right = st.columns(2, gap="medium")
         with left:
             st.markdown("\n".join(f"- {line}" for line in _happened(known)))

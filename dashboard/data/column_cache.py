@@ -1,4 +1,4 @@
-"""Caches the columns of large logs in the user's cache folder, so that opening a log again is fast."""
+"""Caches the columns and findings of large logs in the user's cache folder, so that opening a log again is fast."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import orjson
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.run_columns import MetricColumn, RunColumns, Segment
+from toolkit.diagnostics.finding import Finding, finding_from
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
 from toolkit.runfolder.safefile import open_regular
@@ -30,6 +31,9 @@ _VERSION: Final = 1
 _TAIL_BYTES: Final = 4096
 _STALE_TEMPORARY_S: Final = 3600.0
 """Saving never takes that long."""
+_COLUMNS: Final = ".arrow"
+_FINDINGS: Final = ".findings"
+_MAX_FINDINGS_BYTES: Final = 16 * 1024 * 1024
 _ROWS: Final = ("time", "elapsed", "step", "epoch")
 _EVENTS: Final = ("event_kind", "event_start", "event_length")
 
@@ -85,14 +89,53 @@ class ColumnCache:
         return lambda: self._write(self._path(log), batch)
 
     def _write(self, target: Path, batch: pa.RecordBatch) -> None:
+        def write(file: BinaryIO) -> None:
+            with pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+
+        self._replace(target, write)
+
+    def load_findings(self, log: Path, version: str) -> tuple[list[Finding], Cursor] | None:
+        """Return what this `version` of the detectors found in `log` up to the cursor; None if that is not known."""
+        try:
+            if self.distrusted() is not None:
+                return None
+            about = orjson.loads(_read_ours(self._path(log, _FINDINGS)))
+            if about["version"] != version or about["log"] != os.fsencode(log).hex():
+                return None
+            cursor = _cursor(about["cursor"])
+            if not _still_begins_with(log, cursor, about["tail_crc"]):
+                return None
+            return [_finding(fields) for fields in about["findings"]], cursor
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
+            # Missing, of another version, or corrupt: the log is examined instead.
+            return None
+
+    def save_findings(self, log: Path, version: str, findings: Sequence[Finding], cursor: Cursor) -> None:
+        """Save what the detectors found in `log` up to `cursor`; a failure is ignored."""
+        try:
+            about = orjson.dumps(
+                {
+                    "version": version,
+                    "log": os.fsencode(log).hex(),
+                    "cursor": asdict(cursor),
+                    "tail_crc": _tail_crc(log, cursor.offset),
+                    "findings": [finding.to_fields() for finding in findings],
+                }
+            )
+        except (OSError, orjson.JSONEncodeError):
+            return
+        self._replace(self._path(log, _FINDINGS), lambda file: file.write(about))
+
+    def _replace(self, target: Path, write: Callable[[BinaryIO], Any]) -> None:
         temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.distrusted() is not None:
                 return
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
-                writer.write_batch(batch)
+            with os.fdopen(descriptor, "wb") as file:
+                write(file)
             _sync(temporary)
             os.replace(temporary, target)
             self._make_room(target)
@@ -130,8 +173,8 @@ class ColumnCache:
             return "is not a folder"
         return _why_not_ours(link) or _why_not_ours(folder)
 
-    def _path(self, log: Path) -> Path:
-        return self._folder / f"{hashlib.sha256(os.fsencode(log)).hexdigest()[:32]}.arrow"
+    def _path(self, log: Path, ending: str = _COLUMNS) -> Path:
+        return self._folder / f"{hashlib.sha256(os.fsencode(log)).hexdigest()[:32]}{ending}"
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         found: list[tuple[Path, os.stat_result]] = []
@@ -139,7 +182,7 @@ class ColumnCache:
             return found
         with suppress(OSError):
             for entry in os.scandir(self._folder):
-                if entry.name.endswith(".arrow") and entry.is_file(follow_symlinks=False):
+                if entry.name.endswith((_COLUMNS, _FINDINGS)) and entry.is_file(follow_symlinks=False):
                     with suppress(OSError):
                         found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
         return found
@@ -177,6 +220,26 @@ def _mapped(path: Path) -> pa.Buffer:
         return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     finally:
         os.close(descriptor)
+
+
+def _read_ours(path: Path) -> bytes:
+    descriptor = open_regular(path)
+    try:
+        problem = _why_not_ours(os.fstat(descriptor))
+        if problem is not None:
+            raise PermissionError(f"{path.name} {problem}")
+        return pread(descriptor, _MAX_FINDINGS_BYTES, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _finding(fields: dict[str, Any]) -> Finding:
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    found = Finding(**fields)
+    # What was read back is what was written, down to the types.
+    if finding_from(found.to_fields()) != found:
+        raise ValueError("not a finding")
+    return found
 
 
 def _why_not_ours(status: os.stat_result) -> str | None:

@@ -18,6 +18,7 @@ from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
 from dashboard.data.record_source import FileSource, RecordSource
+from dashboard.data.run_analysis import SavedFindings
 from dashboard.data.run_listing import FoundRun, OldRuns, RootListing, Signature, card_of, now, read_start
 from dashboard.data.run_log import RunLog
 from dashboard.data.run_search import list_of
@@ -35,6 +36,7 @@ from dashboard.data.run_store import (
     UnknownRun,
 )
 from dashboard.data.store_queries import StoreQueries, evict
+from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder import trash
 from toolkit.runfolder.control import ControlRefused, write_request
 from toolkit.runfolder.inside import NotInside, read_inside
@@ -93,6 +95,11 @@ class LocalStore(StoreQueries):
         self._trends: dict[str, tuple[int, list[float]]] = {}
         self._old_runs = OldRuns()
         self._cards: dict[str, tuple[Signature, KeyValues | None, RunCard]] = {}
+
+    def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:
+        if self.cache is None or not isinstance(source, FileSource):
+            return None
+        return SavedFindings(self.cache, source.path, policy)
 
     # ------------------------------------------------------------ listing
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
+import toolkit.diagnostics
+from dashboard.data.column_cache import ColumnCache
 from dashboard.data.record_source import RecordSource
 from dashboard.data.run_store import TimeSpent
 from toolkit.diagnostics.examiner import Examiner
@@ -19,6 +25,9 @@ from toolkit.runfolder.records import Record
 from toolkit.timing.ledger import LedgerBuilder
 
 _BLOCK_BYTES: Final = 1024 * 1024
+_MIN_SAVED_BYTES: Final = 1024 * 1024
+"""The findings of a shorter file are there in a moment."""
+_SAVE_EVERY_S: Final = 30.0
 _RECORDS_AT_ONCE: Final = 100
 """A millisecond or two of work between two checks of the clock."""
 
@@ -29,22 +38,36 @@ class RunFindings:
     Its memory does not grow with the file. A file that was truncated or replaced is examined again.
     """
 
-    def __init__(self, source: RecordSource, policy: Policy | None = None) -> None:
+    def __init__(
+        self, source: RecordSource, policy: Policy | None = None, saved: SavedFindings | None = None
+    ) -> None:
         self.source = source
         self.policy = policy or Policy()
+        self._saved = saved
+        self._is_opened = saved is None
+        self._saved_offset = 0
+        self._saved_at = -math.inf
         self._busy = threading.Lock()
         self._slices = RecordSlices(source, take=self._take, restart=self._restart)
         self._examiner = Examiner(self.policy)
         self._found: tuple[Finding, ...] = ()
+        self._unchanged: Cursor | None = None
+        """The end of the file when its findings were saved, until it has grown."""
 
     def advance(self, wait_s: float) -> float:
         """Examine new records for about `wait_s`, or not while another thread does; return the fraction done."""
         if not self._busy.acquire(blocking=False):
             return self.fraction
         try:
-            self._slices.process(wait_s)
-            # Replaced as a whole, so that other threads never see a partial result.
-            self._found = tuple(self._examiner.findings())
+            if self._opens_saved():
+                return 1.0
+            fraction = self._slices.process(wait_s)
+            # While a file that has grown is examined again, the saved findings stay.
+            if fraction >= 1.0 or not self._saved_offset:
+                # Replaced as a whole, so that other threads never see a partial result.
+                self._found = tuple(self._examiner.findings())
+            if fraction >= 1.0:
+                self._save()
         finally:
             self._busy.release()
         return self.fraction
@@ -52,18 +75,70 @@ class RunFindings:
     @property
     def fraction(self) -> float:
         """The fraction of the file that has been examined."""
-        return self._slices.fraction
+        return self._slices.fraction if self._unchanged is None else 1.0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings so far, in the order in which they were noticed."""
         return self._found
 
+    def _opens_saved(self) -> bool:
+        """Return whether the file is still as it was when its findings were saved."""
+        if not self._is_opened and self._saved is not None:
+            self._is_opened = True
+            saved = self._saved.load()
+            if saved is not None:
+                self._found, self._unchanged = tuple(saved[0]), saved[1]
+                self._saved_offset = saved[1].offset
+        if self._unchanged is None:
+            return False
+        try:
+            block = self.source.read_block(self._unchanged, max_bytes=1)
+            if block.cursor == self._unchanged and not block.replaced:
+                return True
+        except OSError:
+            pass
+        self._unchanged = None
+        return False
+
+    def _save(self) -> None:
+        cursor = self._slices.cursor
+        is_new = cursor.offset != self._saved_offset and cursor.offset >= _MIN_SAVED_BYTES
+        if self._saved is not None and is_new and time.monotonic() - self._saved_at >= _SAVE_EVERY_S:
+            self._saved_at, self._saved_offset = time.monotonic(), cursor.offset
+            self._saved.save(self._found, cursor)
+
     def _take(self, records: Iterator[Record]) -> None:
         self._examiner.take(records)
 
     def _restart(self) -> None:
         self._examiner = Examiner(self.policy)
+
+
+class SavedFindings:
+    """The findings of one local file, saved by this version of the detectors under this policy."""
+
+    def __init__(self, cache: ColumnCache, log: Path, policy: Policy) -> None:
+        self._cache = cache
+        self._log = log
+        self._version = f"{_version_of_detectors()} {sorted(policy.severities.items())}"
+
+    def load(self) -> tuple[list[Finding], Cursor] | None:
+        """Return the findings, and how far the file had been read; None if nothing valid was saved."""
+        return self._cache.load_findings(self._log, self._version)
+
+    def save(self, findings: Sequence[Finding], cursor: Cursor) -> None:
+        """Save the findings up to `cursor`."""
+        self._cache.save_findings(self._log, self._version, findings, cursor)
+
+
+@functools.cache
+def _version_of_detectors() -> str:
+    """Return a checksum of the source of the detectors: other code may find other things."""
+    crc = 0
+    for path in sorted(Path(toolkit.diagnostics.__file__).parent.rglob("*.py")):
+        crc = zlib.crc32(path.read_bytes(), crc)
+    return f"{crc:08x}"
 
 
 class RunLedger:
@@ -125,6 +200,11 @@ class RecordSlices:
         self._done_bytes = 0
         # Unknown before the first read, but not zero.
         self._left_bytes = 1
+
+    @property
+    def cursor(self) -> Cursor:
+        """How far the file has been read."""
+        return self._cursor
 
     @property
     def fraction(self) -> float:

@@ -319,6 +319,10 @@ class CurveSegment:
     session: int
     smoothed: Floats | None = None
     """The smoothed value at each x, NaN where there is none; None if the curve is not smoothed."""
+    time: Floats | None = None
+    """The wall time of each point; None if the segment has more points than a chart shows."""
+    elapsed: Floats | None = None
+    """The seconds since the start of the run at each point, like `time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

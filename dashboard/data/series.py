@@ -28,6 +28,8 @@ _MAX_STRETCHES: Final = 200
 _CELLS: Final = 400
 """A smoothed curve has at most one point in each of so many parts of the visible range."""
 _MAX_SMOOTHED: Final = 64
+_MAX_TIMED: Final = 20_000
+"""Segments with more points are read for statistics, which need no times."""
 _BACKWARDS: Final = 1e-3
 """A curve that goes back by more than this fraction of the visible range is not smoothed."""
 
@@ -264,8 +266,13 @@ class SeriesBuilder:
         chosen: Indices,
         values: Floats,
     ) -> CurveSegment:
+        timed = len(chosen) <= _MAX_TIMED
         return CurveSegment(
-            x=self._x(metric, axis, part, chosen), y=values[chosen], session=part.segment.session
+            x=self._x(metric, axis, part, chosen),
+            y=values[chosen],
+            session=part.segment.session,
+            time=self._x(metric, "time", part, chosen) if timed else None,
+            elapsed=self._x(metric, "elapsed", part, chosen) if timed else None,
         )
 
     def _all_x(self, metric: MetricColumn, axis: XAxis, part: _Slice) -> Floats:

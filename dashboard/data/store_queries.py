@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.completion_reader import CompletionReader
 from dashboard.data.record_source import RecordSource
-from dashboard.data.run_analysis import RunFindings, RunLedger
+from dashboard.data.run_analysis import RunFindings, RunLedger, SavedFindings
 from dashboard.data.run_listing import now
 from dashboard.data.run_store import (
     PENDING,
@@ -35,7 +35,7 @@ from dashboard.data.run_store import (
 )
 from dashboard.data.spans import SpanTable
 from toolkit.diagnostics.finding import Finding
-from toolkit.diagnostics.policy import policy_of_run
+from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.runfolder.manifest import Manifest, Session
 from toolkit.runfolder.records import Record
 from toolkit.timing.chrome_trace import trace_of_run
@@ -239,12 +239,16 @@ class StoreQueries:
         with self._lock:
             findings = self._findings.pop(key, None)
             if findings is None or findings.source != source or findings.policy != policy:
-                findings = RunFindings(source, policy)
+                findings = RunFindings(source, policy, self._saved_findings(source, policy))
             # Most recently used last.
             self._findings[key] = findings
             if len(self._findings) > _MAX_ANALYSES:
                 del self._findings[next(iter(self._findings))]
             return findings
+
+    def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:  # noqa: ARG002
+        """Return where the findings in `source` are kept from one start to the next; None if nowhere."""
+        return None
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
         """Update the time ledger, for at most about `wait_s`."""

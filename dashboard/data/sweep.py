@@ -183,6 +183,7 @@ class SweepAnswer:
     running: tuple[str, ...] = ()
     """Names of the runs that are still running; they are not counted."""
     failed: tuple[str, ...] = ()
+    not_logged: tuple[str, ...] = ()
     without_value: tuple[str, ...] = ()
     best: SweepRun | None = None
     second: SweepRun | None = None
@@ -239,7 +240,12 @@ def answer(
         "counted": len(done),
         "running": tuple(run.name for run in runs if run.state == "running"),
         "failed": tuple(run.name for run in runs if run.state == "failed"),
-        "without_value": tuple(run.name for run in runs if run.state == "done" and not _is_finite(run.value)),
+        "not_logged": tuple(run.name for run in runs if run.state == "done" and run.value is None),
+        "without_value": tuple(
+            run.name
+            for run in runs
+            if run.state == "done" and run.value is not None and not _is_finite(run.value)
+        ),
     }
     if not done:
         return SweepAnswer(verdict="no runs", **common, failures=_failures(runs, seed))
@@ -804,7 +810,8 @@ def _combination(factors: Sequence[tuple[_Column, Factor]]) -> Suggestion | None
 
 def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
     """Return the setting that tells failed runs from others beyond chance."""
-    ended = [run for run in runs if run.state != "running"]
+    # A run that never logged the metric, such as one of another kind, has not failed.
+    ended = [run for run in runs if run.state == "failed" or (run.state == "done" and run.value is not None)]
     failed = [run.state == "failed" or not _is_finite(run.value) for run in ended]
     if sum(failed) < _MIN_FAILED or len(failed) - sum(failed) < _MIN_FAILED or len(ended) < MIN_RUNS:
         return None

@@ -232,6 +232,7 @@ def _not_counted(found: SweepAnswer, mark: Marks) -> list[str]:
         (found.running, "still running"),
         (found.failed, "failed"),
         (found.without_value, "without a finite value"),
+        (found.not_logged, f"without {mark.value(found.metric)}"),
     ):
         if names:
             parts.append(f"{count(len(names))} {what}")

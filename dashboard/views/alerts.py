@@ -16,6 +16,7 @@ from dashboard.components.attention import notification_choice
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
 from dashboard.data.formatting import count, md
+from dashboard.data.run_store import Health
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
@@ -97,7 +98,7 @@ def _filters() -> Filters:
 
 
 def _alerts(page: RunPage, filters: Filters) -> None:
-    read(page)
+    health = read(page)
     found = alerts_of(page.store, page.key)
     labels = page.store.meta(page.key).labels
     _examine_progress(page)
@@ -105,7 +106,7 @@ def _alerts(page: RunPage, filters: Filters) -> None:
     visible = [alert for alert in matching if not is_dismissed(alert, labels)]
     dismissed = [alert for alert in matching if is_dismissed(alert, labels)]
     if not found:
-        _nothing(page)
+        _nothing(page, health)
     elif not matching:
         st.info("No alerts match these filters.", icon=":material/filter_alt:")
     elif not visible:
@@ -172,7 +173,7 @@ def _muted(page: RunPage, labels: Labels) -> None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption("Muted for this run:", width="content")
-        if session.is_viewer():
+        if session.read_only_reason() is not None:
             st.caption(
                 ", ".join(md(_title(kind), 40) for kind in dict.fromkeys(labels.muted)), width="content"
             )
@@ -187,10 +188,10 @@ def _muted(page: RunPage, labels: Labels) -> None:
                 save_labels(page, replace(labels, muted=tuple(name for name in labels.muted if name != kind)))
 
 
-def _nothing(page: RunPage) -> None:
+def _nothing(page: RunPage, health: Health) -> None:
     metrics = page.store.metrics(page.key)
     if not metrics:
-        page_states.no_records(page.card.status.why)
+        page_states.no_metrics(page.card, health)
         return
     with st.container(border=True):
         st.markdown("**No alerts.**")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -17,23 +18,33 @@ from dashboard import session
 from dashboard.charts.curves import ChartStyle, Curve, chart_label, curve_figure
 from dashboard.charts.mean_and_spread import (
     GroupCurve,
+    against_group,
     group_figure,
     group_smoothing,
     groups_figure,
     mean_and_spread,
 )
-from dashboard.charts.palette import looks_of_runs
+from dashboard.charts.palette import looks_of_runs, run_colour
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import follow_zoom, hidden_values_text
+from dashboard.components.curve_panel import curves_csv, follow_zoom, hidden_values_text
 from dashboard.components.frame import GLYPHS
+from dashboard.components.headings import page_title, section
+from dashboard.components.report_dialog import report_button
+from dashboard.components.run_colours import keep_colours
+from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.components.sample_grid import sample_grid
 from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.formatting import clean, count, md, short_number
+from dashboard.data.run_report import content_of_run
 from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis
+from dashboard.data.run_table import Column
 from dashboard.data.sweep import as_number, differing_settings, is_label, setting_text
-from toolkit.runfolder.metric_meaning import is_evaluation, metric_direction
+from toolkit.reports.compare import compare as comparison
+from toolkit.reports.document import Document
+from toolkit.reports.read_content import points_for
+from toolkit.runfolder.metric_meaning import NOT_RESULTS, is_evaluation, metric_direction
 from toolkit.runfolder.records import is_spread
 
 _MAX_RUNS: Final = 50
@@ -45,7 +56,7 @@ _BY_TAG: Final = "tag"
 _NOT_FINITE: Final = "NaN or infinite"
 _FIGURES: Final = ("last", "mean of last 10 %", "min", "max", "median", _NOT_FINITE)
 _MAX_SETTINGS: Final = 100
-_INTERNAL: Final = ("time/", "ledger/", "system/", "profiling/", "steps_folded")
+_OPENED: Final = "_compare_opened"
 _LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
 
 
@@ -53,7 +64,12 @@ def main() -> None:
     """Draw the page."""
     store = session.store()
     st.set_page_config(page_title="Compare runs")
-    st.markdown("### Compare")
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        page_title("Compare", width="content")
+        report = st.container(width="content")
+    opened = st.session_state.pop(_OPENED, None)
+    if opened is not None:
+        st.switch_page("views/overview.py", query_params={"run": opened})
     runs = store.list_runs()
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
@@ -75,6 +91,7 @@ def main() -> None:
             _read(store, keys)
             _speed(store, keys, cards)
         return
+    cards.update({card.key: card for card in keep_colours(store, [cards[key] for key in keys])})
     in_part = _read(store, keys)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         axis = _AXES[session.pick_axis("X axis", tuple(_AXES))]
@@ -97,6 +114,8 @@ def main() -> None:
     if tag:
         page_states.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
     if len(keys) >= 2:
+        with report:
+            report_button("compare", lambda: _report(store, keys, metric))
         base = _pick_baseline(keys, cards)
         page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
         page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
@@ -110,7 +129,14 @@ def main() -> None:
                 run_every=seconds,
             )()
         _speed(store, keys, cards)
-        page_states.guarded("The samples", lambda: sample_grid(store, {key: cards[key].name for key in keys}))
+        names = {key: cards[key].name for key in keys}
+        # A fragment, so that another step redraws nothing else.
+        st.fragment(lambda: page_states.guarded("The samples", lambda: sample_grid(store, names)))()
+
+
+def _report(store: RunStore, keys: Sequence[str], metric: str) -> Document:
+    points = points_for(len(keys))
+    return comparison([content_of_run(store, key, points=points) for key in keys], metric=metric)
 
 
 def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
@@ -272,7 +298,10 @@ def _shared_metrics(store: RunStore, keys: Sequence[str], metric: str) -> list[s
     shared = [
         name
         for name, runs in names.items()
-        if runs > 1 and name != metric and not is_spread(name, names) and not name.startswith(_INTERNAL)
+        if runs > 1
+        and name not in (metric, "steps_folded")
+        and not is_spread(name, names)
+        and not name.startswith(NOT_RESULTS)
     ]
     return sorted(shared, key=lambda name: (not is_evaluation(name), name not in _LIKELY, -names[name], name))
 
@@ -305,6 +334,7 @@ def _charts(
                 series=series,
                 around=around,
                 label=cards[key].name,
+                run=key,
                 colour=colour,
                 dash=dash,
             )
@@ -312,9 +342,14 @@ def _charts(
     if not curves:
         st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
         return
-    st.markdown(f"**{md(metric)}**" + hidden_values_text(curves, log_y=log_y))
+    section(md(metric) + hidden_values_text(curves, log_y=log_y))
     style = ChartStyle(
-        axis=axis, window=window, log_y=log_y, legend=True, revision=f"{metric} {axis} {','.join(keys)}"
+        axis=axis,
+        window=window,
+        log_y=log_y,
+        legend=True,
+        times=True,
+        revision=f"{metric} {axis} {','.join(keys)}",
     )
     name = "chart compare"
     draw_chart(
@@ -325,6 +360,7 @@ def _charts(
         name=f"compare {metric}",
         group="compare",
         on_view=lambda: follow_zoom(name, axis),
+        csv=lambda: curves_csv(store, {key: cards[key].name for key in keys}, [metric], axis, window),
     )
     drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
     st.caption(f"{count(drawn)} of {count(total)} points drawn")
@@ -339,15 +375,16 @@ def _small_charts(
     smoothing: Smoothing,
     log_y: bool,
 ) -> None:
-    st.markdown("##### Other metrics of these runs")
+    section("Other metrics of these runs")
     window = session.window()
     looks = looks_of_runs([cards[key] for key in keys])
+    names = {key: cards[key].name for key in keys}
     columns = st.columns(2, gap="medium")
     drawn = 0
     for metric in metrics[:_MAX_SMALL]:
         found = store.series_of(keys, metric, axis=axis, window=window, buckets=150, smoothing=smoothing)
         curves = [
-            Curve(series=series, label=cards[key].name, colour=looks[key][0], dash=looks[key][1])
+            Curve(series=series, label=cards[key].name, run=key, colour=looks[key][0], dash=looks[key][1])
             for key, series in found.items()
             if not series.empty
         ]
@@ -355,9 +392,10 @@ def _small_charts(
             continue
         name = f"chart compare {metric}"
         with columns[drawn % len(columns)]:
-            st.markdown(
-                f"**{md(metric)}** :gray[{len(curves)} of {len(keys)} runs]"
-                + hidden_values_text(curves, log_y=log_y)
+            section(
+                f"{md(metric)} :gray[{len(curves)} of {len(keys)} runs]"
+                + hidden_values_text(curves, log_y=log_y),
+                level=3,
             )
             draw_chart(
                 curve_figure(
@@ -372,6 +410,7 @@ def _small_charts(
                 name=f"compare {metric}",
                 group="compare",
                 on_view=partial(follow_zoom, name, axis),
+                csv=partial(curves_csv, store, names, [metric], axis, window),
             )
         drawn += 1
     if len(metrics) > _MAX_SMALL:
@@ -404,25 +443,55 @@ def _groups(
     for label, runs in ordered:
         series = [found[key] for key in runs if key in found and not found[key].empty]
         if series:
-            groups.append((f"{label} (n = {len(series)})", mean_and_spread(series)))
-    st.markdown(f"**{md(metric)}** by {md(by)}")
+            groups.append((label, f"{label} (n = {len(series)})", mean_and_spread(series)))
     if not groups:
         st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
         return
+    base = _pick_base_group([value for value, _, _ in groups])
+    # The group that all are compared with is always drawn.
+    chosen = [one for one in groups if one[0] == base]
+    first = groups[:_MAX_GROUPS]
+    drawn = first if not chosen or chosen[0] in first else [*first[:-1], *chosen]
+    shown = [(label, group) for _, label, group in drawn]
+    rest = len(groups) - len(shown)
+    title = f"{md(metric)} by {md(by)}"
+    if base is not None:
+        title += f", difference from {md(base)}"
+        shown = against_group(shown, chosen[0][2])
+    section(title)
     draw_chart(
-        groups_figure(groups[:_MAX_GROUPS], log_y=log_y),
+        groups_figure(shown, log_y=log_y and base is None),
         key="chart groups",
         label=f"{metric}, mean and spread by {by}",
         height=420,
         name=f"{metric} by {by}",
         group="group",
     )
-    rest = groups[_MAX_GROUPS:]
-    left_out = f" {count(len(rest))} more groups are not drawn." if rest else ""
-    st.caption(
-        "Each line is the mean of a group, its band one standard deviation; a run in several groups counts in each."
-        f"{left_out}"
+    left_out = f" {count(rest)} more groups are not drawn." if rest else ""
+    lines = (
+        "Each line is the mean of a group"
+        if base is None
+        else f"Each line is the mean of a group minus the mean of {md(base)} at the same step"
     )
+    st.caption(
+        f"{lines}, its band one standard deviation of the group; a run in several groups counts in each.{left_out}"
+    )
+
+
+def _pick_base_group(labels: Sequence[str]) -> str | None:
+    if len(labels) < 2:
+        return None
+    chosen = st.selectbox(
+        "Difference from",
+        labels,
+        index=None,
+        placeholder="no group: values as logged",
+        key="against",
+        bind="query-params",
+        width=320,
+        help="Subtract the mean of this group from all of them.",
+    )
+    return str(chosen) if chosen else None
 
 
 def _number_of(label: str) -> float:
@@ -440,7 +509,7 @@ def _group(
         [card.key for card in members], metric, buckets=400, smoothing=group_smoothing(smoothing)
     ).values()
     series = [one for one in found if not one.empty]
-    st.markdown(f"**{md(metric)}** over {count(len(series))} runs tagged **{md(tag)}**")
+    section(f"{md(metric)} over {count(len(series))} runs tagged {md(tag)}")
     if not series:
         st.caption("None of these runs has logged it.")
         return
@@ -469,33 +538,51 @@ def _group(
 def _summary(
     store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str, base: str
 ) -> None:
-    st.markdown(f"**{md(metric)} compared with {md(cards[base].name)}**")
+    section(f"{md(metric)} compared with {md(cards[base].name)}")
     # All points that count: those superseded by a later session are left out.
     found = store.series_of(keys, metric, buckets=2**40)
     figures = {key: _figures(found[key]) if key in found else {} for key in keys}
     best = {name: _best(metric, name, {key: figures[key].get(name) for key in keys}) for name in _FIGURES}
     rows = [
-        {
-            "Run": _column(cards, keys, key),
-            **{
-                name: _against(
-                    figures[key].get(name), figures[base].get(name), is_base=key == base, name=name
-                )
-                + (" ★" if key in best[name] else "")
-                for name in _FIGURES
-            },
-            "steps": count(cards[key].step),
-            "status": cards[key].status.name,
-        }
+        Row(
+            key=key,
+            name=_column(cards, keys, key),
+            href=f"overview?run={quote(key, safe='')}",
+            colour=run_colour(cards[key]),
+            cells=[
+                None,
+                *(
+                    _against(figures[key].get(name), figures[base].get(name), is_base=key == base, name=name)
+                    + (" ★" if key in best[name] else "")
+                    for name in _FIGURES
+                ),
+                count(cards[key].step),
+                cards[key].status.name,
+            ],
+        )
         for key in sorted(keys, key=lambda key: _cost(metric, figures[key].get("last")))
     ]
-    st.dataframe(
-        pd.DataFrame(rows),
-        hide_index=True,
-        height=min(44 + 35 * len(rows), 460),
-        alt="Summary of the metric by run",
-        column_config={"Run": st.column_config.TextColumn(pinned=True, width="medium")},
+    columns = [
+        ShownColumn(column=Column(id="name", label="Run", kind="name"), pinned=True),
+        *(
+            ShownColumn(column=Column(id=name, label=name, kind="number"), on_phone=name in ("last", "min"))
+            for name in (*_FIGURES, "steps")
+        ),
+        ShownColumn(column=Column(id="status", label="status")),
+    ]
+    run_table(
+        rows,
+        columns,
+        key="_compare_summary",
+        label=f"Summary of {metric} by run",
+        total=len(rows),
+        on_event=_open,
     )
+
+
+def _open(event: str, sent: Mapping[str, Any]) -> None:
+    if event == "opened" and isinstance(sent.get("key"), str):
+        st.session_state[_OPENED] = sent["key"]
 
 
 def _against(value: float | None, base: float | None, *, is_base: bool, name: str) -> str:
@@ -543,7 +630,7 @@ def _figures(series: Series) -> dict[str, float]:
 
 
 def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    st.markdown("**Configuration** :gray[differences only]")
+    section("Configuration :gray[differences only]")
     configs = [_config(store, key) for key in keys]
     rows = [row for row in diff(configs, only_differing=True) if not is_label(row.key)]
     if not rows:

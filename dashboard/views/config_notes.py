@@ -13,6 +13,7 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
+from dashboard.components.headings import section
 from dashboard.components.notes import notes_field, notes_in
 from dashboard.data import config_summary
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
@@ -259,7 +260,7 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
         ]
         st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Sessions of the run")
     health = page.store.refresh(page.key, wait_s=0.0)
-    st.markdown("**Files**")
+    section("Files")
     st.code(clean(meta.card.place), language=None)
     if meta.origin:
         st.dataframe(

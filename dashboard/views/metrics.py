@@ -13,12 +13,15 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.components.headings import section
+from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
 from dashboard.data.export import download_name, to_csv
 from dashboard.data.formatting import count, md
+from dashboard.data.pins import Pins
 from dashboard.data.run_store import MetricInfo
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
+from toolkit.runfolder.metric_meaning import INTERNAL
 from toolkit.runfolder.records import EPOCH, EVAL, is_spread
-from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
 
 _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""
@@ -28,8 +31,8 @@ _MAX_REPEATS, _MAX_GROUPS = 2, 3
 _SEARCHED = 200
 _MACHINE = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 _INTERNAL = frozenset({"steps_folded", "nan_inf_detected"})
-_INTERNAL_PREFIXES = (LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
 _LOSS, _EVALUATION, _TRAINING = "loss", "evaluation", "training"
+_PINNED = "pinned ★"
 _SYSTEM, _TELEMETRY = "system", "telemetry"
 _CLOSED = frozenset({_SYSTEM, _TELEMETRY})
 """Groups that are about the machine and the logger, not about the training."""
@@ -51,13 +54,14 @@ def main() -> None:
         read(page)
         overlay = _overlay(page)
         columns = session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
-    with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        options = chart_switches()
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        options = chart_switches(page)
+        pins = pin_box(page)
     chosen, problem = _matching(pattern)
     if problem:
         st.warning(md(problem), icon=":material/warning:")
-    groups = _open_groups(page, chosen)
-    live(page, "The charts", lambda: _charts(page, options, chosen, groups, columns, overlay))
+    groups = _open_groups(page, chosen, pins)
+    live(page, "The charts", lambda: _charts(page, options, chosen, groups, columns, overlay, pins))
     page_states.guarded("The data", lambda: _data(page, options))
 
 
@@ -82,16 +86,20 @@ def _takes_long(pattern: str) -> bool:
     )
 
 
-def _shown(page: RunPage, pattern: re.Pattern[str]) -> dict[str, list[MetricInfo]]:
-    """Return the metrics that match by group: people's own first, the machine and the logger last."""
+def _shown(page: RunPage, pattern: re.Pattern[str], pins: Pins) -> dict[str, list[MetricInfo]]:
+    """Return the metrics that match by group: pinned first, then people's own, the machine and the logger last."""
     found = [info for info in page.store.metrics(page.key) if pattern.search(info.name[:_SEARCHED])]
     if not pattern.pattern:
         # Min, mean and max between records are drawn as a band around the metric; on their own only if searched for.
         names = {info.name for info in found}
-        found = [info for info in found if not is_spread(info.name, names)]
+        found = [info for info in found if not is_spread(info.name, names) and info.name not in pins.hidden]
     groups: dict[str, list[MetricInfo]] = {}
+    by_name = {info.name: info for info in found}
+    if pinned := [by_name[name] for name in pins.pinned if name in by_name]:
+        groups[_PINNED] = pinned
     for info in sorted(found, key=lambda info: (_rank(_group(info)), _group(info), info.name)):
-        groups.setdefault(_group(info), []).append(info)
+        if info not in pinned:
+            groups.setdefault(_group(info), []).append(info)
     return groups
 
 
@@ -101,7 +109,7 @@ def _rank(group: str) -> int:
 
 def _group(info: MetricInfo) -> str:
     name = info.name
-    if name in _INTERNAL or name.startswith(_INTERNAL_PREFIXES):
+    if name in _INTERNAL or name.startswith(INTERNAL):
         return _TELEMETRY
     if name.startswith(_MACHINE) or info.event == "system":
         return _SYSTEM
@@ -112,9 +120,9 @@ def _group(info: MetricInfo) -> str:
     return name.split("/", 1)[0] if "/" in name else _TRAINING
 
 
-def _open_groups(page: RunPage, pattern: re.Pattern[str]) -> list[str]:
+def _open_groups(page: RunPage, pattern: re.Pattern[str], pins: Pins) -> list[str]:
     """Show the groups with their sizes, and return those that are open."""
-    groups = _shown(page, pattern)
+    groups = _shown(page, pattern, pins)
     if not groups:
         return []
     opened: list[str] = []
@@ -164,13 +172,15 @@ def _charts(
     opened: Sequence[str],
     columns: int,
     overlay: str | None,
+    pins: Pins,
 ) -> None:
-    read(page)
+    redraw_after_pinning()
+    health = read(page)
     everything = page.store.metrics(page.key)
     if not everything:
-        page_states.no_records(page.card.status.why)
+        page_states.no_metrics(page.card, health)
         return
-    groups = _shown(page, pattern)
+    groups = _shown(page, pattern, pins)
     if not groups:
         st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
         return
@@ -179,8 +189,8 @@ def _charts(
     tally = Tally()
     for group in opened:
         infos = groups.get(group, [])
-        st.markdown(f"##### {md(group)}  :gray[{len(infos)}]")
-        _grid(page, infos[:_MOST_IN_GROUP], options, tally, columns, overlay)
+        section(f"{md(group)} :gray[{len(infos)}]")
+        _grid(page, infos[:_MOST_IN_GROUP], options, tally, columns, overlay, pins)
         if len(infos) > _MOST_IN_GROUP:
             st.caption(f"{count(len(infos) - _MOST_IN_GROUP)} more: use the filter to see them.")
     footer(page, tally.drawn, tally.total)
@@ -193,6 +203,7 @@ def _grid(
     tally: Tally,
     columns: int,
     overlay: str | None,
+    pins: Pins,
 ) -> None:
     for start in range(0, len(infos), columns):
         for cell, info in zip(
@@ -212,6 +223,8 @@ def _grid(
                             buckets=200,
                             smooth=True,
                             overlay=overlay,
+                            level=3,
+                            star=pin_star(page, info.name, pins),
                         )
                     ),
                 )

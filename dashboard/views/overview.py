@@ -9,33 +9,31 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
-from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
 from dashboard.components.event_list import event_list
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.ledger_bar import ledger_bar
+from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
 from dashboard.components.sample_strip import latest_samples
 from dashboard.components.what_now import what_now_card
-from dashboard.data.formatting import learning_rate, md, short_number, size
-from dashboard.data.ledger_labels import has_content
-from dashboard.data.pins import MAX_PINS, pins_of, with_pins
-from dashboard.data.run_store import MetricInfo, Refused
+from dashboard.data.formatting import learning_rate, short_number, size
+from dashboard.data.pins import Pins
+from dashboard.data.run_store import MetricInfo
 from dashboard.data.trend import trend_of
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
-from toolkit.runfolder.labels import LabelsError
+from toolkit.reports.ledger_labels import has_content
+from toolkit.runfolder.metric_meaning import INTERNAL
 from toolkit.runfolder.records import (
     is_spread,
 )
-from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, TIME_PREFIX
 
 _SPARK_POINTS = 64
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
-_INTERNAL = (LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX)
-_NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *_INTERNAL)
+_NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *INTERNAL)
 _REWARDS: Final = ("reward", "reward_mean", "mean_reward", "rewards_mean", "reward/mean")
 _MAX_CUSTOM = 6
 _RECENT: Final = 100
@@ -55,13 +53,14 @@ def main() -> None:
         return
     live(page, "What to do now", lambda: what_now_card(page))
     live(page, "The cards", lambda: _cards(page))
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        options = chart_switches()
-        pins = _pins(page)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
+        options = chart_switches(page)
+        pins = pin_box(page)
     tallies = {"first": Tally(), "rest": Tally()}
     live(page, "The charts", lambda: _first_charts(page, options, pins, tallies))
     _time(page)
-    live(page, "The other charts", lambda: _other_charts(page, options, pins, tallies))
+    # Below the fold, and a third of what a refresh sends.
+    live(page, "The other charts", lambda: _other_charts(page, options, pins, tallies), slower=3)
 
 
 # ---------------------------------------------------------------- cards
@@ -72,10 +71,10 @@ MetricCard = tuple[str, Card]
 
 
 def _cards(page: RunPage) -> None:
-    read(page)
+    health = read(page)
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
-        page_states.no_records(page.card.status.why)
+        page_states.no_metrics(page.card, health)
         return
     found = [_loss(page, metrics), _reward(metrics), _validation(metrics)]
     for signal, label, words in (
@@ -223,10 +222,14 @@ def _reward_rank(name: str) -> int:
 
 def _time(page: RunPage) -> None:
     """Show the time ledger of the records processed so far; refresh until it is complete."""
-    in_part = page.store.time_spent(page.key, wait_s=_FIRST_WAIT_S).fraction < 1.0
+    first = page.store.time_spent(page.key, wait_s=_FIRST_WAIT_S)
+    in_part = first.fraction < 1.0
+    is_first = True
 
     def draw() -> None:
-        spent = page.store.time_spent(page.key, wait_s=_WAIT_S)
+        nonlocal is_first
+        spent = first if is_first else page.store.time_spent(page.key, wait_s=_WAIT_S)
+        is_first = False
         if in_part and spent.fraction >= 1.0:
             # Complete: a finished run needs no timer.
             st.rerun()
@@ -299,8 +302,9 @@ class _Plan:
     own: list[str]
 
 
-def _plan(metrics: dict[str, MetricInfo], pins: Sequence[str]) -> _Plan:
-    pinned = [name for name in pins if name in metrics]
+def _plan(metrics: dict[str, MetricInfo], pins: Pins) -> _Plan:
+    pinned = [name for name in pins.pinned if name in metrics]
+    metrics = {name: info for name, info in metrics.items() if name in pinned or name not in pins.hidden}
     main, title = _loss_curves(metrics), "Loss"
     taken = {name for name, _ in main} | {_named(LR, metrics), _named(GRAD_NORM, metrics)}
     own = [name for name in _own_metrics(metrics) if name not in taken]
@@ -321,41 +325,12 @@ def _plan(metrics: dict[str, MetricInfo], pins: Sequence[str]) -> _Plan:
     return _Plan(title, main, beside, pinned, below, [name for name in own if name not in {*shown, *pinned}])
 
 
-def _pins(page: RunPage) -> tuple[str, ...]:
-    """Show which metrics are pinned, let a user change them, and return them."""
-    meta = page.store.meta(page.key)
-    pins = pins_of(meta.labels)
-    if session.is_viewer() or not meta.writable:
-        return pins
-    with st.popover(
-        "Pins", icon=":material/push_pin:", help="Metrics to show below the loss, in this order."
-    ):
-        logged = [info.name for info in page.store.metrics(page.key)]
-        names = [name for name in logged if not name.startswith(_INTERNAL) and not is_spread(name, logged)]
-        chosen = st.multiselect(
-            "Pinned metrics",
-            [*pins, *(name for name in names if name not in pins)],
-            list(pins),
-            key=f"_pins {page.key}",
-            max_selections=MAX_PINS,
-            placeholder="Choose metrics",
-        )
-        if tuple(chosen) != pins:
-            try:
-                page.store.label(page.key, with_pins(page.store.meta(page.key).labels, chosen))
-            except (Refused, LabelsError) as error:
-                st.error(md(str(error)))
-                return pins
-    return tuple(chosen)
-
-
 def _with_marks(page: RunPage, options: ChartOptions) -> ChartOptions:
     return replace(options, marks=marks_of(page, options.axis)) if options.with_marks else options
 
 
-def _first_charts(
-    page: RunPage, options: ChartOptions, pins: Sequence[str], tallies: dict[str, Tally]
-) -> None:
+def _first_charts(page: RunPage, options: ChartOptions, pins: Pins, tallies: dict[str, Tally]) -> None:
+    redraw_after_pinning()
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
         return
@@ -371,12 +346,11 @@ def _first_charts(
     with right:
         for number, panel in enumerate(plan.beside):
             _small(page, panel, options, tally, height=165, color=1 + number)
-    _own_charts(page, plan.pinned, options, tally)
+    _own_charts(page, plan.pinned, options, tally, pins)
 
 
-def _other_charts(
-    page: RunPage, options: ChartOptions, pins: Sequence[str], tallies: dict[str, Tally]
-) -> None:
+def _other_charts(page: RunPage, options: ChartOptions, pins: Pins, tallies: dict[str, Tally]) -> None:
+    redraw_after_pinning()
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
         return
@@ -388,19 +362,19 @@ def _other_charts(
             _small(page, panel, options, tally, height=190, color=3 + number)
     with row[-1]:
         page_states.guarded("The events", lambda: event_list(page))
-    _own_charts(page, plan.own[:_MAX_CUSTOM], options, tally)
+    _own_charts(page, plan.own[:_MAX_CUSTOM], options, tally, pins)
     if len(plan.own) > _MAX_CUSTOM:
         st.caption(f"{len(plan.own) - _MAX_CUSTOM} more on the Metrics page.")
     drawn, total = (sum(getattr(one, name) for one in tallies.values()) for name in ("drawn", "total"))
     footer(page, drawn, total)
 
 
-def _own_charts(page: RunPage, names: Sequence[str], options: ChartOptions, tally: Tally) -> None:
+def _own_charts(page: RunPage, names: Sequence[str], options: ChartOptions, tally: Tally, pins: Pins) -> None:
     for start in range(0, len(names), 3):
         for cell, name in zip(st.columns(3, gap="medium"), names[start : start + 3], strict=False):
             with cell:
                 panel = Panel(title=name, metrics=((name, name),), log_too=True)
-                _small(page, panel, options, tally, height=190, color=0)
+                _small(page, panel, options, tally, height=190, color=0, pins=pins)
 
 
 def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
@@ -425,7 +399,14 @@ def _first_logged(group: Sequence[Panel], metrics: dict[str, MetricInfo]) -> Pan
 
 
 def _small(
-    page: RunPage, panel: Panel, options: ChartOptions, tally: Tally, *, height: int, color: int
+    page: RunPage,
+    panel: Panel,
+    options: ChartOptions,
+    tally: Tally,
+    *,
+    height: int,
+    color: int,
+    pins: Pins | None = None,
 ) -> None:
     def draw() -> None:
         curve_panel(
@@ -440,6 +421,7 @@ def _small(
             from_zero=panel.from_zero,
             first_color=color,
             smooth=True,
+            star=None if pins is None else pin_star(page, panel.metrics[0][0], pins),
         )
 
     page_states.guarded(panel.title, draw)

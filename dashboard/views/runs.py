@@ -16,6 +16,7 @@ from dashboard import session
 from dashboard.charts.palette import LIGHT, run_colour
 from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
+from dashboard.components.headings import page_title
 from dashboard.components.run_filter import pick_project, search_box, suggest_names
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.data.formatting import clean, count, md, short_number
@@ -42,8 +43,7 @@ _ROWS: Final = 100
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
 _MAX_COMPARED: Final = 50
-_UNDO_S: Final = 60.0
-_PICKED, _PICKED_AT, _SHOWN, _UNDO = "_runs_picked", "_runs_picked_at", "_runs_rows", "_runs_undo"
+_PICKED, _PICKED_AT, _SHOWN = "_runs_picked", "_runs_picked_at", "_runs_rows"
 _OPENED, _AGAIN, _WIDTHS = "_runs_opened", "_runs_again", "_runs_columns"
 _COLUMNS: Final = "cols"
 _ColumnSpec = tuple[str, int | None, bool]
@@ -57,8 +57,7 @@ def main() -> None:
     runs = store.list_runs()
     place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} folders"
     st.set_page_config(page_title=f"Runs in {clean(place)}"[:120])
-    st.markdown("### Runs")
-    _show_deleted()
+    page_title(f"Runs :gray[:small[in {md(place, 100)}]]")
     if not runs.total:
         # Refreshes itself until the first run appears.
         is_soon = STILL_LOOKING in runs.problems
@@ -76,6 +75,7 @@ def _wait_for_runs() -> None:
     if STILL_LOOKING in runs.problems:
         page_states.still_looking(runs.places)
         return
+    _undo_bar(session.store())
     page_states.no_runs(runs.places)
     _problems(runs)
 
@@ -387,7 +387,7 @@ def _column_menu(store: RunStore, found: _Shown) -> None:
         if st.button("Reset columns", key="_columns_reset", disabled=_COLUMNS not in st.query_params):
             st.query_params.pop(_COLUMNS, None)
             st.rerun(scope="fragment")
-        if not session.is_viewer() and st.button(
+        if session.read_only_reason() is None and st.button(
             "Keep for the project", key="_columns_keep", disabled=_COLUMNS not in st.query_params
         ):
             _save(store, found.project, replace(found.settings, columns=tuple(map(_as_text, specs))))
@@ -398,7 +398,7 @@ def _primary_menu(store: RunStore, found: _Shown) -> None:
     primary = found.primary
     names = {tuple(card.evaluations) for card in found.runs.cards}
     metrics = list(dict.fromkeys(name for some in sorted(names) for name in some))
-    if primary is None or session.is_viewer():
+    if primary is None or session.read_only_reason() is not None:
         return
     metric = st.selectbox(
         "Primary metric",
@@ -549,7 +549,7 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
         key="_compare",
     ):
         st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
-    if not session.is_viewer():
+    if session.read_only_reason() is None:
         if st.button("Tag…", icon=":material/sell:", key="_tag"):
             _tag(store, picked)
         if st.button("Colour…", icon=":material/palette:", key="_colour"):
@@ -618,7 +618,7 @@ def _archive(store: RunStore, picked: Sequence[RunCard]) -> None:
         except Refused as error:
             st.error(md(str(error)))
             break
-    _remember("archived", [(key, key) for key in done], picked)
+    _remember([(key, key) for key in done], picked, is_deletion=False)
 
 
 def _delete(store: RunStore, picked: Sequence[RunCard]) -> None:
@@ -631,18 +631,19 @@ def _delete(store: RunStore, picked: Sequence[RunCard]) -> None:
             refusals.append(f"{md(card.name, 60)}: {md(str(error))}")
     if refusals:
         st.error("  \n".join(refusals[:10]))
-    _remember("moved to the trash", done, picked, stay=bool(refusals))
+    _remember(done, picked, is_deletion=True, stay=bool(refusals))
 
 
 def _remember(
-    what: str, done: Sequence[tuple[str, str]], picked: Sequence[RunCard], *, stay: bool = False
+    done: Sequence[tuple[str, str]], picked: Sequence[RunCard], *, is_deletion: bool, stay: bool = False
 ) -> None:
     if not done:
         return
     names = {card.key: card.name for card in picked}
     named = md(names[done[0][1]], 60) if len(done) == 1 else f"{count(len(done))} runs"
+    what = "moved to the trash" if is_deletion else "archived"
     text = f"{named} {'was' if len(done) == 1 else 'were'} {what}."
-    st.session_state[_UNDO] = (text, what, list(done), time.time())
+    session.offer_undo(text, done, is_deletion=is_deletion)
     st.toast(text)
     _clear_selection()
     if not stay:
@@ -651,26 +652,25 @@ def _remember(
 
 def _undo_bar(store: RunStore) -> None:
     """Offer to undo the last archiving or deletion for a minute."""
-    last = st.session_state.get(_UNDO)
-    if last is None or time.time() - last[3] > _UNDO_S:
+    last = session.undo_offered()
+    if last is None:
         return
-    text, what, done, _ = last
     with st.container(horizontal=True, vertical_alignment="center", border=True):
-        st.markdown(text, width="stretch")
+        st.markdown(last.text, width="stretch")
         if st.button("Undo", icon=":material/undo:", key="_undo"):
-            del st.session_state[_UNDO]
-            for token, key in done:
+            session.forget_undo()
+            for token, key in last.done:
                 try:
-                    if what == "archived":
-                        store.label(key, replace(store.meta(key).labels, archived=False))
-                    else:
+                    if last.is_deletion:
                         store.restore(token)
+                    else:
+                        store.label(key, replace(store.meta(key).labels, archived=False))
                 except Refused as error:
                     st.error(md(str(error)))
                     return
             st.rerun()
         if st.button("Dismiss", type="tertiary", key="_dismiss"):
-            del st.session_state[_UNDO]
+            session.forget_undo()
             st.rerun(scope="fragment")
 
 
@@ -685,12 +685,6 @@ def _problems(runs: RunList) -> None:
     if skipped:
         with st.expander(f"{count(len(skipped))} entries were skipped"):
             st.text("\n".join(clean(problem) for problem in skipped[:100]))
-
-
-def _show_deleted() -> None:
-    name = session.take_deleted()
-    if name:
-        st.toast(f"{md(name, 60)} was moved to the trash. You can restore it in Settings.")
 
 
 main()

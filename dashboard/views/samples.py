@@ -14,6 +14,7 @@ from dashboard.charts.histogram_map import HEIGHT, histogram_figure
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.components.headings import section
 from dashboard.components.pictures import View, step_by_step
 from dashboard.data.formatting import clean, count, md
 from dashboard.data.logged_tables import (
@@ -24,7 +25,7 @@ from dashboard.data.logged_tables import (
     read_csv,
     table_of,
 )
-from dashboard.data.run_store import Refused
+from dashboard.data.run_store import Refused, RunCard
 from dashboard.data.sample_files import MAX_FILE
 from dashboard.data.samples import MAX_SAMPLES, matching_series, samples_of_run
 from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
@@ -69,7 +70,7 @@ def _samples(page: RunPage, search: str, view: View) -> None:
     series = samples_of_run(page.store, page.key)
     if not series:
         if not any(counts.get(kind) for kind in (HISTOGRAM, TABLE, "text")):
-            _nothing_logged()
+            _nothing_logged(page.card)
         return
     found = matching_series(series, search)
     if not found:
@@ -82,7 +83,14 @@ def _samples(page: RunPage, search: str, view: View) -> None:
         st.caption(f"Showing the newest {count(MAX_SAMPLES)} of {count(counts[SAMPLE])} samples.")
 
 
-def _nothing_logged() -> None:
+def _nothing_logged(card: RunCard) -> None:
+    if card.logged_by is not None:
+        yet = " yet" if card.live else ""
+        st.info(
+            f"This {md(card.logged_by, 40)} log has no images, texts, tables or histograms{yet}.",
+            icon=":material/info:",
+        )
+        return
     with st.container(border=True):
         st.markdown("**No samples yet.**")
         st.caption(
@@ -113,13 +121,13 @@ def _histograms(page: RunPage, search: str) -> None:
     maps = {name: histogram_map(records) for name, records in list(found.items())[:_MAX_MAPS]}
     if not maps:
         return
-    st.markdown("#### Histograms")
+    section("Histograms")
     for number, (name, histogram) in enumerate(maps.items()):
         if number % 2 == 0:
             cells = st.columns(2, gap="medium")
         with cells[number % 2]:
             if histogram is None:
-                st.markdown(f"**{md(name, 100) or 'histogram'}**")
+                section(md(name, 100) or "histogram", level=3)
                 st.caption(
                     "These histograms cannot be read: each needs counts, and one edge more than counts."
                 )
@@ -129,7 +137,7 @@ def _histograms(page: RunPage, search: str) -> None:
                 about.append(f"{count(len(histogram.steps))} drawn")
             if histogram.not_finite:
                 about.append(f"{count(histogram.not_finite)} values NaN or infinite")
-            st.markdown(f"**{md(name, 100) or 'histogram'}** :gray[{', '.join(about)}]")
+            section(f"{md(name, 100) or 'histogram'} :gray[{', '.join(about)}]", level=3)
             draw_chart(
                 histogram_figure(histogram),
                 key=f"_histogram {page.key} {name}",
@@ -149,7 +157,7 @@ def _tables(page: RunPage, search: str) -> None:
     found = _by_name(page.store.events(page.key, (TABLE,), limit=_MAX_RECORDS), search)
     if not found:
         return
-    st.markdown("#### Tables")
+    section("Tables")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         name = st.selectbox(
             "Table", list(found), format_func=lambda name: f"{clean(name)[:100]}", key="_table"
@@ -204,7 +212,7 @@ def _texts(page: RunPage, search: str) -> None:
     matching = _by_name(page.store.events(page.key, ("text",), limit=_MAX_RECORDS), search)
     if not matching:
         return
-    st.markdown("#### Texts")
+    section("Texts")
     for name, found in list(matching.items())[:_MAX_TEXTS]:
         newest = found[0]
         with st.expander(f"{md(name, 100) or 'text'} :gray[{_step(newest)}, {count(len(found))} logged]"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -10,6 +11,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
+from dashboard.components.headings import page_title, section
 from dashboard.components.login_page import account
 from dashboard.data.formatting import ago, clean, clock, count, md, size
 from dashboard.data.run_store import Refused, StoreState
@@ -20,7 +22,7 @@ _CLOCK_SHOWN_S: Final = 2.0
 def main() -> None:
     """Draw the page."""
     st.set_page_config(page_title="Settings")
-    st.markdown("### Settings")
+    page_title("Settings")
     page_states.guarded("The settings", _started_with)
     page_states.guarded("The cache", _cache)
     page_states.guarded("The trash", _trash)
@@ -31,7 +33,7 @@ def main() -> None:
 def _started_with() -> None:
     settings = session.settings()
     state = session.store().state()
-    st.markdown("**Log directories**" if state.kind == "folders" else "**Engine**")
+    section("Log directories" if state.kind == "folders" else "Engine")
     for place in state.places:
         st.code(clean(place), language=None)
     if state.kind == "folders":
@@ -46,9 +48,22 @@ def _started_with() -> None:
         )
     elif reason is not None:
         st.info(f"{reason} Runs cannot be controlled, labelled or deleted.", icon=":material/lock:")
-    st.markdown("**Refresh**")
+    section("Refresh")
     session.refresh_picker()
-    st.caption("How often pages read new records of live runs. Light or dark mode follows the browser.")
+    st.caption("How often pages read new records of live runs.")
+    section("Time zone and theme")
+    st.caption(f"Times are in {md(_time_zone())}. Light or dark mode follows the browser.")
+
+
+def _time_zone() -> str:
+    """Return the time zone of the times on the pages, and the browser's if that is another one."""
+    now = datetime.now(timezone.utc).astimezone()
+    text = f"{now:%Z (UTC%z)}, the time zone of the dashboard's machine"
+    # A browser counts the minutes the other way round.
+    minutes = st.context.timezone_offset
+    if minutes is not None and timedelta(minutes=-minutes) != now.utcoffset():
+        text += f"; your browser's is {st.context.timezone or 'another one'}"
+    return text
 
 
 def _engine(state: StoreState) -> None:
@@ -74,7 +89,7 @@ def _cache() -> None:
     cache = store.cache_state()
     if cache is None:
         return
-    st.markdown("**Cache**")
+    section("Cache")
     if cache.place is None:
         st.caption(
             "No cache: this user has no home folder and `XDG_CACHE_HOME` is not set. "
@@ -91,7 +106,7 @@ def _cache() -> None:
         f"Columns of large logs: {size(cache.bytes_held)} in {md(cache.place, 200)}. "
         "You can delete it at any time; the logs are then read again."
     )
-    if session.is_viewer():
+    if session.read_only_reason() is not None:
         return
     if st.button("Clear the cache", icon=":material/cleaning_services:"):
         try:
@@ -102,7 +117,7 @@ def _cache() -> None:
 
 def _trash() -> None:
     store = session.store()
-    st.markdown("**Trash**")
+    section("Trash")
     trashed = store.trash()
     if not trashed:
         is_engine = store.state().kind == "engine"
@@ -119,7 +134,7 @@ def _trash() -> None:
         hide_index=True,
         alt="Deleted runs",
     )
-    if session.is_viewer():
+    if session.read_only_reason() is not None:
         return
     names = {item.token: f"{clean(item.name)}, deleted {clock(item.deleted)}" for item in trashed}
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -146,7 +161,11 @@ def _empty(number: int) -> None:
     st.markdown(
         f"{count(number)} {'run' if number == 1 else 'runs'} will be deleted permanently. This cannot be undone."
     )
-    if st.button("Delete permanently", type="primary"):
+    with st.container(horizontal=True):
+        if st.button("Keep them"):
+            st.rerun()
+        confirmed = st.button("Delete permanently", key="_delete_permanently")
+    if confirmed:
         try:
             session.store().empty_trash()
         except Refused as error:
@@ -156,7 +175,7 @@ def _empty(number: int) -> None:
 
 
 def _about() -> None:
-    st.markdown("**About**")
+    section("About")
     packages = ("ai-toolkit-telemetry", "streamlit", "plotly", "pandas", "pyarrow")
     st.caption(" · ".join(f"{name} {_version(name)}" for name in packages))
     if session.store().state().kind == "engine":

@@ -15,12 +15,16 @@ from dashboard.charts.sweep import Axis, Point, importance_figure, parallel_figu
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import GLYPHS
+from dashboard.components.headings import page_title, section
+from dashboard.components.report_dialog import report_button
 from dashboard.components.run_filter import pick_project, search_box
 from dashboard.data.formatting import clean, count, md
 from dashboard.data.run_search import QueryError
 from dashboard.data.run_store import STILL_LOOKING, UNREADABLE, Refused, RunCard, RunList, RunQuery, RunStore
 from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, setting_text
+from dashboard.data.sweep_report import sweep_document
 from dashboard.data.sweep_text import Marks, answer_text
+from toolkit.reports.document import Document
 from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
 from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import FAILED, LOST
@@ -42,7 +46,9 @@ def main() -> None:
     """Draw the page."""
     store = session.store()
     st.set_page_config(page_title="Sweep")
-    st.markdown("### Sweep")
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        page_title("Sweep", width="content")
+        report = st.container(width="content")
     runs = store.list_runs(RunQuery(per_page=0))
     if not runs.total:
         if STILL_LOOKING in runs.problems:
@@ -56,6 +62,8 @@ def main() -> None:
     if metric is None:
         _no_metric(cards, query)
         return
+    with report:
+        report_button("sweep", lambda: _report(store, query, metric, direction, take))
     seconds = _REFRESH_S if session.refresh_seconds() and any(card.live for card in cards) else None
     st.fragment(
         lambda: page_states.guarded("The sweep", lambda: _sweep(store, query, metric, direction, take)),
@@ -180,6 +188,13 @@ def _sweep(store: RunStore, query: RunQuery, metric: str, direction: Direction, 
     _table(runs, cards, found, varied)
 
 
+def _report(store: RunStore, query: RunQuery, metric: str, direction: Direction, take: Take) -> Document:
+    cards = _matching(store, query)
+    runs = [_run(card, metric, direction, take) for card in cards]
+    found = answer(runs, metric=metric, direction=direction)
+    return sweep_document(runs, found, {card.key: card.status.name for card in cards})
+
+
 def _run(card: RunCard, metric: str, direction: Direction, take: Take) -> SweepRun:
     reached = card.evaluations.get(metric)
     value = None
@@ -214,7 +229,7 @@ def _answer(runs: tuple[_Frozen, ...], metric: str, direction: Direction) -> Swe
 def _text(found: SweepAnswer) -> None:
     text = answer_text(found, _MARKS)
     with st.container(border=True):
-        st.markdown(f"#### {text.best[0]}")
+        section(text.best[0])
         for sentences in (text.best[1:], text.why, text.luck, text.next):
             if sentences:
                 st.markdown(" ".join(sentences))
@@ -233,7 +248,7 @@ def _varied(found: SweepAnswer) -> list[str]:
 def _scatter(
     runs: Sequence[SweepRun], cards: Mapping[str, RunCard], found: SweepAnswer, varied: Sequence[str]
 ) -> None:
-    st.markdown(f"##### {md(found.metric, 60)} by setting")
+    section(f"{md(found.metric, 60)} by setting")
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         x = str(st.selectbox("Setting", varied, key="sx", bind="query-params", width=160) or varied[0])
         y = _pick_y(cards, found.metric)
@@ -328,7 +343,7 @@ def _picked(place: int | None, runs: Sequence[SweepRun], cards: Mapping[str, Run
 
 
 def _importance(found: SweepAnswer) -> None:
-    st.markdown("##### What explains the differences")
+    section("What explains the differences")
     if not found.factors:
         st.caption("Too few runs to say. The bars appear with 8 finished runs or more.")
         return
@@ -356,9 +371,11 @@ def _importance(found: SweepAnswer) -> None:
 
 
 def _parallel(runs: Sequence[SweepRun], found: SweepAnswer, varied: Sequence[str]) -> None:
-    st.markdown("##### All settings at once")
+    section("All settings at once")
     names = list(varied[:_MAX_AXES])
-    chosen = st.multiselect("Axes", varied, default=names, key="_sweep_axes", label_visibility="collapsed")
+    chosen = st.multiselect(
+        "Axes", varied, default=names, key="axes", bind="query-params", label_visibility="collapsed"
+    )
     names = [str(name) for name in chosen] or names[:1]
     rows = [
         [*(run.config.get(name) for name in names), run.value]
@@ -399,7 +416,7 @@ def _parallel(runs: Sequence[SweepRun], found: SweepAnswer, varied: Sequence[str
 def _table(
     runs: Sequence[SweepRun], cards: Mapping[str, RunCard], found: SweepAnswer, varied: Sequence[str]
 ) -> None:
-    st.markdown("##### Runs")
+    section("Runs")
     sign = 1.0 if found.direction == "min" else -1.0
     ordered = sorted(
         runs,

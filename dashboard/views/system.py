@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
 from dashboard import session
+from dashboard.charts.gpu_heatmap import SAMPLES, gpu_heatmap_figure, gpu_heatmap_height
 from dashboard.charts.rank_heatmap import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, marks_of
+from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, follow_zoom, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
-from dashboard.data.formatting import count, md, short_number
+from dashboard.components.headings import section
+from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_store import MetricInfo, RankGrid, XAxis
 from toolkit.runfolder.records import SYSTEM
 
@@ -37,6 +40,13 @@ _GPU_CHARTS: Final = (
     ("Temperature", "°C", ("temp_c",)),
     ("Power", "W", ("power_w",)),
 )
+_FEW_GPUS: Final = 4
+"""Up to this many GPUs have a box each; more are in one table."""
+_MAX_LINES: Final = 16
+_TABLE_ROWS: Final = 16
+"""With more GPUs the table scrolls."""
+_ROW_PX: Final = 30
+_MAX_NAMED: Final = 8
 _CELLS: Final = 64
 _READ_RANKS_S: Final = 1.5
 _CLEARLY_SLOWER: Final = 1.1
@@ -87,11 +97,17 @@ def _system(page: RunPage, span: str, axis: XAxis) -> None:
         page_states.no_records("No system metrics yet. They are logged every 5 seconds.")
         return
     gpus = _gpus(system, page)
-    for gpu in gpus:
-        _gpu_row(gpu)
+    many = len(gpus) > _FEW_GPUS
+    if many:
+        _gpu_table(gpus)
+    else:
+        for gpu in gpus:
+            _gpu_row(gpu)
     if not gpus and not is_foreign:
         st.caption(_why_no_gpu(metrics))
     options = ChartOptions(axis=axis, marks=marks_of(page, axis), fixed_window=_window(page, axis, span))
+    if many:
+        _gpu_heatmap(page, gpus, options)
     tally = Tally()
     panels = _panels(system, gpus)
     if is_foreign:
@@ -111,7 +127,8 @@ def _system(page: RunPage, span: str, axis: XAxis) -> None:
                     tally,
                     unit=panel.unit,
                     limits=panel.limits,
-                    from_zero=True,
+                    from_zero=panel.from_zero,
+                    legend=panel.legend,
                     height=200,
                     buckets=200,
                 )
@@ -124,6 +141,8 @@ class _Panel:
     unit: str
     metrics: Sequence[tuple[str, str]]
     limits: tuple[tuple[float, str], ...] = ()
+    from_zero: bool = True
+    legend: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +211,91 @@ def _gpu_row(gpu: _Gpu) -> None:
             heat.progress(_part(power or 0.0, cap or power or 1.0), text=words)
 
 
+def _gpu_table(gpus: Sequence[_Gpu]) -> None:
+    names = {gpu.name for gpu in gpus}
+    same = names.pop() if len(names) == 1 else ""
+    section(f"GPUs :gray[{count(len(gpus))}{' · ' + md(same, 40) if same else ''}]")
+    columns: dict[str, list[Any]] = {"GPU": [str(gpu.number) for gpu in gpus]}
+    shown: dict[str, Any] = {"GPU": st.column_config.TextColumn(width=60)}
+    for title, name, whole, unit in (
+        ("Utilization", "util", None, "%"),
+        ("Memory", "mem_used_gb", "mem_total_gb", "GB"),
+        ("Temperature", "temp_c", None, "°C"),
+        ("Power", "power_w", "power_limit_w", "W"),
+    ):
+        values = [_plausible(gpu.get(name)) for gpu in gpus]
+        if all(value is None for value in values):
+            continue
+        wholes = {_plausible(gpu.get(whole)) for gpu in gpus} if whole else set()
+        full = 100.0 if unit == "%" else max((value for value in wholes if value and value > 0), default=0.0)
+        words = f"{title} of {full:.3g} {unit}" if len(wholes) == 1 and full else title
+        # sprintf wants a percent sign twice.
+        form = ("%.1f " if unit == "GB" else "%.0f ") + unit.replace("%", "%%")
+        columns[title] = values
+        shown[title] = (
+            st.column_config.ProgressColumn(words, min_value=0, max_value=full, format=form)
+            if full
+            else st.column_config.NumberColumn(words, format=form)
+        )
+    if not same and any(gpu.name for gpu in gpus):
+        columns["Model"] = [clean(gpu.name)[:40] for gpu in gpus]
+    st.dataframe(
+        pd.DataFrame(columns),
+        hide_index=True,
+        column_config=shown,
+        height="content" if len(gpus) <= _TABLE_ROWS else _ROW_PX * (_TABLE_ROWS + 1),
+        row_height=_ROW_PX,
+        alt="Last sample of each GPU",
+    )
+    for least, below, words in (
+        (0.99, np.inf, ":red[:material/error: Memory full]"),
+        (0.95, 0.99, ":orange[:material/warning: Memory nearly full]"),
+    ):
+        found = [str(gpu.number) for gpu in gpus if least <= _memory_share(gpu) < below]
+        if found:
+            more = f" and {count(len(found) - _MAX_NAMED)} more" if len(found) > _MAX_NAMED else ""
+            st.markdown(f"{words}: GPU {', '.join(found[:_MAX_NAMED])}{more}")
+
+
+def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu], options: ChartOptions) -> None:
+    window = options.window
+    found = {
+        gpu.number: page.store.series(
+            page.key, f"gpu/{gpu.number}/util", axis=options.axis, window=window, buckets=SAMPLES
+        )
+        for gpu in gpus
+        if gpu.get("util") is not None
+    }
+    figure = gpu_heatmap_figure(
+        found, axis=options.axis, window=window, revision=f"{page.key} {options.axis}"
+    )
+    if figure is None:
+        return
+    name = f"chart gpus {page.key}"
+    section("Utilization by GPU :gray[%]")
+    draw_chart(
+        figure,
+        key=name,
+        label=f"utilization of {len(found)} GPUs over time",
+        height=gpu_heatmap_height(len(found)),
+        name=f"{page.card.name} utilization by GPU",
+        heading=f"Utilization by GPU · {page.card.name}",
+        group=page.key if options.fixed_window is None else name,
+        on_view=(lambda: follow_zoom(name, options.axis)) if options.fixed_window is None else None,
+    )
+    if len(gpus) > _MAX_LINES:
+        st.caption(f"The charts below show the first {_MAX_LINES} of {count(len(gpus))} GPUs.")
+
+
+def _memory_share(gpu: _Gpu) -> float:
+    used, total = gpu.get("mem_used_gb"), gpu.get("mem_total_gb")
+    return used / total if used is not None and total else 0.0
+
+
+def _plausible(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < 1e6 else None
+
+
 def _whole(value: float) -> str:
     # An impossible reading would fill the page with digits.
     return f"{value:.0f}" if abs(value) < 1e6 else short_number(value)
@@ -203,6 +307,7 @@ def _part(value: float, whole: float) -> float:
 
 def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Panel]:
     panels = []
+    many = len(gpus) > _FEW_GPUS
     for title, unit, names in _GPU_CHARTS:
         metrics = [
             (f"gpu/{gpu.number}/{name}", f"GPU {gpu.number}")
@@ -224,7 +329,17 @@ def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Pan
                 limits.append((total, "total"))
             if title == "Power" and gpus and (cap := gpus[0].get("power_limit_w")):
                 limits.append((cap, "power limit"))
-            panels.append(_Panel(title, unit, metrics[:16], tuple(limits)))
+            panels.append(
+                _Panel(
+                    title,
+                    unit,
+                    metrics[:_MAX_LINES],
+                    tuple(limits),
+                    from_zero=not many or title == "GPU utilization",
+                    # A legend of many curves would take half of the chart; the tooltip names them.
+                    legend=not many,
+                )
+            )
     for title, unit, host in _HOST:
         present = [(name, word) for name, word in host if name in system]
         if present:
@@ -260,7 +375,7 @@ def _ranks(page: RunPage) -> None:
     ranks = page.store.ranks(page.key)
     if len(ranks) < 2:
         return
-    st.markdown(f"**Step time by rank** :gray[{count(len(ranks))} ranks]")
+    section(f"Step time by rank :gray[{count(len(ranks))} ranks]")
     grids = {
         # The first call reads the records, and finds all of these in them.
         name: page.store.rank_grid(page.key, name, buckets=_CELLS, wait_s=0.0 if number else _READ_RANKS_S)

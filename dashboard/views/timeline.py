@@ -15,10 +15,11 @@ from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.components.headings import section
 from dashboard.components.span_choice import SpanChoice, choose_spans, follow_window, spans_of, window_of
 from dashboard.components.span_panel import draw_spans
 from dashboard.data.export import download_name
-from dashboard.data.formatting import clean, clock, count, duration
+from dashboard.data.formatting import clean, clock, count, duration, md
 from dashboard.data.spans import SpanTable, totals
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -87,6 +88,9 @@ def _timeline(page: RunPage, choice: SpanChoice) -> None:
     kinds = [kind for kind in page.store.count_events(page.key) if kind not in _NOT_EVENTS]
     events = page.store.events(page.key, kinds, limit=_MAX_EVENTS) if kinds else []
     bars = [*_session_bars(page), *(bar for record in events if (bar := _event_bar(record)) is not None)]
+    if page.card.logged_by is not None and not bars:
+        st.info(f"This {md(page.card.logged_by, 40)} log has no events.", icon=":material/info:")
+        return
     if not bars and not len(table) and not table.summaries:
         page_states.no_records(
             "Sessions, checkpoints, samples, epochs, requests and spans appear here as they are logged."
@@ -98,7 +102,7 @@ def _timeline(page: RunPage, choice: SpanChoice) -> None:
     if len(table) or table.summaries:
         _table(page, table)
     _events_chart(page, bars, window)
-    if not len(table) and not table.summaries:
+    if not len(table) and not table.summaries and page.card.logged_by is None:
         _no_spans()
     _events(page, events)
 
@@ -196,7 +200,7 @@ def _no_spans() -> None:
 
 
 def _events_chart(page: RunPage, bars: Sequence[Bar], window: Window | None) -> None:
-    st.markdown("**Events**" + (" :gray[the shaded range is shown above]" if window is not None else ""))
+    section("Events" + (" :gray[the shaded range is shown above]" if window is not None else ""))
     key = f"chart events {page.key}"
     draw_chart(
         bars_figure(bars, f"events {page.key}", shaded=window),

@@ -211,7 +211,7 @@ def test_foreign_hosts_and_origins_are_refused_even_with_the_token(guarded, owne
 
 
 EVERY_PAGE = ("", "compare", "overview", "metrics", "alerts", "timeline", "config", "settings")
-_MENU = ("Rename and tag…", "Archive", "Unarchive", "Delete…")
+_MENU = ("Rename and tag…", "Archive", "Unarchive", "Delete")
 
 
 def test_a_reader_sees_every_page_and_no_control(reader, owner, logs):

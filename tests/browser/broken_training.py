@@ -49,7 +49,7 @@ def break_divergence(process: dict[str, Any]) -> None:
 
 def break_plateau(process: dict[str, Any]) -> None:
     """A learning rate that moves nothing; the seed is one whose noise does not look like a slope for a while."""
-    process["train"].update(lr=1e-12, warmup=0, lr_scheduler="constant", seed=1, steps=800)
+    process["train"].update(lr=1e-12, warmup=0, lr_scheduler="constant", seed=1, steps=4000)
     process["train"]["validation_config"].update(validate_every=0)
     process["network"].update(dropout=0.0)
     process["datasets"][0].update(num_images=2048)

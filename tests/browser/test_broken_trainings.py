@@ -98,6 +98,7 @@ def test_a_training_that_is_broken_is_explained_while_it_runs(shown, breaking, p
     expect(page.get_by_text(_SAID[kind]).first).to_be_visible(timeout=_PATIENCE_MS)
     expect(page.get_by_text(CATALOGUE[kind].title, exact=True).first).to_be_visible()
     assert training.is_running
+    page.get_by_text("Likely causes").first.wait_for(state="attached")
     if page.get_by_text("Likely causes").first.is_hidden():
         page.get_by_text("Evidence and what to try").first.click()
     expect(page.get_by_text("Likely causes").first).to_be_visible()

@@ -8,6 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from dashboard.data.formatting import duration
 from tests.browser.browser_helpers import (
     chart,
     double_click,
@@ -191,21 +192,30 @@ def test_hovering_names_the_logged_and_the_smoothed_value(shown, page):
     place = place_of(page, "Loss")
     page.mouse.move(place["x"] + place["width"] * 0.4, place["y"] + place["height"] * 0.5)
     page.mouse.move(place["x"] + place["width"] * 0.5, place["y"] + place["height"] * 0.5, steps=3)
-    hovered = page.wait_for_function(
-        """() => {
-            const div = document.querySelector('.telemetry-chart[aria-label^="Loss,"]');
-            const text = [...div.querySelectorAll('.hoverlayer text')].map(one => one.textContent).join(' ');
-            return text.includes('smoothed') && div._hoverdata.length ? {text, step: div._hoverdata[0].x} : null;
-        }"""
-    ).json_value()
+    tip = page.locator(".telemetry-tip")
+    expect(tip).to_contain_text("smoothed")
+    expect(tip).to_contain_text("since the start")
+    text = tip.inner_text()
 
-    step = hovered["step"]
+    step = int(re.search(r"step ([\d,]+)", text)[1].replace(",", ""))
     logged = 2.0 / (1.0 + step / 50.0) + 0.05 * (step % 7)
-    assert f"logged {logged:.6g} · smoothed" in hovered["text"]
+    assert f"logged {logged:.6g} · smoothed" in text
+    assert f"{duration(step / 2)} since the start" in text
+    # Of the other curve the nearest record that is drawn, and where that is if elsewhere.
+    value, elsewhere = re.search(r"validation loss\nlogged ([\d.]+)(?: at ([\d,]+))?", text).groups()
+    at = step if elsewhere is None else int(elsewhere.replace(",", ""))
+    assert value == f"{2.3 / (1.0 + at / 50.0):.6g}"
     # The other charts follow with a line and a value, and without a box over what they draw.
     follower = chart(page, "Gradient norm")
     expect(follower).to_have_class(re.compile("telemetry-follows"))
     expect(follower.locator(".telemetry-chip")).to_have_text(re.compile(r"^[123]$"))
+
+    # It goes away with the mouse, and when the chart is zoomed.
+    page.mouse.move(5, 5)
+    expect(tip).to_have_count(0)
+    drag(page, "Loss", 0.3, 0.5)
+    wait_for_query(page, "q.has('from')")
+    expect(tip).to_have_count(0)
 
 
 def test_a_thumb_on_a_chart_scrolls_the_page(shown, new_page):
@@ -238,7 +248,8 @@ def test_one_sample_in_a_million_is_seen(shown, page):
             file.writelines(_lines(start, start + 100_000))
     page.goto(shown.url("/overview", run="million"))
     loss = wait_for_chart(page, "Loss", f"figure.traces[0].x.at(-1) === {MILLION - 1}", timeout=180_000)
-    curve = trace(loss, AS_LOGGED)
+    # Noise without a trend is not smoothed.
+    curve = trace(loss, "train loss")
     top = max(curve["y"])
 
     assert top == SPIKE
@@ -247,7 +258,7 @@ def test_one_sample_in_a_million_is_seen(shown, page):
 
     page.goto(shown.url("/overview", **{"run": "million", "from": SPIKE_AT - 500, "to": SPIKE_AT + 500}))
     low, high = SPIKE_AT - 500, SPIKE_AT + 500
-    curve = trace(wait_for_chart(page, "Loss", f"figure.range[0] === {low}"), AS_LOGGED)
+    curve = trace(wait_for_chart(page, "Loss", f"figure.range[0] === {low}"), "train loss")
 
     assert inside(curve, low, high) == list(range(low, high + 1))
     assert curve["y"][curve["x"].index(SPIKE_AT)] == SPIKE

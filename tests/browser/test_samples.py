@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import expect
 
-from tests.browser.browser_helpers import fits_into, place_of, sidebar
+from tests.browser.browser_helpers import fits_into, place_of, sidebar, wait_for_query
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
@@ -49,9 +49,12 @@ def test_a_slider_and_keys_reach_every_step(shown, new_page):
     box.get_by_role("slider", name="Step").focus()
     page.keyboard.press("ArrowLeft")
     expect(box).to_have_attribute("data-step", "60")
+    wait_for_query(page, "q.get('at') === '60'")
     page.keyboard.press("Home")
     box.get_by_role("button", name="Play").click()
     expect(box).to_have_attribute("data-step", "80")
+    # The newest step is not named, so that a link follows the run.
+    wait_for_query(page, "!q.has('at')")
     expect(box.get_by_role("button", name="Play")).to_be_visible()
 
     box.get_by_role("button", name="a cat, step 80").click()

@@ -36,6 +36,7 @@ COMMANDS = {
     "ls": (["LOGS"], 0),
     "message": (["YAML", "--show"], 1),
     "repair": (["RUN", "OTHER"], 0),
+    "report": (["RUN"], 0),
     "share": (["RUN", "-o", "ZIP"], 0),
     "show": (["RUN"], 0),
     "status": (["CHECKOUT"], 1),

@@ -14,7 +14,7 @@ COMMANDS = {
     "compare": [["{run}", "{run}"], ["{run}", "--json"]],
     "completions": [["{run}"], ["{run}", "--json"]],
     "detach": [["{run}"]],
-    "doctor": [["{run}"], ["{run}", "--json"]],
+    "doctor": [["{run}"], ["{run}", "--json", "--html", "{out}.html"]],
     "errors": [["{run}"], ["{run}", "--json"]],
     "export": [
         ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
@@ -26,6 +26,7 @@ COMMANDS = {
     "import": [["{run}", "--to", "{out}-logs", "--deleted"], ["{run}", "--to", "{out}-logs", "--json"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
+    "report": [["{run}", "--html", "{out}.html", "--markdown", "{out}.md"], ["{run}", "--view", "compare"]],
     "share": [["{run}", "--output", "{out}.zip"]],
     "show": [["{run}"], ["{run}", "--json"]],
     "status": [["{run}"]],

@@ -66,6 +66,7 @@ def test_the_ledger_is_a_table_that_adds_up(timed_run, capsys):
         "sampling": ["0 s", "0.0 %", "0"],
         "startup": ["2 h 00 min", "99.4 %", "0.00694"],
         "control": ["0 s", "0.0 %", "0"],
+        "other spans": ["0 s", "0.0 %", "0"],
         "stalled": ["0 s", "0.0 %", "0"],
         "redone": ["25.5 s", "0.3 %"],
         "unaccounted": ["5.0 s", "0.1 %"],

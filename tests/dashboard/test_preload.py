@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+from dashboard.bundle import Bundle
 from dashboard.preload import with_preloads
 
 PAGE = b"<html><head><title>x</title></head><body></body></html>"
 
 
 def ask(
-    *, kind=b"text/html; charset=utf-8", parts=(PAGE,), headers=(), answer_headers=(), scripts=("/a/p.js",)
+    *,
+    kind=b"text/html; charset=utf-8",
+    parts=(PAGE,),
+    headers=(),
+    answer_headers=(),
+    scripts=("/a/p.js",),
+    bundle=None,
 ):
     """Return what the application saw, and what the browser gets."""
     seen, got = {}, []
@@ -38,7 +46,7 @@ def ask(
         return {"type": "http.request"}
 
     scope = {"type": "http", "headers": list(headers)}
-    asyncio.run(with_preloads(application, scripts, ["/a/m.js"])(scope, receive, send))
+    asyncio.run(with_preloads(application, scripts, bundle)(scope, receive, send))
     body = b"".join(message.get("body", b"") for message in got)
     return seen, dict(got[0]["headers"]), body
 
@@ -49,7 +57,6 @@ def test_a_page_gets_hints_at_the_end_of_its_head_and_the_right_length(parts):
 
     head, _, rest = body.partition(b"</head>")
     assert b'<link rel="preload" as="script" href="/a/p.js">' in head
-    assert b'<link rel="modulepreload" href="/a/m.js">' in head
     assert b"WebSocket.prototype.send" in head
     assert rest == b"<body></body></html>"
     assert int(headers[b"content-length"]) == len(body)
@@ -83,3 +90,31 @@ def test_an_endless_page_is_not_held_back_forever():
     assert body.endswith(b"x" * 400_000)
     assert b'href="/a/p.js"' in body
     assert b"content-length" not in headers
+
+
+STREAMLITS_PAGE = b"""<html><head>
+    <script type="module" crossorigin src="./static/js/index.AbC.js"></script>
+    <link rel="modulepreload" crossorigin href="./static/js/react.AbC.js">
+    <link rel="stylesheet" crossorigin href="./static/css/index.AbC.css">
+</head><body></body></html>"""
+
+
+def test_a_page_starts_from_the_bundle_instead_of_loading_each_module():
+    bundle = Bundle(Path(), "index.AbC.js", ("index.AbC.js", "react.AbC.js"), {})
+    _, headers, body = ask(parts=(STREAMLITS_PAGE,), bundle=bundle)
+
+    assert bundle.url.encode() in body
+    assert body.index(bundle.url.encode()) < body.index(b"stylesheet")
+    assert b"modulepreload" not in body
+    assert b'src="./static/js' not in body
+    assert b"./static/css/index.AbC.css" in body
+    assert int(headers[b"content-length"]) == len(body)
+
+
+def test_a_page_with_another_entry_than_the_bundles_is_left_as_it_is():
+    bundle = Bundle(Path(), "index.XyZ.js", ("index.XyZ.js",), {})
+    _, _, body = ask(parts=(STREAMLITS_PAGE,), bundle=bundle)
+
+    assert bundle.url.encode() not in body
+    assert b'src="./static/js/index.AbC.js"' in body
+    assert b"modulepreload" in body

@@ -1,4 +1,4 @@
-"""Records of runs in which something goes wrong, and the finding records that a live run would have been told."""
+"""Records of runs in which something goes wrong, and the finding records that a live run would have reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def steps(trouble: str = "", count: int = 400, **more: Any) -> list[dict[str, An
     return records
 
 
-def told(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def with_findings(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return `records` with the `finding` records that the run would have had among them."""
     examiner, found = Examiner(), []
     for record in records:

@@ -7,6 +7,10 @@ import string
 import pytest
 
 from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from tests.diagnostics.test_data_repeated import epochs
+from tests.diagnostics.test_reinforcement import explodes, rl_run
+from tests.diagnostics.test_start_of_run import leaking, still
+from tests.diagnostics.test_underflow import norms
 from toolkit.diagnostics import detectors
 from toolkit.diagnostics import examiner as examiner_module
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
@@ -18,6 +22,15 @@ KINDS = {
     *("nan", "spike", "divergence", "plateau", "overfit", "exploding_grad", "vanishing_grad", "val_spike"),
     *("throughput_drop", "data_starvation", "low_gpu_util", "memory_growth", "stalled", "lr_problem"),
     *("loss_scale", "straggler"),
+    *(
+        "reward_hacking",
+        "policy_collapse",
+        "label_leak",
+        "dead_lora",
+        "lr_too_small",
+        "data_repeated",
+        "underflow",
+    ),
 }
 OF_EVERY_INCIDENT = {"metric", "start", "noticed", "end", "count", "times", "now_times"}
 
@@ -105,6 +118,18 @@ def _faulty_runs():
     yield changed(run, "grad_norm", lambda step, norm: inf if step > 2000 and dice.random() < 0.3 else norm)
     for part in (None, "data_loading", "forward", "rest"):
         yield _of_ranks(2, part)
+    yield rl_run(kl=explodes, entropy=lambda part: 0.6 if part < 0.5 else 0.001)
+    yield rl_run(length=lambda part: 200.0 if part < 0.6 else 900.0)
+    yield run_of(leaking())
+    yield run_of([0.0] * 40, grad_norm=[0.0] * 40)
+    yield still(2e-9)
+    yield run_of(losses, lora_B_norm=[0.0] * 300)
+    yield run_of(losses, lora_B_norm=[0.1] * 100 + [0.0] * 200)
+    yield epochs(shuffled=False)
+    yield epochs(stairs=0.3, noise=0.03)
+    yield epochs(stairs=0.3, noise=0.03, shuffled=False)
+    yield run_of(losses, grad_norm=norms(0.5))
+    yield run_of(losses, zero_grad_share=[0.1] * 100 + [0.8] * 200)
 
 
 RUNS = list(_faulty_runs())

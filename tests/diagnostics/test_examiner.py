@@ -143,6 +143,17 @@ def test_the_findings_do_not_depend_on_how_many_records_come_at_once(records, si
     assert examiner.findings() == at_once
 
 
+@pytest.mark.parametrize("fault", ["nothing", *sorted(FAULTS)])
+def test_passing_over_many_ordinary_records_finds_what_looking_at_each_finds(fault):
+    dice = random.Random(7)
+    records = clean_run(7, records=600, noise=0.05, log_every=2, with_system=False)
+    if fault != "nothing":
+        records = FAULTS[fault](records, 800, dice)
+    examiner, _ = detect_one_by_one(records)
+
+    assert list(examine(records)) == examiner.findings()
+
+
 @tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):

@@ -458,3 +458,34 @@ def test_a_resumed_run_is_not_compared_with_its_first_losses():
     resumed = [{"event": "start", "session": 2}, *run_of([0.2, *curve(2, records=30, first=0.5, last=0.45)])]
 
     assert detect([*first, *resumed], *KINDS) == []
+
+
+def test_a_loss_that_is_logged_twice_is_not_less_noisy():
+    dice = random.Random(4)
+    losses = [math.exp(dice.gauss(0.0, 0.15)) for _ in range(300)]
+    once = [{"event": "step", "global_step": step, "train_loss": loss} for step, loss in enumerate(losses)]
+    twice = [record for record in once for _ in range(2)]
+
+    assert [(f.kind, f.start_step) for f in detect(twice, "spike", "divergence")] == [
+        (f.kind, f.start_step) for f in detect(once, "spike", "divergence")
+    ]
+
+
+def test_one_record_far_above_all_others_is_a_spike_in_any_noise():
+    dice = random.Random(5)
+    losses = [1e-5 * math.exp(dice.gauss(0.0, 0.5)) for _ in range(80)]
+    losses[60] = 4e-4
+
+    findings = detect(run_of(losses), "spike", "divergence")
+
+    assert [finding.start_step for finding in findings] == [61]
+
+
+def test_a_short_run_that_climbs_back_slowly_diverges():
+    dice = random.Random(6)
+    losses = [
+        (2.0 - 0.06 * min(place, 20) + 0.03 * max(0, place - 20)) * math.exp(dice.gauss(0.0, 0.02))
+        for place in range(44)
+    ]
+
+    assert [finding.kind for finding in detect(run_of(losses), "spike", "divergence")] == ["divergence"]

@@ -118,3 +118,15 @@ def test_steps_that_are_over_within_a_millisecond_are_not_judged_by_their_time()
     assert detect(run(0.0005, with_rate=False), "throughput_drop") == []
     assert len(detect(run(0.002, with_rate=False), "throughput_drop")) == 1
     assert len(detect(run(0.0005), "throughput_drop")) == 1
+
+
+def test_a_drop_is_found_in_a_running_average_of_the_speed():
+    elapsed, records = 0.0, []
+    for step in range(1, 801):
+        elapsed += 0.5 if step < 250 else 1.5
+        records.append({"event": "step", "global_step": step, "iters_per_sec_avg": step / elapsed})
+
+    [finding] = detect(records, "throughput_drop")
+
+    assert finding.is_open
+    assert 250 < finding.noticed_step < 500

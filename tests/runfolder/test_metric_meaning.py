@@ -1,6 +1,7 @@
 import pytest
 
-from toolkit.runfolder.metric_meaning import guess_primary_metric, is_evaluation, metric_direction
+from toolkit.runfolder.metric_meaning import INTERNAL, guess_primary_metric, is_evaluation, metric_direction
+from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, PROFILING_PREFIX, TIME_PREFIX
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,12 @@ def test_an_evaluation_is_recognised_by_its_record_or_its_name(name, event, expe
 )
 def test_the_primary_metric_is_one_that_most_runs_share(runs, expected):
     assert guess_primary_metric(runs) == expected
+
+
+def test_what_telemetry_measures_itself_is_no_result():
+    prefixes = {LEDGER_PREFIX, TIME_PREFIX, DEVICE_TIME_PREFIX}
+
+    assert set(INTERNAL) == prefixes
+    assert not any(
+        is_evaluation(f"{prefix}eval_loss", event="eval") for prefix in (*prefixes, PROFILING_PREFIX)
+    )

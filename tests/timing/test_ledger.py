@@ -193,6 +193,78 @@ def test_recorded_seconds_stay_in_their_entry_and_the_rest_is_unaccounted(record
     assert {line.entry: line.share for line in ledger.lines}["validation"] == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("checkpoint_save", "checkpoint"),
+        ("SaveModel", "checkpoint"),
+        ("val_epoch", "validation"),
+        ("run-evaluation", "validation"),
+        ("generate", "sampling"),
+        ("load batch", "data_wait"),
+        ("load_checkpoint", "startup"),
+        ("sync", "other_spans"),
+        ("evaluator_of_interval", "other_spans"),
+        ("data", "other_spans"),
+    ],
+)
+def test_a_span_of_the_user_counts_by_its_name_and_is_never_unaccounted(records, name, entry):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.span(13.0, 19.0, name, global_step=1).step(20.0, 2, training=3.0).put(20.0, "end")
+
+    found = entries(ledger_of(records))
+    assert found.pop(entry) == 6.0 + 10.0 * (entry == "startup")
+    assert {"startup": 10.0, **found} == {"startup": 10.0, "training": 3.0, "unaccounted": 1.0}
+
+
+def test_a_span_of_the_user_within_a_step_is_training(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.span(11.0, 12.0, "attention", global_step=2).step(20.0, 2, training=8.0).put(20.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 10.0, "training": 8.0, "unaccounted": 2.0}
+
+
+def test_a_span_of_the_user_gets_only_time_of_no_entry(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.span(12.0, 13.0, "validation_loop", "b").span(11.0, 17.0, "epoch_end", global_step=1)
+    records.step(20.0, 2, training=3.0, validation=1.0).put(20.0, "end")
+
+    assert entries(ledger_of(records)) == {
+        "startup": 10.0,
+        "training": 3.0,
+        "validation": 1.0,
+        "other_spans": 5.0,
+        "unaccounted": 1.0,
+    }
+
+
+def test_a_span_of_the_user_that_lasts_longer_than_a_ledger_record_counts_as_a_whole(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.put(15.0, "ledger", **{"ledger/training": 1.0}).put(20.0, "ledger")
+    records.span(11.0, 24.0, "save", global_step=1).step(25.0, 2, training=1.0).put(25.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 10.0, "training": 2.0, "checkpoint": 13.0}
+
+
+def test_an_open_span_of_the_user_counts_until_now(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.put(15.0, "span_start", id="a", name="save", start=BEGAN + 11.0, age=4.0)
+
+    assert entries(ledger_of(records, [manifest_session()], now=BEGAN + 18.0)) == {
+        "startup": 10.0,
+        "checkpoint": 7.0,
+        "unaccounted": 1.0,
+    }
+
+
+def test_other_spans_are_training_if_the_training_is_not_timed(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0)
+    records.span(11.0, 13.0, "sync", global_step=1).span(14.0, 16.0, "save", "b", global_step=1)
+    records.step(20.0, 2).put(20.0, "end")
+
+    assert entries(ledger_of(records)) == {"startup": 10.0, "training": 8.0, "checkpoint": 2.0}
+
+
 def test_the_training_loop_ends_startup_before_the_first_step_does(records):
     records.put(0.0, "start")
     records.put(7.0, "span_start", id="a", name="training_loop", start=BEGAN + 7.0)

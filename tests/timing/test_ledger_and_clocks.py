@@ -71,7 +71,7 @@ def test_a_clock_that_is_set_within_a_span_adds_nothing(log, clock, name, jump):
         steps(log, clock, between=between)
     found, ledger = seconds_of(log, clock)
 
-    where = "validation" if name == "validation_loop" else "unaccounted"
+    where = "validation" if name == "validation_loop" else "other_spans"
     assert found == {"training": 90.0, where: 3.0}
     assert ledger.goodput == pytest.approx(90 / 93)
     assert any("wall clock" in note for note in ledger.notes)

@@ -42,7 +42,7 @@ records = st.fixed_dictionaries(
         "perf_tag": odd,
         "rank": sometimes(st.just(0)),
         "id": sometimes(st.sampled_from("abc")),
-        "name": sometimes(st.sampled_from(["training_loop", "application", *ENTRY_OF])),
+        "name": sometimes(st.sampled_from(["training_loop", "application", "my own", "save", *ENTRY_OF])),
         "start": sometimes(st.floats(1.7e9 - 100.0, 1.7e9 + 1000.0)),
         "duration": sometimes(moments),
         "clock": sometimes(st.just("host")),

@@ -31,6 +31,7 @@ SUBCOMMANDS: Final = {
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "pull": "bring a run folder back from ClickHouse, byte for byte",
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
+    "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
     "share": "write a redacted zip of a run that is safe to post, and list what was replaced",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
     "show": "show a run, ours or another tool's: its series and its last steps",

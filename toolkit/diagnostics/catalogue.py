@@ -386,6 +386,129 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "Balance the batches by length; leave that machine out.",
         ),
     ),
+    "reward_hacking": Kind(
+        title="Reward hacking",
+        severity=WARNING,
+        message="The reward rose from {reward_before} to {reward} while {metric} exploded from {level} to {now}{times} since step {start}: the policy leaves its reference to please the reward.",
+        variants={
+            "length": "The reward rose from {reward_before} to {reward} while {metric} grew from {level} to {now}{times} since step {start}: length may be what is rewarded."
+        },
+        causes=(
+            "The reward can be had without doing the task: by length, format, repetition or a weakness of the reward model.",
+            "The KL penalty (beta) is too small, or zero.",
+            "The learning rate is too high for the policy.",
+        ),
+        advice=(
+            "Read completions from before and after step {start}: the exploit is usually obvious.",
+            "Raise the KL coefficient, or stop at the checkpoint before step {start}.",
+            "Limit the length, normalise the reward by it, or add a check that the exploit fails.",
+        ),
+        remedies=(SAVE_AND_STOP, STOP),
+    ),
+    "policy_collapse": Kind(
+        title="Policy collapse",
+        severity=WARNING,
+        message="{metric} fell from {level} to {now} since step {start}: the policy gives the same answer each time and explores nothing any more.",
+        causes=(
+            "No entropy bonus, or clipping that favours what is likely already.",
+            "The learning rate is too high, or too many updates are made on one batch.",
+            "The reward has few distinct values, so that one answer wins early.",
+        ),
+        advice=(
+            "Go back to the checkpoint before step {start}: a collapsed policy does not recover.",
+            "Add an entropy bonus, raise the sampling temperature or the upper clipping range.",
+            "Lower the learning rate, and the number of updates a batch.",
+        ),
+        remedies=(*LOWER_LR, SAVE_AND_STOP),
+    ),
+    "label_leak": Kind(
+        title="Loss too good to be true",
+        severity=WARNING,
+        message="{metric} fell from {first} to {now} within the first records, by step {start}: the answer may be part of the input.",
+        variants={
+            "zero": "{metric} is exactly 0 from the first record on ({count} records): nothing counts towards the loss."
+        },
+        causes=(
+            "The label is in the input: a column that was not dropped, an answer in the prompt, a mask that lets the model look ahead.",
+            "All labels are masked (-100), so that nothing counts towards the loss.",
+            "The task is trivial, or the weights were already trained on this data.",
+        ),
+        advice=(
+            "Decode one batch, and compare what goes in with what is to be predicted.",
+            "Train on shuffled labels for a few steps: the loss must stay high.",
+            "Evaluate on data that was made independently.",
+        ),
+        remedies=(STOP,),
+    ),
+    "dead_lora": Kind(
+        title="Adapter does not learn",
+        severity=WARNING,
+        message="{metric} is exactly 0 since step {start} ({count} records): the adapter gets no gradient.",
+        variants={
+            "stopped": "{metric} has been exactly 0 since step {start} ({count} records), and was not before: the adapter gets no gradient any more."
+        },
+        causes=(
+            "Gradient checkpointing without inputs that require a gradient (enable_input_require_grads).",
+            "The adapter is not active, is merged or frozen, or its parameters are missing from the optimizer.",
+            "Its target modules are not used in the forward pass.",
+        ),
+        advice=(
+            "Print which parameters with lora_ in their name require a gradient, and their gradients after one step.",
+            "Call model.enable_input_require_grads(), or use use_reentrant=False.",
+            "Compare the output with and without the adapter after a few steps.",
+        ),
+        remedies=(STOP,),
+    ),
+    "lr_too_small": Kind(
+        title="No movement",
+        severity=WARNING,
+        message="{metric} has stayed at {level} since step {start}, with gradients and a learning rate of up to {lr}: the steps may be too small.",
+        causes=(
+            "The learning rate is of the wrong scale: a wrong exponent, divided by the number of steps or ranks, a scheduler that multiplies it away.",
+            "Gradients are clipped to almost nothing, or divided by the accumulation twice.",
+            "The optimizer does not have the parameters that get the gradients.",
+        ),
+        advice=(
+            "Raise the learning rate ten times for a few hundred steps: the loss must react.",
+            "Print the norm of one weight before and after a step.",
+            "Typical rates: 1e-5 for a full fine-tuning, 1e-4 for LoRA, 3e-4 for training from scratch.",
+        ),
+    ),
+    "data_repeated": Kind(
+        title="Data repeats itself",
+        severity=WARNING,
+        message="{metric} repeats itself from epoch to epoch since step {start} ({alike_pct} % alike, batch by batch): the data comes in the same order each time.",
+        variants={
+            "by heart": "{metric} repeats itself from epoch to epoch since step {start}, batch by batch, and falls only between them: the data comes in the same order each time and is being learnt by heart.",
+            "stairs": "{metric} falls by {fell_pct} % from one epoch to the next since step {start}, and hardly within them: the data is being learnt by heart.",
+        },
+        causes=(
+            "The loader does not shuffle, or its sampler starts from the same seed each epoch (set_epoch is not called).",
+            "A few samples are repeated many times.",
+            "Too many epochs for this much data.",
+        ),
+        advice=(
+            "Set shuffle=True, or call sampler.set_epoch(epoch) at the start of each epoch.",
+            "Look at the validation loss: from here on a lower training loss says little.",
+            "Use fewer epochs or more data.",
+        ),
+    ),
+    "underflow": Kind(
+        title="Gradients round to zero",
+        severity=WARNING,
+        message="{now} % of the gradients are exactly 0 since step {start}; {level} % were at the start.",
+        variants={"norms": "{count} of {of} gradient norms since step {start} are exactly 0."},
+        causes=(
+            "fp16 gradients below 6e-8 become zero; the loss scale is too low to keep them.",
+            "Batches in which no label counts.",
+            "Layers that have died: activations that are zero for every input.",
+        ),
+        advice=(
+            "Use bf16, or a dynamic loss scale with a higher minimum.",
+            "Keep the last layers and the loss in fp32.",
+            "Count the labels of a batch that are not masked.",
+        ),
+    ),
 }
 
 

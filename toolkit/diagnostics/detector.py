@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row
+from toolkit.diagnostics.stretch import Stretch
 
 
 class Detector(Protocol):
@@ -25,6 +26,18 @@ class Detector(Protocol):
 
     def restart(self, step: int) -> None:
         """Handle a new session, or steps that went back to `step`: learnt levels may no longer hold."""
+
+
+@runtime_checkable
+class SkimmingDetector(Detector, Protocol):
+    """A detector that can pass over many ordinary records at once."""
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Take the records of `stretch` from `start` on up to one that needs a closer look, and return its place.
+
+        The state afterwards is the same as if `take` had read them one by one. The record at the returned place has
+        not been read; its length means that all have been.
+        """
 
 
 class SingleIncidentDetector:

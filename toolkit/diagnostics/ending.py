@@ -131,7 +131,7 @@ class Endings:
         """Read the next records of `rank`."""
         mine = self._ranks.setdefault(rank, _Rank())
         step: Record | None = None
-        for record in records:
+        for record in _without_steps(records, mine.session):
             event, session = record.get("event"), record.get("session")
             if session != mine.session and type(session) is int:
                 mine = self._ranks[rank] = _Rank(session=session)
@@ -241,6 +241,17 @@ class Endings:
                 key = f"{rank} {end.get('session')} {end.get('session')}-error-{kind.get('fingerprint')}"
                 if key in self._errors:
                     self._errors[key]["count"] = kind["count"]
+
+
+def _without_steps(records: Iterable[Record], session: int) -> Iterable[Record]:
+    """Return only the last of `records` if all are steps of `session`: the last one says as much."""
+    if not isinstance(records, list):
+        return records
+    events = [record.get("event") for record in records]
+    sessions = [record.get("session") for record in records]
+    if events.count(kinds.STEP) == sessions.count(session) == len(records):
+        return records[-1:]
+    return records
 
 
 def _kept(record: Record) -> Record:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, causes_of, describe
-from toolkit.diagnostics.detector import Detector
+from toolkit.diagnostics.detector import Detector, SkimmingDetector
 from toolkit.diagnostics.detectors import make_detectors
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import FARTHEST, Row
+from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.policy import Policy
+from toolkit.diagnostics.stretch import LONGEST, SHORTEST, stretch_of
 from toolkit.runfolder.records import FINDING, START, STEP, Record
 
 _LOOP_EVENTS: Final = (STEP, "")
@@ -39,58 +40,105 @@ class Examiner:
         self._last_step = 0
         self._loop_step: int | None = None
         self._detectors: list[Detector] = make_detectors(self._incidents)
-        self._plans: dict[tuple[bool, tuple[str, ...]], list[Callable[[Row], None]]] = {}
+        self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
 
     def take(self, records: Iterable[Record]) -> list[Finding]:
         """Read `records`; return the findings that are new, changed or resolved since the last call."""
-        row, incidents, plans = self._row, self._incidents, self._plans
-        for record in records:
-            row.read(record, self._last_step)
-            if row.event == FINDING:
-                if row.rank == 0:
-                    self._take_reported(record)
-                continue
-            is_rank_0 = row.rank == 0
-            if is_rank_0:
-                # Only rank 0: the result must be the same without the files of the other ranks.
-                incidents.rows += 1
-            if row.event == START:
-                self._begin_session(record)
-            elif is_rank_0 and row.values:
-                if row.event == STEP and row.step > self._last_step:
-                    # The common case: the loop advances.
-                    self._last_step = self._loop_step = row.step
-                else:
-                    self._follow_steps(row)
-            values, shape = row.values, row.shape
-            if is_rank_0 and len(values) == len(shape.fields):
-                plan = shape.plan
-                if plan is None:
-                    plan = shape.plan = self._plan((True, tuple(values)))
+        found = records if isinstance(records, list) else list(records)
+        row, count, first = self._row, len(found), 0
+        while first < count:
+            end = first + 1
+            shape = row.shape_of(found[first])
+            if shape.is_plain:
+                names, limit = shape.names, min(count, first + LONGEST)
+                while end < limit and tuple(found[end]) == names:
+                    end += 1
+                if end - first >= SHORTEST and self._take_stretch(found[first:end], shape):
+                    first = end
+                    continue
+            for record in found[first:end]:
+                self._take_one(record)
+            first = end
+        return self._findings_of(self._incidents.take_changed())
+
+    def _take_one(self, record: Record) -> None:
+        row, incidents = self._row, self._incidents
+        row.read(record, self._last_step)
+        if row.event == FINDING:
+            if row.rank == 0:
+                self._take_reported(record)
+            return
+        is_rank_0 = row.rank == 0
+        incidents.turn = 0 if is_rank_0 else len(self._detectors)
+        if is_rank_0:
+            # Only rank 0: the result must be the same without the files of the other ranks.
+            incidents.rows += 1
+        if row.event == START:
+            self._begin_session(record)
+        elif is_rank_0 and row.values:
+            if row.event == STEP and row.step > self._last_step:
+                # The common case: the loop advances.
+                self._last_step = self._loop_step = row.step
             else:
-                key = (is_rank_0, tuple(values))
-                plan = plans.get(key)
-                if plan is None:
-                    plan = self._plan(key)
-            for take in plan:
-                take(row)
-        return self._findings_of(incidents.take_changed())
+                self._follow_steps(row)
+        values, shape = row.values, row.shape
+        if is_rank_0 and len(values) == len(shape.fields):
+            plan = shape.plan
+            if plan is None:
+                plan = shape.plan = self._plan(True, tuple(values))
+        else:
+            plan = self._plan(is_rank_0, tuple(values))
+        for take in plan.takes:
+            take(row)
+
+    def _take_stretch(self, records: list[Record], shape: Shape) -> bool:
+        """Examine step records of one shape as columns, detector by detector; return False if that cannot be done."""
+        incidents = self._incidents
+        stretch = stretch_of(records, shape, self._row, after=self._last_step)
+        if stretch is None or not stretch.columns:
+            return False
+        count = len(stretch)
+        plan = self._plan(True, tuple(stretch.columns))
+        stretch.first_row = before = incidents.rows
+        self._last_step = self._loop_step = stretch.steps[-1]
+        for turn, skim, take in plan.skims:
+            incidents.turn = turn
+            place = skim(stretch, 0)
+            while place < count:
+                incidents.rows = before + place + 1
+                take(stretch.row(place))
+                place = skim(stretch, place + 1)
+        if plan.others:
+            for place in range(count):
+                incidents.rows = before + place + 1
+                row = stretch.row(place)
+                for turn, take in plan.others:
+                    incidents.turn = turn
+                    take(row)
+        incidents.rows = before + count
+        incidents.turn = 0
+        return True
 
     def findings(self) -> list[Finding]:
         """Return every incident so far, in the order of detection."""
-        return self._findings_of(self._incidents.by_id.values())
+        return self._findings_of(self._incidents.in_order())
 
-    def _plan(self, key: tuple[bool, tuple[str, ...]]) -> list[Callable[[Row], None]]:
+    def _plan(self, is_rank_0: bool, signals: tuple[str, ...]) -> _Plan:
         """Return the detectors for a record with these signals, in the order of the list."""
-        is_rank_0, signals = key
-        plan: list[Callable[[Row], None]] = [
-            detector.take
-            for detector in self._detectors
-            if (is_rank_0 or detector.all_ranks) and not {"*", *signals}.isdisjoint(detector.signals)
-        ]
-        if len(self._plans) < _MOST_PLANS:
-            self._plans[key] = plan
+        key = (is_rank_0, signals)
+        plan = self._plans.get(key)
+        if plan is None:
+            reads = {"*", *signals}
+            plan = _Plan(
+                [
+                    (turn, detector)
+                    for turn, detector in enumerate(self._detectors)
+                    if (is_rank_0 or detector.all_ranks) and not reads.isdisjoint(detector.signals)
+                ]
+            )
+            if len(self._plans) < _MOST_PLANS:
+                self._plans[key] = plan
         return plan
 
     def _begin_session(self, record: Record) -> None:
@@ -133,7 +181,7 @@ class Examiner:
         self._reported_by_run[reported.id] = replace(reported, severity=severity)
         if reported.id not in self._incidents.by_id:
             # To keep its position among the others.
-            self._incidents.by_id[reported.id] = Incident(
+            self._incidents.by_id[reported.id] = incident = Incident(
                 incident_id=reported.id,
                 kind=reported.kind,
                 metric=reported.metric,
@@ -141,6 +189,7 @@ class Examiner:
                 noticed_step=reported.noticed_step,
                 session=reported.session,
             )
+            incident.order = (self._incidents.rows, len(self._detectors))
 
     def _close_reported(self) -> None:
         """Resolve open findings of earlier sessions, which could not do it themselves."""
@@ -186,6 +235,25 @@ class Examiner:
             advice=advise(incident),
             remedies=about.remedies,
         )
+
+
+class _Plan:
+    """The detectors that read records with certain signals, each with its place in the list of all."""
+
+    __slots__ = ("others", "skims", "takes")
+
+    def __init__(self, detectors: list[tuple[int, Detector]]) -> None:
+        self.takes = [detector.take for _, detector in detectors]
+        self.skims = [
+            (turn, detector.skim, detector.take)
+            for turn, detector in detectors
+            if isinstance(detector, SkimmingDetector)
+        ]
+        self.others = [
+            (turn, detector.take)
+            for turn, detector in detectors
+            if not isinstance(detector, SkimmingDetector)
+        ]
 
 
 def examine(records: Iterable[Record], policy: Policy | None = None) -> Sequence[Finding]:

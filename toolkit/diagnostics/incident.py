@@ -15,6 +15,9 @@ _SAME_WITHIN_SHARE: Final = 0.02
 _Place = tuple[str, str, float]
 """Kind, metric, and which of several at the same metric."""
 
+_Order = tuple[int, int]
+"""Records read, and which of the detectors that read them."""
+
 _WORSE_IF_MORE: Final = frozenset({"peak", "ratio", "seconds"})
 
 
@@ -30,6 +33,7 @@ class Incident:
         "kind",
         "metric",
         "noticed_step",
+        "order",
         "repeats",
         "resolved_step",
         "session",
@@ -57,6 +61,8 @@ class Incident:
         self.repeats = 0
         self.evidence: dict[str, float] = {}
         self.closed_at_row = 0.0
+        self.order: _Order = (0, 0)
+        """Where it was opened: sorted by this, incidents are in the order of detection."""
 
     @property
     def is_open(self) -> bool:
@@ -70,6 +76,8 @@ class Incidents:
     def __init__(self) -> None:
         self.rows = 0
         """Records read so far."""
+        self.turn = 0
+        """Which detector writes now, where each reads many records before the next one does."""
         self.session = 1
         self.planned_steps = 0
         """Planned number of steps, if the run declared it."""
@@ -82,7 +90,7 @@ class Incidents:
         self.by_id: dict[str, Incident] = {}
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}
-        self._changed: dict[str, Incident] = {}
+        self._changed: dict[str, tuple[_Order, Incident]] = {}
 
     def open(
         self,
@@ -124,6 +132,7 @@ class Incidents:
         )
         incident.count = count
         incident.evidence.update(evidence)
+        incident.order = (self.rows, self.turn)
         self.by_id[incident_id] = incident
         self._newest[place] = incident
         self._counts[place] = self._counts.get(place, 0) + 1
@@ -140,7 +149,7 @@ class Incidents:
 
     def mark_changed(self, incident: Incident) -> None:
         """Have `take_changed` return `incident`."""
-        self._changed[incident.id] = incident
+        self._changed.setdefault(incident.id, ((self.rows, self.turn), incident))
 
     def escalate(self, incident: Incident, kind: str) -> None:
         """Change `incident` to a worse kind; it stays the same incident."""
@@ -165,9 +174,13 @@ class Incidents:
 
     def take_changed(self) -> list[Incident]:
         """Return the incidents that changed since the last call, in order of change."""
-        changed = list(self._changed.values())
+        changed = [incident for _, incident in sorted(self._changed.values(), key=_order_of)]
         self._changed.clear()
         return changed
+
+    def in_order(self) -> list[Incident]:
+        """Return all incidents in the order of detection."""
+        return sorted(self.by_id.values(), key=lambda incident: incident.order)
 
     def _is_same(self, place: _Place, newest: Incident, at_row: float | None) -> bool:
         rows = self.rows if at_row is None else at_row
@@ -175,3 +188,7 @@ class Incidents:
         if calm <= max(_SAME_WITHIN_ROWS, _SAME_WITHIN_SHARE * rows):
             return True
         return self._counts[place] >= MOST_INCIDENTS
+
+
+def _order_of(change: tuple[_Order, Incident]) -> _Order:
+    return change[0]

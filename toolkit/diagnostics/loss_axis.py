@@ -13,13 +13,14 @@ _FIRST_LOSSES = 3
 class LossAxis:
     """A logarithmic axis while losses are positive; linear from the first that is not."""
 
-    __slots__ = ("_bottom", "_first", "_gaps", "_spread", "has_changed", "is_plain")
+    __slots__ = ("_first", "_gaps", "_spread", "bottom", "has_changed", "is_plain")
 
     def __init__(self) -> None:
         self.is_plain = False
         """Whether it is linear, so that ratios are meaningless."""
         self._first: list[float] = []
-        self._bottom = 0.0
+        self.bottom = 0.0
+        """Losses below it are equal; 0 while it is not known, and on a linear axis."""
         self._spread = Window(at.LEVEL_WINDOW)
         self._gaps: dict[float, float] = {}
         self.has_changed = False
@@ -27,7 +28,7 @@ class LossAxis:
 
     def place(self, loss: float) -> float:
         """Return the position of the finite `loss`."""
-        if loss > self._bottom > 0.0:
+        if loss > self.bottom > 0.0:
             return math.log(loss)
         return self._place_with_care(loss)
 
@@ -54,14 +55,14 @@ class LossAxis:
         if self.is_plain:
             self._spread.push(loss)
             return loss
-        if loss < 0.0 or (loss == 0.0 and not self._bottom):
+        if loss < 0.0 or (loss == 0.0 and not self.bottom):
             self.is_plain = self.has_changed = True
             # `place` uses its shortcut only for losses above the bottom, and now there is no bottom.
-            self._bottom = 0.0
+            self.bottom = 0.0
             self._spread.push(loss)
             return loss
-        if not self._bottom:
+        if not self.bottom:
             self._first.append(loss)
             if len(self._first) == _FIRST_LOSSES:
-                self._bottom = at.NOTHING_LEFT * sorted(self._first)[1]
-        return math.log(max(loss, self._bottom, 1e-300))
+                self.bottom = at.NOTHING_LEFT * sorted(self._first)[1]
+        return math.log(max(loss, self.bottom, 1e-300))

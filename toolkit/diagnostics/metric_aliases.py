@@ -21,6 +21,15 @@ GPU_UTIL: Final = "gpu_util_pct"
 RSS: Final = "rss_mib"
 GPU_MEMORY: Final = "gpu_memory_mib"
 LOSS_SCALE: Final = "loss_scale"
+REWARD: Final = "reward"
+KL: Final = "kl"
+"""The divergence of the policy from its reference, not from the policy of the step before."""
+COMPLETION_LENGTH: Final = "completion_length"
+ENTROPY: Final = "entropy"
+LORA_B: Final = "lora_b_norm"
+"""The norm of the gradients, or of the weights, of all B matrices."""
+ZERO_GRADS: Final = "zero_grads"
+"""The share of gradients that are exactly zero."""
 
 # Names of each signal. If a record has several of them, the first one is used.
 _SIGNAL_OF: Final[dict[str, str]] = {
@@ -47,6 +56,8 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "sec_per_step": STEP_TIME,
     "step_time_s": STEP_TIME,
     "step_time": STEP_TIME,
+    "iter_time": STEP_TIME,
+    "dt": STEP_TIME,
     "data_time_s": DATA_TIME,
     "data_time": DATA_TIME,
     "data_wait_s": DATA_TIME,
@@ -54,6 +65,13 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "samples_per_sec": RATE,
     "tokens_per_sec": RATE,
     "iters_per_sec": RATE,
+    "iters_per_sec_avg": RATE,
+    "iterations_per_second": RATE,
+    "it_per_sec": RATE,
+    "tokens_per_second": RATE,
+    "tok_per_sec": RATE,
+    "throughput": RATE,
+    "train_speed(iter/s)": RATE,
     "samples_per_second": RATE,
     "train_samples_per_second": RATE,
     "train/samples_per_second": RATE,
@@ -66,6 +84,44 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "gpu_mem_gib": GPU_MEMORY,
     "loss_scale": LOSS_SCALE,
     "grad_scale": LOSS_SCALE,
+    # trl, verl, OpenRLHF, Stable-Baselines3
+    "reward": REWARD,
+    "rewards/mean": REWARD,
+    "train/reward": REWARD,
+    "mean_reward": REWARD,
+    "objective/scores": REWARD,
+    "objective/rlhf_reward": REWARD,
+    "env/reward_mean": REWARD,
+    "ppo/mean_scores": REWARD,
+    "critic/rewards/mean": REWARD,
+    "critic/score/mean": REWARD,
+    "rollout/ep_rew_mean": REWARD,
+    "kl": KL,
+    "train/kl": KL,
+    "objective/kl": KL,
+    "actor/kl_loss": KL,
+    "completions/mean_length": COMPLETION_LENGTH,
+    "completion_length": COMPLETION_LENGTH,
+    "train/completion_length": COMPLETION_LENGTH,
+    "train/completions/mean_length": COMPLETION_LENGTH,
+    "response_length/mean": COMPLETION_LENGTH,
+    "response_length": COMPLETION_LENGTH,
+    "entropy": ENTROPY,
+    "train/entropy": ENTROPY,
+    "policy/entropy": ENTROPY,
+    "policy/entropy_avg": ENTROPY,
+    "objective/entropy": ENTROPY,
+    "actor/entropy": ENTROPY,
+    "lora_B_grad_norm": LORA_B,
+    "lora_b_grad_norm": LORA_B,
+    "grad_norm/lora_B": LORA_B,
+    "grad_norm/lora_b": LORA_B,
+    "lora_B_norm": LORA_B,
+    "lora_b_norm": LORA_B,
+    "weight_norm/lora_B": LORA_B,
+    "zero_grad_share": ZERO_GRADS,
+    "zero_grad_fraction": ZERO_GRADS,
+    "grads/zero_share": ZERO_GRADS,
 }
 
 _EXTREME_OF: Final[dict[str, str]] = {
@@ -74,9 +130,24 @@ _EXTREME_OF: Final[dict[str, str]] = {
 """The largest of the steps that were folded into a record: where a record has it, it counts instead of the last one.
 A norm that explodes between two records is gone by the next, and one that vanishes has no large one."""
 
-_IN_GIB: Final = frozenset({"gpu_mem_allocated", "gpu_mem_gib"})
-_OF_SEVERAL_STEPS: Final = "ledger/data_wait"
-"""A sum over the record's own step and those that were folded into it."""
+
+def _from_gib(value: float, _: Record) -> float:
+    return value * 1024.0
+
+
+def _of_one_step(value: float, record: Record) -> float:
+    """A sum over the record's own step and those that were folded into it."""
+    folded = record.get("steps_folded", 0)
+    return value / (folded + 1 if type(folded) is int and folded > 0 else 1)
+
+
+_CONVERSIONS: Final[dict[str, Callable[[float, Record], float]]] = {
+    "gpu_mem_allocated": _from_gib,
+    "gpu_mem_gib": _from_gib,
+    "ledger/data_wait": _of_one_step,
+}
+"""How a field is converted to the unit of its signal."""
+
 
 _NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
 """Events whose loss is a mean over an epoch or over other data, not a point of the training curve."""
@@ -91,9 +162,10 @@ _LARGEST: Final = 1e308
 class Shape:
     """What records with the same fields have in common; a run has few shapes, and many records of each."""
 
-    __slots__ = ("fields", "has_non_finite", "has_rank", "plan")
+    __slots__ = ("fields", "has_elapsed", "has_non_finite", "has_rank", "is_plain", "names", "plan")
 
     def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
         extremes = {signal: name for name in names if (signal := _EXTREME_OF.get(name)) is not None}
         self.fields = (
             *((name, signal) for signal, name in extremes.items()),
@@ -105,7 +177,14 @@ class Shape:
         )
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
-        self.plan: list[Callable[[Row], None]] | None = None
+        self.has_elapsed = "elapsed" in names
+        self.is_plain = (
+            {"event", "global_step"}.issubset(names)
+            and not (self.has_non_finite or self.has_rank)
+            and all(signal != VAL_LOSS for _, signal in self.fields)
+        )
+        """Whether many of them can be examined as columns."""
+        self.plan: Any = None
         """Detectors for such a record of rank 0 if every signal is a number; set by the examiner."""
 
 
@@ -123,15 +202,30 @@ class Row:
         self.shape = Shape(())
         self._shapes: dict[tuple[str, ...], Shape] = {}
 
-    def read(self, record: Record, last_step: int) -> None:
-        """Load `record`; without its own step it belongs to `last_step`."""
+    def with_the_same_shapes(self) -> Row:
+        """Return another row, whose records have the same shapes."""
+        row = Row()
+        row._shapes = self._shapes
+        return row
+
+    def shape_of(self, record: Record) -> Shape:
+        """Return what `record` has in common with others of the same fields."""
         names = tuple(record)
         shape = self._shapes.get(names)
         if shape is None:
             shape = Shape(names)
             if len(self._shapes) < _MOST_SHAPES:
                 self._shapes[names] = shape
-        self.shape = shape
+        return shape
+
+    @staticmethod
+    def conversion_of(name: str) -> Callable[[float, Record], float] | None:
+        """Return the conversion of field `name` to the unit of its signal; None if it has that unit."""
+        return _CONVERSIONS.get(name)
+
+    def read(self, record: Record, last_step: int) -> None:
+        """Load `record`; without its own step it belongs to `last_step`."""
+        self.shape = shape = self.shape_of(record)
         if shape.has_non_finite:
             record = with_non_finite(record)
         self.record = record
@@ -152,11 +246,8 @@ class Row:
             if type(value) is int and -_LARGEST < value < _LARGEST:
                 value = float(value)
             if type(value) is float and signal not in values:
-                if name in _IN_GIB:
-                    value *= 1024.0
-                elif name == _OF_SEVERAL_STEPS:
-                    folded = record.get("steps_folded", 0)
-                    value /= folded + 1 if type(folded) is int and folded > 0 else 1
+                if name in _CONVERSIONS:
+                    value = _CONVERSIONS[name](value, record)
                 values[signal] = value
         if self.event in _NOT_THE_LOOPS_LOSS:
             values.pop(LOSS, None)

@@ -21,19 +21,21 @@ CHANGE_TO_SIGMA: Final = MAD_TO_SIGMA / math.sqrt(2.0)
 class Window:
     """The last `size` values, in their order and in order of size."""
 
-    __slots__ = ("_newest", "_sorted", "size")
+    __slots__ = ("newest", "ordered", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._newest: deque[float] = deque()
-        self._sorted: list[float] = []
+        self.newest: deque[float] = deque()
+        """The values, oldest first."""
+        self.ordered: list[float] = []
+        """The same values, lowest first."""
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self.ordered)
 
     def push(self, value: float) -> None:
         """Add the finite `value`, and drop the oldest if the window is full."""
-        newest, ordered = self._newest, self._sorted
+        newest, ordered = self.newest, self.ordered
         if len(newest) == self.size:
             oldest = newest.popleft()
             del ordered[bisect_left(ordered, oldest)]
@@ -42,13 +44,13 @@ class Window:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._newest.clear()
-        self._sorted.clear()
+        self.newest.clear()
+        self.ordered.clear()
 
     @property
     def median(self) -> float:
         """The middle value; there is at least one."""
-        ordered = self._sorted
+        ordered = self.ordered
         middle = len(ordered) >> 1
         if len(ordered) & 1:
             return ordered[middle]
@@ -56,19 +58,19 @@ class Window:
 
     def quantile(self, share: float) -> float:
         """The value that `share` of the values do not exceed; there is at least one."""
-        ordered = self._sorted
+        ordered = self.ordered
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     @property
     def sigma(self) -> float:
         """The standard deviation, from the distance between the quartiles."""
-        ordered = self._sorted
+        ordered = self.ordered
         quarter = len(ordered) >> 2
         return (ordered[-1 - quarter] - ordered[quarter]) * IQR_TO_SIGMA
 
     def values(self) -> list[float]:
         """The values, oldest first."""
-        return list(self._newest)
+        return list(self.newest)
 
 
 def median(values: Sequence[float]) -> float:

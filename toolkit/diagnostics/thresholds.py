@@ -37,6 +37,13 @@ LEAST_RISE: Final = 0.2
 """A rise of less than a fifth is not a spike, however quiet the curve."""
 RISES: Final = (4.0, 1.0, LEAST_RISE)
 """By how much of its level the loss has to rise in one record, in two, in more: one odd batch is back at once."""
+TOP_RISE: Final = 0.3
+TOP_ENOUGH: Final = 16.0
+"""Of three records or more it is enough that the highest rose by this much: a spike may be on its way back by then."""
+ALONE_RISE: Final = 9.0
+ALONE_SIGMAS: Final = 5.0
+ALONE_ABOVE: Final = 2.0
+"""One record at ten times its level, three times the highest of the last fifty: no noise makes that."""
 BACK_SIGMAS: Final = 1.0
 BACK_RISE: Final = 0.1
 """It is over when the middle of the last records is within a tenth, or the noise, of the level it left."""
@@ -51,11 +58,15 @@ NO_CHANGE: Final = 1e-4
 SAME_RECORDS: Final = 4
 COLLAPSE_RISE: Final = 0.05
 """A loss that is constant to four digits, above where it was, comes from a model with one answer for everything."""
-CLIMB: Final = 0.25
+CLIMB: Final = 0.2
 CLIMB_SIGMAS: Final = 1.0
-CLIMB_RECORDS: Final = 15
+CLIMB_RECORDS: Final = 6
 CLIMB_SHARE: Final = 0.05
 """A climb too slow for the windows: the level is a quarter above its best for a twentieth of the run."""
+CLIMB_PART: Final = 4
+CLIMB_SHORT: Final = 200
+CLIMB_LOOK_EVERY_IF_SHORT: Final = 2
+"""In a short run the level is that of its last quarter, and it is looked at more often."""
 CLIMB_LOOK_EVERY: Final = 8
 """Slow things need no look at every record."""
 START_RECORDS: Final = 40
@@ -90,6 +101,12 @@ PLATEAU_CONFIRM: Final = 6
 PLATEAU_FIRST_RECORDS: Final = 100
 PLATEAU_SURE_RECORDS: Final = 800
 """Noise hides a slow gain for hundreds of records. Before that a plateau is an info, not a warning."""
+PLATEAU_FEWEST_RECORDS: Final = 300
+PLATEAU_ERRORS: Final = 1.5
+PLATEAU_MOST_GAIN: Final = 0.05
+PLATEAU_Z_IF_SHORT: Final = 0.0
+PLATEAU_OF_START: Final = 0.9
+"""A shorter one is a warning too where a gain of a twentieth would have hidden."""
 PLATEAU_SURE_OF_PLAN: Final = 0.25
 """And where the run says how many steps are planned, the first quarter of them is too early for a warning."""
 CONSTANT_WITHIN: Final = 2e-3
@@ -112,7 +129,7 @@ NORM_LEVEL_EVERY: Final = 4
 """Records for which one level is good enough: a ratio of ten does not hang on the last few norms."""
 NORM_RATIO: Final = 10.0
 """Norms vary by a factor of two or three from batch to batch; ten is outside of that on every curve we have seen."""
-NORM_RATIO_AT_ONCE: Final = 20.0
+NORM_RATIO_AT_ONCE: Final = 30.0
 NORM_CONFIRM: Final = 2
 """One large norm is clipped and gone. It counts if it is huge, comes twice, or the loss feels it."""
 NORM_LOSS_WITHIN: Final = 5
@@ -138,8 +155,19 @@ VAL_NOISE_WINDOW: Final = 20
 OVERFIT_RISE: Final = 0.08
 """Less than this is within what one choice of validation data or another would make."""
 OVERFIT_AROUND: Final = 3
-OVERFIT_SIGMAS: Final = 2.5
 """The lowest of many noisy values is low by luck; the middle of three in a row is so by one deviation or two."""
+OVERFIT_EVIDENCE: Final = 4.4
+OVERFIT_PER_FALL: Final = 2.0
+OVERFIT_MOST_OF_TRAIN: Final = 4.0
+LEAST_VAL_NOISE: Final = 1e-3
+"""The evidence is the rise in units of the noise, plus twice the logarithm of how many times lower the training loss
+is: a rise while the training loss stays may be a bad patch that heals, one while it falls seldom does."""
+OVERFIT_CLEAR_EVIDENCE: Final = 6.0
+OVERFIT_CLEAR_RISE: Final = 0.11
+"""With this much evidence a smaller rise counts, and one evaluation less."""
+OVERFIT_LONG: Final = 20
+OVERFIT_EVIDENCE_OF_MANY: Final = 3.4
+"""Twenty evaluations above the best say more than four: less evidence is enough."""
 OVERFIT_NOISE_WINDOW: Final = 60
 OVERFIT_MIDDLE_OF: Final = 7
 OVERFIT_CONFIRM: Final = 4
@@ -157,6 +185,8 @@ NOTHING_LEFT_OF_VAL: Final = 1e-3
 
 INFINITE_NORMS_IN_A_ROW: Final = 3
 """While an fp16 loss scale is being adjusted, single infinite norms occur; three in a row do not."""
+PROBES_APART: Final = 30
+"""Two single ones within so many records: a scale that has found its range overflows once in two thousand steps."""
 FINITE_AGAIN: Final = 3
 """Records with a number again before a NaN counts as over."""
 METRICS_WATCHED_FOR_NAN: Final = 20
@@ -169,7 +199,7 @@ SPEED_BLOCK: Final = 10
 SPEED_WARM_UP_BLOCKS: Final = 2
 """Looks left out at the start: compilation, caches and loader workers make the first records slow, or fast."""
 SPEED_BLOCKS: Final = 12
-SPEED_FEWEST_BLOCKS: Final = 5
+SPEED_FEWEST_BLOCKS: Final = 4
 """Looks that make the usual speed, and how many there must be: a boost of the first forty records is outvoted."""
 SPEED_DROP: Final = 0.75
 """A speed below this share of the usual one is a drop: what people notice, and beyond what a busy machine varies by."""
@@ -185,6 +215,9 @@ SPEED_NOISE: Final = 4.0
 SPEED_LASTING_BLOCKS: Final = 12
 SPEED_LASTING_DROP: Final = 0.85
 """A smaller drop is one too where 120 records before and 120 after it leave no doubt: it adds up all the same."""
+SPEED_DECLINE: Final = 0.75
+SPEED_DECLINE_BLOCKS: Final = 6
+"""A running average of the speed sinks slowly: a drop where it stays below this share of its best for sixty records."""
 SPEED_LASTING_STEADY: Final = 0.05
 """How far the level may move within either of them; what moves further is on its way, as by a schedule."""
 SPEED_SHORTEST_STEP_S: Final = 1e-3
@@ -285,3 +318,73 @@ RANK_WINDOW: Final = 20
 RANK_CHECK_EVERY: Final = 10
 """Records of a rank that make its median, and how many lie between two looks; three looks in a row confirm."""
 RANK_LOOKS: Final = 3
+
+# ---------------------------------------------------------------- reinforcement learning
+
+RL_BLOCK: Final = 5
+RL_FIRST_BLOCKS: Final = 8
+RL_LOOKS: Final = 3
+"""Records of a block, blocks that say what is usual, and how many in a row confirm: rewards vary a lot."""
+RL_KL_TIMES: Final = 5.0
+RL_KL_LEAST: Final = 0.1
+"""A divergence that grows in a straight line is at twice the median of all before it, one that grows with the square
+at four times. Below the second, the policy is still close to its reference, whatever the ratio."""
+RL_LENGTH_TIMES: Final = 2.5
+"""Completions that grow in a straight line from nothing reach twice the median of those before."""
+RL_RISE_SIGMAS: Final = 3.0
+RL_LEAST_RISE: Final = 0.05
+"""The reward has risen where it is clear of its noise, and by a twentieth: a falling one is another fault."""
+ENTROPY_BLOCK: Final = 10
+ENTROPY_LOOKS: Final = 2
+ENTROPY_GONE: Final = 0.05
+ENTROPY_BACK: Final = 0.2
+"""Healthy policies keep a tenth of their first entropy or more; a twentieth leaves nothing to explore with."""
+
+# ---------------------------------------------------------------- the start of a run, epochs, adapters, half precision
+
+LEAK_RECORDS: Final = 30
+LEAK_SHARE: Final = 0.01
+LEAK_AT_MOST: Final = 0.05
+"""A hundredth of the first loss within thirty records, and never above a twentieth in the next thirty."""
+LEAK_OF_PLAN: Final = 0.01
+"""So early in the planned steps that no real task is learnt by then."""
+LEAK_ZEROS: Final = 20
+"""Losses of exactly 0 from the first record on: a trainer that fills a buffer logs fewer."""
+LORA_ZEROS: Final = 20
+"""Zeros in a row: rounding does not give them, and a batch without a target gives single ones."""
+NO_MOVE_BLOCK: Final = 10
+NO_MOVE_BLOCKS: Final = 20
+"""The first 200 records, as medians of ten."""
+NO_MOVE: Final = 0.005
+NO_MOVE_Z: Final = 1.64
+"""A change of less than half a percent without any trend. Every healthy run we have seen moves more by then."""
+NO_MOVE_RATE: Final = 1e-7
+"""A learning rate below this moves no model, with any optimizer: it was given in the wrong unit, or divided twice."""
+NO_MOVE_NORM: Final = 1e-6
+"""Without gradients the learning rate does not matter."""
+NO_MOVE_WARM_UP: Final = 1.2
+"""A learning rate that has risen by so much since the middle of the records is still being warmed up."""
+NO_MOVE_MOVES: Final = 0.05
+NO_MOVE_CONFIRM: Final = 3
+"""It moves after all where three blocks in a row are a twentieth away."""
+REPEATED_FEWEST: Final = 16
+REPEATED_MOST: Final = 512
+"""Records of an epoch that can be compared, and how many of a longer one are."""
+REPEATED_ALIKE: Final = 0.7
+REPEATED_STILL: Final = 0.5
+REPEATED_EPOCHS: Final = 2
+"""The correlation of two epochs record by record, twice in a row. Shuffled data gives 0, with a spread of 0.27 for the
+shortest epochs: 0.7 by chance, twice, does not happen."""
+REPEATED_EDGE: Final = 8
+REPEATED_STAIR: Final = 0.1
+REPEATED_SIGMAS: Final = 4.0
+"""Records at either side of an epoch's end, and the fall between them that is a step of a staircase."""
+ZERO_WINDOW: Final = 40
+ZERO_NORMS: Final = 10
+ZERO_OTHERS: Final = 5
+"""A quarter of the last norms are exactly zero, and some between them are not."""
+ZERO_SHARE: Final = 0.5
+ZERO_SHARE_TIMES: Final = 2.0
+ZERO_SHARE_RECORDS: Final = 20
+ZERO_SHARE_LOOKS: Final = 2
+"""Half of the gradients, and twice the share at the start: embeddings have many zeros that mean nothing."""

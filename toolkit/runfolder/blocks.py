@@ -86,8 +86,11 @@ def _plain_records(block: Block) -> list[Record] | None:
     lines = block.data[:-1].split(b"\n")
     if b"[" in block.data or block.data.count(b"{") != len(lines) or max(map(len, lines)) > _LONG_LINE:
         return None
+    if not block.data.startswith(b"{") or block.data.count(b"\n{") != len(lines) - 1:
+        return None
     try:
-        records = list(map(orjson.loads, lines))
+        # Each line begins with its only brace, so that none can continue another: one call parses them all.
+        records: list[Record] = orjson.loads(b"[%b]" % b",".join(lines))
     except orjson.JSONDecodeError:
         return None
-    return records if set(map(type, records)) == {dict} else None
+    return records if set(map(type, records)) == {dict} and len(records) == len(lines) else None

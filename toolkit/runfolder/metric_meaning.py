@@ -37,7 +37,10 @@ _SPEEDS: Final = ("per_sec", "per_second", "throughput", "gpu_util")
 _NEITHER: Final = frozenset("std stddev stderr var variance count".split())
 _EVALUATION: Final = frozenset("val valid validation eval evaluation test dev".split())
 _OF_TIME: Final = frozenset("time runtime seconds secs ms latency".split())
-_INTERNAL: Final = ("time/", "ledger/", "system/", "profiling/")
+INTERNAL: Final = ("time/", "device_time/", "ledger/")
+"""What telemetry itself measures about a run begins with these."""
+NOT_RESULTS: Final = (*INTERNAL, "system/", "profiling/")
+"""Metrics by which no two runs are compared begin with these."""
 
 
 @lru_cache(maxsize=4096)
@@ -60,7 +63,7 @@ def is_evaluation(name: str, *, event: str = "step") -> bool:
     as val, eval or test, or is a reward or an accuracy. The training loss counts in `step` records.
     """
     text, words = name.lower(), _words(name)
-    if text.startswith(_INTERNAL) or words & _OF_TIME or any(part in text for part in _SPEEDS):
+    if text.startswith(NOT_RESULTS) or words & _OF_TIME or any(part in text for part in _SPEEDS):
         return False
     if event == "eval" or words & _EVALUATION:
         return True

@@ -1,4 +1,4 @@
-"""What the users of a log directory chose for a project: its primary metric, and the columns of its run table."""
+"""What the users of a log directory chose for a project: primary metric, columns of the run table, pinned metrics."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ PROJECTS: Final = ".projects.json"
 MAX_BYTES: Final = 256 * 1024
 _MAX_COLUMNS: Final = 200
 _MAX_CHARS: Final = 200
+_METRIC_LISTS: Final = ("pinned_metrics", "hidden_metrics")
 
 
 class ProjectSettingsError(ValueError):
@@ -34,6 +35,10 @@ class ProjectSettings:
     """Whether lower or higher is better, if the metric's name does not say it."""
     columns: tuple[str, ...] | None = None
     """The columns of the run table, in their order."""
+    pinned_metrics: tuple[str, ...] = ()
+    """Metrics that come first on the pages of a run, in their order."""
+    hidden_metrics: tuple[str, ...] = ()
+    """Metrics that the pages of a run leave out."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept as they are."""
 
@@ -91,6 +96,7 @@ def _as_mapping(settings: ProjectSettings) -> dict[str, Any]:
         "primary_metric": settings.primary_metric,
         "direction": settings.direction,
         "columns": None if settings.columns is None else list(settings.columns),
+        **{name: list(names) for name in _METRIC_LISTS if (names := getattr(settings, name))},
     }
 
 
@@ -98,12 +104,19 @@ def _settings_in(mapping: Any) -> ProjectSettings:
     if not isinstance(mapping, dict):
         return ProjectSettings()
     metric, direction, columns = (mapping.get(name) for name in ("primary_metric", "direction", "columns"))
-    known = {"primary_metric", "direction", "columns"}
+    known = {"primary_metric", "direction", "columns", *_METRIC_LISTS}
     return ProjectSettings(
         primary_metric=metric if isinstance(metric, str) and 0 < len(metric) <= _MAX_CHARS else None,
         direction=direction if direction in ("min", "max") else None,
-        columns=tuple(name for name in columns[:_MAX_COLUMNS] if isinstance(name, str))
-        if isinstance(columns, list)
-        else None,
+        columns=_texts(columns) if isinstance(columns, list) else None,
+        **{name: _texts(mapping.get(name)) for name in _METRIC_LISTS},
         other={key: value for key, value in mapping.items() if key not in known},
+    )
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return (
+        tuple(value for value in values[:_MAX_COLUMNS] if isinstance(value, str))
+        if isinstance(values, list)
+        else ()
     )

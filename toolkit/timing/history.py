@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.records import Record
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.timing.ledger import Ledger, LedgerBuilder
 from toolkit.timing.span_summary import SpanSummaries, SpanSummary
@@ -31,9 +32,15 @@ class RunTime:
 
 
 def read_run_time(
-    folder: Path, *, wall: Callable[[], float] = time.time, on_records: Callable[[int], None] | None = None
+    folder: Path,
+    *,
+    wall: Callable[[], float] = time.time,
+    on_records: Callable[[int], None] | None = None,
+    also: Callable[[Sequence[Record]], None] | None = None,
 ) -> RunTime:
     """Read a run folder, which may still grow; `on_records` is called with the number of records read so far.
+
+    `also` gets the same records, some thousand at a time, so that a file is read once for both.
 
     Raises:
         OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
@@ -44,6 +51,8 @@ def read_run_time(
         records, bad = records_in(block)
         builder.take(records)
         summaries.take(records)
+        if also is not None:
+            also(records)
         count += len(records)
         bad_lines += bad
         if on_records is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 APPLICATION: Final = "application"
@@ -52,6 +53,8 @@ IN_VALIDATION: Final = "validation"
 IN_CHECKPOINT: Final = "checkpoint"
 IN_SAMPLING: Final = "sampling"
 IN_CONTROL: Final = "control"
+IN_OTHER: Final = "other_spans"
+"""Spans of the user whose names are like none of the above."""
 STALLED: Final = "stalled"
 REWORK: Final = "redone"
 """Rework: steps after the one that a later session resumed from, lost to a crash and done twice."""
@@ -65,6 +68,7 @@ ENTRIES: Final = (
     IN_SAMPLING,
     IN_STARTUP,
     IN_CONTROL,
+    IN_OTHER,
     STALLED,
     REWORK,
     UNACCOUNTED,
@@ -130,5 +134,34 @@ ONE_LOGGER_NAMES: Final = {
     TESTING_ITERATION: "TESTING_SINGLE_ITERATION",
 }
 """The exact names of the same spans in OneLogger."""
+
+STANDARD: Final = frozenset({*ENTRY_OF, *ONE_LOGGER_NAMES})
+
+_WORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_LONGEST_NAME: Final = 200
+_SAVE: Final = frozenset({"checkpoint", "checkpoints", "checkpointing", "ckpt", "save", "saving"})
+_LOAD: Final = frozenset(
+    {"load", "loading", "loader", "restore", "resume", "fetch", "prefetch", "next", "wait"}
+)
+_VALIDATE: Final = frozenset(
+    {"val", "valid", "validate", "validation", "eval", "evaluate", "evaluation", "test", "testing"}
+)
+_SAMPLE: Final = frozenset({"sampling", "generate", "generation"})
+_DATA: Final = frozenset({"data", "dataset", "batch", "batches"})
+
+
+def entry_like(name: str) -> str | None:
+    """Return the entry that the name of a user's span clearly says, such as `save_model`; None if it says none."""
+    words = {word.lower() for word in _WORD.findall(name[:_LONGEST_NAME])}
+    if words & _SAVE:
+        return IN_STARTUP if words & _LOAD else IN_CHECKPOINT
+    if words & _VALIDATE:
+        return IN_VALIDATION
+    if words & _SAMPLE:
+        return IN_SAMPLING
+    if "dataloader" in words or (words & _DATA and words & _LOAD):
+        return IN_DATA_WAIT
+    return None
+
 
 FROM_ONE_LOGGER: Final = {theirs: ours for ours, theirs in ONE_LOGGER_NAMES.items()}

@@ -36,14 +36,16 @@ EARLY: Final = 9
 """In no span with an entry, before training began."""
 UNSEEN: Final = 10
 """After the last record of a killed session, up to its last sign of life."""
-SLOTS: Final = 11
+OTHER: Final = 11
+"""In a user's span whose name is like no entry."""
+SLOTS: Final = 12
 
 SLOT_OF: Final = {entry: slot for slot, entry in enumerate(RECORDED)}
 FIELDS: Final = tuple((LEDGER_PREFIX + entry, slot) for slot, entry in enumerate(RECORDED))
 
-WORK: Final = (TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING)
+WORK: Final = (TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING, OTHER)
 """What is done again if a later session begins before it."""
-WAITING: Final = (TRAINING, DATA_WAIT, REST)
+WAITING: Final = (TRAINING, DATA_WAIT, REST, OTHER)
 """What may turn out to be a stall."""
 _PLACED: Final = (VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL)
 """Spans of these are recorded one by one, so their position in a segment is known."""
@@ -176,7 +178,7 @@ def _split_once(
     put(TRAINING, share * left[TRAINING])
     put(DATA_WAIT, share * left[DATA_WAIT])
     # The seconds up to the checkpoint were spent on something, even if the steps do not say on what.
-    for slot in (REST, TRAINING, DATA_WAIT, *_PLACED):
+    for slot in (REST, OTHER, TRAINING, DATA_WAIT, *_PLACED):
         put(slot, room_s)
 
     second = [whole - part for whole, part in zip(left, first, strict=True)]

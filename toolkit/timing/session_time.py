@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.records import Record
@@ -14,6 +14,7 @@ from toolkit.timing.segments import (
     DATA_WAIT,
     EARLY,
     FIELDS,
+    OTHER,
     REST,
     SLOT_OF,
     SLOTS,
@@ -28,6 +29,8 @@ from toolkit.timing.span_cover import SpanCover
 from toolkit.timing.timeline import Timeline, at_most
 
 _LOADING: Final = names.TIME_PREFIX + names.DATA_LOADING
+_OWN_SLOTS: Final = (*SLOT_OF.values(), OTHER)
+_MOST_OWN_SPANS: Final = 1_000
 _MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
 _CLOCK_SET_S: Final = 0.2
@@ -74,6 +77,10 @@ class SessionTime:
         self._first_early_s = 0.0
         self._first_steps = 0
         self._cover = SpanCover()
+        self._own_cover = SpanCover()
+        """Spans of the user, which get seconds that are in no entry. The others are in it as `UNSEEN`."""
+        self._own_spans: list[tuple[int, float, int, float]] = []
+        """Step, end, slot and seconds of each in the open segment."""
         self._marks: list[Mark] = []
         self._power = PowerMeter()
 
@@ -122,7 +129,7 @@ class SessionTime:
         if last is None:
             self._begin_with(step, record)
         had_begun = self._has_begun
-        self._end_segment(at, step, recorded)
+        self._end_segment(at, step, recorded, is_step=True)
         if not had_begun:
             self._has_begun = True
             self._first_early_s = self.timeline.segments[-1].seconds[EARLY]
@@ -143,6 +150,7 @@ class SessionTime:
         span_id = record.get("id")
         if isinstance(span_id, str):
             self._cover.closes(span_id)
+            self._own_cover.closes(span_id)
         duration = seconds_in(record, "duration")
         if duration is None or record.get("clock", names.HOST_CLOCK) != names.HOST_CLOCK:
             return
@@ -150,8 +158,17 @@ class SessionTime:
         self._reach_back_to(begin)
         entry = _entry_of(record)
         if entry is None:
+            slot = self._own_slot(record)
+            if slot is not None:
+                self.timeline.take_back_for_span(self._boundary_at - begin, slot)
+                before = self._own_cover.seconds[slot]
+                self._own_cover.add(begin, at, slot)
+                step = step_in(record)
+                if step is not None and len(self._own_spans) < _MOST_OWN_SPANS:
+                    self._own_spans.append((step, at, slot, self._own_cover.seconds[slot] - before))
             return
         self._cover.add(begin, at, SLOT_OF[entry])
+        self._own_cover.add(begin, at, UNSEEN)
         if entry == names.IN_CHECKPOINT:
             self._mark(at, step_in(record))
 
@@ -168,6 +185,9 @@ class SessionTime:
         entry = _entry_of(record)
         if entry is not None and isinstance(span_id, str):
             self._cover.opens(span_id, begin, SLOT_OF[entry])
+            self._own_cover.opens(span_id, begin, UNSEEN)
+        elif isinstance(span_id, str) and (slot := self._own_slot(record)) is not None:
+            self._own_cover.opens(span_id, begin, slot)
 
     def _begin_of(self, record: Record, at: float) -> float | None:
         """Return when an open span began; None if its record does not say."""
@@ -189,6 +209,7 @@ class SessionTime:
         seconds = seconds_in(record, "seconds")
         if seconds is not None:
             self._cover.add(at - seconds, at, CHECKPOINT)
+            self._own_cover.add(at - seconds, at, UNSEEN)
             self.timeline.take_back_for_checkpoint(seconds - (at - self._boundary_at))
         self._mark(at, step_in(record))
 
@@ -240,7 +261,7 @@ class SessionTime:
         seen_s = end_s if is_alive else min(end_s, self.last_at)
         length = max(0.0, seen_s - self._boundary_at) + self._unplaced_lead_s
         seconds = at_most(self._cover.with_open(seen_s), length)
-        self._add_rest(seconds, length)
+        self._add_rest(seconds, length, self._own_cover.with_open(seen_s))
         joules, known_s = self._power.peek(seen_s)
         step = self._step if self.gets_to is None else max(self.gets_to, self._step or self.gets_to)
         tail += split(Segment(self._step, step, seconds, joules, known_s), self._marks)
@@ -271,6 +292,7 @@ class SessionTime:
             and at > self._boundary_at
             and not self._marks
             and self._cover.is_empty
+            and self._own_cover.is_empty
         )
 
     def _take_usual_step(self, step: int, at: float, recorded: list[float] | None) -> bool:
@@ -281,6 +303,7 @@ class SessionTime:
         self._step = self._last_logged = step
         self._boundary_at = at
         self._cover.start_at(at)
+        self._own_cover.start_at(at)
         self._get_to(step)
         return True
 
@@ -308,7 +331,9 @@ class SessionTime:
                 self.timeline.odd += 1
         return recorded
 
-    def _end_segment(self, at: float, step: int | None, recorded: list[float] | None) -> None:
+    def _end_segment(
+        self, at: float, step: int | None, recorded: list[float] | None, *, is_step: bool = False
+    ) -> None:
         """End the open segment at `at`."""
         at = max(at, self._boundary_at)
         length = at - self._boundary_at + self._unplaced_lead_s
@@ -317,7 +342,7 @@ class SessionTime:
             seconds = self.timeline.guess(spans, length)
         else:
             seconds = self.timeline.fit(recorded, length, spans)
-        self._add_rest(seconds, length)
+        self._add_rest(seconds, length, self._own_seconds(at, step if is_step else None))
         self._unplaced_lead_s = self._early_left_s = 0.0
         joules = known_s = 0.0
         if self._power.watts is not None:
@@ -330,13 +355,43 @@ class SessionTime:
         self._step = step
         self._boundary_at = at
         self._cover.start_at(at)
+        self._own_cover.start_at(at)
+        self._own_spans = []
 
-    def _add_rest(self, seconds: list[float], length: float) -> None:
-        """Add the seconds that are in no span."""
+    def _add_rest(self, seconds: list[float], length: float, own: Sequence[float]) -> None:
+        """Add the seconds that are in no span with an entry; `own` are those in spans of the user."""
         rest = max(0.0, length - sum(seconds))
         early = min(rest, self._early_left_s) if self._has_begun else rest
         seconds[EARLY] += early
-        seconds[REST] += rest - early
+        rest -= early
+        own_s = sum(own[slot] for slot in _OWN_SLOTS)
+        if own_s > 0.0:
+            fraction = min(1.0, rest / own_s)
+            for slot in _OWN_SLOTS:
+                seconds[slot] += own[slot] * fraction
+            rest = max(0.0, rest - own_s)
+        seconds[REST] += rest
+
+    def _own_slot(self, record: Record) -> int | None:
+        """Return the slot of a user's span on the main thread; None if it counts as the span around it."""
+        name, parent = record.get("name"), record.get("parent_id")
+        if not isinstance(name, str) or name in names.STANDARD or record.get("thread") is not None:
+            return None
+        if isinstance(parent, str) and self._cover.is_open(parent):
+            return None
+        entry = names.entry_like(name)
+        return OTHER if entry is None else SLOT_OF[entry]
+
+    def _own_seconds(self, at: float, step: int | None) -> list[float]:
+        """Return the seconds in the user's spans, by slot, without those in the step that was logged at `at`.
+
+        Spans between two steps have the number of the first.
+        """
+        seconds = list(self._own_cover.seconds)
+        for span_step, end, slot, part in self._own_spans:
+            if span_step == step and end <= at:
+                seconds[slot] = max(0.0, seconds[slot] - part)
+        return seconds
 
     def _begin_with(self, step: int, record: Record) -> None:
         self._first_steps = max(0, step_in(record, "steps_folded") or 0) + 1

@@ -39,6 +39,10 @@ class SpanCover:
         if len(self._open) < _MOST_OPEN:
             self._open[span_id] = (begin, slot)
 
+    def is_open(self, span_id: str) -> bool:
+        """Return whether a span is open."""
+        return span_id in self._open
+
     def closes(self, span_id: str) -> None:
         """Note that a span has ended."""
         self._open.pop(span_id, None)

@@ -130,6 +130,16 @@ class Timeline:
             segment.seconds[CHECKPOINT] += part
             seconds -= part
 
+    def take_back_for_span(self, seconds: float, slot: int) -> None:
+        """Count up to `seconds` before now that are in no entry as `slot`: records came during a user's span."""
+        for segment in reversed(self.unsettled):
+            if seconds <= 0.0:
+                return
+            part = min(seconds, segment.seconds[REST])
+            segment.seconds[REST] -= part
+            segment.seconds[slot] += part
+            seconds -= part
+
     def _spread_back(self, over: list[float]) -> list[float]:
         """Put seconds into the segments after the last record with seconds; return those that do not fit."""
         before = self.segments[self._unrecorded :]

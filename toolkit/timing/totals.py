@@ -9,10 +9,10 @@ from typing import Final
 
 from toolkit.runfolder.manifest import Session
 from toolkit.timing.kept_steps import lost_behind
-from toolkit.timing.names import ENTRIES, IN_STARTUP, IN_TRAINING, REWORK, STALLED, UNACCOUNTED
+from toolkit.timing.names import ENTRIES, IN_OTHER, IN_STARTUP, IN_TRAINING, REWORK, STALLED, UNACCOUNTED
 from toolkit.timing.power import JOULES_PER_KWH
 from toolkit.timing.record_fields import LONGEST_S
-from toolkit.timing.segments import EARLY, REST, SLOT_OF, UNSEEN, WORK, Segment, Sums
+from toolkit.timing.segments import EARLY, OTHER, REST, SLOT_OF, UNSEEN, WORK, Segment, Sums
 from toolkit.timing.segments import STALLED as STALLED_SLOT
 from toolkit.timing.session_time import SessionTime
 
@@ -108,7 +108,7 @@ def session_totals(
     tail = time.tail(end_s, is_alive=is_alive)
     sums = time.sums(tail)
     rest_entry = UNACCOUNTED if time.times_training else IN_TRAINING
-    if sums.seconds[REST] > 0.0 and not time.times_training:
+    if sums.seconds[REST] + sums.seconds[OTHER] > 0.0 and not time.times_training:
         totals.inferred.add(IN_TRAINING)
     if time.first_steps_s > 0.0:
         totals.inferred.add(IN_STARTUP)
@@ -119,6 +119,7 @@ def session_totals(
     for slot, name in _ENTRY_OF_SLOT.items():
         totals.add(name, sums, slot)
     totals.add(rest_entry, sums, REST)
+    totals.add(IN_OTHER if time.times_training else IN_TRAINING, sums, OTHER)
     _make_exact(totals)
     return totals
 

@@ -80,6 +80,13 @@ def test_a_constant_has_an_axis_around_itself(value, smoothing, look):
     assert line["mode"] == "lines+markers"
 
 
+@pytest.mark.parametrize(
+    ("values", "written"), [([8e-5, 1e-4], "e"), ([0.5, -0.7], "e"), ([1.0, 20_000.0], "SI"), ([], "e")]
+)
+def test_small_numbers_have_an_exponent_and_no_prefix(values, written):
+    assert figure(values)["layout"]["yaxis"]["exponentformat"] == written
+
+
 def test_noise_in_the_last_digit_is_not_all_there_is_to_see():
     drawn = figure([1e-4 * (1 + step % 2 * 1e-12) for step in range(40)])
 
@@ -297,6 +304,81 @@ def test_every_drawn_value_was_logged_and_a_smoothed_one_lies_within_its_window(
         near = near[np.isfinite(near)]
         room = 1e-6 * max(abs(near).max(), 1e-30)
         assert near.min() - room <= value <= near.max() + room
+
+
+def times_in(tip):
+    """Return the wall times, in whole seconds of local time, and the starts that a browser reads from a tooltip."""
+    when = tip["when"]
+    steps = np.frombuffer(base64.b64decode(when["steps"]), f"<i{when['bits'] // 8}")
+    return (when["from"] + np.concatenate(([0], np.cumsum(steps, dtype=np.float64)))).tolist(), when["starts"]
+
+
+@tries
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 900),
+    pace=st.sampled_from([0.01, 0.7, 90.0, 4e4]),
+    window=st.none() | st.tuples(st.integers(0, 400), st.integers(500, 900)),
+)
+def test_the_tooltip_has_the_wall_time_of_each_record(seed, count, pace, window):
+    elapsed = np.cumsum(np.random.default_rng(seed).random(count)) * pace
+    columns = columns_of(long_curve(seed, count, 0.1), times=1_700_000_000.25 + elapsed, elapsed=elapsed)
+    series, around = (
+        SeriesBuilder(columns).build("loss", "step", part, 40, "auto") for part in (window, None)
+    )
+    look = ChartStyle(times=True, window=window)
+    (raw,) = [
+        trace
+        for trace in curve_figure([Curve(series=series, around=around, label="loss")], look)["data"]
+        if "tip" in trace.get("meta", {})
+    ]
+    times, starts = times_in(raw["meta"]["tip"])
+
+    places = unpacked(raw["x"]).astype(int)
+    local = x_values(1_700_000_000.25 + elapsed, "time") / 1000
+    assert times == np.floor(local[places]).tolist()
+    assert starts == [[0, np.floor(local[0] - elapsed[0])]]
+
+
+def test_a_session_that_resumes_later_counts_from_its_own_start():
+    def part(first, began, before):
+        at = np.arange(first, first + 10.0)
+        return CurveSegment(x=at, y=at, session=1, time=began + at - first, elapsed=before + at - first)
+
+    series = Series(
+        metric="loss", axis="step", segments=(part(0, 1e9, 0.0), part(10, 2e9, 10.0)), total=20, drawn=20
+    )
+    (raw,) = curve_figure([Curve(series=series, label="loss")], ChartStyle(times=True))["data"]
+    times, starts = times_in(raw["meta"]["tip"])
+
+    # Ten seconds of the first session count, the time between the two does not.
+    assert times[10] - starts[1][1] == 10
+    assert starts[1][0] == 10
+
+
+@pytest.mark.parametrize("times", [None, np.full(3, np.nan), np.array([0.0, 1e12, 2.0])])
+def test_without_usable_times_the_tooltip_has_none(times):
+    piece = CurveSegment(x=np.arange(3.0), y=np.ones(3), session=1, time=times, elapsed=times)
+    series = Series(metric="loss", axis="step", segments=(piece,), total=3, drawn=3)
+    (raw,) = curve_figure([Curve(series=series, label="loss")], ChartStyle(times=True))["data"]
+
+    assert "when" not in raw["meta"]["tip"]
+
+
+def test_the_tooltip_lists_what_was_logged_and_no_smoothed_curve_twice():
+    values = np.random.default_rng(0).normal(size=500)
+    found = figure(values, smoothing="auto")
+
+    listed = [trace["name"] for trace in found["data"] if "tip" in trace["meta"]]
+    assert listed == ["loss (as logged)"]
+    assert trace(found, "loss (as logged)")["meta"]["tip"] == {
+        "label": "loss",
+        "color": "@series-0",
+        "unit": "",
+        "kind": "logged",
+    }
+    # Both are highlighted together.
+    assert {trace["meta"]["run"] for trace in found["data"]} == {"loss"}
 
 
 def test_a_stretch_of_nan_is_a_band_with_its_ends_and_its_count():

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from dashboard.charts.ledger import bar_of
 from dashboard.charts.spans import Bar, SpanBars, bars_figure, span_color, spans_figure
-from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD, OPTIMIZER_UPDATE
+from tests.dashboard.timed_runs import ledger
+from toolkit.reports.ledger_labels import label_of
+from toolkit.timing.names import (
+    BACKWARD,
+    CHECKPOINT_SAVE_FINALIZATION,
+    DATA_LOADING,
+    ENTRIES,
+    ENTRY_OF,
+    FORWARD,
+    OPTIMIZER_UPDATE,
+    TRAINING_ITERATION,
+)
 
 
 def bars(name="forward", state="done", texts=("40 ms",), **changed):
@@ -33,6 +45,15 @@ def test_the_parts_of_a_step_have_colours_of_their_own_and_every_name_keeps_its_
 
     assert len(parts) == 4
     assert span_color("my own") == span_color("my own")
+
+
+def test_a_span_has_the_colour_of_its_entry_in_the_ledger():
+    looks = {part["words"]: part["color"] for part in bar_of(ledger(**dict.fromkeys(ENTRIES, 0.1)).lines)}
+
+    for name, entry in {**ENTRY_OF, "checkpoint_save": "checkpoint", "eval": "validation"}.items():
+        if name not in (TRAINING_ITERATION, CHECKPOINT_SAVE_FINALIZATION):
+            assert span_color(name) == looks[label_of(entry)], name
+    assert span_color("my own") not in {look for words, look in looks.items() if words != "other spans"}
 
 
 def test_a_bar_lies_at_its_time_and_is_as_long_as_its_span():

@@ -9,7 +9,7 @@ import pytest
 from dashboard.data.alerts import alerts_of, findings_of, is_dismissed, unseen_alerts
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import append, write_run
-from tests.dashboard.troubled_runs import steps, told
+from tests.dashboard.troubled_runs import steps, with_findings
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import read_manifest, write_manifest
 
@@ -39,7 +39,7 @@ def test_a_run_without_finding_records_is_examined(tmp_path, store):
 
 
 def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
-    write_run(tmp_path, "r", told(steps("divergence")))
+    write_run(tmp_path, "r", with_findings(steps("divergence")))
 
     (alert,) = read(store)
 
@@ -48,7 +48,7 @@ def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
 
 
 def test_the_newest_record_of_an_id_counts(tmp_path, store):
-    write_run(tmp_path, "r", told(steps("spike")))
+    write_run(tmp_path, "r", with_findings(steps("spike")))
 
     (alert,) = read(store, examined=False)
 
@@ -57,7 +57,7 @@ def test_the_newest_record_of_an_id_counts(tmp_path, store):
 
 
 def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_path, store):
-    records = told(steps("nan", count=300))
+    records = with_findings(steps("nan", count=300))
     write_run(tmp_path, "r", records)
     before = read(store, examined=False)[0].count
 
@@ -70,7 +70,7 @@ def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_pat
 def test_its_own_severity_stays(tmp_path, store):
     records = [
         {**record, "severity": "info"} if record["event"] == "finding" else record
-        for record in told(steps("divergence"))
+        for record in with_findings(steps("divergence"))
     ]
     write_run(tmp_path, "r", records)
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from dashboard.data.alerts import Alert, effect_on_loss, grouped
-from dashboard.data.evidence_words import numbers_of, value_of
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.examiner import examine
+from toolkit.reports.evidence_words import numbers_of, value_of
 
 
 def alert(kind="spike", step=1, *, severity="warning", state="resolved", **more):

@@ -8,11 +8,13 @@ import os
 import pytest
 
 from dashboard.data import run_analysis
+from dashboard.data.column_cache import ColumnCache
 from dashboard.data.record_source import FileSource
-from dashboard.data.run_analysis import RunFindings
+from dashboard.data.run_analysis import RunFindings, SavedFindings
 from tests.dashboard.run_folders import append, write_run
-from tests.dashboard.troubled_runs import steps, told
+from tests.dashboard.troubled_runs import steps, with_findings
 from toolkit.diagnostics.examiner import Examiner, examine
+from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import read_from
 
@@ -58,7 +60,7 @@ def test_it_finds_what_an_examination_of_all_records_at_once_finds(tmp_path, tro
 
 def test_findings_of_the_run_itself_change_nothing(tmp_path):
     plain = findings_of(write_run(tmp_path, "plain", steps("divergence")))
-    live = findings_of(write_run(tmp_path, "live", told(steps("divergence"))))
+    live = findings_of(write_run(tmp_path, "live", with_findings(steps("divergence"))))
 
     until_done(plain)
     until_done(live)
@@ -185,3 +187,84 @@ def test_who_comes_while_another_is_at_it_does_not_wait(tmp_path):
         assert findings.findings == ()
 
     assert findings.advance(60.0) == 1.0
+
+
+# ---------------------------------------------------------------- from one start to the next
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_analysis, "_MIN_SAVED_BYTES", 0)
+    return ColumnCache(tmp_path / "cache")
+
+
+def started(folder, cache, policy=None):
+    """Return the findings of a dashboard that has just started."""
+    log = folder / METRICS_JSONL
+    policy = policy or Policy()
+    return RunFindings(FileSource(log), policy, SavedFindings(cache, log, policy))
+
+
+def test_a_file_is_not_examined_again_after_a_restart(tmp_path, cache, shown):
+    folder = write_run(tmp_path / "runs", "r", steps("divergence"))
+    first = started(folder, cache)
+    until_done(first)
+    before = sorted(path.name for path in folder.rglob("*"))
+    examined = len(shown)
+
+    second = started(folder, cache)
+
+    assert second.advance(0.0) == 1.0
+    assert second.fraction == 1.0
+    assert second.findings == first.findings
+    assert second.findings
+    assert len(shown) == examined
+    assert sorted(path.name for path in folder.rglob("*")) == before
+    assert cache.size() > 0
+
+
+def test_a_file_that_has_grown_is_examined_again_and_shows_the_saved_findings_meanwhile(
+    tmp_path, cache, shown
+):
+    folder = write_run(tmp_path / "runs", "r", steps("divergence"))
+    first = started(folder, cache)
+    until_done(first)
+    second = started(folder, cache)
+    second.advance(0.0)
+    shown.clear()
+    last = read_from(folder / METRICS_JSONL).records[-1]
+    append(folder, [{**last, "global_step": last["global_step"] + 1}])
+
+    assert second.advance(0.0) < 1.0
+    assert second.findings == first.findings
+    until_done(second)
+
+    records = read_from(folder / METRICS_JSONL).records
+    assert len(shown) == len(records)
+    assert list(second.findings) == list(examine(records))
+
+
+@pytest.mark.parametrize("change", ["version", "policy", "rewritten", "corrupt", "cleared"])
+def test_saved_findings_that_do_not_fit_are_not_used(tmp_path, cache, shown, monkeypatch, change):
+    folder = write_run(tmp_path / "runs", "r", steps("divergence"))
+    until_done(started(folder, cache))
+    policy = None
+    if change == "version":
+        monkeypatch.setattr(run_analysis, "_version_of_detectors", lambda: "another")
+    elif change == "policy":
+        policy = Policy(severities={"divergence": "off"})
+    elif change == "rewritten":
+        path = folder / METRICS_JSONL
+        path.write_bytes(path.read_bytes().replace(b'"time":1', b'"time":2'))
+    elif change == "corrupt":
+        for path in cache.folder.iterdir():
+            path.write_bytes(path.read_bytes().replace(b'"kind"', b'"sort"'))
+    else:
+        assert cache.clear() > 0
+    shown.clear()
+
+    second = started(folder, cache, policy)
+    until_done(second)
+
+    assert shown
+    assert bool(second.findings) == (change != "policy")

@@ -57,14 +57,14 @@ def parsed(rows):
     )
 
 
-def columns_of(values, *, steps=None):
+def columns_of(values, *, steps=None, times=None, elapsed=None):
     """Return the columns of a run of one session that logs `values`, one a step."""
     count = len(values)
     columns = RunColumns()
     columns.add(
         Parsed(
-            time=1000.0 + np.arange(count),
-            elapsed=np.arange(count, dtype=np.float64),
+            time=1000.0 + np.arange(count) if times is None else times,
+            elapsed=np.arange(count, dtype=np.float64) if elapsed is None else elapsed,
             step=np.arange(count, dtype=np.float64) if steps is None else steps,
             epoch=np.full(count, np.nan),
             session=np.ones(count, dtype=np.int32),

@@ -208,6 +208,16 @@ def test_a_setting_that_makes_runs_fail_is_named():
     assert "Failures depend on rate: " in text_of(found)
 
 
+def test_a_run_that_never_logged_the_metric_has_not_failed():
+    others = [
+        SweepRun(key=f"o{number}", name=f"other-{number}", config={}, value=None) for number in range(8)
+    ]
+    found = answer([*others, *random_runs(30)], metric="val_loss")
+
+    assert found.failures is None
+    assert "Not counted: 8 without val_loss." in text_of(found)
+
+
 def test_the_edge_is_no_advice_where_runs_diverge():
     shape = next(shape for shape in sweep_truth.SHAPES if shape.diverges_above)
     found = answer(sweep_truth.made_sweep(shape, 3), metric="val_loss")
@@ -304,7 +314,7 @@ def test_any_settings_and_values_have_an_answer(rows, direction):
     found = answer(runs_of(rows), metric="loss", direction=direction)
 
     assert text_of(found)
-    assert found.counted + len(found.without_value) == len(rows)
+    assert found.counted + len(found.without_value) + len(found.not_logged) == len(rows)
     for factor in found.factors:
         assert 0.0 <= factor.low <= factor.share <= factor.high <= 1.0
         assert 0.0 < factor.p <= 1.0

@@ -10,7 +10,7 @@ from dashboard.data.local_store import LocalStore
 from dashboard.data.run_start import start_of, training_settings
 from dashboard.data.what_now import what_now
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.troubled_runs import steps, told
+from tests.dashboard.troubled_runs import steps, with_findings
 
 OURS = {"config": {"name": "neon", "process": [{"type": "tiny_lora_trainer", "training_folder": "output"}]}}
 AI_TOOLKIT = {
@@ -101,7 +101,7 @@ def test_an_error_that_the_run_survived_did_not_end_it(store, tmp_path):
 
 
 def test_the_last_good_checkpoint_is_from_before_the_loss_went_wrong(store, tmp_path):
-    records = told(steps("nan"))
+    records = with_findings(steps("nan"))
 
     known = asked(store, tmp_path, records=records, extra=[checkpoint(100), checkpoint(190), checkpoint(300)])
 
@@ -111,7 +111,7 @@ def test_the_last_good_checkpoint_is_from_before_the_loss_went_wrong(store, tmp_
 
 
 def test_a_run_that_was_wrong_before_its_first_checkpoint_has_no_good_one(store, tmp_path):
-    known = asked(store, tmp_path, records=told(steps("nan")), extra=[checkpoint(300)])
+    known = asked(store, tmp_path, records=with_findings(steps("nan")), extra=[checkpoint(300)])
 
     assert known.checkpoint is None
     assert known.newer.step == 300

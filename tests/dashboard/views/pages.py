@@ -78,6 +78,11 @@ def said(tab: AppTest) -> str:
     return "\n".join(_without_backslashes(text) for _, _, text in texts(tab))
 
 
+def headings(tab: AppTest) -> list[str]:
+    """Return the titles of the parts and charts of the page, as a reader sees them."""
+    return [_without_backslashes(item.value) for item in (*tab.header, *tab.subheader)]
+
+
 def markdown_of(tab: AppTest) -> list[str]:
     """Return every text that Streamlit takes for Markdown: bodies, labels, tooltips, captions, badges."""
     return [text for kind, name, text in texts(tab) if (kind, name) not in _PLAIN]
@@ -99,6 +104,9 @@ def texts(tab: AppTest) -> Iterator[tuple[str, str, str]]:
         if not isinstance(proto, Message):
             continue
         kind = node.type or proto.DESCRIPTOR.name
+        if kind == "html":
+            # The style of all pages.
+            continue
         yield from _texts_in(proto, kind)
 
 

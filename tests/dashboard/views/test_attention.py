@@ -13,7 +13,7 @@ from dashboard.components.event_list import event_lines
 from dashboard.data.alerts import Alert
 from dashboard.data.run_store import RunCard
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.troubled_runs import steps, told
+from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import is_well, open_page, said
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.status import Status
@@ -34,7 +34,7 @@ def announced(tab):
 
 
 def test_a_critical_finding_is_announced_with_its_count(logs):
-    write_run(logs, "r", told(steps("divergence")))
+    write_run(logs, "r", with_findings(steps("divergence")))
 
     tab = open_page("metrics", "r")
     data = announced(tab)
@@ -46,7 +46,7 @@ def test_a_critical_finding_is_announced_with_its_count(logs):
 
 
 def test_what_was_muted_is_not_announced(logs):
-    write_run(logs, "r", told(steps("divergence")), labels=Labels(muted=("divergence",)))
+    write_run(logs, "r", with_findings(steps("divergence")), labels=Labels(muted=("divergence",)))
 
     data = announced(open_page("metrics", "r"))
 

@@ -9,8 +9,10 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from tests.dashboard.charts.test_curves import unpacked
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import chart_data, charts, is_well, open_page, said
+from tests.dashboard.views.pages import chart_data, charts, headings, is_well, open_page, run_table, said
+from toolkit.runfolder.labels import Labels, read_labels, write_labels
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def test_two_runs_are_drawn_over_each_other_and_compared_with_the_first(ten):
     assert is_well(tab)
     assert charts(tab) == 2
     assert {"r0", "r1"} <= curve_names(tab)
-    summary = tab.dataframe[0].value.set_index("Run")
+    summary = run_table(tab).set_index("Run")
     assert summary["last"]["r0"] == "1 ★"
     assert summary["last"]["r1"] == "2  (+100.0%)"
     assert "lr 2 of 2 runs" in said(tab).replace("**", "").replace(":gray[", "").replace("]", "")
@@ -55,7 +57,7 @@ def test_the_baseline_can_be_changed(ten):
 
     tab.selectbox(key="base").set_value("r1").run()
 
-    summary = tab.dataframe[0].value.set_index("Run")
+    summary = run_table(tab).set_index("Run")
     assert summary["last"]["r0"] == "1  (-50.0%) ★"
     assert summary["last"]["r1"] == "2"
     assert tab.query_params["base"] == "r1"
@@ -65,7 +67,7 @@ def test_metric_and_baseline_come_from_the_link(ten):
     tab = open_page("compare", runs="r0,r1", base="r1", metric="lr")
 
     assert tab.selectbox(key="base").value == "r1"
-    assert "**lr compared with r1**" in said(tab)
+    assert "lr compared with r1" in headings(tab)
 
 
 def test_eight_runs_are_drawn_each_in_its_own_look(ten):
@@ -101,7 +103,7 @@ def test_unknown_runs_in_the_url_are_left_out(ten):
 def test_only_what_was_configured_differently_is_listed(ten):
     tab = open_page("compare", runs="r0,r1")
 
-    config = tab.dataframe[1].value.set_index("Run")
+    config = tab.dataframe[0].value.set_index("Run")
     assert list(config.columns) == ["lr", "eps"]
     assert list(config["lr"]) == ["0", "1"]
 
@@ -124,6 +126,48 @@ def test_runs_are_grouped_by_any_setting_or_by_tag(ten):
     assert {"even (n = 5)", "odd (n = 5)", "all (n = 5)"} <= curve_names(by_tag)
 
 
+def test_groups_are_compared_with_one_of_them(ten):
+    runs = ",".join(f"r{number}" for number in range(10))
+    tab = open_page("compare", runs=runs, by="optimizer.eps", against="1")
+
+    assert is_well(tab)
+    assert "difference from 1\n" in said(tab)
+    traces = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
+    means = {trace["name"]: unpacked(trace["y"]) for trace in traces if trace.get("showlegend")}
+    # The losses are 1, 3, 5, 7, 9 and 2, 4, 6, 8, 10.
+    assert means["0 (n = 5)"] == pytest.approx(-1.0)
+    assert means["1 (n = 5)"] == pytest.approx(0.0)
+
+
+def colours(logs):
+    return [read_labels(logs / f"r{number}").colour for number in range(10)]
+
+
+def test_a_run_keeps_the_colour_it_had_when_it_was_first_compared(ten):
+    write_labels(ten / "r3", Labels(colour="#123456", notes="mine"))
+    several = ",".join(f"r{number}" for number in range(8))
+    table = run_table(open_page("compare", runs=several))
+    first = colours(ten)
+
+    assert len(table) == 8
+    assert first[3] == "#123456"
+    assert read_labels(ten / "r3").notes == "mine"
+    assert len(set(first[:8])) == 8, "there are twelve colours"
+    assert first[8:] == [None, None]
+
+    open_page("compare", runs="r9,r5")
+
+    assert colours(ten)[:9] == first[:9]
+    assert colours(ten)[9] not in (None, first[5])
+
+
+def test_a_read_only_page_writes_no_colour(ten, look_at):
+    look_at(ten, read_only=True)
+
+    assert is_well(open_page("compare", runs="r0,r1,r2"))
+    assert colours(ten) == [None] * 10
+
+
 def test_equal_configurations_are_reported_as_equal(logs):
     for name in "ab":
         write_run(logs, name, start={"config": {"lr": 1}})
@@ -135,7 +179,7 @@ def test_a_tag_makes_a_group_with_mean_and_spread(ten):
     tab = open_page("compare", tag="even")
 
     assert is_well(tab)
-    assert "over 5 runs tagged **even**" in said(tab)
+    assert "over 5 runs tagged even" in said(tab)
     assert charts(tab) == 1
     assert "one standard deviation" in said(tab)
 
@@ -153,7 +197,7 @@ def test_another_metric_can_be_compared(ten):
     tab.selectbox(key="metric").set_value("lr").run()
 
     assert is_well(tab)
-    assert "**lr**" in said(tab)
+    assert "lr" in headings(tab)
 
 
 @pytest.mark.parametrize("along", ["Step", "Relative time", "Wall time"])
@@ -178,7 +222,7 @@ def test_a_baseline_of_zero_gives_no_percentage(logs):
     write_run(logs, "zero", curves={"train_loss": lambda step: 0.0})
     write_run(logs, "one", curves={"train_loss": lambda step: 1.0})
 
-    summary = open_page("compare", runs="zero,one").dataframe[0].value.set_index("Run")
+    summary = run_table(open_page("compare", runs="zero,one")).set_index("Run")
 
     assert summary["last"]["one"] == "1"
 

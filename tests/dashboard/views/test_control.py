@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 
@@ -92,8 +93,7 @@ def test_a_run_that_has_ended_cannot_be_asked_and_the_page_says_why(logs, status
     tab = open_page("overview", "r")
 
     assert f"The run {ended} and cannot be controlled." in said(tab)
-    assert controls(tab)
-    assert all(item.disabled for item in controls(tab))
+    assert not controls(tab)
 
 
 def test_a_run_that_takes_no_requests_says_so(logs):
@@ -102,7 +102,7 @@ def test_a_run_that_takes_no_requests_says_so(logs):
     tab = open_page("overview", "r")
 
     assert "Control is disabled for this run" in said(tab)
-    assert all(item.disabled for item in controls(tab))
+    assert not controls(tab)
 
 
 def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_at):
@@ -111,7 +111,7 @@ def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_
     tab = open_page("overview", "r")
 
     assert "--read-only" in said(tab)
-    assert all(item.disabled for item in controls(tab))
+    assert not controls(tab)
 
     notes = open_page("config_notes", "r")
 
@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
     tab = open_page("overview", "r")
 
     assert "The run's folder is not writable." in said(tab)
-    assert all(item.disabled for item in controls(tab))
+    assert not controls(tab)
 
 
 def test_odd_declarations_break_no_more_than_the_control_box(logs):
@@ -258,17 +258,38 @@ def test_the_answer_to_another_users_request_is_not_ours(run):
 
     tab.run()
 
-    assert "log every 20: pending" in said(tab)
-    assert "log_every applied at step 5" in said(tab), "it is among the latest events all the same"
+    assert re.search(r"log every 20: waits, (30|[12]?\d) s, sent", said(tab)), "a pause follows each change"
+    assert "log_every: applied at step 5" in said(tab), "it is shown all the same"
+    assert "log_every: applied at step 5" in said(open_page("overview", "r")), "also after a reload"
 
 
-def test_saving_is_asked_without_a_question(run):
+def test_saving_is_asked_without_a_question_and_the_answer_says_where_to(run):
     tab = open_page("overview", "r")
 
     button(tab, "Save").click().run()
 
     assert read_request(run).actions == ("save",)
     assert "save: pending" in said(tab)
+    assert [toast.value for toast in tab.toast] == ["save: sent to the run."]
+
+    append(run, [{"event": "checkpoint", "global_step": 7, "checkpoint_path": "out/step_7.safetensors"}])
+    answer(run, read_request(run).id, "applied", setting=None, actions=["save"], global_step=7)
+    tab.run()
+
+    assert "save: applied at step 7 to out/step_7.safetensors" in said(tab)
+    assert any("applied at step 7" in toast.value for toast in tab.toast)
+
+
+def test_the_interval_of_the_run_itself_is_shown_and_no_error(logs, training):
+    folder = write_run(logs, "r", status="running", pid=training, control={**TAKES, "log_every_now": 1})
+    tab = open_page("overview", "r")
+
+    assert tab.sidebar.number_input[0].value == tab.sidebar.select_slider[0].value == 1
+    button(tab, "Apply").click().run()
+
+    assert "out of range" not in said(tab)
+    assert "Nothing was sent" in said(tab)
+    assert not (folder / CONTROL).exists()
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_without_a_run_in_the_url_the_newest_is_shown(logs):
 
     tab = open_page("overview")
 
-    assert [heading.value for heading in tab.subheader] == ["new"]
+    assert [heading.value for heading in tab.title] == ["new"]
 
 
 def test_the_picker_changes_the_run_and_keeps_the_page(logs):
@@ -190,7 +190,7 @@ def test_the_picker_changes_the_run_and_keeps_the_page(logs):
 
     tab.sidebar.selectbox[0].set_value("b").run()
 
-    assert [heading.value for heading in tab.subheader] == ["b"]
+    assert [heading.value for heading in tab.title] == ["b"]
     assert charts(tab) == 1
 
 
@@ -202,7 +202,7 @@ def test_the_chosen_run_stays_chosen_from_page_to_page(logs):
     for page in OF_A_RUN:
         tab.switch_page(f"views/{page}.py").run()
 
-        assert [heading.value for heading in tab.subheader][:1] == ["a"], page
+        assert [heading.value for heading in tab.title][:1] == ["a"], page
 
 
 def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
@@ -211,7 +211,7 @@ def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     look_at(tmp_path / "one", tmp_path / "two")
 
     assert sorted(run_table(open_page("runs"))["Run"]) == ["first", "second"]
-    assert [heading.value for heading in open_page("overview", "2~r").subheader] == ["second"]
+    assert [heading.value for heading in open_page("overview", "2~r").title] == ["second"]
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,23 @@ def test_charts_can_run_along_any_axis(logs, axis):
     )
     tab = open_page("overview", "r")
 
-    tab.get("button_group")[1].set_value(axis).run()
+    tab.get("button_group")[0].set_value(axis).run()
 
     assert is_well(tab)
     assert charts(tab) >= 1
+
+
+def test_epochs_are_no_axis_of_a_run_without_them(logs):
+    write_run(logs, "r")
+    write_run(logs, "live", status="running")
+    tab = open_page("overview", "r", x="Epoch")
+
+    assert is_well(tab)
+    assert [option.content for option in tab.get("button_group")[0].proto.options] == ["Step", "Time"]
+    assert "this run has logged no epochs" in said(tab)
+    assert charts(tab) >= 1
+    # How often a page refreshes matters for a run that is live.
+    assert len(open_page("overview", "live").get("button_group")) == 2
 
 
 # ---------------------------------------------------------------- a region that fails
@@ -270,16 +283,16 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
 @pytest.mark.parametrize(
     ("page", "broken", "region", "still_there"),
     [
-        ("overview", "store.means", "The cards", "**Loss**"),
+        ("overview", "store.means", "The cards", "Loss"),
         ("overview", "store.events", "The charts", "Smoothing"),
         ("metrics", "store.series", "train_loss", "View data"),
         ("alerts", "store.events", "The alerts", "Severity"),
-        ("timeline", "store.count_events", "The timeline", "**Control**"),
+        ("timeline", "store.count_events", "The timeline", "Control"),
         ("system", "store.ranks", "The ranks", "By step"),
         ("samples", "store.events", "The samples", "search prompts"),
         ("config_notes", "to_yaml", "The configuration", "Sessions"),
-        ("settings_page", "store.trash", "The trash", "**About**"),
-        ("compare", "short_number", "The summary", "**Configuration**"),
+        ("settings_page", "store.trash", "The trash", "About"),
+        ("compare", "short_number", "The summary", "Configuration"),
         ("runs", "store.trends", "The list", "tag:baseline"),
     ],
 )

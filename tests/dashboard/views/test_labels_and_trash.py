@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from dashboard import session
+from dashboard.data.run_store import Refused
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     badges,
@@ -22,6 +24,7 @@ from tests.dashboard.views.pages import (
 )
 from tests.waiting import wait_until
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
+from toolkit.runfolder.trash import list_trash, move_to_trash
 
 
 def names(tab):
@@ -38,7 +41,7 @@ def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
     press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Rename and tag…"), "Save changes")
 
     assert read_labels(folder).display_name == "A better name"
-    assert [heading.value for heading in tab.subheader] == ["A better name"]
+    assert [heading.value for heading in tab.title] == ["A better name"]
     assert names(open_page("runs")) == ["A better name"]
 
 
@@ -57,7 +60,7 @@ def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
     wait_until(lambda: "It <b>diverged</b> at **500**." in said(open_page("config_notes", "r")))
     again = open_page("config_notes", "r")
 
-    assert [heading.value for heading in again.subheader] == ["New name"]
+    assert [heading.value for heading in again.title] == ["New name"]
     assert "old" not in badges(again)
 
 
@@ -95,36 +98,18 @@ def test_an_archived_run_can_be_taken_out_again(logs):
     assert read_labels(folder) == Labels(archived=False, notes="kept")
 
 
-def test_the_name_has_to_be_typed_before_a_run_is_deleted(logs):
-    folder = write_run(logs, "r", display_name="My run")
-    tab = open_page("overview", "r")
-
-    choose(tab, "Delete…")
-
-    assert button(tab, "Delete").disabled
-    assert "You can restore it in" in said(tab)
-
-    tab.session_state["_delete_name"] = "my other run"
-    choose(tab, "Delete…")
-
-    assert button(tab, "Delete").disabled
-    assert folder.exists()
-
-
 def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
     folder = write_run(logs, "r", display_name="My run")
     write_run(logs, "other")
     tab = open_page("overview", "r")
-    tab.session_state["_delete_name"] = "My run"
-    choose(tab, "Delete…")
 
-    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Delete…"), "Delete")
+    choose(tab, "Delete")
 
     assert is_well(tab)
     assert not folder.exists()
-    assert "### Runs" in said(tab), "the list is where one ends up"
+    assert tab.title[0].value.startswith("Runs"), "the list is where one ends up"
     assert names(tab) == ["other"]
-    assert any("was moved to the trash" in toast.value for toast in tab.toast)
+    assert "My run was moved to the trash." in said(tab)
 
     settings = open_page("settings_page")
     assert list(settings.dataframe[0].value["run"]) == ["r"]
@@ -136,19 +121,31 @@ def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
     assert sorted(names(open_page("runs"))) == ["My run", "other"]
 
 
+@pytest.mark.parametrize("others", [(), ("other",)])
+def test_the_list_offers_to_undo_a_deletion(logs, others):
+    folder = write_run(logs, "r", display_name="My run")
+    for name in others:
+        write_run(logs, name)
+    tab = choose(open_page("overview", "r"), "Delete")
+
+    tab.switch_page("views/runs.py").run()
+    button(tab, "Undo").click().run()
+
+    assert is_well(tab)
+    assert folder.exists()
+    assert "moved to the trash" not in said(tab)
+
+
 def test_a_live_run_is_not_deleted(logs):
     folder = write_run(logs, "r", status="running")
 
-    tab = choose(open_page("overview", "r"), "Delete…")
+    tab = choose(open_page("overview", "r"), "Delete")
 
     assert "The run is running: stop it first." in said(tab)
-    assert "Delete" not in [item.label for item in tab.button]
     assert folder.exists()
 
 
 def test_emptying_the_trash_is_asked_for_once_more(logs):
-    from toolkit.runfolder.trash import list_trash, move_to_trash
-
     write_run(logs, "r")
     move_to_trash(logs, "r")
     tab = open_page("settings_page")
@@ -164,14 +161,20 @@ def test_emptying_the_trash_is_asked_for_once_more(logs):
     assert is_well(tab)
 
 
-def test_a_read_only_dashboard_refuses_in_words(logs, look_at):
+def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs, look_at):
     folder = write_run(logs, "r")
+    write_run(logs, "gone")
+    move_to_trash(logs, "gone")
     look_at(logs, read_only=True)
 
-    tab = choose(open_page("overview", "r"), "Archive")
+    tab = open_page("overview", "r")
 
-    assert not tab.exception
-    assert "the dashboard was started with --read-only" in said(tab)
+    assert is_well(tab)
+    assert list(tab.get("menu_button")[0].options) == ["Report…", "Export…", "Link and location…"]
+    offered = [item.label for item in open_page("settings_page").button]
+    assert not {"Restore", "Empty the trash…", "Clear the cache"}.intersection(offered)
+    with pytest.raises(Refused, match="the dashboard was started with --read-only"):
+        session.store().label("r", Labels(archived=True))
     assert not (folder / "labels.json").exists()
 
 

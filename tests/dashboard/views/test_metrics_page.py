@@ -19,7 +19,7 @@ def several(logs):
 
 
 def titles(tab):
-    return [text.value.strip("*").replace("\\", "") for text in tab.markdown if text.value.startswith("**")]
+    return [text.value.replace("\\", "") for text in tab.subheader]
 
 
 def test_metrics_are_grouped_by_the_first_part_of_their_name(several):
@@ -38,7 +38,7 @@ def test_metrics_are_grouped_by_the_first_part_of_their_name(several):
 
 
 def headings(tab):
-    return [text.value.split()[1] for text in tab.markdown if text.value.startswith("#####")]
+    return [text.value.split()[0] for text in tab.header if text.value != "Control"]
 
 
 def groups(tab):

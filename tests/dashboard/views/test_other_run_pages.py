@@ -34,6 +34,10 @@ def gpu_samples(gpus=2, **changed):
     ]
 
 
+def sent_charts(tab):
+    return [json.loads(text) for text in chart_data(tab)]
+
+
 def test_each_gpu_has_a_row_and_a_full_one_says_so(logs):
     environment = {"event": "environment", "time": 1.7e9, "accelerators": [{"index": 1, "name": "H200 <b>"}]}
     write_run(logs, "r", status="running", extra=[environment, *gpu_samples()])
@@ -57,6 +61,58 @@ def test_odd_figures_of_a_gpu_break_nothing(logs, value):
     for span in ("5 m", "1 h", "All"):
         assert is_well(open_page("system", "r", span=span))
         assert is_well(open_page("system", "r", span=span, steps="true"))
+
+
+def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):
+    accelerators = [{"index": number, "name": "H200 <b>"} for number in range(8)]
+    samples = gpu_samples(8, mem_used_gb=60.0, power_limit_w=700.0)
+    for sample in samples:
+        sample |= {"gpu/3/util": 4.0, "gpu/5/mem_used_gb": 79.5, "gpu/6/mem_used_gb": 77.0}
+    environment = {"event": "environment", "time": 1.7e9, "accelerators": accelerators}
+    write_run(logs, "r", status="running", extra=[environment, *samples])
+
+    tab = open_page("system", "r")
+    words = said(tab)
+    (table,) = (frame.value for frame in tab.dataframe)
+    figures = {data["label"].split(",")[0]: json.loads(data["figure"]) for data in sent_charts(tab)}
+    (heat,) = figures["utilization of 8 GPUs over time"]["data"]
+
+    assert is_well(tab)
+    assert "**GPU 0**" not in words
+    assert "GPUs :gray[8 · H200 <b>]" in words
+    assert "Memory full]: GPU 5\n" in words
+    assert "Memory nearly full]: GPU 6\n" in words
+    assert list(table["GPU"]) == list("01234567")
+    assert list(table["Utilization"]) == [4.0 if gpu == 3 else 97.0 for gpu in range(8)]
+    assert list(table["Memory"]) == [60.0, 60.0, 60.0, 60.0, 60.0, 79.5, 77.0, 60.0]
+    assert set(table["Temperature"]) == {60.0}
+    assert set(table["Power"]) == {300.0}
+    assert heat["type"] == "heatmap"
+    assert heat["y"] == list("01234567")
+    for title in ("GPU utilization", "GPU memory", "Temperature", "Power"):
+        # A legend of eight curves would leave the plot no height.
+        assert not figures[title]["layout"]["showlegend"]
+        assert [line["name"] for line in figures[title]["data"]] == [f"GPU {number}" for number in range(8)]
+    from_zero = {
+        title for title, figure in figures.items() if figure["layout"]["yaxis"].get("rangemode") == "tozero"
+    }
+    assert "GPU utilization" in from_zero
+    assert not from_zero & {"GPU memory", "Temperature", "Power"}
+
+
+def test_odd_figures_of_many_gpus_break_nothing(logs):
+    samples = gpu_samples(6)
+    names = ("util", "mem_used_gb", "mem_total_gb", "temp_c", "power_w", "power_limit_w")
+    for sample in samples:
+        for gpu, value in enumerate((math.nan, math.inf, -5.0, 0.0, 1e300)):
+            sample |= {f"gpu/{gpu}/{name}": value for name in names}
+    write_run(logs, "r", status="running", extra=samples)
+
+    for steps in ("false", "true"):
+        tab = open_page("system", "r", span="5 m", steps=steps)
+
+        assert is_well(tab)
+        assert len(tab.dataframe[0].value) == 6
 
 
 def test_the_ranks_of_a_run_are_compared(logs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sqlite3
+import sys
 
 import pytest
 
@@ -107,6 +108,37 @@ def test_images_texts_and_tables_are_on_the_samples_page(some):
         assert sample_file(session.store(), key, item[1]).content_type.startswith("image/")
     assert "**weights** 1 logged" in said(tab) or any("weights" in text for text in chart_data(tab))
     assert "step *" in "".join(code.value for code in tab.code)
+
+
+def test_a_log_without_images_does_not_name_our_own_functions(some):
+    tab = open_page("samples", key_of(open_page("runs"), "nan_and_resume_5_22"))
+
+    assert is_well(tab)
+    assert "This Hugging Face log has no images, texts, tables or histograms." in said(tab)
+    assert "log_sample" not in said(tab)
+
+
+def test_a_run_of_a_tool_that_is_not_installed_names_the_package(logs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aim", None)
+    (logs / ".aim" / "meta" / "chunks" / "abc").mkdir(parents=True)
+    (logs / ".aim" / "seqs").mkdir()
+    key = run_table(open_page("runs"))["key"][0]
+
+    for page in ("overview", "metrics", "alerts"):
+        tab = open_page(page, key)
+
+        assert is_well(tab)
+        assert "No metrics in this Aim log." in said(tab)
+        assert "pip install aim" in said(tab)
+        assert "Waiting for the first record." not in said(tab)
+
+
+def test_the_timeline_does_not_wait_for_what_the_tool_does_not_log(some):
+    tab = open_page("timeline", key_of(open_page("runs"), "nan_and_resume_5_22"))
+
+    assert is_well(tab)
+    assert "This Hugging Face log has no events." in said(tab)
+    assert "log.span" not in "".join(code.value for code in tab.code)
 
 
 def test_the_configuration_says_where_it_comes_from(some):

@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data.pins import pins_of
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import cards, chart_data, is_well, open_page, said
 from toolkit.runfolder.labels import read_labels
+from toolkit.runfolder.project_settings import read_project
 
 
 def drawn(tab):
@@ -60,8 +60,36 @@ def test_pinned_metrics_follow_the_loss_in_their_order_and_stay(logs):
 
     assert is_well(tab)
     assert list(drawn(tab)) == ["Loss", "c", "a", "b"]
-    assert pins_of(read_labels(logs / "r")) == ("c", "a")
+    assert read_project(logs, None).pinned_metrics == ("c", "a")
     assert list(drawn(open_page("overview", "r"))) == ["Loss", "c", "a", "b"]
+
+    # For every run of the project, in another order, and then for this run alone.
+    write_run(logs, "s", curves=dict.fromkeys(("train_loss", "a", "b", "c"), float))
+    other = open_page("overview", "s")
+    other.button(key="_pin_up s a").click().run()
+    other.toggle(key="_pins_only s").set_value(True).run()
+    other.multiselect(key="_pins s").set_value(["b"]).run()
+
+    assert is_well(other)
+    assert list(drawn(other)) == ["Loss", "b", "a", "c"]
+    assert read_project(logs, None).pinned_metrics == ("a", "c")
+    assert list(drawn(open_page("overview", "r"))) == ["Loss", "a", "c", "b"]
+
+    other.toggle(key="_pins_only s").set_value(False).run()
+
+    assert list(drawn(other)) == ["Loss", "a", "c", "b"]
+    assert read_labels(logs / "s").other == {}
+    assert read_project(logs, None).pinned_metrics == ("a", "c")
+
+
+def test_hidden_metrics_are_left_out_until_they_are_searched_for(logs):
+    write_run(logs, "r", curves=dict.fromkeys(("train_loss", "a", "b"), float))
+    tab = open_page("overview", "r")
+    tab.multiselect(key="_hidden r").set_value(["a"]).run()
+
+    assert list(drawn(tab)) == ["Loss", "b"]
+    assert list(drawn(open_page("metrics", "r"))) == ["train_loss", "b"]
+    assert list(drawn(open_page("metrics", "r", filter="^a$"))) == ["a"]
 
 
 def test_without_the_right_to_write_pins_are_shown_and_cannot_be_changed(logs, look_at):

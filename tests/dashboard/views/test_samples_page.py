@@ -49,7 +49,9 @@ def test_every_sample_of_a_prompt_is_there_with_its_step_and_seed(logs):
     assert len(cell) == 300
     assert cell[-1] == [299, "s299.png", "image", "", "seed 7"]
     assert samples_of(tab)["view"] == "step"
-    assert samples_of(open_page("samples", "r", view="All"))["view"] == "all"
+    assert samples_of(tab)["at"] is None
+    linked = samples_of(open_page("samples", "r", view="All", at="120"))
+    assert (linked["view"], linked["at"]) == ("all", 120)
 
     tab.text_input(key="prompt").set_value("DOG").run()
 

@@ -109,3 +109,13 @@ def test_the_metric_is_kept_for_the_project_but_not_by_a_viewer(logs, monkeypatc
     assert "with accuracy" in said(open_page("sweep"))
     monkeypatch.setattr(session, "read_only_reason", lambda: "read-only")
     assert not [one for one in open_page("sweep", metric="val_loss").button if one.label == "Keep as default"]
+
+
+def test_the_axes_of_the_parallel_coordinates_come_from_the_link(logs):
+    write_sweep(logs)
+    tab = open_page("sweep", axes="learning_rate")
+
+    (drawn,) = [trace for trace in traces_of(tab) if trace["type"] == "parcoords"]
+    assert [axis["label"] for axis in drawn["dimensions"]] == ["learning_rate", "val_loss"]
+
+    assert tab.multiselect(key="axes").proto.query_param_key == "axes"

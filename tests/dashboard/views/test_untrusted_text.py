@@ -21,7 +21,6 @@ from tests.dashboard.views.pages import (
     ESCAPED,
     EVERY_PAGE,
     OF_A_RUN,
-    button,
     chart_data,
     choose,
     is_well,
@@ -137,7 +136,7 @@ def test_the_dialogs_of_a_hostile_run_show_its_name_as_text(logs, text):
     hostile_run(logs, "hostile", text, status="running")
 
     tab = open_page("alerts", "hostile")
-    for entry in ("Rename and tag…", "Export…", "Link and location…", "Delete…"):
+    for entry in ("Rename and tag…", "Report…", "Export…", "Link and location…", "Delete"):
         choose(tab, entry)
 
         assert is_well(tab), entry
@@ -300,25 +299,15 @@ def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
     compare = open_page("compare", None, runs="a,b")
 
     assert is_well(compare)
-    assert [list(table.value["Run"]) for table in compare.dataframe] == [["key", "this run"]] * 2
-    assert len(compare.dataframe[1].value.columns) == 3
+    (settings,) = compare.dataframe
+    assert list(settings.value["Run"]) == list(run_table(compare)["Run"]) == ["key", "this run"]
+    assert len(settings.value.columns) == 3
 
     tab = open_page("config_notes", "a")
     tab.selectbox(key="_diff_against").set_value("b").run()
 
     assert is_well(tab)
     assert any(len(table.value.columns) == 3 and "this run" in table.value.columns for table in tab.dataframe)
-
-
-def test_the_delete_dialog_takes_the_name_that_it_shows(logs):
-    write_run(logs, "odd", display_name="`a`\n\n# b")
-    tab = open_page("overview", "odd")
-    tab.session_state["_delete_name"] = "`a` # b"
-
-    choose(tab, "Delete…")
-
-    assert "`a` # b" in [code.value for code in tab.code]
-    assert not button(tab, "Delete").disabled
 
 
 def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):
@@ -328,5 +317,5 @@ def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):
     with open(folder + b"/metrics.jsonl", "wb") as file:
         file.write(log.read_bytes())
 
-    for entry in ("Rename and tag…", "Export…", "Link and location…", "Delete…"):
+    for entry in ("Rename and tag…", "Report…", "Export…", "Link and location…", "Delete"):
         assert is_well(choose(open_page("overview", "\ufffd-run"), entry)), entry

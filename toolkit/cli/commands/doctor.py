@@ -10,15 +10,17 @@ import math
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, find_run, no_run_in, printable, refuse
+from toolkit.cli.report_content import UnreadableRunError, content_of, write_report, written_text
+from toolkit.cli.run_list import run_at
 from toolkit.cli.terminal import Progress, painted
 from toolkit.diagnostics.catalogue import CATALOGUE, title_of
-from toolkit.diagnostics.ending import Ending, RunError
+from toolkit.diagnostics.ending import RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
@@ -27,15 +29,23 @@ from toolkit.importers import table_file, text_log
 from toolkit.importers.as_records import records_of
 from toolkit.importers.detect import find_sources
 from toolkit.importers.source import RunSource
-from toolkit.runfolder.status import FAILED, STOPPED
+from toolkit.reports.diagnosis_text import (
+    about_error,
+    counts_text,
+    ending_details,
+    ending_text,
+    message_of,
+    place_of,
+    when_text,
+)
+from toolkit.reports.doctor import doctor_report
+from toolkit.reports.html_page import to_html
 
 _WIDTH: Final = 110
 _READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
 _MOST_LINES: Final = 2
 """Causes, and things to try, printed for each finding; the JSON has all of them."""
-_LONGEST_LINE: Final = 300
 _STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
-_PLURALS: Final = {CRITICAL: "critical", WARNING: "warnings", INFO: "infos"}
 
 JSON_FORM: Final = """\
 an object for a run, and `{"runs": […], "unreadable": […]}` for a folder of runs; \
@@ -54,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: the newest run in {LOGS})",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="also write a report of one run that opens without a network: verdict, evidence, what to change",
+    )
     parser.add_argument(
         "--kinds",
         type=_kinds,
@@ -86,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
         if not paths:
             return _fail(_reason(given, error))
 
+    if args.html is not None and len(paths) > 1:
+        return _fail(f"--html writes the report of one run, and {given} has {len(paths):,}; name one of them")
     answers: list[_Answer] = []
     unreadable = []
     for path in paths:
@@ -110,6 +128,9 @@ def run(args: argparse.Namespace) -> int:
 
     if not answers:
         return 2
+    problem = None if args.html is None else _write_html(args.html, answers[0])
+    if problem is not None:
+        return _fail(problem)
     if args.json:
         runs = [_as_json(answer) for answer in answers]
         printed = (
@@ -119,6 +140,31 @@ def run(args: argparse.Namespace) -> int:
         )
         print(json.dumps(printed, indent=2, allow_nan=False))
     return 1 if any(answer.is_bad for answer in answers) else 0
+
+
+def _write_html(target: Path, answer: _Answer) -> str | None:
+    """Write the report of a run; return why that is not possible."""
+    run = run_at(answer.found.path)
+    if isinstance(run, str):
+        return run
+    progress = Progress()
+    try:
+        content = content_of(run, found=answer.found, on_work=progress.show)
+    except UnreadableRunError as error:
+        return str(error)
+    finally:
+        progress.clear()
+    chosen = replace(content, findings=_only(content.findings, answer), errors=answer.errors)
+    problem = write_report(target, to_html(doctor_report(chosen)))
+    if problem is None:
+        print(written_text(target), file=sys.stderr)
+    return problem
+
+
+def _only(findings: Sequence[Finding], answer: _Answer) -> list[Finding]:
+    """Return those of the masked findings that are printed too."""
+    printed = {finding.id for finding in answer.findings}
+    return [finding for finding in findings if finding.id in printed]
 
 
 def _of_other_tools(path: Path) -> list[RunSource]:
@@ -236,10 +282,11 @@ def _print_run(answer: _Answer, *, is_first: bool) -> None:
     if ending is None:
         print(f"{name}: {_summary(answer)}")
     elif not ending.is_bad:
-        print(f"{name}: {_good_ending(ending)}, {_summary(answer)}")
+        print(f"{name}: {printable(''.join(ending_text(ending)))}, {_summary(answer)}")
     else:
-        print(f"{name}: {_bad_ending(ending)}")
-        for line in _details(found, ending):
+        status, rest = map(printable, ending_text(ending))
+        print(f"{name}: {painted(status, _STYLES[CRITICAL])}{rest}")
+        for line in ending_details(ending, str(found.path)):
             # Not wrapped: it contains paths, and a command to copy.
             print(f"    {printable(line)}")
         print(f"  {_summary(answer)}")
@@ -262,76 +309,24 @@ def _summary(answer: _Answer) -> str:
     if not found.records:
         return "no records yet"
     nothing = "nothing else wrong" if ending is not None and ending.is_bad else "nothing wrong"
-    summary = _counts(answer) or nothing
+    counts = counts_text(answer.findings, answer.errors)
+    summary = counts or nothing
     if answer.left_out:
-        summary = f"{_counts(answer) or 'nothing that was asked for'}, {answer.left_out:,} left out,"
+        summary = f"{counts or 'nothing that was asked for'}, {answer.left_out:,} left out,"
     return f"{summary} in {found.records:,} records"
-
-
-def _good_ending(ending: Ending) -> str:
-    if ending.status != STOPPED:
-        return printable(ending.status or "")
-    why = "" if ending.why == STOPPED else f" ({_first_line(ending.why)})"
-    return f"{STOPPED}{_at_step(ending.step)}{why}"
-
-
-def _bad_ending(ending: Ending) -> str:
-    status = painted(printable(ending.status or ""), _STYLES[CRITICAL])
-    error = ending.error
-    if error is None:
-        return f"{status}{_at_step(ending.step)}: {_first_line(ending.why)}"
-    if ending.status == FAILED:
-        who = f"rank {error.rank}: " if error.rank else ""
-        return f"{status}{_at_step(ending.step)}: {who}{_message(error)}"
-    why = "" if ending.why == ending.status else f" ({_first_line(ending.why)})"
-    return f"{status}{_at_step(ending.step)}{why}; rank {error.rank} failed: {_message(error)}"
-
-
-def _details(found: Diagnosis, ending: Ending) -> list[str]:
-    lines = []
-    if ending.error is not None:
-        lines += _place(ending.error)
-        lines.append(f"`telemetry errors {found.path}` shows the stack.")
-    if ending.inside:
-        lines.append(f"Open spans: {' > '.join(ending.inside)}.")
-    if ending.hang is not None:
-        lines.append(ending.hang)
-    return lines
 
 
 def _print_error(error: RunError) -> None:
     severity = painted(error.severity.upper(), _STYLES[error.severity])
-    about = [
-        *([f"rank {error.rank}"] if error.rank else []),
-        *([f"step {error.step:,}"] if error.step is not None else []),
-        *([f"{error.count:,} times"] if error.count > 1 else []),
-    ]
-    print(f"  {severity}  {_bold('Error')} ({printable(error.type)}){''.join(f', {each}' for each in about)}")
-    _print_lines("", [_message(error), *_place(error)])
-
-
-def _message(error: RunError) -> str:
-    return _first_line(error.message or error.type)
-
-
-def _place(error: RunError) -> list[str]:
-    spans = " > ".join(error.spans)
-    place = ", ".join(part for part in (error.where, f"in {spans}" if spans else "") if part)
-    return [place] if place else []
-
-
-def _first_line(text: str) -> str:
-    return printable(text.strip().split("\n")[0][:_LONGEST_LINE])
-
-
-def _at_step(step: int | None) -> str:
-    return "" if step is None else f" at step {step:,}"
+    about = "".join(f", {each}" for each in about_error(error))
+    print(f"  {severity}  {_bold('Error')} ({printable(error.type)}){about}")
+    _print_lines("", [message_of(error), *place_of(error)])
 
 
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
     severity = painted(finding.severity.upper(), _STYLES[finding.severity])
     title = title_of(finding.kind, finding.evidence)
-    print(f"  {severity}  {_bold(title)} ({finding.kind}), {_when(finding)}")
+    print(f"  {severity}  {_bold(title)} ({finding.kind}), {when_text(finding)}")
     _print_lines("", [finding.message])
     _print_lines("Causes: ", finding.causes[:_MOST_LINES])
     _print_lines("Try:    ", finding.advice[:_MOST_LINES])
@@ -349,22 +344,6 @@ def _print_lines(label: str, lines: Sequence[str]) -> None:
         )
 
 
-def _when(finding: Finding) -> str:
-    if finding.is_open:
-        when = f"since step {finding.start_step:,}"
-    elif finding.end_step is None or finding.end_step == finding.start_step:
-        when = f"step {finding.start_step:,}"
-    else:
-        when = f"steps {finding.start_step:,} to {finding.end_step:,}"
-    if finding.noticed_step != finding.start_step:
-        when += f", detected at {finding.noticed_step:,}"
-    if finding.resolved_step is not None:
-        when += f", resolved at {finding.resolved_step:,}"
-    if finding.repeats:
-        when += f", came back {finding.repeats:,} times" if finding.repeats > 1 else ", came back once"
-    return when
-
-
 def _offer(remedy: Remedy) -> str:
     if not remedy.is_knob:
         return f"the run accepts the action {remedy.name!r}"
@@ -372,17 +351,6 @@ def _offer(remedy: Remedy) -> str:
     about = f", {low} to {high}" if low is not None and high is not None else ""
     now = f", {value} now" if value is not None else ""
     return f"the run has the knob {remedy.name!r}{about}{now}"
-
-
-def _counts(answer: _Answer) -> str:
-    counts = []
-    for severity in reversed(SEVERITIES):
-        count = sum(finding.severity == severity for finding in answer.findings)
-        if count:
-            counts.append(f"{count:,} {severity if count == 1 else _PLURALS[severity]}")
-    if answer.errors:
-        counts.append(f"{len(answer.errors):,} {'error' if len(answer.errors) == 1 else 'errors'}")
-    return ", ".join(counts)
 
 
 def _remedy_of(found: Diagnosis, finding: Finding) -> Remedy | None:

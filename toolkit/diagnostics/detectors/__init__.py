@@ -24,6 +24,13 @@ DETECTORS: Final = {
     "learning_rate": "LearningRate",
     "loss_scale": "LossScale",
     "straggler": "Straggler",
+    "reward_hacking": "RewardHacking",
+    "policy_collapse": "PolicyCollapse",
+    "label_leak": "LabelLeak",
+    "dead_lora": "DeadLora",
+    "lr_too_small": "LearningRateTooSmall",
+    "data_repeated": "DataRepeated",
+    "underflow": "Underflow",
 }
 """File and class of each detector, in the order in which they look at a record.
 

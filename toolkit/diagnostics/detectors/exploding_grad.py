@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
@@ -10,6 +11,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import Window, change_sigma, median
+from toolkit.diagnostics.stretch import Stretch
 
 
 class ExplodingGradients(SingleIncidentDetector):
@@ -66,6 +68,36 @@ class ExplodingGradients(SingleIncidentDetector):
             or self._loss_reacts()
         ):
             self._begin(level, row)
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Pass over norms that are not large."""
+        if self._incident is not None or self._high or self._waiting:
+            return start
+        if len(self._first) < at.NORM_FIRST_RECORDS:
+            return start
+        norms, usual, rows, level = stretch.columns[GRAD_NORM], self._usual, self._rows, self._usual_level
+        newest, ordered = usual.newest, usual.ordered
+        largest_of_first = at.NORM_OF_FIRST * self._first.median
+        end, left = start, at.NORM_WINDOW - len(usual)
+        for place in range(start, len(norms)):
+            norm = norms[place]
+            if not rows % at.NORM_LEVEL_EVERY:
+                level = usual.median
+            if norm <= 0.0 or (norm > at.NORM_RATIO * level and norm > largest_of_first):
+                break
+            rows += 1
+            if left > 0:
+                usual.push(norm)
+                left -= 1
+            elif rows & 1:
+                del ordered[bisect_left(ordered, newest.popleft())]
+                newest.append(norm)
+                insort(ordered, norm)
+            end = place + 1
+        self._rows, self._usual_level = rows, level
+        if LOSS in stretch.columns:
+            self._losses.extend(stretch.columns[LOSS][start:end])
+        return end
 
     def _forget(self) -> None:
         # The first norms after a restart are larger than usual.

@@ -9,6 +9,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, Row, name_of
 from toolkit.diagnostics.robust import Window
+from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder.records import SYSTEM
 
 _KIND = "low_gpu_util"
@@ -63,6 +64,10 @@ class IdleGpu(SingleIncidentDetector):
             self._step, self._samples, self._sum = row.step, 0, 0.0
         self._samples += 1
         self._sum += util
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Pass over step records if the samples have records of their own."""
+        return len(stretch) if self._by_system else start
 
     def _end_step(self, step: int, noticed_step: int) -> None:
         usual = self._usual_samples

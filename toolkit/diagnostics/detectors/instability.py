@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 
 from toolkit.diagnostics import thresholds as at
@@ -12,10 +13,14 @@ from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
+from toolkit.diagnostics.stretch import Stretch
 
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
 _MIDDLE = at.SHORT_WINDOW // 2
+_ABOVE = at.LEVEL_WINDOW // 2
+_BELOW = _ABOVE - 1
+_ALLOWED = at.ALLOWANCE * CHANGE_TO_SIGMA
 # On the logarithmic axis: beyond this it is not worth a closer look.
 _NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
@@ -38,6 +43,8 @@ class Instability(SingleIncidentDetector):
         self._longer = Window(at.LEVEL_WINDOW)
         self._changes = Window(at.LEVEL_WINDOW)
         self._above: deque[float] = deque(maxlen=at.TAIL_WINDOW)
+        self._last_loss = math.nan
+        self._last_step = 0
         self._previous = 0.0
         self._highest = 0.0
         self._start: list[tuple[int, float]] | None = []
@@ -72,6 +79,10 @@ class Instability(SingleIncidentDetector):
         if not loss and not self._rows:
             # Some trainers log zeros until a buffer is full or a first batch counts: that is not a level.
             return
+        if loss == self._last_loss and row.step == self._last_step:
+            # Logged twice: the second says nothing about noise.
+            return
+        self._last_loss, self._last_step = loss, row.step
         if loss - loss != 0.0:
             if self._incident is not None:
                 # It rose and then became infinite or NaN.
@@ -98,7 +109,9 @@ class Instability(SingleIncidentDetector):
                 self._watch(loss, y, level, row)
             if self._same or self._axis.is_plain or abs(y - self._previous) < _NEARLY_NO_CHANGE:
                 self._watch_for_a_collapse(loss, y, row)
-            if rows % at.CLIMB_LOOK_EVERY == 0:
+            if not rows % at.CLIMB_LOOK_EVERY or (
+                rows <= at.CLIMB_SHORT and not rows % at.CLIMB_LOOK_EVERY_IF_SHORT
+            ):
                 self._watch_the_level(loss, row)
         elif len(longer) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
             self._watch_for_a_blow_up(loss, y, row)
@@ -116,6 +129,85 @@ class Instability(SingleIncidentDetector):
         self._previous = y
         if y > self._highest or rows == 1:
             self._highest = y
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Pass over losses at their level."""
+        lowest, _ = stretch.range_of(LOSS)
+        if (
+            self._incident is not None
+            or self._start is not None
+            or self._same
+            or not lowest > self._axis.bottom > 0.0
+            or min(len(self._changes), len(self._longer)) < at.LEVEL_WINDOW
+            or self._rows < at.CLIMB_SHORT
+        ):
+            return start
+        rates = stretch.columns.get(LR)
+        if rates is not None:
+            lowest_rate, highest_rate = stretch.range_of(LR)
+            if highest_rate > at.LR_RAISED * min(lowest_rate, self._lr):
+                return start
+        losses, steps, recent = stretch.columns[LOSS], stretch.steps, self._recent
+        rows, allowed, previous = self._rows, self._allowed, self._previous
+        climbed, no_change = self._axis.gap(0.0, at.CLIMB), self._axis.gap(0.0, at.NO_CHANGE)
+        alone = self._axis.gap(0.0, at.ALONE_RISE)
+        log, add_above = math.log, self._above.append
+        # The windows are full, and moved in place: a call for each record would take as long as the rest.
+        recent_ordered = sorted(recent)
+        longer, longer_ordered = self._longer.newest, self._longer.ordered
+        changes, changes_ordered = self._changes.newest, self._changes.ordered
+        end = start
+        for place in range(start, len(losses)):
+            loss = losses[place]
+            y = log(loss)
+            level = 0.5 * (longer_ordered[_BELOW] + longer_ordered[_ABOVE])
+            middle = recent_ordered[_MIDDLE]
+            above = y - (level if level < middle else middle)  # noqa: FURB136
+            change = y - previous
+            if -no_change <= change <= no_change:
+                break
+            if above > allowed or self._sum:
+                deviations = above / self._noise(level)
+                if above >= alone:
+                    break
+                if self._sum + min(deviations, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE > at.ENOUGH:
+                    break
+                if (rows + 1) % at.CLIMB_LOOK_EVERY == 0:
+                    break
+                self._add_up(loss, deviations, steps[place])
+            rows += 1
+            if rows % at.CLIMB_LOOK_EVERY == 0:
+                if level < self._best or not self._has_best:
+                    self._best, self._best_step, self._has_best = level, steps[place], True
+                    self._best_of = at.LEVEL_WINDOW
+                elif level - self._best >= climbed:
+                    rows -= 1
+                    break
+                self._risen = 0
+            add_above(above)
+            del recent_ordered[bisect_left(recent_ordered, recent[0])]
+            recent.append(y)
+            insort(recent_ordered, y)
+            del longer_ordered[bisect_left(longer_ordered, longer.popleft())]
+            longer.append(y)
+            insort(longer_ordered, y)
+            if rows & 1:
+                if change < 0.0:
+                    change = -change
+                del changes_ordered[bisect_left(changes_ordered, changes.popleft())]
+                changes.append(change)
+                insort(changes_ordered, change)
+                allowed = _ALLOWED * (0.5 * (changes_ordered[_BELOW] + changes_ordered[_ABOVE]))
+            previous = y
+            end = place + 1
+        if end > start:
+            self._rows, self._allowed, self._previous = rows, allowed, previous
+            self._last_loss, self._last_step = losses[end - 1], steps[end - 1]
+            # The logarithm of the highest loss is the highest of the logarithms.
+            self._highest = max(self._highest, log(max(losses[start:end])))
+            if rates is not None:
+                self._lr = rates[end - 1]
+        return end
 
     def restart(self, step: int) -> None:
         """Resolve the open incident: another state of the model has another level."""
@@ -150,22 +242,35 @@ class Instability(SingleIncidentDetector):
 
     def _watch(self, loss: float, y: float, level: float, row: Row) -> None:
         sigma = self._noise(level)
-        total = self._sum + min((y - level) / sigma, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
+        total = self._add_up(loss, (y - level) / sigma, row.step)
+        if total <= 0.0:
+            return
+        rises = at.RISES[min(self._high, len(at.RISES)) - 1]
+        is_high = y - level > self._axis.gap(level, rises)
+        if not is_high and self._high >= len(at.RISES) and total > at.TOP_ENOUGH:
+            top = self._axis.place(self._top)
+            is_high = top - level > self._axis.gap(level, at.TOP_RISE)
+        if (total > at.ENOUGH and is_high and self._is_beyond_its_tail(sigma)) or self._is_above_all(
+            y, level, sigma
+        ):
+            incident = self._begin(self._began, level, sigma, self._top, row)
+            incident.count += self._high - 1
+            self._note(incident, loss)
+
+    def _add_up(self, loss: float, deviations: float, step: int) -> float:
+        """Add how far a loss is above its level; return the sum."""
+        total = self._sum + min(deviations, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
         if total <= 0.0:
             self._sum = 0.0
-            return
+            return 0.0
         if self._sum == 0.0:
-            self._began = row.step
+            self._began = step
             self._high = 0
             self._top = loss
         self._sum = total
         self._top = max(self._top, loss)
         self._high += 1
-        least = at.RISES[min(self._high, len(at.RISES)) - 1]
-        if total > at.ENOUGH and y - level > self._axis.gap(level, least) and self._is_beyond_its_tail(sigma):
-            incident = self._begin(self._began, level, sigma, self._top, row)
-            incident.count += self._high - 1
-            self._note(incident, loss)
+        return total
 
     def _is_beyond_its_tail(self, sigma: float) -> bool:
         """Whether it is enough for a loss whose noise has a long tail upwards, as that of a diffusion model has.
@@ -183,6 +288,15 @@ class Instability(SingleIncidentDetector):
         for above in now:
             total = max(0.0, total + min(above / sigma, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE)
         return total > at.ENOUGH
+
+    def _is_above_all(self, y: float, level: float, sigma: float) -> bool:
+        """Whether one record is so far above its level, and above every recent one, that no noise explains it."""
+        if self._axis.is_plain or y - level < max(
+            self._axis.gap(level, at.ALONE_RISE), at.ALONE_SIGMAS * sigma
+        ):
+            return False
+        before = list(self._above)[:-1]
+        return y - level > max(before, default=0.0) + self._axis.gap(level, at.ALONE_ABOVE)
 
     def _watch_for_a_blow_up(self, loss: float, y: float, row: Row) -> None:
         spread = self._longer.quantile(1.0) - self._longer.quantile(0.0)
@@ -231,19 +345,21 @@ class Instability(SingleIncidentDetector):
         """Detect a climb that is too slow for the recent level by comparing with the best one."""
         if self._incident is not None:
             return
-        level = self._longer.median
+        # In a short run, fifty records are most of it: a quarter of them has to do.
+        size = min(len(self._longer), max(at.SHORT_WINDOW, self._rows // at.CLIMB_PART))
+        level = self._longer.median if size == len(self._longer) else median(self._longer.values()[-size:])
         if level < self._best or not self._has_best:
             self._best, self._best_step, self._has_best = level, row.step, True
-            self._best_of = len(self._longer)
+            self._best_of = size
             self._risen = 0
             return
         sigma = self._noise(level)
         # The middle of a window that is not full yet is less certain, and the lowest of several such is low by luck.
-        luck = math.sqrt(at.LEVEL_WINDOW * (0.5 / self._best_of + 0.5 / len(self._longer)))
+        luck = math.sqrt(at.LEVEL_WINDOW * (0.5 / self._best_of + 0.5 / size))
         if level - self._best < max(self._axis.gap(self._best, at.CLIMB), at.CLIMB_SIGMAS * sigma * luck):
             self._risen = 0
             return
-        self._risen += at.CLIMB_LOOK_EVERY
+        self._risen += at.CLIMB_LOOK_EVERY if self._rows > at.CLIMB_SHORT else at.CLIMB_LOOK_EVERY_IF_SHORT
         if self._risen >= max(at.CLIMB_RECORDS, at.CLIMB_SHARE * self._rows):
             incident = self._begin(self._best_step, self._best, sigma, loss, row)
             incident.variant = "slow"

@@ -11,6 +11,7 @@ from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.robust import trend
+from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder.records import STEP, SYSTEM, Record
 
 _KIND = "memory_growth"
@@ -58,6 +59,27 @@ class MemoryGrowth:
             if value is not None and 0.0 < value < _ABSURD_MIB:
                 curve.take(value, row)
 
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Pass over records with the same sample."""
+        if stretch.elapsed is None:
+            return start
+        sampled_at = self._sampled_at
+        curves = [
+            (curve, stretch.columns[curve.signal])
+            for curve in self._curves
+            if curve.signal in stretch.columns
+        ]
+        for place in range(start, len(stretch)):
+            elapsed = stretch.elapsed[place]
+            if not 0.0 <= elapsed - sampled_at < at.MEMORY_SAMPLE_S:
+                if any(curve.is_last_of_block for curve, _ in curves):
+                    return place
+                self._sampled_at = sampled_at = elapsed
+                for curve, values in curves:
+                    if 0.0 < values[place] < _ABSURD_MIB:
+                        curve.add(values[place], stretch.steps[place])
+        return len(stretch)
+
 
 class _Curve:
     """The lowest values of one memory, over blocks of several sizes."""
@@ -95,15 +117,25 @@ class _Curve:
             self._incident = None
         self._forget()
 
-    def take(self, value: float, row: Row) -> None:
+    @property
+    def is_last_of_block(self) -> bool:
+        """Whether the next sample completes a block."""
+        return self._in_block == at.MEMORY_BLOCK - 1
+
+    def add(self, value: float, step: int) -> None:
+        """Take a sample that does not complete a block."""
         if not self._samples:
-            self._first_step = row.step
+            self._first_step = step
         if not self._in_block:
-            self._block_step = row.step
+            self._block_step = step
         self._samples += 1
         self._in_block += 1
         if value < self._lowest:
             self._lowest = value
+
+    def take(self, value: float, row: Row) -> None:
+        """Take a sample."""
+        self.add(value, row.step)
         if row.event == SYSTEM:
             self._free_mib = _free_mib(self.signal, value, row.record)
         if self._in_block == at.MEMORY_BLOCK:

@@ -7,11 +7,29 @@ import math
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, Row, name_of, signal_of
+from toolkit.diagnostics.metric_aliases import (
+    DATA_TIME,
+    GPU_MEMORY,
+    GPU_UTIL,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    RATE,
+    RSS,
+    STEP_TIME,
+    VAL_LOSS,
+    Row,
+    name_of,
+    signal_of,
+)
+from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder.records import EPOCH, NON_FINITE, Record
 
 _KIND = "nan"
 _WATCHED = (LOSS, VAL_LOSS, GRAD_NORM)
+_OF_THE_MACHINE = frozenset({STEP_TIME, DATA_TIME, RATE, GPU_UTIL, RSS, GPU_MEMORY, LOSS_SCALE})
+"""Signals whose NaN says nothing about the training."""
 
 
 class NonFinite:
@@ -27,6 +45,8 @@ class NonFinite:
         """Signals that are NaN or infinite, and how many finite values each has had since."""
         self._last_good: dict[str, float] = {}
         self._infinite_norms = 0
+        self._probed_at: int | None = None
+        """The record of the last single infinite norm."""
         self._others: dict[str, _Other] = {}
 
     def take(self, row: Row) -> None:
@@ -46,6 +66,16 @@ class NonFinite:
         # Other NaN values while the loss is NaN have the same cause.
         if self._open is None and NON_FINITE in row.record:
             self._look_at_others(row)
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Pass over the records: every signal in them is finite."""
+        if self._bad or self._others:
+            return start
+        if start < len(stretch):
+            for signal in _WATCHED:
+                if signal in stretch.columns:
+                    self._last_good[signal] = stretch.columns[signal][-1]
+        return len(stretch)
 
     def restart(self, step: int) -> None:
         """Resolve everything: weights from before the NaN may have been loaded."""
@@ -76,6 +106,12 @@ class NonFinite:
         self._infinite_norms = self._infinite_norms + 1 if is_probe else 0
         # While a loss scale is adjusted, single overflows are skipped: nothing is lost.
         severity = INFO if 0 < self._infinite_norms < at.INFINITE_NORMS_IN_A_ROW else CRITICAL
+        if severity == INFO:
+            rows = self._incidents.rows
+            again = self._probed_at is not None and incident.count == 1
+            if again and rows - (self._probed_at or 0) <= at.PROBES_APART:
+                severity = WARNING
+            self._probed_at = rows
         if incident.severity != severity and incident.severity != CRITICAL:
             incident.severity = severity
             self._incidents.mark_changed(incident)
@@ -104,7 +140,9 @@ class NonFinite:
         for name in {_metric_of(field, row.record): None for field in fields}:
             # Other detectors watch speed and machine, and an epoch's mean repeats its steps.
             signal = signal_of(name)
-            if signal is not None and signal != LR and (signal in row.values or row.event == EPOCH):
+            if (signal in _OF_THE_MACHINE or signal in _WATCHED) and (
+                signal in row.values or row.event == EPOCH
+            ):
                 continue
             other = self._others.get(name)
             if other is None:

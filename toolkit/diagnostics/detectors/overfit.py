@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
+from toolkit.diagnostics.stretch import Stretch
 
 
 class Overfit(SingleIncidentDetector):
@@ -51,6 +53,14 @@ class Overfit(SingleIncidentDetector):
             if val or self._evals:
                 self._look(val, row)
 
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Keep the training losses: there is no evaluation among the records."""
+        losses = stretch.columns[LOSS][start:]
+        if losses and self._train_at_best is None and self._evals:
+            self._train_at_best = losses[0]
+        self._train.extend(losses)
+        return len(stretch)
+
     def restart(self, step: int) -> None:
         """Keep everything: the validation data is the same, so the best loss stays the best."""
 
@@ -75,11 +85,19 @@ class Overfit(SingleIncidentDetector):
         evals_since = self._evals - self._best_eval
         if evals_since < max(at.OVERFIT_CONFIRM, at.OVERFIT_CONFIRM_SHARE * self._best_eval):
             return
-        # Few values say little about their noise: then only a steady climb counts.
-        if evals_since < at.OVERFIT_CONFIRM_UNSTEADY and not self._climbs(rise):
+        if rise <= enough or val - self._best <= 0.5 * max(rise, enough) or self._train_rises():
             return
-        is_no_luck = middle - self._best_around > at.OVERFIT_SIGMAS * noise
-        if rise > enough and is_no_luck and val - self._best > 0.5 * enough and not self._train_rises():
+        evidence = (middle - self._best_around) / max(noise, at.LEAST_VAL_NOISE * abs(self._best), 1e-300)
+        evidence += self._train_fall()
+        is_long = evals_since >= at.OVERFIT_LONG
+        if evidence < (at.OVERFIT_EVIDENCE_OF_MANY if is_long else at.OVERFIT_EVIDENCE):
+            return
+        is_clear = evidence >= at.OVERFIT_CLEAR_EVIDENCE
+        if rise < at.OVERFIT_CLEAR_RISE * abs(self._best) and not is_clear:
+            return
+        # Few values say little about their noise: then only a steady climb counts.
+        few = at.OVERFIT_CONFIRM_UNSTEADY - is_clear
+        if evals_since >= few or self._climbs(rise):
             self._incident = self._incidents.open(
                 "overfit",
                 name_of(VAL_LOSS, row.record),
@@ -126,7 +144,20 @@ class Overfit(SingleIncidentDetector):
         before, now = self._train_at_best, self._train_now()
         if before is None or now is None:
             return False
-        return now > before + max(at.OVERFIT_TRAIN_SLACK * abs(before), change_sigma(self._train))
+        if now > before + max(at.OVERFIT_TRAIN_SLACK * abs(before), change_sigma(self._train)):
+            return True
+        # Where few steps are logged, a training loss that has just exploded does not move its median yet.
+        latest = median(list(self._train)[-at.TRAIN_NOW :])
+        return latest > before + at.START_RISE * abs(before)
+
+    def _train_fall(self) -> float:
+        """How far the training loss fell since the best evaluation, in the unit of the evidence."""
+        before, now = self._train_at_best, self._train_now()
+        if before is None or now is None or before <= 0.0:
+            return 0.0
+        if now <= 0.0:
+            return at.OVERFIT_MOST_OF_TRAIN
+        return max(0.0, min(at.OVERFIT_MOST_OF_TRAIN, at.OVERFIT_PER_FALL * math.log(before / now)))
 
     def _noise(self) -> float:
         """The noise of the validation loss around its trend."""

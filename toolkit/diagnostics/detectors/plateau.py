@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 from toolkit.diagnostics import thresholds as at
@@ -10,6 +11,7 @@ from toolkit.diagnostics.finding import INFO, WARNING
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
+from toolkit.diagnostics.stretch import Stretch
 
 
 class Plateau(SingleIncidentDetector):
@@ -39,6 +41,8 @@ class Plateau(SingleIncidentDetector):
         self._slack = -1.0
         self._anchor_step = 0
         self._constant = 0
+        self._most_gain = 1.0
+        self._now = self._z = 0.0
 
     def take(self, row: Row) -> None:
         """Look at one loss."""
@@ -63,6 +67,37 @@ class Plateau(SingleIncidentDetector):
             self._filling.append(loss)
             if len(self._filling) * self._every >= self._block_size:
                 self._end_block_size(row)
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Collect the losses of a segment, up to its last one, while none repeats the one before it."""
+        losses, rows, every = stretch.columns[LOSS], self._rows, self._every
+        if not rows or self._constant:
+            return start
+        end, anchor, slack, filling = start, self._anchor, self._slack, self._filling
+        left = self._block_size - len(filling) * every
+        for place in range(start, len(losses)):
+            loss = losses[place]
+            if abs(loss - anchor) <= slack:
+                break
+            if (rows + 1) % every == 0:
+                if left <= every:
+                    break
+                left -= every
+                filling.append(loss)
+            rows += 1
+            anchor, slack = loss, at.CONSTANT_WITHIN * abs(loss)
+            end = place + 1
+        if end > start:
+            self._rows, self._anchor, self._slack, self._anchor_step = (
+                rows,
+                anchor,
+                slack,
+                stretch.steps[end - 1],
+            )
+            if LR in stretch.columns:
+                rates = stretch.columns[LR][start:end]
+                self._lr, self._top_lr = rates[-1], max(self._top_lr, *rates)
+        return end
 
     def restart(self, step: int) -> None:
         """Keep the curve: a restart continues it."""
@@ -104,18 +139,24 @@ class Plateau(SingleIncidentDetector):
     def _judge(self, row: Row) -> None:
         begin = int((1.0 - at.PLATEAU_SHARE) * len(self._blocks))
         later = self._blocks[begin:]
-        level = median(later)
-        slope, z = trend(later)
+        self._now = level = median(later)
+        slope, self._z = trend(later)
+        z = self._z
         gain = -slope * (len(later) - 1)
         is_flat = self._could_learn(level) and _is_flat(gain, z, level, 1.0)
         # A reported plateau is resolved only if the curve clearly falls again.
         stays_flat = self._could_learn(level) and _is_flat(gain, z, level, at.PLATEAU_PATIENCE)
         self._flat = self._flat + 1 if is_flat else 0
         incident = self._incident
+        if incident is None and self._flat < at.PLATEAU_CONFIRM:
+            return
+        noise = CHANGE_TO_SIGMA * median([abs(b - a) for a, b in pairwise(later)])
+        # How much it may have gained at most, given its noise.
+        self._most_gain = (gain + at.PLATEAU_ERRORS * noise * math.sqrt(12.0 / len(later))) / abs(
+            level or 1.0
+        )
         if incident is None:
-            if self._flat >= at.PLATEAU_CONFIRM:
-                noise = CHANGE_TO_SIGMA * median([abs(b - a) for a, b in pairwise(later)])
-                self._begin(self._steps[begin], len(later) * self._block_size, level, noise, "", row)
+            self._begin(self._steps[begin], len(later) * self._block_size, level, noise, "", row)
         elif incident.variant != "constant":
             incident.end_step = row.step
             incident.count += self._block_size
@@ -133,8 +174,16 @@ class Plateau(SingleIncidentDetector):
 
     def _is_sure(self, row: Row) -> bool:
         """Whether it will probably stay flat: not if most of the planned run is still to come."""
-        planned = self._incidents.planned_steps
-        return self._rows >= at.PLATEAU_SURE_RECORDS and row.step >= at.PLATEAU_SURE_OF_PLAN * planned
+        if row.step < at.PLATEAU_SURE_OF_PLAN * self._incidents.planned_steps:
+            return False
+        if self._rows >= at.PLATEAU_SURE_RECORDS:
+            return True
+        return (
+            self._rows >= at.PLATEAU_FEWEST_RECORDS
+            and self._most_gain < at.PLATEAU_MOST_GAIN
+            and self._z >= at.PLATEAU_Z_IF_SHORT
+            and abs(self._now) > at.PLATEAU_OF_START * self._start_level
+        )
 
     def _could_learn(self, level: float) -> bool:
         if abs(level) < at.SOLVED * self._start_level or level == 0.0:

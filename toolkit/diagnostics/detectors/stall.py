@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import sub
 from typing import Any
 
 from toolkit.diagnostics import thresholds as at
@@ -10,6 +11,7 @@ from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
+from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
@@ -72,6 +74,50 @@ class Stall(SingleIncidentDetector):
             self._take_heartbeat(row.step, now)
         else:
             self._take_other(row, now)
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Collect the intervals between steps if none of them is long."""
+        times, steps = stretch.elapsed, stretch.steps
+        if (
+            times is None
+            or start == len(steps)
+            or not self._by_elapsed
+            or self._step is None
+            or self._explained
+            or self._incident is not None
+            or not self._step < steps[start]
+            or steps[start] <= 0
+        ):
+            return start
+        times, steps = [self._time, *times[start:]], [self._step, *steps[start:]]
+        if (
+            max(map(sub, times[1:], times)) > STALL_S
+            or not -_NO_TIME_S < min(times) <= max(times) < _NO_TIME_S
+        ):
+            return start
+        known = len(self._intervals)
+        if not known:
+            self._first_of_intervals = steps[0]
+        # The time of a step is that of the last complete intervals; earlier ones no longer count.
+        whole = (known + len(times) - 1) // at.STALL_INTERVALS * at.STALL_INTERVALS - known
+        begin = max(0, whole - at.STALL_INTERVALS)
+        intervals = self._intervals if begin == 0 else []
+        intervals += [
+            (times[place + 1] - times[place]) / (steps[place + 1] - steps[place])
+            for place in range(begin, len(times) - 1)
+        ]
+        if whole > 0:
+            self._usual_s = median(intervals[: at.STALL_INTERVALS])
+            began = steps[begin] if begin or not known else self._first_of_intervals
+            self._stride = (steps[whole] - began) / at.STALL_INTERVALS
+            self._first_of_intervals = steps[whole]
+            intervals = intervals[at.STALL_INTERVALS :]
+        self._intervals = intervals
+        self._step = steps[-1]
+        self._time = self._alive = times[-1]
+        self._is_over = False
+        self._furthest = max(self._furthest, self._step)
+        return len(stretch)
 
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""

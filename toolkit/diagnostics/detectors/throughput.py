@@ -10,10 +10,13 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, start_of_streak
+from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder.records import STEP
 
 _KIND = "throughput_drop"
 _TOKENS = "tokens_per_sec"
+_RUNNING_AVERAGES = frozenset({"iters_per_sec_avg", "train_speed(iter/s)"})
+"""Rates over the whole run so far, as ms-swift logs them."""
 _REPORT_AGAIN_PCT = 10.0
 
 
@@ -49,6 +52,7 @@ class ThroughputDrop(SingleIncidentDetector):
         self._low: list[tuple[list[float], list[int]]] = []
         self._stride: float = 0.0
         self._to_skip = at.SPEED_WARM_UP_BLOCKS
+        self._best: float = 0.0
         self._usual.clear()
         self._history.clear()
 
@@ -66,9 +70,22 @@ class ThroughputDrop(SingleIncidentDetector):
         self._speeds.append(speed)
         self._steps.append(row.step)
         if len(self._speeds) == at.SPEED_BLOCK:
-            speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
-            self._look(speeds, steps)
-            self._before = speeds, steps
+            self._end_block()
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Collect the speeds, and look at them where there are enough."""
+        rates = stretch.columns.get(RATE)
+        if self._signal != RATE or rates is None or self._name == _TOKENS or stretch.range_of(RATE)[0] <= 0.0:
+            return start
+        while start < len(rates):
+            end = start + at.SPEED_BLOCK - len(self._speeds)
+            self._speeds += rates[start:end]
+            self._steps += stretch.steps[start:end]
+            if len(self._speeds) == at.SPEED_BLOCK:
+                self._incidents.rows = stretch.first_row + end
+                self._end_block()
+            start = end
+        return len(rates)
 
     def _speed_without_rate(self, rate: float | None, row: Row) -> float | None:
         if rate is not None:
@@ -82,6 +99,11 @@ class ThroughputDrop(SingleIncidentDetector):
         seconds = row.values[STEP_TIME]
         return 1.0 / seconds if seconds > 0.0 else None
 
+    def _end_block(self) -> None:
+        speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
+        self._look(speeds, steps)
+        self._before = speeds, steps
+
     def _look(self, speeds: list[float], steps: list[int]) -> None:
         stride = (steps[-1] - steps[0]) / (at.SPEED_BLOCK - 1)
         if stride > 0 and not self._stride / at.SPEED_STRIDE <= stride <= self._stride * at.SPEED_STRIDE:
@@ -89,6 +111,7 @@ class ThroughputDrop(SingleIncidentDetector):
                 self._usual.clear()
                 self._history.clear()
                 self._low.clear()
+                self._best = 0.0
             self._stride = stride
         if self._to_skip:
             self._to_skip -= 1
@@ -117,6 +140,8 @@ class ThroughputDrop(SingleIncidentDetector):
         self._history.append((now, spread, steps[0]))
         if len(self._history) == 2 * at.SPEED_LASTING_BLOCKS:
             self._judge_lasting(steps[-1])
+        if self._incident is None:
+            self._judge_decline(steps[-1])
 
     def _was_usual(self, level: float) -> bool:
         return max(self._usual[-1][0], self._usual[-2][0]) >= at.SPEED_BEFORE_DROP * level
@@ -150,6 +175,9 @@ class ThroughputDrop(SingleIncidentDetector):
         looks = list(self._history)
         speeds = [look[0] for look in looks]
         older, newer = speeds[: at.SPEED_LASTING_BLOCKS], speeds[at.SPEED_LASTING_BLOCKS :]
+        if min(newer) >= at.SPEED_LASTING_DROP * max(older):
+            # The usual case: no need for their medians.
+            return
         level, now = median(older), median(newer)
         if now >= at.SPEED_LASTING_DROP * level or self._is_too_short(level):
             return
@@ -161,6 +189,24 @@ class ThroughputDrop(SingleIncidentDetector):
         first = start_of_streak([speed < 0.5 * (level + now) for speed in speeds])
         self._open(level, now, looks[first][2], noticed_step, at.SPEED_BLOCK * (len(looks) - first))
         self._calm_needed = at.SPEED_LOOKS_IF_NOISY
+
+    def _judge_decline(self, noticed_step: int) -> None:
+        """Detect a drop in a running average of the speed, which sinks too slowly for the other two."""
+        if self._name not in _RUNNING_AVERAGES or len(self._history) < at.SPEED_DECLINE_BLOCKS:
+            return
+        lately = list(self._history)[-at.SPEED_DECLINE_BLOCKS :]
+        speeds = [look[0] for look in lately]
+        now = median(speeds)
+        if now > self._best:
+            self._best = now
+        level = self._best
+        if max(speeds) >= at.SPEED_DECLINE * level or self._is_too_short(level):
+            return
+        if level - now < at.SPEED_NOISE * max(_sigma(speeds), _of_median([look[1] for look in lately])):
+            return
+        self._open(level, now, lately[0][2], noticed_step, at.SPEED_BLOCK * len(lately))
+        self._calm_needed = at.SPEED_LOOKS_IF_NOISY
+        self._best = now
 
     def _open(self, level: float, now: float, start_step: int, noticed_step: int, count: int) -> None:
         self._level = level
@@ -188,6 +234,7 @@ class ThroughputDrop(SingleIncidentDetector):
             if self._calm >= self._calm_needed:
                 self._resolve(step)
                 self._history.clear()
+                self._best = 0.0
             return
         self._calm = 0
         incident.count += at.SPEED_BLOCK

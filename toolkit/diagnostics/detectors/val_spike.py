@@ -10,6 +10,7 @@ from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.loss_axis import LossAxis
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
+from toolkit.diagnostics.stretch import Stretch
 
 
 class ValidationSpike(SingleIncidentDetector):
@@ -43,6 +44,11 @@ class ValidationSpike(SingleIncidentDetector):
             self._has_begun = self._has_begun or val != 0.0
             if self._has_begun:
                 self._look(val, row)
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Keep the training losses: there is no evaluation among the records."""
+        self._train.extend(stretch.columns[LOSS][start:])
+        return len(stretch)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data stays the same."""

@@ -9,6 +9,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import median
+from toolkit.diagnostics.stretch import Stretch
 
 _KIND = "vanishing_grad"
 _BACK_RECORDS = 5
@@ -47,6 +48,15 @@ class VanishingGradients(SingleIncidentDetector):
         # NaN is left to another detector.
         if 0.0 <= norm < at.VANISHED:
             self._take_low(norm, row)
+
+    def skim(self, stretch: Stretch, start: int) -> int:
+        """Pass over norms that have not vanished, once it is known what is usual."""
+        if self._low or self._incident is not None or len(self._early_norms) < at.VANISHED_EARLY:
+            return start
+        norms = stretch.columns[GRAD_NORM]
+        if stretch.range_of(GRAD_NORM)[0] >= at.VANISHED:
+            return len(norms)
+        return next((place for place in range(start, len(norms)) if norms[place] < at.VANISHED), len(norms))
 
     def _learn(self, norm: float, row: Row) -> None:
         if norm < math.inf:

@@ -17,6 +17,7 @@ LABELS: Final[Mapping[str, str]] = {
     names.IN_SAMPLING: "sampling",
     names.IN_STARTUP: "start-up",
     names.IN_CONTROL: "control / paused",
+    names.IN_OTHER: "other spans",
     names.STALLED: "stalled",
     names.REWORK: "rework after a crash",
     names.UNACCOUNTED: "unaccounted",
@@ -42,6 +43,7 @@ _ADVICE: Final[Mapping[str, tuple[str, str]]] = {
         "Cache what it prepares (latents, text embeddings, compiled code). It matters less in longer runs.",
     ),
     names.IN_CONTROL: ("Pausing on request", "Nothing is wrong: it was requested."),
+    names.IN_OTHER: ("Time in other spans", "The Timeline page lists them by name."),
     names.STALLED: (
         "Being stalled",
         "Look for the cause on the Alerts and System pages: a full disk, a hung loader, a lost mount.",

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, Protocol, TypeGuard
 
-from dashboard.data.alerts import Alert
-from dashboard.data.formatting import clean, count, duration, learning_rate, short_number, size
+from toolkit.reports.formatting import clean, count, duration, learning_rate, short_number, size
+
+
+class HasEvidence(Protocol):
+    """A finding, or what a page makes of one."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind, as the catalogue names it."""
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """Its numbers by name."""
+
+    @property
+    def count(self) -> int:
+        """How many records it affects."""
+
 
 _MIB: Final = 1024.0 * 1024.0
 _MAX_SHOWN: Final = 20
@@ -82,15 +98,15 @@ _VALUES: Final[Mapping[str, tuple[str, str]]] = {
 """By kind: the number that says most about one occurrence, and the words around it."""
 
 
-def numbers_of(alert: Alert) -> list[str]:
-    """Return the numbers behind an alert, each with its name and unit; unknown names are shown as they are."""
+def numbers_of(finding: HasEvidence) -> list[str]:
+    """Return the numbers behind a finding, each with its name and unit; unknown names are shown as they are."""
     found: list[str] = []
-    for name, value in list(alert.evidence.items())[:_MAX_SHOWN]:
-        if name == "first" and "level" in alert.evidence:
+    for name, value in list(finding.evidence.items())[:_MAX_SHOWN]:
+        if name == "first" and "level" in finding.evidence:
             # The level before is what it started with.
             continue
-        words, shown = _words(alert.kind, str(name))
-        if "first" in alert.evidence and name == "level":
+        words, shown = _words(finding.kind, str(name))
+        if "first" in finding.evidence and name == "level":
             words = _WORDS["first"][0]
         text = words.format(shown(value) if _is_number(value) else clean(str(value))[:200])
         if found and text.startswith("("):
@@ -100,13 +116,13 @@ def numbers_of(alert: Alert) -> list[str]:
     return found
 
 
-def value_of(alert: Alert) -> str:
-    """Return the number that says most about an alert, such as −31 %; empty if there is none."""  # noqa: RUF002
-    name, words = _VALUES.get(alert.kind, ("", ""))
-    value = alert.evidence.get(name)
+def value_of(finding: HasEvidence) -> str:
+    """Return the number that says most about a finding, such as −31 %; empty if there is none."""  # noqa: RUF002
+    name, words = _VALUES.get(finding.kind, ("", ""))
+    value = finding.evidence.get(name)
     if _is_number(value):
-        return words.format(_words(alert.kind, name)[1](value))
-    return f"{count(alert.count)} records" if alert.count > 1 else ""
+        return words.format(_words(finding.kind, name)[1](value))
+    return f"{count(finding.count)} records" if finding.count > 1 else ""
 
 
 def _words(kind: str, name: str) -> tuple[str, Callable[[float], str]]:

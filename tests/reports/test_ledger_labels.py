@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.data.ledger_labels import LABELS, advice_on, has_content, label_of, percent
 from tests.dashboard.timed_runs import ledger
+from toolkit.reports.ledger_labels import LABELS, advice_on, has_content, label_of, percent
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.names import ENTRIES
 

@@ -1,0 +1,99 @@
+"""Keyboard shortcuts of every page. One list: the script acts on it, and `?` shows it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import streamlit as st
+
+from dashboard import session
+from dashboard.components.script import loader
+from dashboard.data.run_store import RunQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """Keys, one after the other, and what they do."""
+
+    keys: str
+    what: str
+    path: str | None = None
+    """The page that it opens."""
+
+
+SHORTCUTS: Final = (
+    Shortcut("?", "Show the shortcuts"),
+    Shortcut("/", "Go to the search or the filter of the page"),
+    Shortcut("j", "Next run: in the table of runs, or from a page of a run"),
+    Shortcut("k", "Previous run"),
+    Shortcut("Enter", "Open the run that `j` or `k` chose in the table"),
+    Shortcut("Esc", "Close a dialog, or leave a field"),
+    Shortcut("g r", "Runs", "/"),
+    Shortcut("g w", "Sweep", "/sweep"),
+    Shortcut("g p", "Compare", "/compare"),
+    Shortcut("g o", "Overview", "/overview"),
+    Shortcut("g m", "Metrics", "/metrics"),
+    Shortcut("g y", "System", "/system"),
+    Shortcut("g a", "Alerts", "/alerts"),
+    Shortcut("g t", "Timeline", "/timeline"),
+    Shortcut("g s", "Samples", "/samples"),
+    Shortcut("g c", "Completions", "/completions"),
+    Shortcut("g n", "Config & notes", "/config"),
+    Shortcut("g e", "Settings", "/settings"),
+)
+
+_KEY: Final = "_shortcuts"
+_STYLE: Final = """
+.telemetry-keys-open {
+  font: inherit; font-size: 0.85rem; color: inherit; background: transparent; border: 0; padding: 0.3rem 0;
+  cursor: pointer;
+}
+.telemetry-keys-open:hover, .telemetry-keys-open:focus-visible { color: var(--st-primary-color); }
+.telemetry-keys kbd, .telemetry-keys-open kbd {
+  font: inherit; font-size: 0.85rem; border: 1px solid var(--st-border-color); border-radius: 0.3rem;
+  padding: 0 0.4rem; margin: 0 0.15rem;
+}
+.telemetry-keys {
+  color: var(--st-text-color); background: var(--st-background-color); border: 1px solid var(--st-border-color);
+  border-radius: var(--st-base-radius); padding: 1rem 1.4rem; max-width: min(40rem, 92vw); max-height: 86vh;
+}
+.telemetry-keys::backdrop { background: rgba(0, 0, 0, 0.5); }
+.telemetry-keys h2 { font-size: 1.1rem; font-weight: 600; margin: 0 0 0.6rem; padding: 0; }
+.telemetry-keys table { border-collapse: collapse; font-size: 0.9rem; margin: 0 0 0.8rem; }
+.telemetry-keys th, .telemetry-keys td { border: 0; padding: 0.2rem 1rem 0.2rem 0; text-align: left; font-weight: 400; }
+.telemetry-keys th { white-space: nowrap; }
+.telemetry-keys button {
+  font: inherit; color: inherit; background: transparent; cursor: pointer; padding: 0.3rem 0.9rem;
+  border: 1px solid var(--st-border-color); border-radius: var(--st-button-radius, var(--st-base-radius));
+}
+@media (pointer: coarse) { .telemetry-keys-open { display: none; } }
+"""
+
+
+def shortcuts() -> None:
+    """Listen for the shortcuts, and show a button that lists them."""
+    component = st.components.v2.component(
+        "telemetry_shortcuts",
+        html='<button type="button" class="telemetry-keys-open">Shortcuts <kbd>?</kbd></button>',
+        css=_STYLE,
+        js=loader("shortcuts"),
+        isolate_styles=False,
+    )
+    component(
+        data={"shortcuts": [asdict(one) for one in SHORTCUTS]},
+        key=_KEY,
+        on_move_change=_move,
+    )
+
+
+def _move() -> None:
+    """Show the run next to the current one, in the order of the list of runs."""
+    state = st.session_state.get(_KEY)
+    sent = state.get("move") if state else None
+    current = session.current_run()
+    if sent not in (1, -1) or current is None:
+        return
+    keys = [card.key for card in session.store().list_runs(RunQuery()).cards if not card.archived]
+    if current in keys and 0 <= keys.index(current) + sent < len(keys):
+        session.show_run(keys[keys.index(current) + sent])

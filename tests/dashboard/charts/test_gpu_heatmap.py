@@ -1,0 +1,69 @@
+"""The heat map of many GPUs: each in its row, each sample in its cell."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from dashboard.charts.gpu_heatmap import gpu_heatmap_figure
+from dashboard.data.run_store import CurveSegment, Series
+
+
+def series_of(x, y):
+    segment = CurveSegment(x=np.array(x, dtype=np.float64), y=np.array(y, dtype=np.float64), session=1)
+    return Series(metric="m", axis="step", segments=(segment,), total=len(x))
+
+
+def figure_of(utilization, *, axis="step", window=None):
+    return gpu_heatmap_figure(utilization, axis=axis, window=window, revision="r")
+
+
+def rows_of(figure):
+    (heat,) = figure["data"]
+    shape = [int(length) for length in heat["z"]["shape"].split(",")]
+    return heat["x"], np.frombuffer(base64.b64decode(heat["z"]["bdata"]), dtype="<f4").reshape(shape)
+
+
+def test_a_cell_is_the_mean_of_its_samples():
+    figure = figure_of({0: series_of(range(8), [100, 50] * 4), 7: series_of([0, 1, 6], [0, 10, np.nan])})
+    x, rows = rows_of(figure)
+
+    assert x == [1.0, 3.0, 5.0, 7.0]
+    assert figure["data"][0]["y"] == ["0", "7"]
+    np.testing.assert_array_equal(rows, [[75, 75, 75, 75], [5, np.nan, np.nan, np.nan]])
+    assert json.loads(json.dumps(figure, allow_nan=False)) == figure
+
+
+@pytest.mark.parametrize("samples", [1, 2, 95, 96, 97, 5000])
+def test_regular_samples_leave_no_gap_however_many_there_are(samples):
+    for spacing in (1.0, 4.9, 5.1, 64.0):
+        x, rows = rows_of(figure_of({0: series_of(1.7e9 + np.arange(samples) * spacing, [80.0] * samples)}))
+
+        assert len(x) <= 96
+        assert set(rows[0].tolist()) == {80.0}
+
+
+def test_new_samples_move_no_cell():
+    short, long = (rows_of(figure_of({0: series_of(np.arange(n), np.arange(n) % 100)})) for n in (100, 120))
+
+    assert long[0][: len(short[0])] == short[0]
+    np.testing.assert_array_equal(long[1][0, : len(short[0])], short[1][0])
+
+
+def test_only_the_window_counts():
+    utilization = {0: series_of(range(100), [10.0] * 50 + [90.0] * 50)}
+    figure = figure_of(utilization, window=(60.0, 80.0))
+    x, rows = rows_of(figure)
+
+    assert figure["layout"]["xaxis"]["range"] == [60.0, 80.0]
+    assert min(x) >= 60
+    assert set(rows[0].tolist()) == {90.0}
+    assert figure_of(utilization, window=(200.0, 300.0)) is None
+
+
+def test_impossible_percentages_stay_in_the_scale():
+    _, rows = rows_of(figure_of({0: series_of([0, 2, 4], [-5, 1e300, np.inf])}))
+
+    assert np.nanmin(rows) >= 0
+    assert np.nanmax(rows) <= 100

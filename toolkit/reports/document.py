@@ -1,0 +1,216 @@
+"""What a report says, in parts that can be written as HTML or as Markdown; all texts are plain and untrusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolkit.reports.curve import Curve
+
+Tone = Literal["good", "info", "warning", "critical", "neutral"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One key figure."""
+
+    label: str
+    value: str
+    about: str = ""
+    tone: Tone = "neutral"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Key figures side by side."""
+
+    items: Sequence[Fact]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    quiet: bool = False
+    """A remark, in smaller letters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bullets:
+    """A short list with a heading in the line."""
+
+    title: str
+    items: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """A command, a path or a diff, to copy."""
+
+    text: str
+    is_diff: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with one row of headers; the first column names the rows."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    best: frozenset[tuple[int, int]] = frozenset()
+    """Row and column of cells that are marked as best."""
+    colours: Mapping[int, int] = field(default_factory=dict)
+    """By row: the colour of a run, as in the charts."""
+    open: bool = True
+    """Whether HTML shows it before a click."""
+    left_out: str = ""
+    """What was left out, as a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A curve in a chart."""
+
+    label: str
+    curve: Curve
+    colour: int = 0
+    """A number: equal ones have the same colour in all charts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A marked range on the x axis."""
+
+    start: float
+    end: float
+    label: str
+    tone: Tone = "warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A horizontal line at a value that is not a point of a curve."""
+
+    value: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Curves over steps; Markdown leaves it out."""
+
+    title: str
+    lines: Sequence[Line]
+    bands: Sequence[Band] = ()
+    levels: Sequence[Level] = ()
+    window: tuple[float, float] | None = None
+    from_zero: bool = False
+    large: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """One run in a scatter chart."""
+
+    name: str
+    x: float
+    y: float
+    is_best: bool = False
+    is_open: bool = False
+    """Drawn as a ring: the run is not finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scatter:
+    """A metric by a setting, one dot for each run; Markdown leaves it out."""
+
+    title: str
+    x: str
+    y: str
+    dots: Sequence[Dot]
+    log_x: bool = False
+    categories: Sequence[str] = ()
+    """Labels of the x values 0, 1, 2 …, if the setting is not a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One of several shares."""
+
+    label: str
+    share: float
+    value: str
+    about: str = ""
+    low: float | None = None
+    high: float | None = None
+    """An interval around `share`."""
+    tone: Tone = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """Shares of a whole, or of the largest."""
+
+    head: tuple[str, str, str]
+    """What the label, the value and the remark of an item are."""
+    items: Sequence[Bar]
+    stacked: bool = False
+    """Also as one bar: the shares add up to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A small image."""
+
+    data: bytes
+    content_type: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """Images side by side; Markdown leaves them out."""
+
+    items: Sequence[Picture]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A finding or an error: what it is, when, and its evidence."""
+
+    title: str
+    tone: Tone
+    when: str
+    blocks: Sequence[Block]
+
+
+Block = Facts | Text | Bullets | Code | Table | Chart | Scatter | Bars | Pictures | Card
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading and what is below it."""
+
+    title: str
+    blocks: Sequence[Block]
+    columns: bool = False
+    """Charts side by side where there is room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A report: the verdict first."""
+
+    title: str
+    kind: str
+    """What it is about, above the title."""
+    verdict: str
+    tone: Tone
+    about: Sequence[str] = ()
+    """Short remarks below the title: status, steps, duration."""
+    sections: Sequence[Section] = ()
+    made: str = ""
+    """When it was made, and from what."""

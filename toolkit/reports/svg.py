@@ -1,0 +1,188 @@
+"""Charts as inline SVG that stretches with its page; axis labels are HTML beside it, so they keep their size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from toolkit.reports.axis import Axis, x_axis, y_axis
+from toolkit.reports.curve import STEP, Curve, Point
+from toolkit.reports.document import Chart, Scatter
+from toolkit.reports.formatting import clean, count, cut, short_number
+
+SIZE: Final = 1000
+"""Width and height of the coordinates inside a chart."""
+COLOURS: Final = 12
+_MAX_NAME: Final = 60
+_MIN_BAND: Final = 4.0
+
+
+def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
+    """Return a chart as a figure; `curve_ids` say which curves of the report's data it draws."""
+    curves = [_shown(line.curve, chart.window) for line in chart.lines]
+    points = [point for curve in curves for part in curve.parts for point in part]
+    xs = [point.x for point in points]
+    x = Axis(*chart.window) if chart.window is not None and chart.window[0] < chart.window[1] else x_axis(xs)
+    finite = [point.y for point in points if math.isfinite(point.y)]
+    levels = [level for level in chart.levels if math.isfinite(level.value)]
+    y = y_axis([*finite, *(level.value for level in levels)], from_zero=chart.from_zero)
+    inside = [_grid(x, y)]
+    for band in chart.bands:
+        inside.append(_band(x, band.start, band.end, f"band {band.tone}", band.label))
+    for number, (line, curve) in enumerate(zip(chart.lines, curves, strict=True)):
+        for stretch in curve.stretches:
+            about = f"{count(stretch.values)} values of {line.label} are NaN or infinite"
+            inside.append(_band(x, stretch.first, stretch.last, "nan", about))
+        colour = f"c{line.colour % COLOURS} d{line.colour // COLOURS % 4}"
+        inside.append(f'<path class="line {colour}" data-line="{number}" d="{_path(curve, x, y)}"/>')
+    for level in levels:
+        at = _place(1 - y.share(level.value))
+        inside.append(
+            f'<path class="level" d="M0 {at}H{SIZE}"><title>{text_html(level.label)}</title></path>'
+        )
+    label = _described(chart, curves)
+    legend = "".join(
+        f'<li><i class="key c{line.colour % COLOURS}"></i>{text_html(line.label, _MAX_NAME)}</li>'
+        for line in chart.lines
+    )
+    several = f'<ul class="legend">{legend}</ul>' if len(chart.lines) > 1 else ""
+    box = " ".join(repr(float(value)) for value in (x.low, x.high, y.low, y.high))
+    ids = " ".join(map(str, curve_ids))
+    axis = curves[0].axis if curves else STEP
+    return (
+        f'<figure class="chart{" large" if chart.large else ""}" data-curves="{ids}" data-box="{box}"'
+        f' data-log="{int(y.log)}">'
+        f"<figcaption><b>{text_html(chart.title)}</b>{' <small>log scale</small>' if y.log else ''}{several}"
+        "</figcaption>"
+        f"{_frame(x, y, ''.join(inside), label, _x_name(axis))}"
+        f'<p class="note">{text_html(_counted(curves), 400)}</p></figure>'
+    )
+
+
+def scatter_html(chart: Scatter) -> str:
+    """Return a scatter chart as a figure."""
+    xs = [dot.x for dot in chart.dots]
+    log_x = chart.log_x and min(xs, default=0.0) > 0 and min(xs) < max(xs)
+    if chart.categories:
+        x = Axis(-0.5, len(chart.categories) - 0.5)
+    elif log_x:
+        edge = (max(xs) / min(xs)) ** 0.05
+        x = Axis(min(xs) / edge, max(xs) * edge, log=True)
+    else:
+        x = y_axis(xs)
+        x = x if not x.log else Axis(min(xs), max(xs))
+    y = y_axis([dot.y for dot in chart.dots])
+    inside = [_grid(x, y, vertical=not chart.categories)]
+    for dot in sorted(chart.dots, key=lambda dot: dot.is_best):
+        name = "best" if dot.is_best else "open" if dot.is_open else "plain"
+        at = f"M{_place(x.share(dot.x))} {_place(1 - y.share(dot.y))}h0"
+        title = f"{cut(clean(dot.name), _MAX_NAME)}: {short_number(dot.y)}"
+        inside.append(f'<path class="dot {name}" d="{at}"><title>{text_html(title)}</title></path>')
+        if dot.is_open:
+            inside.append(f'<path class="dot hole" d="{at}"/>')
+    label = f"{chart.y} by {chart.x}: {len(chart.dots)} runs"
+    ticks = list(enumerate(chart.categories)) if chart.categories else None
+    return (
+        f'<figure class="chart"><figcaption><b>{text_html(chart.title)}</b></figcaption>'
+        f"{_frame(x, y, ''.join(inside), label, chart.x, ticks)}</figure>"
+    )
+
+
+def text_html(text: str, limit: int = 200) -> str:
+    """Return untrusted text as HTML."""
+    return escape(cut(clean(text), limit))
+
+
+def _shown(curve: Curve, window: tuple[float, float] | None) -> Curve:
+    return curve if window is None else curve.within(*window)
+
+
+def _frame(
+    x: Axis,
+    y: Axis,
+    inside: str,
+    label: str,
+    x_name: str,
+    x_ticks: Sequence[tuple[float, str]] | None = None,
+) -> str:
+    ys = "".join(
+        f'<span style="top:{100 * (1 - y.share(at)):.1f}%">{text_html(text)}</span>' for at, text in y.ticks()
+    )
+    xs = "".join(
+        f'<span style="left:{100 * x.share(at):.1f}%">{text_html(text, 18)}</span>'
+        for at, text in (x.ticks(6) if x_ticks is None else x_ticks)
+    )
+    return (
+        f'<div class="plot"><div class="ys" aria-hidden="true">{ys}</div><div class="area">'
+        f'<svg viewBox="0 0 {SIZE} {SIZE}" preserveAspectRatio="none" role="img" aria-label="{text_html(label, 600)}">'
+        f'{inside}</svg><div class="cursor"></div><div class="tip" role="status"></div></div>'
+        f'<div class="xs" aria-hidden="true">{xs}</div><div class="xname">{text_html(x_name, 60)}</div></div>'
+    )
+
+
+def _grid(x: Axis, y: Axis, *, vertical: bool = True) -> str:
+    lines = [f"M0 {_place(1 - y.share(at))}H{SIZE}" for at, _ in y.ticks()]
+    lines += [f"M{_place(x.share(at))} 0V{SIZE}" for at, _ in x.ticks(6)] if vertical else []
+    return f'<path class="grid" d="{"".join(lines)}"/>'
+
+
+def _band(x: Axis, start: float, end: float, name: str, label: str) -> str:
+    left = SIZE * min(max(x.share(start), 0.0), 1.0)
+    right = SIZE * min(max(x.share(end), 0.0), 1.0)
+    width = max(right - left, _MIN_BAND)
+    left = min(left, SIZE - width) if right > left else max(0.0, left - width / 2)
+    return (
+        f'<rect class="{name}" x="{left:.1f}" y="0" width="{width:.1f}" height="{SIZE}">'
+        f"<title>{text_html(label)}</title></rect>"
+    )
+
+
+def _path(curve: Curve, x: Axis, y: Axis) -> str:
+    """Return a line through the finite points, with gaps at NaN and infinity; a lone point is a dot."""
+    found: list[str] = []
+    for part in curve.parts:
+        open_line: list[str] = []
+        for point in [*part, Point(0.0, math.nan)]:
+            if math.isfinite(point.y):
+                open_line.append(f"{_place(x.share(point.x))} {_place(1 - y.share(point.y))}")
+                continue
+            if open_line:
+                found.append("M" + "L".join(open_line) + ("h0" if len(open_line) == 1 else ""))
+            open_line = []
+    return "".join(found)
+
+
+def _place(share: float) -> str:
+    text = f"{SIZE * share:.1f}"
+    return text.removesuffix(".0")
+
+
+def _x_name(axis: str) -> str:
+    return "step" if axis == STEP else "seconds since the start"
+
+
+def _described(chart: Chart, curves: Sequence[Curve]) -> str:
+    """Return what a chart shows, for people who cannot see it."""
+    parts = []
+    for line, curve in list(zip(chart.lines, curves, strict=True))[:6]:
+        text = f"{clean(line.label)[:_MAX_NAME]}: {count(curve.records)} records, last {short_number(curve.last)}"
+        if curve.low is not None and curve.high is not None:
+            text += f", lowest {short_number(curve.low.y)}, highest {short_number(curve.high.y)}"
+        if curve.not_finite:
+            text += f", {count(curve.not_finite)} NaN or infinite"
+        parts.append(text)
+    more = len(chart.lines) - len(parts)
+    return f"{clean(chart.title)}. " + "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+def _counted(curves: Sequence[Curve]) -> str:
+    drawn, records = sum(curve.drawn for curve in curves), sum(curve.records for curve in curves)
+    text = (
+        f"All {count(records)} records."
+        if drawn >= records
+        else f"{count(drawn)} points for {count(records)} records, with all extremes."
+    )
+    odd = sum(curve.not_finite for curve in curves)
+    return f"{text} {count(odd)} NaN or infinite." if odd else text
