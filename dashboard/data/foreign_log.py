@@ -86,6 +86,8 @@ class ForeignLog(ColumnQueries):
         self.passed_over: Counter[str] = Counter()
         self._problem: str | None = None
         self._replaced_at: float | None = None
+        self._is_read = False
+        """Whether the end has been reached, and nothing was found behind it since."""
 
     # ------------------------------------------------------------ reading
 
@@ -102,7 +104,8 @@ class ForeignLog(ColumnQueries):
                 reader.start()
         reader.join(max(wait_s, 0.001))
         self._read_ms = (time.perf_counter() - began) * 1000
-        return self.health()
+        # Who does not wait asks for what is read. That a look for more has begun does not make it incomplete.
+        return self.health(is_looking=wait_s > 0)
 
     def _read_all(self) -> None:
         while self._read_batch():
@@ -113,6 +116,7 @@ class ForeignLog(ColumnQueries):
         if batch is None:
             with self._lock:
                 self._problem = f"the run could not be read: {', '.join(self._guard.counts)}"
+                self._is_read = True
             return False
         with self._lock:
             if batch.replaced:
@@ -124,7 +128,8 @@ class ForeignLog(ColumnQueries):
             self._take(batch)
             is_same = batch.cursor == self._cursor
             self._cursor = batch.cursor
-        return batch.more and not is_same
+            self._is_read = is_same or not batch.more
+            return not self._is_read
 
     def _take(self, batch: Batch) -> None:
         self._bytes_read += batch.bytes_read
@@ -251,11 +256,12 @@ class ForeignLog(ColumnQueries):
         self._kept.append(record)
         return kind, len(self._kept) - 1, 1
 
-    def health(self) -> Health:
-        """Return the state of reading."""
+    def health(self, *, is_looking: bool = False) -> Health:
+        """Return the state of reading; with `is_looking`, a look for more that has not ended counts as well."""
         with self._lock:
             columns = self._columns
-            is_reading = self._reader is not None and self._reader.is_alive()
+            is_alive = self._reader is not None and self._reader.is_alive()
+            is_reading = is_alive and (is_looking or not self._is_read)
             return Health(
                 records=columns.records,
                 bytes_read=self._bytes_read,

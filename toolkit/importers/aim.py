@@ -114,7 +114,8 @@ class AimSource:
         self._last_sign = signature[1]
         kept = decode_cursor(cursor)
         batch.cursor = encode_cursor({"repository": signature})
-        if kept is not None and kept.get("repository") == signature:
+        # As it is kept: a repository without files has no time, and NaN is not equal to itself.
+        if kept is not None and kept == decode_cursor(batch.cursor):
             return batch
         batch.replaced = cursor is not None
         for row in self._repository.rows(self.info.run_id):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import threading
 import time
 from dataclasses import replace
 
@@ -120,6 +121,24 @@ def test_a_refresh_reads_only_what_is_new(open_store, table):
     assert after.bytes_read - before.bytes_read == len(more)
     assert store.recent(key, "loss", 1).tolist() == [1 / 60]
     assert store.card(key).step in (49, 59)
+
+
+def test_a_run_that_was_read_stays_complete_while_a_slow_disk_is_asked_for_more(
+    open_store, table, monkeypatch
+):
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+    source = type(store._foreign_log(store._other(key)).run)
+    may_read, once = threading.Event(), source.read
+    monkeypatch.setattr(source, "read", lambda *args, **options: may_read.wait(60) and once(*args, **options))
+
+    try:
+        assert store.refresh(key, wait_s=0.0).complete
+        assert not store.refresh(key, wait_s=0.01).complete
+    finally:
+        may_read.set()
+    read(store, key)
 
 
 @in_make_faults
