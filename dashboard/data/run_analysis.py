@@ -19,6 +19,8 @@ from dashboard.data.run_store import TimeSpent
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
+from toolkit.diagnostics.stretch import LONGEST
+from toolkit.runfolder.blocks import plain_records
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line
 from toolkit.runfolder.records import Record
@@ -28,8 +30,8 @@ _BLOCK_BYTES: Final = 1024 * 1024
 _MIN_SAVED_BYTES: Final = 1024 * 1024
 """The findings of a shorter file are there in a moment."""
 _SAVE_EVERY_S: Final = 30.0
-_RECORDS_AT_ONCE: Final = 100
-"""A millisecond or two of work between two checks of the clock."""
+_RECORDS_AT_ONCE: Final = LONGEST
+"""A few milliseconds of work between two checks of the clock."""
 
 
 class RunFindings:
@@ -108,7 +110,7 @@ class RunFindings:
             self._saved_at, self._saved_offset = time.monotonic(), cursor.offset
             self._saved.save(self._found, cursor)
 
-    def _take(self, records: Iterator[Record]) -> None:
+    def _take(self, records: list[Record]) -> None:
         self._examiner.take(records)
 
     def _restart(self) -> None:
@@ -175,7 +177,7 @@ class RunLedger:
             self._busy.release()
         return self._spent
 
-    def _take(self, records: Iterator[Record]) -> None:
+    def _take(self, records: list[Record]) -> None:
         self._builder.take(records)
 
     def _restart(self) -> None:
@@ -189,7 +191,7 @@ class RecordSlices:
         self,
         source: RecordSource,
         *,
-        take: Callable[[Iterator[Record]], None],
+        take: Callable[[list[Record]], None],
         restart: Callable[[], None],
     ) -> None:
         self.source = source
@@ -250,8 +252,9 @@ class RecordSlices:
         return moved and (bool(block.data) or time.perf_counter() < until)
 
 
-def _records(lines: list[tuple[int, bytes]]) -> Iterator[Record]:
-    for position, line in lines:
-        found = parse_line(position, line)
-        if not isinstance(found, BadLine):
-            yield found
+def _records(lines: list[tuple[int, bytes]]) -> list[Record]:
+    plain = plain_records(b"".join([line + b"\n" for _, line in lines]))
+    if plain is not None:
+        return plain
+    found = [parse_line(position, line) for position, line in lines]
+    return [record for record in found if not isinstance(record, BadLine)]

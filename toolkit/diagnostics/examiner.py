@@ -51,9 +51,7 @@ class Examiner:
             end = first + 1
             shape = row.shape_of(found[first])
             if shape.is_plain:
-                names, limit = shape.names, min(count, first + LONGEST)
-                while end < limit and tuple(found[end]) == names:
-                    end += 1
+                end = _end_of_shape(found, end, min(count, first + LONGEST), shape.names)
                 if end - first >= SHORTEST and self._take_stretch(found[first:end], shape):
                     first = end
                     continue
@@ -235,6 +233,21 @@ class Examiner:
             advice=advise(incident),
             remedies=about.remedies,
         )
+
+
+def _end_of_shape(records: list[Record], first: int, limit: int, names: tuple[str, ...]) -> int:
+    """Return where, from `first` and up to `limit`, the records with these fields end."""
+    at_once = SHORTEST
+    while first < limit:
+        # Longer and longer parts: a run of one shape takes few steps, and a mixed one none that is in vain.
+        part = records[first : min(limit, first + at_once)]
+        if list(map(tuple, part)).count(names) != len(part):
+            while tuple(records[first]) == names:
+                first += 1
+            return first
+        first += len(part)
+        at_once *= 2
+    return limit
 
 
 class _Plan:

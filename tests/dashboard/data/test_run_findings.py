@@ -19,6 +19,12 @@ from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import read_from
 
 
+@pytest.fixture(autouse=True)
+def _short_slices(monkeypatch):
+    """Have a file of some hundred records examined in parts, too."""
+    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 100)
+
+
 @pytest.fixture
 def shown(monkeypatch):
     """Count the records that detectors are shown."""

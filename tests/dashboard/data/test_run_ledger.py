@@ -15,6 +15,12 @@ from toolkit.runfolder.reader import read_from
 from toolkit.timing.ledger import LedgerBuilder
 
 
+@pytest.fixture(autouse=True)
+def _short_slices(monkeypatch):
+    """Have a file of some hundred records examined in parts, too."""
+    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 100)
+
+
 @pytest.fixture
 def taken(monkeypatch):
     """Count the records that are put into a book."""

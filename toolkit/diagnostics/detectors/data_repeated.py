@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
@@ -65,7 +65,7 @@ class DataRepeated(SingleIncidentDetector):
         if self._count < at.REPEATED_MOST or start == len(stretch):
             # A stretch without epochs has nothing to collect.
             return start if _EPOCH in stretch.records[0] else len(stretch)
-        if {_number_of(record.get(_EPOCH)) for record in stretch.records} != {self._epoch}:
+        if _numbers_of([record.get(_EPOCH) for record in stretch.records]) != {self._epoch}:
             return start
         self._count += len(stretch) - start
         self._latest = [*self._latest, *stretch.columns[LOSS][start:]][-at.REPEATED_EDGE :]
@@ -152,6 +152,13 @@ def _number_of(epoch: object) -> int | None:
     if type(epoch) is float and 0.0 <= epoch < FARTHEST:
         return math.ceil(epoch)
     return epoch if type(epoch) is int and 0 <= epoch < FARTHEST else None
+
+
+def _numbers_of(epochs: list[Any]) -> set[int | None]:
+    """Return the epochs that records belong to; only the first and the last of several that are all numbers."""
+    if set(map(type, epochs)) in ({float}, {int}) and (total := sum(epochs)) - total == 0:
+        return {_number_of(min(epochs)), _number_of(max(epochs))}
+    return set(map(_number_of, epochs))
 
 
 def _details(losses: list[float]) -> list[float]:

@@ -78,12 +78,14 @@ class ExplodingGradients(SingleIncidentDetector):
         norms, usual, rows, level = stretch.columns[GRAD_NORM], self._usual, self._rows, self._usual_level
         newest, ordered = usual.newest, usual.ordered
         largest_of_first = at.NORM_OF_FIRST * self._first.median
-        end, left = start, at.NORM_WINDOW - len(usual)
+        end, left, every = start, at.NORM_WINDOW - len(usual), at.NORM_LEVEL_EVERY
+        highest = max(at.NORM_RATIO * level, largest_of_first)
         for place in range(start, len(norms)):
             norm = norms[place]
-            if not rows % at.NORM_LEVEL_EVERY:
+            if not rows % every:
                 level = usual.median
-            if norm <= 0.0 or (norm > at.NORM_RATIO * level and norm > largest_of_first):
+                highest = max(at.NORM_RATIO * level, largest_of_first)
+            if not 0.0 < norm <= highest:
                 break
             rows += 1
             if left > 0:

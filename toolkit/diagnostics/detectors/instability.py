@@ -149,6 +149,7 @@ class Instability(SingleIncidentDetector):
                 return start
         losses, steps, recent = stretch.columns[LOSS], stretch.steps, self._recent
         rows, allowed, previous = self._rows, self._allowed, self._previous
+        look_every = at.CLIMB_LOOK_EVERY
         climbed, no_change = self._axis.gap(0.0, at.CLIMB), self._axis.gap(0.0, at.NO_CHANGE)
         alone = self._axis.gap(0.0, at.ALONE_RISE)
         log, add_above = math.log, self._above.append
@@ -176,7 +177,7 @@ class Instability(SingleIncidentDetector):
                     break
                 self._add_up(loss, deviations, steps[place])
             rows += 1
-            if rows % at.CLIMB_LOOK_EVERY == 0:
+            if rows % look_every == 0:
                 if level < self._best or not self._has_best:
                     self._best, self._best_step, self._has_best = level, steps[place], True
                     self._best_of = at.LEVEL_WINDOW

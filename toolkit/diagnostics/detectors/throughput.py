@@ -18,6 +18,8 @@ _TOKENS = "tokens_per_sec"
 _RUNNING_AVERAGES = frozenset({"iters_per_sec_avg", "train_speed(iter/s)"})
 """Rates over the whole run so far, as ms-swift logs them."""
 _REPORT_AGAIN_PCT = 10.0
+_ABOVE = at.SPEED_BLOCK // 2
+_BELOW = _ABOVE - 1
 
 
 class ThroughputDrop(SingleIncidentDetector):
@@ -117,7 +119,7 @@ class ThroughputDrop(SingleIncidentDetector):
             self._to_skip -= 1
             return
         ordered = sorted(speeds)
-        now = median(ordered)
+        now = 0.5 * (ordered[_BELOW] + ordered[_ABOVE])
         spread = (ordered[-3] - ordered[2]) * IQR_TO_SIGMA
         if self._incident is not None:
             self._follow(self._incident, now, steps[-1])
