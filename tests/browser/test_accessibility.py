@@ -60,7 +60,11 @@ _SCAN = """async ([tags, known]) => {
         return [id, node.html.slice(0, 300), node.failureSummary].join("\\n");
     })).filter(Boolean);
 }"""
-_STILL = "*, *::before, *::after { transition: none !important; animation: none !important; }"
+_STILL = """
+*, *::before, *::after { transition: none !important; animation: none !important; }
+/* Streamlit fades what a slow refresh has not drawn again yet. */
+[data-stale="true"] { opacity: 1 !important; }
+"""
 _BACKGROUND = """() => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor"""
 
 
@@ -141,7 +145,14 @@ def begin(page, axe):
 
 
 def scan(page):
-    return page.evaluate(_SCAN, [_TAGS, [list(one[:2]) for one in STREAMLITS_OWN]])
+    """Return the findings that stay: a page that refreshes itself on a slow machine has others for a moment."""
+    for _ in range(10):
+        found = page.evaluate(_SCAN, [_TAGS, [list(one[:2]) for one in STREAMLITS_OWN]])
+        if not found:
+            break
+        page.wait_for_timeout(500)
+        settle(page)
+    return found
 
 
 def darken(page):

@@ -94,6 +94,7 @@ def test_the_table_of_a_long_run_holds_few_long_texts_in_memory_until_it_is_rewr
     table = CsvTable(tmp_path / "metrics.csv")
     table.append([{"event": "step", "time": 1.0, "seq": 0}])
     # As for a table that takes minutes to rewrite.
+    monkeypatch.setattr(csv_table, "_SMALL_BYTES", 0)
     table._next_rewrite = 1e18
     held, most = 0, 0
     for seq in range(1, 400):

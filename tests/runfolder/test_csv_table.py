@@ -142,6 +142,7 @@ def test_a_table_that_grew_with_its_run_is_the_one_that_is_built_again(
         if chance.random() < 0.5:
             # As slow as a large table, which gets new columns only now and then.
             patch.setattr(csv_table, "_QUICK_S", -1.0)
+            patch.setattr(csv_table, "_SMALL_BYTES", 0)
         for what, given_records in batches:
             if what == "torn" and run.path.exists():
                 data = run.path.read_bytes()
@@ -354,6 +355,7 @@ def end_of(path):
 def test_a_large_table_gets_new_columns_only_now_and_then_and_loses_nothing(run, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(csv_table, "_QUICK_S", QUICK_S)
+    monkeypatch.setattr(csv_table, "_SMALL_BYTES", 0)
     monkeypatch.setattr(csv_table.time, "monotonic", lambda: clock[0])
     run.log({"train_loss": 0.5})
     write_rows = csv_table.write_rows
@@ -385,6 +387,7 @@ def test_rows_are_not_held_without_end(run, monkeypatch):
     monkeypatch.setattr(csv_table, "_QUICK_S", -1.0)
     monkeypatch.setattr(csv_table, "_MAX_HELD", 10)
     run.log({"train_loss": 0.5})
+    monkeypatch.setattr(csv_table, "_SMALL_BYTES", 0)
     run.table._next_rewrite = math.inf
     for number in range(10):
         run.log({f"new/{number}": 1})

@@ -46,6 +46,8 @@ _MAX_HELD_SIZE = 4 * 1024 * 1024
 """Limit on characters of held records: a few thousand long texts would use more memory than everything else."""
 _QUICK_S = 0.02
 """Rewriting the table is not deferred while it takes no longer than this."""
+_SMALL_BYTES = 64 * 1024
+"""Nor while the table is small, however busy the machine is."""
 
 
 SHORT = "short"
@@ -178,6 +180,7 @@ class CsvTable:
                 self._held_size += _size(record) if self._must_rewrite else 0
         is_too_early = (
             time.monotonic() < self._next_rewrite
+            and self._size > _SMALL_BYTES
             and len(self._held) < _MAX_HELD
             and self._held_size < _MAX_HELD_SIZE
         )
