@@ -13,7 +13,7 @@ _NAMES = {
         max_grad_norm seed resumed_from_step world_size lora_rank lora_alpha lora_dropout lora_conv_rank lora_conv_alpha
         model_total_params model_trainable_params memory_gb pid process_started
         start duration age bytes seconds records records_lost telemetry_errors cpu_mem_peak_mb errors_total
-        start_step end_step noticed_step resolved_step count repeats began_in_session old new requested
+        start_step end_step noticed_step resolved_step count repeats confidence began_in_session old new requested
         from_seq to_seq attempts tells_of from_step to_step written dropped reward advantage
         cpu_percent process_cpu_percent ram_percent ram_used_mb swap_used_mb disk_free_gb process_threads
     """,

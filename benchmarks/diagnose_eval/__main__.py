@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import say
-from benchmarks.diagnose_eval import injected, peers, tables
+from benchmarks.diagnose_eval import injected, peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, Prediction, Split, splits_of
 from benchmarks.diagnose_eval.delay import Delay, delays
 from benchmarks.diagnose_eval.ours import Examined, as_predictions, follow
@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         document = tables.DOCUMENT.read_text(encoding="utf-8")
         written = put_between_marks(document, tables.document(results), tables.BEGIN)
         tables.DOCUMENT.write_text(written, encoding="utf-8")
+    reliability.report(splits, evaluator, only_print=args.only_print)
     return 0
 
 

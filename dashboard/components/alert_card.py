@@ -37,6 +37,7 @@ from dashboard.data.remedies import (
 )
 from dashboard.data.run_start import start_of, training_settings
 from dashboard.data.run_store import Refused
+from toolkit.reports.confidence_words import basis_text, sure_text
 from toolkit.reports.evidence_words import numbers_of, value_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
@@ -127,6 +128,9 @@ def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> Non
             st.badge("seen", color="gray")
         if alert.kind in labels.muted:
             st.badge("muted", icon=":material/notifications_off:", color="gray")
+        sure = sure_text(alert.kind, alert.confidence) if alert.event == FINDING else ""
+        if sure:
+            st.caption(sure, help=basis_text(alert.kind, alert.confidence), width="content")
         st.caption(" · ".join(_where(page, alert)), width="content")
 
 

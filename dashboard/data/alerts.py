@@ -51,6 +51,8 @@ class Alert:
     causes: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    confidence: float | None = None
+    """How sure a finding is, from 0 to 1; None if unknown."""
     trace: str | None = None
     details: tuple[Detail, ...] = ()
     """Further details of its record: stacks, the last output, open spans."""
@@ -102,7 +104,13 @@ def _with_latest_count(recorded: Alert, examined: Alert) -> Alert:
     if examined.count < recorded.count:
         # The detectors have not reached it yet.
         return recorded
-    return replace(recorded, count=examined.count, evidence=examined.evidence, message=examined.message)
+    return replace(
+        recorded,
+        count=examined.count,
+        evidence=examined.evidence,
+        message=examined.message,
+        confidence=examined.confidence,
+    )
 
 
 def unseen_alerts(alerts: Iterable[Alert], labels: Labels) -> list[Alert]:
@@ -278,6 +286,7 @@ def _from_finding(finding: Finding) -> Alert:
         causes=finding.causes,
         advice=finding.advice,
         remedies=finding.remedies,
+        confidence=finding.confidence,
     )
 
 

@@ -87,7 +87,7 @@ def test_a_finding_is_printed_with_its_steps_causes_and_advice(bad, doctor):
     assert code == 1
     lines = out.splitlines()
     assert lines[0] == f"bad: finished, 1 critical in {records_in(bad)} records"
-    assert lines[2] == "  CRITICAL  Not a number (nan), steps 40 to 41, resolved at 44"
+    assert lines[2] == "  CRITICAL  Not a number (nan), steps 40 to 41, resolved at 44, certain"
     assert lines[3].startswith("    train_loss is NaN or infinite from step 40 on (2 records)")
     about = CATALOGUE["nan"]
     assert f"    Causes: {about.causes[0]}" in lines
@@ -100,7 +100,7 @@ def test_an_open_finding_has_no_end(tmp_path, doctor):
     run = log_run(tmp_path, "r", [*falling(20), math.nan, math.nan])
     _, out, _ = doctor(run)
 
-    assert "(nan), since step 21\n" in out
+    assert "(nan), since step 21, certain\n" in out
 
 
 def test_the_action_that_would_help_is_named_where_the_run_declares_it(tmp_path, doctor):
@@ -422,6 +422,7 @@ def test_the_json_of_a_run_has_every_field(tmp_path, doctor):
     assert len(finding["advice"]) == len(CATALOGUE["nan"].advice)
     assert finding["evidence"]["last_good"] == pytest.approx(1 / 39)
     assert finding["remedy"] == "stop"
+    assert finding["confidence"] == 1.0
 
 
 def test_the_json_of_a_run_in_which_nothing_is_wrong_has_no_findings(good, doctor):

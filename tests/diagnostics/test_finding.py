@@ -30,6 +30,7 @@ _findings = st.builds(
     causes=_texts,
     advice=_texts,
     remedies=_texts,
+    confidence=st.none() | st.floats(min_value=0.0, max_value=1.0),
 )
 
 OURS = Finding(
@@ -68,6 +69,15 @@ def test_fields_that_may_be_absent_have_their_usual_values():
     assert found is not None
     assert (found.count, found.repeats, found.session, found.end_step) == (1, 0, 1, None)
     assert (found.evidence, found.causes, found.advice, found.remedies) == ({}, (), (), ())
+    assert found.confidence is None
+
+
+@pytest.mark.parametrize("odd", [-0.1, 1.1, float("nan"), True, "0.9", [0.9], {}, None])
+def test_a_confidence_that_is_no_share_is_left_out(odd):
+    found = finding_from({**OURS, "confidence": odd})
+
+    assert found is not None
+    assert found.confidence is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
+from toolkit.diagnostics.confidence import confidence_of
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import finding_from
 from toolkit.runfolder.manifest import read_manifest
@@ -61,6 +62,7 @@ def test_a_spike_is_in_the_records_once_it_is_flushed(tmp_path):
     assert found[0]["message"].startswith("train_loss jumped from 1.5")
     assert found[0]["causes"]
     assert found[0]["advice"]
+    assert found[0]["confidence"] == confidence_of(finding_from(found[0]))
 
 
 def test_what_happens_between_two_records_is_found(tmp_path):

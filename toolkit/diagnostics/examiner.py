@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, causes_of, describe
+from toolkit.diagnostics.confidence import confidence_of, is_too_weak
 from toolkit.diagnostics.detector import Detector, SkimmingDetector
 from toolkit.diagnostics.detectors import make_detectors
-from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding, finding_from
+from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, WARNING, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.policy import Policy
@@ -211,7 +212,10 @@ class Examiner:
         if incident.id in self._reported_by_run:
             return self._reported_by_run[incident.id]
         about = CATALOGUE[incident.kind]
-        severity = self._policy.severity(incident.kind, usual=about.severity, found=incident.severity)
+        found, confidence = incident.severity, confidence_of(incident)
+        if is_too_weak(confidence) and (found or about.severity) == WARNING:
+            found = INFO
+        severity = self._policy.severity(incident.kind, usual=about.severity, found=found)
         if severity is None:
             return None
         return Finding(
@@ -232,6 +236,7 @@ class Examiner:
             causes=causes_of(incident),
             advice=advise(incident),
             remedies=about.remedies,
+            confidence=confidence,
         )
 
 

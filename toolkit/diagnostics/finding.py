@@ -51,6 +51,8 @@ class Finding:
     advice: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     """Names of knobs and actions that would help, best first, if the run declares them."""
+    confidence: float | None = None
+    """The share of findings like this that were right on labelled runs; None if there was none of its kind."""
 
     @property
     def is_open(self) -> bool:
@@ -93,11 +95,18 @@ def finding_from(record: Record) -> Finding | None:
         causes=_texts(record.get("causes")),
         advice=_texts(record.get("advice")),
         remedies=_texts(record.get("remedies")),
+        confidence=_share_or_none(record.get("confidence")),
     )
 
 
 def _whole_or_none(value: Any) -> int | None:
     return value if _is_whole(value) else None
+
+
+def _share_or_none(value: object) -> float | None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0.0 <= value <= 1.0 else None
 
 
 def _is_whole(value: object) -> bool:

@@ -388,3 +388,10 @@ ZERO_SHARE_TIMES: Final = 2.0
 ZERO_SHARE_RECORDS: Final = 20
 ZERO_SHARE_LOOKS: Final = 2
 """Half of the gradients, and twice the share at the start: embeddings have many zeros that mean nothing."""
+
+# ---------------------------------------------------------------- how sure a finding is
+
+CLEAR_RATIO: Final = 5.0
+"""A loss at five times its level is never noise: on labelled runs each of them was a spike or a divergence."""
+CONFIDENCE_TO_WARN: Final = 0.5
+"""A finding that is more likely wrong than right is nothing to alert anyone with."""

@@ -11,6 +11,7 @@ from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING, Finding
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, GRAD_NORM, LOSS, LR, RATE, STEP_TIME, VAL_LOSS
 from toolkit.diagnostics.remedy import find_remedy
+from toolkit.reports.confidence_words import basis_text, sure_text
 from toolkit.reports.content import RunContent, primary_metric, steps_of, window_of
 from toolkit.reports.curve import STEP, Curve
 from toolkit.reports.diagnosis_text import (
@@ -233,6 +234,9 @@ def _finding_card(run: RunContent, finding: Finding, *, in_full: bool) -> Card:
             blocks.append(chart)
         if numbers:
             blocks.append(Text(text="Evidence: " + ", ".join(numbers) + ".", quiet=True))
+        basis = basis_text(finding.kind, finding.confidence)
+        if basis:
+            blocks.append(Text(text=basis, quiet=True))
         if finding.causes:
             blocks.append(Bullets(title="Likely causes", items=finding.causes))
     advice = finding.advice if in_full else finding.advice[:_MAX_LINES]
@@ -245,7 +249,9 @@ def _finding_card(run: RunContent, finding: Finding, *, in_full: bool) -> Card:
             Text(text=f"The run accepts requests: it declares the {what} {remedy.name}.", quiet=True)
         )
     title = f"{title_of(finding.kind, finding.evidence)}: {finding.metric}"
-    return Card(title=title, tone=TONES[finding.severity], when=when_text(finding), blocks=blocks)
+    sure = sure_text(finding.kind, finding.confidence)
+    when = f"{when_text(finding)}, {sure}" if sure else when_text(finding)
+    return Card(title=title, tone=TONES[finding.severity], when=when, blocks=blocks)
 
 
 def evidence_chart(run: RunContent, finding: Finding) -> Chart | None:

@@ -10,6 +10,8 @@ from dashboard.data.alerts import alerts_of, findings_of, is_dismissed, unseen_a
 from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
+from toolkit.diagnostics.confidence import CLEAR
+from toolkit.diagnostics.confidence_table import STRENGTHS
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import read_manifest, write_manifest
 
@@ -35,6 +37,7 @@ def test_a_run_without_finding_records_is_examined(tmp_path, store):
     assert alert.title == "Divergence"
     assert 200 <= alert.step <= 205
     assert alert.time is None, "nobody was told"
+    assert alert.confidence == STRENGTHS[CLEAR][0]
     assert alert.remedies[0] == "lr_scale"
 
 

@@ -29,6 +29,7 @@ from toolkit.importers import table_file, text_log
 from toolkit.importers.as_records import records_of
 from toolkit.importers.detect import find_sources
 from toolkit.importers.source import RunSource
+from toolkit.reports.confidence_words import sure_text
 from toolkit.reports.diagnosis_text import (
     about_error,
     counts_text,
@@ -326,7 +327,8 @@ def _print_error(error: RunError) -> None:
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
     severity = painted(finding.severity.upper(), _STYLES[finding.severity])
     title = title_of(finding.kind, finding.evidence)
-    print(f"  {severity}  {_bold(title)} ({finding.kind}), {when_text(finding)}")
+    sure = sure_text(finding.kind, finding.confidence)
+    print(f"  {severity}  {_bold(title)} ({finding.kind}), {when_text(finding)}{f', {sure}' if sure else ''}")
     _print_lines("", [finding.message])
     _print_lines("Causes: ", finding.causes[:_MOST_LINES])
     _print_lines("Try:    ", finding.advice[:_MOST_LINES])

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.confidence import (
+    CLEAR,
+    DOUBTED,
+    TAKEN_BACK,
+    USUAL,
+    confidence_of,
+    counts_behind,
+    is_calibrated,
+    is_too_weak,
+    strength_of,
+)
+from toolkit.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
+from toolkit.diagnostics.examiner import examine
+from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.policy import Policy
+
+RISES = [2.0, 1.6, 1.3, 1.15, 1.1, 1.18, 1.3, 1.45, 1.6, 1.75, 1.9, 2.05]
+HEALS = [*RISES, 1.6, 1.2, 0.9, 0.8, 0.75, 0.7]
+
+
+def found(kind, severity="warning", *, is_open=True, count=1, **evidence):
+    return Finding(
+        id="1",
+        kind=kind,
+        severity=severity,
+        metric="m",
+        start_step=1,
+        end_step=None,
+        noticed_step=1,
+        state="open" if is_open else "resolved",
+        count=count,
+        evidence=evidence,
+    )
+
+
+def overfitting(vals):
+    return evaluated(run_of(curve(1, records=20 * len(vals), noise=0.03, last=0.05)), vals, each=20)
+
+
+def test_stronger_evidence_is_never_less_sure():
+    shares = [share for share, _, _ in STRENGTHS]
+
+    assert len(STRENGTHS) == CLEAR + 1
+    assert shares == sorted(shares)
+    assert all(0.0 < share < 1.0 and share == round(share, 2) for share in shares)
+    assert all(0 <= right <= of <= 10 * RUNS for _, right, of in STRENGTHS)
+    assert all(0 <= right <= of and of for right, of in KINDS.values())
+    assert set(KINDS) <= set(CATALOGUE)
+
+
+def test_a_loss_that_rose_further_is_never_less_sure():
+    ratios = [0.0, 1.1, 1.9, 2.0, 4.9, 5.0, 100.0, 1e30, float("inf")]
+    shares = [confidence_of(found("spike", ratio=ratio)) for ratio in ratios]
+
+    assert shares == sorted(shares)
+    assert shares == [confidence_of(found("spike", ratio=ratio)) for ratio in ratios]
+    assert shares[0] == STRENGTHS[USUAL][0]
+    assert shares[-1] == STRENGTHS[CLEAR][0]
+
+
+@pytest.mark.parametrize(
+    ("finding", "strength"),
+    [
+        (found("spike", ratio=float("nan")), USUAL),
+        (found("spike"), USUAL),
+        (found("spike", "info", ratio=9.0), DOUBTED),
+        (found("divergence", "critical", ratio=9.0, is_open=False), CLEAR),
+        (found("val_spike", ratio=9.0, is_open=False, count=2), USUAL),
+        (found("val_spike", ratio=9.0, is_open=False, count=at.VAL_SPIKE_LONGEST + 1), TAKEN_BACK),
+        (found("overfit"), USUAL),
+        (found("overfit", is_open=False), TAKEN_BACK),
+        (found("plateau", noise=0.1), USUAL),
+        (found("plateau", noise=0.1, is_open=False), DOUBTED),
+        (found("plateau", "info", noise=0.1), DOUBTED),
+        (found("plateau", "info", noise=0.1, is_open=False), TAKEN_BACK),
+        (found("plateau", noise=0.0), CLEAR),
+        (found("throughput_drop", is_open=False), USUAL),
+    ],
+)
+def test_the_strength_of_the_evidence(finding, strength):
+    assert strength_of(finding) == strength
+    assert confidence_of(finding) == STRENGTHS[strength][0]
+
+
+def test_a_nan_is_certain():
+    assert confidence_of(found("nan", "info")) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["stalled", "memory_growth", "straggler", "dead_lora", "of a later version"])
+def test_a_kind_without_labelled_examples_has_no_confidence(kind):
+    assert not is_calibrated(kind)
+    assert confidence_of(found(kind)) is None
+    assert not is_too_weak(None)
+
+
+def test_the_counts_behind_a_confidence_are_those_of_its_strength():
+    assert [counts_behind(share) for share, _, _ in STRENGTHS] == [(right, of) for _, right, of in STRENGTHS]
+    assert counts_behind(0.123) is None
+
+
+def test_a_finding_has_the_confidence_of_its_evidence():
+    (finding,) = detect(overfitting(RISES), "overfit")
+
+    assert (finding.severity, finding.confidence) == ("warning", STRENGTHS[USUAL][0])
+
+
+def test_what_is_taken_back_is_no_more_than_info():
+    (finding,) = detect(overfitting(HEALS), "overfit")
+
+    assert finding.state == "resolved"
+    assert finding.confidence == STRENGTHS[TAKEN_BACK][0] < at.CONFIDENCE_TO_WARN
+    assert finding.severity == "info"
+
+
+@pytest.mark.parametrize(("vals", "severity"), [(RISES, "critical"), (HEALS, "info")])
+def test_a_configured_severity_is_for_what_is_not_taken_back(vals, severity):
+    policy = Policy(severities={"overfit": "critical"})
+
+    (finding,) = (one for one in examine(overfitting(vals), policy) if one.kind == "overfit")
+
+    assert finding.severity == severity
+
+
+def test_a_configured_severity_does_not_change_the_confidence():
+    usual, quiet = (
+        next(one for one in examine(overfitting(RISES), policy) if one.kind == "overfit")
+        for policy in (Policy(), Policy(severities={"overfit": "info"}))
+    )
+
+    assert quiet == replace(usual, severity="info")
