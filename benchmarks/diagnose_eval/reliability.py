@@ -121,7 +121,9 @@ def fit(samples: Iterable[Sample]) -> Rates:
     shares = []
     for strength in sorted(STRENGTHS):
         share, weight = _share([sample for sample in judged if strength in sample.strengths], overall)
-        shares.append((min(share, 1.0 - 0.5 / (weight - PRIOR + 1.0)), weight))
+        repositories = weight - PRIOR
+        most = 1.0 - 0.5 / (repositories + 1.0) if repositories else overall
+        shares.append((min(share, most), weight))
     return tuple(round(rate, 2) for rate in _rising(shares))
 
 
@@ -334,7 +336,10 @@ def _goal(result: Mapping[str, Any], moment: str) -> str:
 
 def source(result: Mapping[str, Any]) -> str:
     """Return the file of the toolkit with the fitted numbers."""
-    strengths = [f"    ({row['confidence']}, {row['right']}, {row['of']})," for row in result["strengths"]]
+    strengths = [
+        f"    ({row['confidence']}, {row['right']}, {row['of']}, {row['unsure']}),"
+        for row in result["strengths"]
+    ]
     kinds = [
         f'    "{kind}": ({row["right"]}, {row["of"]}),' for kind, row in result["kinds"].items() if row["of"]
     ]
@@ -351,7 +356,7 @@ def source(result: Mapping[str, Any]) -> str:
             "STRENGTHS: Final = (",
             *strengths,
             ")",
-            '"""For each strength of the evidence, the weakest first: confidence, right findings, judged findings."""',
+            '"""For each strength of the evidence, weakest first: confidence, right, judged and unsure findings."""',
             "",
             "KINDS: Final = {",
             *kinds,

@@ -47,12 +47,12 @@ def overfitting(vals):
 
 
 def test_stronger_evidence_is_never_less_sure():
-    shares = [share for share, _, _ in STRENGTHS]
+    shares = [share for share, *_ in STRENGTHS]
 
     assert len(STRENGTHS) == CLEAR + 1
     assert shares == sorted(shares)
     assert all(0.0 < share < 1.0 and share == round(share, 2) for share in shares)
-    assert all(0 <= right <= of <= 10 * RUNS for _, right, of in STRENGTHS)
+    assert all(0 <= right <= of <= 10 * RUNS for _, right, of, _ in STRENGTHS)
     assert all(0 <= right <= of and of for right, of in KINDS.values())
     assert set(KINDS) <= set(CATALOGUE)
 
@@ -103,7 +103,7 @@ def test_a_kind_without_labelled_examples_has_no_confidence(kind):
 
 
 def test_the_counts_behind_a_confidence_are_those_of_its_strength():
-    assert [counts_behind(share) for share, _, _ in STRENGTHS] == [(right, of) for _, right, of in STRENGTHS]
+    assert [counts_behind(row[0]) for row in STRENGTHS] == [row[1:] for row in STRENGTHS]
     assert counts_behind(0.123) is None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnose_eval import __main__ as command
-from benchmarks.diagnose_eval import peers, tables
+from benchmarks.diagnose_eval import peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, splits_of
 from benchmarks.diagnose_eval.delay import delays, seen_from
 from benchmarks.diagnose_eval.ours import follow, predictions
@@ -109,8 +109,11 @@ def written(tmp_path, monkeypatch):
     """Where the command writes, in place of the project's own files."""
     result, document = tmp_path / "detectors.json", tmp_path / "detectors.md"
     document.write_text(
-        f"# Ours\n\n{tables.BEGIN}\n\nlast year\n\n<!-- end of the figures -->\n\nThe rest.\n"
+        f"# Ours\n\n{reliability.BEGIN}\n\nlast year\n\n<!-- end of the figures -->\n\n"
+        f"{tables.BEGIN}\n\nlast year\n\n<!-- end of the figures -->\n\nThe rest.\n"
     )
+    monkeypatch.setattr(reliability, "RESULT", tmp_path / "confidence.json")
+    monkeypatch.setattr(reliability, "TABLE", tmp_path / "table.py")
     monkeypatch.setattr(tables, "RESULT", result)
     monkeypatch.setattr(tables, "DOCUMENT", document)
     monkeypatch.setattr(
@@ -132,7 +135,7 @@ def test_an_evaluation_writes_the_results_and_the_document(corpus, written, caps
     assert split["delays"]["nan"]["records"] == 1
     text = document.read_text()
     assert "2 of 3 labelled runs were available" in text
-    assert "last year" not in text
+    assert text.count("last year") == 1, "no finding to calibrate: that part stays as it is"
     assert text.endswith("The rest.\n")
     assert "x: not measured, it is not installed" in text
     assert "FN nan b 1 2" in capsys.readouterr().out

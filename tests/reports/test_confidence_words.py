@@ -8,11 +8,12 @@ from toolkit.reports.confidence_words import basis_text, sure_text
 
 
 def test_a_share_is_given_with_its_counts():
-    share, right, of = STRENGTHS[USUAL]
+    share, right, of, unsure = STRENGTHS[USUAL]
 
     assert sure_text("overfit", share) == f"{100 * share:.0f} % sure"
     assert basis_text("overfit", share) == (
-        f"On {RUNS} labelled runs {right} of {of} findings with evidence as strong as this were right; "
+        f"On {RUNS} labelled runs {right} of {of} findings with evidence as strong as this were right, "
+        f"without {unsure} where a person was unsure, too; "
         "of this kind {} of {}.".format(*KINDS["overfit"])
     )
 

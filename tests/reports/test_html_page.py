@@ -146,3 +146,10 @@ def test_a_diagnosis_says_the_verdict_draws_the_evidence_and_what_to_change(diag
     assert "+  lr: 0.0002" in lines
     assert "+  max_grad_norm: 1.0" in lines
     assert "+  dtype: bf16" in lines
+
+
+def test_reports_say_how_sure_a_finding_is(report, diagnosis):
+    assert "certain" in report.text
+    assert " % sure" in report.text
+    assert " % sure" in diagnosis.text
+    assert "findings with evidence as strong as this were right" in diagnosis.text

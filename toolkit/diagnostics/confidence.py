@@ -61,9 +61,12 @@ def strength_of(found: Judged) -> int:
     return CLEAR if kind in _INSTABILITY and found.evidence.get("ratio", 0.0) >= at.CLEAR_RATIO else USUAL
 
 
-def counts_behind(confidence: float) -> tuple[int, int] | None:
-    """Return how many findings of this confidence were right, and of how many; None if it is of another table."""
-    return next(((right, of) for said, right, of in STRENGTHS if said == confidence), None)
+def counts_behind(confidence: float) -> tuple[int, int, int] | None:
+    """Return how many findings of this confidence were right, of how many, and how many more the labels leave open.
+
+    None if it comes from another table.
+    """
+    return next((row[1:] for row in STRENGTHS if row[0] == confidence), None)
 
 
 def _of_plateau(found: Judged, *, is_doubted: bool) -> int:

@@ -7,12 +7,12 @@ from typing import Final
 RUNS: Final = 264
 
 STRENGTHS: Final = (
-    (0.18, 0, 8),
-    (0.55, 9, 17),
-    (0.89, 61, 68),
-    (0.97, 41, 41),
+    (0.18, 0, 8, 6),
+    (0.55, 9, 17, 8),
+    (0.89, 61, 68, 50),
+    (0.97, 41, 41, 5),
 )
-"""For each strength of the evidence, the weakest first: confidence, right findings, judged findings."""
+"""For each strength of the evidence, weakest first: confidence, right, judged and unsure findings."""
 
 KINDS: Final = {
     "data_starvation": (1, 1),

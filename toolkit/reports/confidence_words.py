@@ -26,9 +26,9 @@ def basis_text(kind: str, confidence: float | None) -> str:
     counts = counts_behind(confidence)
     if counts is None or kind not in KINDS:
         return "The share of such findings that were right on labelled runs."
-    right, of = counts
+    right, of, unsure = counts
     own_right, own_of = KINDS[kind]
     return (
-        f"On {RUNS} labelled runs {right} of {of} findings with evidence as strong as this were right; "
-        f"of this kind {own_right} of {own_of}."
+        f"On {RUNS} labelled runs {right} of {of} findings with evidence as strong as this were right, "
+        f"without {unsure} where a person was unsure, too; of this kind {own_right} of {own_of}."
     )

@@ -19,6 +19,8 @@ from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import badges, button, chart_data, charts, headings, is_well, open_page, said
 from tests.lengths import in_make_faults
 from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.confidence import CLEAR
+from toolkit.diagnostics.confidence_table import STRENGTHS
 from toolkit.runfolder.control import read_request
 from toolkit.runfolder.labels import Labels, read_labels
 from toolkit.runfolder.layout import CONTROL
@@ -98,6 +100,9 @@ def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
     assert "Divergence" in headings(tab)
     assert "since step 200, to the end" in words
     assert "noticed at step 20" in words
+    share, right, of, _ = STRENGTHS[CLEAR]
+    assert f"{100 * share:.0f} % sure" in words
+    assert f"{right} of {of} findings with evidence as strong as this were right" in words
     for part in (*CATALOGUE["divergence"].causes, "Clip the gradient norm at 1.0"):
         assert part in words
     (chart,) = chart_data(tab)
