@@ -153,6 +153,7 @@ def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
     assert is_well(tab)
     assert "Rank 1 is slower than the others in loading its data" in said(tab)
     assert "See the System page" in said(tab)
+    assert "not calibrated" in said(tab), "no labelled run has a slow rank"
     assert not charts(tab)
 
 
