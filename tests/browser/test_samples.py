@@ -117,6 +117,7 @@ def test_the_cursor_in_the_loss_moves_the_samples(shown, new_page):
     )
 
 
+@in_make_faults
 def test_notes_survive_a_change_of_page_and_are_shown_as_markdown(shown, new_page):
     page = new_page()
     shown.open(page, "/config", run="two")
