@@ -21,7 +21,7 @@ from toolkit.diagnostics.incident import Incidents
 KINDS = {
     *("nan", "spike", "divergence", "plateau", "overfit", "exploding_grad", "vanishing_grad", "val_spike"),
     *("throughput_drop", "data_starvation", "low_gpu_util", "memory_growth", "stalled", "lr_problem"),
-    *("loss_scale", "straggler"),
+    *("loss_scale", "straggler", "rank_nan"),
     *(
         "reward_hacking",
         "policy_collapse",
@@ -32,7 +32,7 @@ KINDS = {
         "underflow",
     ),
 }
-OF_EVERY_INCIDENT = {"metric", "start", "noticed", "end", "count", "times", "now_times"}
+OF_EVERY_INCIDENT = {"metric", "start", "noticed", "end", "count", "times", "now_times", "who"}
 
 
 def _from(step, value):
@@ -65,6 +65,14 @@ def _of_ranks(slow, part=None):
         for step in range(1, 120)
         for rank in (0, 1, 2, 3)
     ]
+
+
+def _ranks_with_nan(bad, *, logging=(0, 1, 2, 3)):
+    """Ranks of which some are NaN: `bad(rank, step)` says which."""
+    for step in range(1, 40):
+        for rank in (0, 1, 2, 3):
+            loss = {"train_loss": math.nan if bad(rank, step) else 1.0} if rank in logging else {}
+            yield {"event": "step", "global_step": step, "rank": rank, "sec_per_step": 1.0, **loss}
 
 
 def _faulty_runs():
@@ -118,6 +126,9 @@ def _faulty_runs():
     yield changed(run, "grad_norm", lambda step, norm: inf if step > 2000 and dice.random() < 0.3 else norm)
     for part in (None, "data_loading", "forward", "rest"):
         yield _of_ranks(2, part)
+    yield list(_ranks_with_nan(lambda rank, step: rank == 3 and step >= 20))
+    yield list(_ranks_with_nan(lambda rank, step: step >= 20, logging=(3,)))
+    yield list(_ranks_with_nan(lambda rank, step: step >= 21 or (rank == 3 and step == 20)))
     yield rl_run(kl=explodes, entropy=lambda part: 0.6 if part < 0.5 else 0.001)
     yield rl_run(length=lambda part: 200.0 if part < 0.6 else 900.0)
     yield run_of(leaking())

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolkit.diagnostics.finding import CRITICAL, WARNING
 from toolkit.diagnostics.incident import Incident
+from toolkit.diagnostics.named_ranks import ranks_in_words
 
 LOWER_LR: Final = ("lr_scale", "lr", "learning_rate", "lr_multiplier")
 """Names of knobs that lower the learning rate, tried in this order."""
@@ -16,8 +17,12 @@ STOP: Final = "stop"
 SAVE_AND_STOP: Final = "save_and_stop"
 
 HANG: Final = "hang"
-REPORTED_BY_RUNS: Final = frozenset({HANG})
+RANK_DEAD: Final = "rank_dead"
+RANK_SILENT: Final = "rank_silent"
+REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT})
 """Kinds that a live run detects by its clock and reports itself; detectors, which see only records, take them over."""
+OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_DEAD, RANK_SILENT})
+"""Kinds about single ranks, which need the records of the other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +34,7 @@ class Kind:
     message: str
     """One sentence; names in braces are the incident's evidence, `metric`, `start`, `noticed`, `end` and `count`.
 
-    `times` and `now_times` are " (3 times)" if there is such a ratio: a negative loss has none.
+    `times` and `now_times` are " (3 times)" if there is such a ratio: a negative loss has none. `who` names the ranks.
     """
     variants: Mapping[str, str] = field(default_factory=dict)
     """Messages for incidents with a variant."""
@@ -386,6 +391,65 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "Balance the batches by length; leave that machine out.",
         ),
     ),
+    "rank_nan": Kind(
+        title="Not a number on some ranks",
+        severity=CRITICAL,
+        message="{metric} is NaN or infinite on {who} since step {start}; it is finite on {finite_ranks} of the others.",
+        variants={
+            "alone": "{metric} is NaN or infinite on {who} since step {start}; no other rank logs it.",
+            "spread": "{metric} was NaN or infinite on {who} first, at step {start}; all ranks had it at step {spread}.",
+        },
+        causes=(
+            "A batch that only these ranks got: corrupt, empty after masking, or very long.",
+            "Their GPU or its memory is faulty, or they run another version of a library.",
+            "Weights that are no longer equal: parameters that the ranks do not exchange, or a broken checkpoint.",
+        ),
+        advice=(
+            "Run the batch that {who} had at step {start} alone, on another GPU as well.",
+            "Go back to the last checkpoint before step {start}: the exchange of gradients carries a NaN to all ranks.",
+            "Look at that GPU's errors: `nvidia-smi -q`, ECC and Xid messages in the system's log.",
+        ),
+        remedies=(STOP,),
+    ),
+    RANK_DEAD: Kind(
+        title="A rank has died",
+        severity=CRITICAL,
+        message="The process of {who} is gone and left no end record; the last record is of step {start}.",
+        variants={
+            "unseen": "No end record of {who}, while the others have theirs; the last record is of step {start}. Whether its process died cannot be looked up here.",
+            "back": "The process of {who} was gone after step {start}; records come again.",
+        },
+        causes=(
+            "It was killed for memory: the system's out-of-memory killer, or a limit of the container or job.",
+            "A crash outside of Python, such as in a CUDA library, or a failed GPU.",
+            "Its node went down, or someone or the scheduler killed it.",
+        ),
+        advice=(
+            "Look at the system's log of its machine (`dmesg`, the job's log) at the time of its last record.",
+            "Stop the others: they wait for it in the next exchange until the time limit of the process group.",
+            "Restart from the last checkpoint.",
+        ),
+        remedies=(STOP,),
+    ),
+    RANK_SILENT: Kind(
+        title="A rank is silent",
+        severity=WARNING,
+        message="No record of {who} for {seconds} s after step {start}, while others wrote; whether its process is alive cannot be looked up here.",
+        variants={
+            "alive": "No record of {who} for {seconds} s after step {start}, while others wrote; its process is alive.",
+            "back": "No record of {who} for {seconds} s after step {start}; then records came again.",
+        },
+        causes=(
+            "It hangs: in a loader, a lock, a device that does not answer.",
+            "Its process or node died, where that cannot be looked up.",
+            "Its disk or the file server takes no more records.",
+        ),
+        advice=(
+            "`py-spy dump --pid PID` on its machine shows where it is stuck; its start record has the pid.",
+            "Look at its last records and open spans on the Timeline page.",
+            "Check whether its node answers.",
+        ),
+    ),
     "reward_hacking": Kind(
         title="Reward hacking",
         severity=WARNING,
@@ -563,6 +627,7 @@ def _shown(incident: Incident) -> _Shown:
     shown["noticed"] = f"{incident.noticed_step:,}"
     shown["end"] = f"{incident.end_step:,}"
     shown["count"] = f"{incident.count:,}"
+    shown["who"] = ranks_in_words(incident.evidence)
     for name, ratio in (("times", "ratio"), ("now_times", "now_ratio")):
         value = incident.evidence.get(ratio, 0.0)
         shown[name] = f" ({short(value)} times)" if value > 0.0 else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, advise, causes_of, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS, advise, causes_of, describe
 from toolkit.diagnostics.confidence import confidence_of, is_too_weak
 from toolkit.diagnostics.detector import Detector, SkimmingDetector
 from toolkit.diagnostics.detectors import make_detectors
@@ -119,6 +119,11 @@ class Examiner:
         incidents.turn = 0
         return True
 
+    @property
+    def last_step(self) -> int:
+        """The step that rank 0 is at."""
+        return self._last_step
+
     def findings(self) -> list[Finding]:
         """Return every incident so far, in the order of detection."""
         return self._findings_of(self._incidents.in_order())
@@ -167,8 +172,11 @@ class Examiner:
     def _take_reported(self, record: Record) -> None:
         """Take over a finding that only a live run can make."""
         reported = finding_from(record)
-        if reported is None or reported.kind not in REPORTED_BY_RUNS:
-            return
+        if reported is not None and reported.kind in REPORTED_BY_RUNS:
+            self.add(reported)
+
+    def add(self, reported: Finding) -> None:
+        """Take a finding that needs more than records: of the live run itself, or of the files of other ranks."""
         if reported.id not in self._reported_by_run and len(self._reported_by_run) >= _MOST_REPORTED:
             return
         usual = CATALOGUE[reported.kind].severity
@@ -176,7 +184,8 @@ class Examiner:
         severity = self._policy.severity(reported.kind, usual=usual, found=found)
         if severity is None:
             return
-        self._incidents.hang_step = reported.start_step
+        if reported.kind == HANG:
+            self._incidents.hang_step = reported.start_step
         self._reported_by_run[reported.id] = replace(reported, severity=severity)
         if reported.id not in self._incidents.by_id:
             # To keep its position among the others.

@@ -17,13 +17,14 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS
+from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet_reported, read_tails
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import describe_part, part_in, record_files
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record
-from toolkit.runfolder.status import LOST
+from toolkit.runfolder.status import LOST, RUNNING, STALLED
 
 _MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
@@ -161,6 +162,8 @@ class _Reading:
         ending = endings.ending(manifest, time.time())
         if ending is not None and ending.status == LOST and _has_journal(manifest):
             self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")
+        if len(self._files) > 1:
+            self._look_for_lost_ranks(is_live=ending is not None and ending.status in (RUNNING, STALLED))
         return Diagnosis(
             name=name,
             path=self._path,
@@ -227,6 +230,15 @@ class _Reading:
         if len(ranks) > MAX_RANKS:
             self._notes.append(f"only the first {MAX_RANKS} of {len(ranks):,} other ranks were read")
         return ranks[:MAX_RANKS]
+
+    def _look_for_lost_ranks(self, *, is_live: bool) -> None:
+        """Add the findings about ranks that died or fell silent, which no record says."""
+        tails = read_tails(self._files)
+        lost = lost_ranks(self._files, tails, now=time.time(), is_live=is_live)
+        session = max((tail.session for tail in tails.values()), default=0)
+        new = not_yet_reported(lost, self._examiner.findings(), session)
+        for finding in findings_about(new, session=session, step=self._examiner.last_step):
+            self._examiner.add(finding)
 
     def _chunks_with(self, ranks: Sequence[int]) -> Iterator[list[Record]]:
         """Yield the run's records merged with the steps of the other ranks, by time."""

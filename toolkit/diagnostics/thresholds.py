@@ -318,6 +318,14 @@ RANK_WINDOW: Final = 20
 RANK_CHECK_EVERY: Final = 10
 """Records of a rank that make its median, and how many lie between two looks; three looks in a row confirm."""
 RANK_LOOKS: Final = 3
+SILENT_RANK_S: Final = 60.0
+SILENT_RANK_TIMES: Final = 10.0
+SILENT_RANK_LONGEST: Final = 3.0
+"""A rank is silent after a minute, if that is ten times its usual pause between records and three times the longest."""
+SILENT_RANK_RECORDS: Final = 5
+"""Below that many records the pace of a rank is unknown: it may still be starting."""
+DEAD_RANK_S: Final = 3.0
+"""A process that is gone without an end record is reported once its file has not grown for this long."""
 
 # ---------------------------------------------------------------- reinforcement learning
 

@@ -15,6 +15,7 @@ from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.rank_files import RankFiles
+from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
 
@@ -28,7 +29,7 @@ _RANK_BYTES: Final = 2 * 1024 * 1024
 """Read at once, some thousand lines; the rest is read the next time."""
 _LAST_RANK_BYTES: Final = 16 * 1024 * 1024
 
-_Reported = tuple[str, str, str, int]
+_Reported = tuple[str, str, str, int, tuple[object, ...]]
 
 
 class FindingsSink:
@@ -51,6 +52,7 @@ class FindingsSink:
         on_news: Callable[[], None],
         guard: Guard,
         ranks: RankFiles | None = None,
+        rank_watch: RankWatch | None = None,
         first: Callable[[Sequence[Record]], None] = lambda _batch: None,
     ) -> None:
         self.in_a_hurry = False
@@ -65,6 +67,7 @@ class FindingsSink:
         self._reported: dict[str, _Reported] = {}
         self._waiting: dict[str, Finding] = {}
         self._ranks = ranks
+        self._rank_watch = rank_watch
         self._first = first
         self._ranks_at = -math.inf
         self._is_now = False
@@ -103,18 +106,24 @@ class FindingsSink:
         records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
         self._waiting.update((finding.id, finding) for finding in self._examiner.take(records))
         self._report_waiting()
+        if self._rank_watch is not None:
+            for finding in self._rank_watch.look(self._examiner.last_step):
+                self.report_live(finding, {})
 
     def open_by_severity(self) -> dict[str, int]:
         """Return how many findings of each severity are open, so that a list of runs needs no records."""
-        severities = [severity for _, severity, state, _ in list(self._reported.values()) if state == OPEN]
+        severities = [severity for _, severity, state, *_ in list(self._reported.values()) if state == OPEN]
         return {
             f"findings_{name}": severities.count(name) for name in (CRITICAL, WARNING) if name in severities
         }
 
-    def conclude(self) -> None:
-        """Write a last record for each open finding of this session."""
+    def conclude(self, *, has_failed: bool = False) -> None:
+        """Write a last record for each open finding of this session; if it failed, also name ranks that died."""
+        if has_failed and self._rank_watch is not None:
+            for finding in self._rank_watch.last_look(self._examiner.last_step):
+                self.report_live(finding, {})
         # The end record comes next: nothing is reported after it.
-        self._ranks = None
+        self._ranks = self._rank_watch = None
         for finding in self._examiner.findings():
             is_from_run = finding.kind in REPORTED_BY_RUNS
             if finding.is_open and finding.session == self._session and not is_from_run:
@@ -162,7 +171,9 @@ def request_id_of(finding: Finding) -> str:
 
 
 def _essence(finding: Finding) -> _Reported:
-    return finding.kind, finding.severity, finding.state, finding.repeats
+    # A finding about several ranks is reported again when there are more of them.
+    of_ranks = tuple(finding.evidence.get(name) for name in ("ranks", "spread"))
+    return finding.kind, finding.severity, finding.state, finding.repeats, of_ranks
 
 
 def fields_of(finding: Finding) -> dict[str, Any]:

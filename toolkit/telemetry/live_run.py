@@ -20,6 +20,7 @@ from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.reader import last_step
+from toolkit.runfolder.status import FINISHED
 from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.telemetry.control.history import was_answered
 from toolkit.telemetry.control.poller import ControlPoller
@@ -405,7 +406,7 @@ class LiveRun:
             self._wait_for_start(at_most(0.1, 0.5))
         self._put_rest()
         with self._guard.catch("examining the last records"):
-            self.pipeline.conclude_findings(at_most(0.2, 0.5))
+            self.pipeline.conclude_findings(at_most(0.2, 0.5), has_failed=status != FINISHED)
         if self.rank_control is not None:
             with self._guard.catch("closing"):
                 self.rank_control.close()

@@ -24,6 +24,7 @@ DETECTORS: Final = {
     "learning_rate": "LearningRate",
     "loss_scale": "LossScale",
     "straggler": "Straggler",
+    "rank_nan": "RankNan",
     "reward_hacking": "RewardHacking",
     "policy_collapse": "PolicyCollapse",
     "label_leak": "LabelLeak",

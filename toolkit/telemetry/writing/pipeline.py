@@ -18,6 +18,7 @@ from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from
 from toolkit.diagnostics.rank_files import RankFiles
+from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.findings import FindingsSink, fields_of
 from toolkit.mirrors.registry import make_exporters
@@ -253,7 +254,7 @@ class RecordPipeline:
                 done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
         return done
 
-    def conclude_findings(self, timeout_s: float, *, is_end: bool = True) -> None:
+    def conclude_findings(self, timeout_s: float, *, is_end: bool = True, has_failed: bool = False) -> None:
         """Have all records examined within `timeout_s`, so that findings are recorded; the end concludes open ones."""
         if self._examining is None:
             return
@@ -266,7 +267,7 @@ class RecordPipeline:
         if self._findings is None:
             return
         if is_end and is_done:
-            self._findings.conclude()
+            self._findings.conclude(has_failed=has_failed)
         # What was found has to reach the file as well.
         self._writer.flush(max(0.0, deadline - time.monotonic()))
 
@@ -455,6 +456,7 @@ class RecordPipeline:
             on_news=self._events.incident.publish,
             guard=self.guard,
             ranks=self._rank_files(),
+            rank_watch=self._rank_watch(),
             first=key_values.write,
         )
 
@@ -462,6 +464,11 @@ class RecordPipeline:
         if self._options.ranks == "zero":
             return None
         return RankFiles(self.session_folder.folder, session=self.session_folder.session.session)
+
+    def _rank_watch(self) -> RankWatch | None:
+        if self._options.ranks == "zero":
+            return None
+        return RankWatch(self.session_folder.folder, session=self.session_folder.session.session)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
         receivers = self._options.message_options

@@ -1,0 +1,225 @@
+"""Which ranks died or fell silent while the others went on, and the findings about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.catalogue import CATALOGUE, RANK_DEAD, RANK_SILENT, advise, describe
+from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding
+from toolkit.diagnostics.incident import Incident
+from toolkit.diagnostics.named_ranks import how_many_ranks, ranks_as_evidence, ranks_in
+from toolkit.runfolder.rank_process import RankProcess, process_of
+from toolkit.runfolder.rank_tail import RankTail, read_tail
+from toolkit.runfolder.status import FINISHED, HEARTBEAT_S
+
+METRIC: Final = "global_step"
+_BACK: Final = "back"
+_MOST_CHECKED: Final = 64
+"""Ranks whose processes are looked up; of more, the rest is judged by time alone."""
+
+ProcessOf = Callable[[Path, int], "RankProcess | None"]
+"""Which process writes a session to a record file; None if that is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRank:
+    """A rank that died or is silent."""
+
+    rank: int
+    kind: str
+    """`rank_dead` or `rank_silent`."""
+    variant: str
+    """Which of its kind's messages fits."""
+    step: int
+    """The last step that it recorded; 0 if none."""
+    seconds: float
+    """How long it has been silent while others wrote."""
+
+
+def silence_limit(tail: RankTail) -> float | None:
+    """Return after how many seconds a rank counts as silent; None if it has too few records to tell its pace."""
+    if tail.records < at.SILENT_RANK_RECORDS:
+        return None
+    return max(at.SILENT_RANK_S, at.SILENT_RANK_TIMES * tail.usual_s, at.SILENT_RANK_LONGEST * tail.longest_s)
+
+
+def judge_silence(tail: RankTail, seconds: float, *, lives: bool | None) -> LostRank | None:
+    """Return what is wrong with a rank without an end record that wrote nothing for `seconds` while others did."""
+    if lives is False:
+        return _lost(tail, RANK_DEAD, "", seconds)
+    limit = silence_limit(tail)
+    if limit is None or seconds < limit:
+        return None
+    return _lost(tail, RANK_SILENT, "alive" if lives else "", seconds)
+
+
+def read_tails(files: Mapping[int, Path]) -> dict[int, RankTail]:
+    """Return the ends of the record files by rank; those that cannot be read are left out."""
+    found = {}
+    for rank, path in files.items():
+        try:
+            tail = read_tail(path, rank)
+        except OSError:
+            continue
+        if tail is not None:
+            found[rank] = tail
+    return found
+
+
+def lost_ranks(
+    files: Mapping[int, Path],
+    tails: Mapping[int, RankTail],
+    *,
+    now: float,
+    is_live: bool,
+    process: ProcessOf = process_of,
+) -> list[LostRank]:
+    """Return the ranks of a run on disk that died or fell silent in its newest session, in order.
+
+    The clock is the newest record of the others, so that a run that stands still as a whole has no silent rank. A rank
+    that writes no system records is compared by steps: the others may wait in an evaluation.
+    """
+    session = max((tail.session for tail in tails.values()), default=0)
+    mine = {rank: tail for rank, tail in tails.items() if tail.session == session}
+    first = mine.get(0)
+    if first is None or len(mine) < 2:
+        return []
+    signs = _TwoLatest(tail.last_time for tail in mine.values())
+    steps = _TwoLatest(tail.last_step_time for tail in mine.values() if tail.last_step_time is not None)
+    writes = _TwoLatest(tail.changed_at for tail in mine.values())
+    # The ranks of a run that failed are stopped within moments: the one without an end record may be the reason.
+    has_failed = first.end not in (None, FINISHED)
+    is_long_over = now - first.last_time > HEARTBEAT_S
+    found: list[LostRank] = []
+    checked = 0
+    for rank, tail in mine.items():
+        if not rank or tail.end is not None:
+            continue
+        if tail.has_system or first.end is not None or tail.last_step_time is None:
+            seconds = signs.without(tail.last_time) - tail.last_time
+        else:
+            seconds = steps.without(tail.last_step_time) - tail.last_step_time
+        limit = silence_limit(tail)
+        is_late = limit is not None and seconds >= limit
+        if not (is_late or has_failed or (is_live and seconds >= at.DEAD_RANK_S)):
+            continue
+        checked += 1
+        alive = None
+        if checked <= _MOST_CHECKED:
+            about, of_rank_0 = _process(files, rank, session, process), _process(files, 0, session, process)
+            if about is None or of_rank_0 is None or about.host != of_rank_0.host:
+                # The clocks of two machines may differ by minutes; both files have the clock of one file system.
+                seconds = min(seconds, writes.without(tail.changed_at) - tail.changed_at)
+            alive = _lives(about, files[rank])
+        lost = judge_silence(tail, max(0.0, seconds), lives=alive)
+        if lost is None and alive is None and has_failed and is_long_over:
+            lost = _lost(tail, RANK_DEAD, "unseen", max(0.0, seconds))
+        if lost is not None:
+            found.append(lost)
+    return found
+
+
+def _process(files: Mapping[int, Path], rank: int, session: int, process: ProcessOf) -> RankProcess | None:
+    try:
+        return process(files[rank], session)
+    except OSError:
+        return None
+
+
+def _lives(about: RankProcess | None, path: Path) -> bool | None:
+    try:
+        return None if about is None else about.lives(path)
+    except OSError:
+        return None
+
+
+def findings_about(lost: Iterable[LostRank], *, session: int, step: int) -> list[Finding]:
+    """Return one finding for all dead ranks and one for all silent ones; `step` is where the run is now."""
+    groups: dict[str, list[LostRank]] = {}
+    for each in lost:
+        groups.setdefault(each.kind, []).append(each)
+    return [make_finding(group, session=session, step=step) for group in groups.values()]
+
+
+def make_finding(
+    lost: Sequence[LostRank],
+    *,
+    session: int,
+    step: int,
+    known_by: str | None = None,
+    resolved_step: int | None = None,
+    repeats: int = 0,
+) -> Finding:
+    """Return the finding about ranks that are lost in the same way; the first of them comes first in `lost`."""
+    worst = max(lost, key=lambda each: each.seconds)
+    start = min(each.step for each in lost)
+    kind = lost[0].kind
+    incident = Incident(
+        incident_id=known_by or f"{session}-{kind}-rank_{lost[0].rank}-{start}",
+        kind=kind,
+        metric=METRIC,
+        start_step=start,
+        noticed_step=max(start, step),
+        session=session,
+    )
+    variants = {each.variant for each in lost}
+    # What holds for only some of them is not said of all.
+    incident.variant = variants.pop() if len(variants) == 1 else ""
+    incident.evidence.update(ranks_as_evidence(each.rank for each in lost))
+    incident.evidence["seconds"] = float(round(worst.seconds))
+    if resolved_step is not None:
+        incident.variant = _BACK
+        incident.end_step = incident.resolved_step = resolved_step
+    about = CATALOGUE[kind]
+    return Finding(
+        id=incident.id,
+        kind=kind,
+        severity=about.severity,
+        metric=METRIC,
+        start_step=start,
+        end_step=None if incident.is_open else incident.end_step,
+        noticed_step=incident.noticed_step,
+        session=session,
+        state=OPEN if incident.is_open else RESOLVED,
+        resolved_step=incident.resolved_step,
+        repeats=repeats,
+        evidence=dict(incident.evidence),
+        message=describe(incident),
+        causes=about.causes,
+        advice=advise(incident),
+        remedies=about.remedies,
+    )
+
+
+def not_yet_reported(lost: Iterable[LostRank], findings: Iterable[Finding], session: int) -> list[LostRank]:
+    """Return those of `lost` that no finding of the run itself names."""
+    known: set[int] = set()
+    for finding in findings:
+        if finding.kind in (RANK_DEAD, RANK_SILENT) and finding.session == session and finding.is_open:
+            named = ranks_in(finding.evidence)
+            if how_many_ranks(finding.evidence) > len(named):
+                # It counts ranks that it does not name.
+                return []
+            known.update(named)
+    return [each for each in lost if each.rank not in known]
+
+
+def _lost(tail: RankTail, kind: str, variant: str, seconds: float) -> LostRank:
+    return LostRank(rank=tail.rank, kind=kind, variant=variant, step=tail.last_step or 0, seconds=seconds)
+
+
+class _TwoLatest:
+    """The latest of several times, without any one of them."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._latest = sorted(times)[-2:]
+
+    def without(self, time: float | None) -> float:
+        others = list(self._latest)
+        if time in others:
+            others.remove(time)
+        return others[-1] if others else float("-inf")
