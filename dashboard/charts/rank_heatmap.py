@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,7 @@ MAX_ROWS: Final = 256
 _ROW_PX: Final = 22
 _FULL_ROWS: Final = 24
 """With more rows than that they become lower, not the chart higher."""
+_MAX_POINTERS: Final = 6
 
 
 def ranks_per_row(grid: RankGrid) -> int:
@@ -27,8 +29,12 @@ def rank_heatmap_height(grid: RankGrid) -> int:
     return 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
 
 
-def rank_heatmap_figure(grid: RankGrid) -> dict[str, Any]:
-    """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them."""
+def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them.
+
+    `marks` are a symbol and a word for ranks with a problem, shown beside their rows.
+    """
+    marks = marks or {}
     per_row = ranks_per_row(grid)
     ranks = np.array(grid.ranks)
     begins = np.arange(0, len(ranks), per_row)
@@ -42,11 +48,18 @@ def rank_heatmap_figure(grid: RankGrid) -> dict[str, Any]:
     mean, high = grid.mean[best, cells], grid.high[best, cells]
     ends = np.minimum(begins + per_row, len(ranks)) - 1
     names = [
-        str(first) if first == last else f"{first} to {last}"
+        _row_name(first, last, marks)
         for first, last in zip(ranks[begins].tolist(), ranks[ends].tolist(), strict=True)
     ]
-    slowest = grid.slowest(1)[0]
-    row = int(np.searchsorted(ranks, slowest.rank)) // per_row
+    # Rows that are too low for their names have an arrow instead.
+    pointed = {
+        grid.slowest(1)[0].rank: "",
+        **{rank: mark for rank, mark in marks.items() if rank in grid.ranks},
+    }
+    pointers = [
+        _pointer(rank, mark, int(np.searchsorted(ranks, rank)) // per_row)
+        for rank, mark in list(pointed.items())[:_MAX_POINTERS]
+    ]
     return {
         "data": [
             {
@@ -75,19 +88,26 @@ def rank_heatmap_figure(grid: RankGrid) -> dict[str, Any]:
             },
             "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
             "uirevision": "ranks",
-            "annotations": [_pointer(slowest.rank, row)] if len(names) > _FULL_ROWS else [],
+            "annotations": pointers if len(names) > _FULL_ROWS else [],
         },
     }
 
 
-def _pointer(rank: int, row: int) -> dict[str, Any]:
+def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
+    if first == last:
+        return f"{first} {marks[first]}" if first in marks else str(first)
+    marked = [f"{rank} {mark}" for rank, mark in marks.items() if first <= rank <= last]
+    return f"{first} to {last}" + "".join(f", {each}" for each in marked[:2])
+
+
+def _pointer(rank: int, mark: str, row: int) -> dict[str, Any]:
     """Return an arrow at a row that is too low to have its name beside it."""
     return {
         "xref": "paper",
         "x": 0.5,
         "yref": "y",
         "y": row,
-        "text": f"rank {rank}",
+        "text": f"rank {rank} {mark}".rstrip(),
         "arrowcolor": color("muted"),
         "ax": 0,
         "ay": 24 if row < 40 else -24,

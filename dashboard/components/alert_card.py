@@ -37,6 +37,7 @@ from dashboard.data.remedies import (
 )
 from dashboard.data.run_start import start_of, training_settings
 from dashboard.data.run_store import Refused
+from toolkit.diagnostics.catalogue import OF_RANKS
 from toolkit.reports.confidence_words import basis_text, sure_text
 from toolkit.reports.evidence_words import numbers_of, value_of
 from toolkit.runfolder.labels import Labels
@@ -49,7 +50,6 @@ SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
     "warning": ("Warning", ":material/warning:", "orange"),
     "info": ("Info", ":material/info:", "blue"),
 }
-_STRAGGLER: Final = "straggler"
 _MAX_LABELS: Final = 500
 _MAX_CHANGES: Final = 3
 _MAX_PILLS: Final = 10
@@ -170,7 +170,7 @@ def _range(page: RunPage, alert: Alert) -> str:
 def _details(page: RunPage, alert: Alert) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     # The curves are rank 0's and do not show another rank.
-    info = metric_of(alert, metrics) if alert.kind != _STRAGGLER else None
+    info = metric_of(alert, metrics) if alert.kind not in OF_RANKS else None
     evidence = around(alert, info, _changes(page, alert)) if info is not None else None
     if info is not None and evidence is not None:
         left, right = st.columns([3, 2], gap="medium")
@@ -181,7 +181,7 @@ def _details(page: RunPage, alert: Alert) -> None:
     else:
         _advice(alert)
     _settings(page, alert)
-    if alert.kind == _STRAGGLER:
+    if alert.kind in OF_RANKS:
         st.caption("See the System page for a comparison of the ranks.")
     _numbers(alert)
     if alert.trace:

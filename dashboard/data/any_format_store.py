@@ -13,6 +13,7 @@ from dashboard.data.foreign_log import ForeignLog
 from dashboard.data.foreign_runs import ForeignRun, ForeignRuns
 from dashboard.data.formatting import clean
 from dashboard.data.local_store import LocalStore
+from dashboard.data.rank_signs import RankSigns
 from dashboard.data.record_source import RecordSource
 from dashboard.data.run_listing import FoundRun, now
 from dashboard.data.run_store import (
@@ -186,6 +187,9 @@ class AnyFormatStore(LocalStore):
         if self._other(key) is None:
             return super().rank_grid(key, metric, buckets=buckets, wait_s=wait_s)
         return RankGrid(metric=metric)
+
+    def _signs_of(self, key: str) -> RankSigns | None:
+        return super()._signs_of(key) if self._other(key) is None else None
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to."""

@@ -17,6 +17,7 @@ from dashboard.data.column_cache import ColumnCache
 from dashboard.data.column_queries import ColumnQueries
 from dashboard.data.formatting import clean
 from dashboard.data.rank_grid import RankReader
+from dashboard.data.rank_signs import RankSigns
 from dashboard.data.record_source import FileSource, RecordSource
 from dashboard.data.run_analysis import SavedFindings
 from dashboard.data.run_listing import FoundRun, OldRuns, RootListing, Signature, card_of, now, read_start
@@ -26,6 +27,7 @@ from dashboard.data.run_store import (
     CacheState,
     Health,
     RankGrid,
+    RankSign,
     Refused,
     RunCard,
     RunList,
@@ -36,6 +38,7 @@ from dashboard.data.run_store import (
     UnknownRun,
 )
 from dashboard.data.store_queries import StoreQueries, evict
+from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder import trash
 from toolkit.runfolder.control import ControlRefused, write_request
@@ -60,6 +63,8 @@ _SCAN_EVERY_S: Final = 0.5
 _MAX_NOT_FOUND: Final = 100
 """Unknown runs that are searched for between two scans; each search checks every name."""
 _RANKS_EVERY_S: Final = 2.0
+_MOST_SIGNS: Final = 50
+"""Runs of several ranks whose last signs are kept."""
 _TREND_BUDGET_S: Final = 0.2
 _OLD_RUNS_BUDGET_S: Final = 0.2
 _RANKS_BUDGET: Final = 100_000_000
@@ -92,6 +97,7 @@ class LocalStore(StoreQueries):
         self._rank_readers: dict[str, tuple[Path, RankReader]] = {}
         self._rank_files: dict[str, tuple[float, dict[int, Path]]] = {}
         """The record files of runs with parts, and when they were listed."""
+        self._rank_signs: dict[str, RankSigns] = {}
         self._trends: dict[str, tuple[int, list[float]]] = {}
         self._old_runs = OldRuns()
         self._cards: dict[str, tuple[Signature, KeyValues | None, RunCard]] = {}
@@ -286,6 +292,47 @@ class LocalStore(StoreQueries):
             while len(self._rank_readers) > 1 and self._held_for_ranks() > _RANKS_BUDGET:
                 del self._rank_readers[next(iter(self._rank_readers))]
         return known[1].read(self.ranks(key), metric, buckets, wait_s)
+
+    def rank_signs(self, key: str) -> Sequence[RankSign]:
+        """Return the last sign of each rank."""
+        signs = self._signs_of(key)
+        return () if signs is None else signs.signs()
+
+    def findings(self, key: str) -> Sequence[Finding]:
+        """Return what the detectors found so far, and ranks that died or fell silent."""
+        found = super().findings(key)
+        signs = self._signs_of(key)
+        if signs is None:
+            return found
+        step = max((sign.last_step or 0 for sign in signs.signs() if not sign.rank), default=0)
+        severity = self._policy(key).severity
+        return (
+            *found,
+            *(
+                replace(lost, severity=chosen)
+                for lost in signs.findings(found, step)
+                if (chosen := severity(lost.kind, usual=lost.severity, found=None)) is not None
+            ),
+        )
+
+    def _signs_of(self, key: str) -> RankSigns | None:
+        """Return the signs of a run's ranks, read a moment ago; None if it has one rank."""
+        found = self._find(key)
+        if found.part is not None:
+            return None
+        try:
+            files = record_files(found.folder, found.parts)
+        except OSError:
+            return None
+        if len(files) < 2:
+            return None
+        with self._lock:
+            signs = self._rank_signs.pop(key, None) or RankSigns()
+            self._rank_signs[key] = signs
+            while len(self._rank_signs) > _MOST_SIGNS:
+                del self._rank_signs[next(iter(self._rank_signs))]
+        signs.look(files, is_live=self.card(key).live)
+        return signs
 
     def _held_for_ranks(self) -> int:
         return sum(reader.nbytes for _, reader in self._rank_readers.values())

@@ -431,6 +431,21 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSign:
+    """The last sign of one rank, in its newest session."""
+
+    rank: int
+    last_step: int | None
+    last_time: float
+    ended: str | None = None
+    """The status in its end record; None without one."""
+    non_finite: tuple[str, ...] = ()
+    """Metrics that are NaN or infinite in its newest step record."""
+    lost: str | None = None
+    """`rank_dead` or `rank_silent`, if it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreState:
     """What is behind the pages."""
 
@@ -602,7 +617,8 @@ class RunStore(Protocol):
     def findings(self, key: str) -> Sequence[Finding]:
         """Return what the detectors found in the records examined so far, in the order noticed.
 
-        Findings of the run itself are in its `finding` records, under the same ids.
+        Findings of the run itself are in its `finding` records, under the same ids. A store with the files themselves
+        adds ranks that died or fell silent, if the run has not reported them.
         """
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
@@ -613,6 +629,12 @@ class RunStore(Protocol):
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records, ascending, including 0."""
+
+    def rank_signs(self, key: str) -> Sequence[RankSign]:
+        """Return the last sign of each rank, ascending, as of some seconds ago; nothing if the files are elsewhere.
+
+        Stores may differ in this: whether a process is alive is known only on its own machine.
+        """
 
     def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:
         """Return one metric of all ranks, after reading new records for at most about `wait_s`.

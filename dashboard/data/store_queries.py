@@ -24,6 +24,7 @@ from dashboard.data.run_store import (
     Floats,
     Health,
     MetricInfo,
+    RankSign,
     Refused,
     RunCard,
     Series,
@@ -99,6 +100,10 @@ class StoreQueries:
     @abstractmethod
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
+
+    def rank_signs(self, key: str) -> Sequence[RankSign]:  # noqa: ARG002
+        """Return nothing: the files of the ranks are elsewhere."""
+        return ()
 
     def _require_write_access(self) -> None:
         """Raise Refused for read-only visitors: everything that changes something calls this first."""
@@ -233,9 +238,8 @@ class StoreQueries:
         return self._findings_of(key).findings
 
     def _findings_of(self, key: str) -> RunFindings:
-        manifest = self._manifest(key)
         source = self._source(key)
-        policy = policy_of_run(manifest.diagnostics if manifest is not None else {})
+        policy = self._policy(key)
         with self._lock:
             findings = self._findings.pop(key, None)
             if findings is None or findings.source != source or findings.policy != policy:
@@ -245,6 +249,10 @@ class StoreQueries:
             if len(self._findings) > _MAX_ANALYSES:
                 del self._findings[next(iter(self._findings))]
             return findings
+
+    def _policy(self, key: str) -> Policy:
+        manifest = self._manifest(key)
+        return policy_of_run(manifest.diagnostics if manifest is not None else {})
 
     def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:  # noqa: ARG002
         """Return where the findings in `source` are kept from one start to the next; None if nowhere."""

@@ -17,13 +17,11 @@ from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.data.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
 from dashboard.data.formatting import count, md
 from dashboard.data.run_store import Health
-from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.diagnostics.catalogue import CATALOGUE, OF_RANKS
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
-# Found only if the other ranks write records, too: by the run itself, and by `telemetry doctor`.
-_NEEDS_OTHER_RANKS: Final = frozenset({"straggler"})
 _MAX_SHOWN: Final = 30
 _MAX_NAMES: Final = 4
 # Cards that are expanded at first; the charts of the others are one click away.
@@ -196,7 +194,8 @@ def _nothing(page: RunPage, health: Health) -> None:
     with st.container(border=True):
         st.markdown("**No alerts.**")
         st.markdown(f"Checked {count(len(metrics))} metrics and the events of the run for:")
-        left_out = _NEEDS_OTHER_RANKS if len(page.store.ranks(page.key)) < 2 else frozenset()
+        # Found only if the other ranks write records, too.
+        left_out = OF_RANKS if len(page.store.ranks(page.key)) < 2 else frozenset()
         checked = [about.title for kind, about in CATALOGUE.items() if kind not in left_out]
         st.caption(" · ".join((*checked, "Errors", "Records lost")))
 

@@ -19,6 +19,7 @@ from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, follow_zoom, marks_of
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.components.headings import section
+from dashboard.components.rank_status import name_marked, rank_marks, rank_table
 from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_store import MetricInfo, RankGrid, XAxis
 from toolkit.runfolder.records import SYSTEM
@@ -387,7 +388,11 @@ def _ranks(page: RunPage) -> None:
         st.rerun()
     if read < 1.0:
         st.progress(read, text=f"Reading the records of all ranks: {read:.0%}")
+    signs = page.store.rank_signs(page.key)
+    marks = rank_marks(page, signs)
+    name_marked(marks, signs)
     there = [name for name, grid in grids.items() if not grid.empty]
+    rank_table(page, marks, signs)
     if not there:
         st.caption("The ranks have not logged step times.")
         return
@@ -395,7 +400,7 @@ def _ranks(page: RunPage) -> None:
     grid = grids[part]
     _name_slowest(grid)
     draw_chart(
-        rank_heatmap_figure(grid),
+        rank_heatmap_figure(grid, marks),
         key=f"chart ranks {page.key}",
         label="step time by rank",
         height=rank_heatmap_height(grid),

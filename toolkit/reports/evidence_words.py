@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeGuard
 
+from toolkit.diagnostics.named_ranks import is_about_ranks, ranks_in_words
 from toolkit.reports.formatting import clean, count, duration, learning_rate, short_number, size
 
 
@@ -73,6 +74,12 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
 _WORDS_BY_KIND: Final[Mapping[str, Mapping[str, tuple[str, Callable[[float], str]]]]] = {
     "plateau": {"level": ("level {}", short_number)},
     "straggler": {"seconds": ("{} a step", duration), "ratio": ("{} times the others", short_number)},
+    "rank_nan": {
+        "finite_ranks": ("finite on {} of the others", _whole),
+        "spread": ("on all at step {}", _whole),
+    },
+    "rank_dead": {"seconds": ("{} without a record", duration)},
+    "rank_silent": {"seconds": ("{} without a record", duration)},
     "loss_scale": {"level": ("highest scale {}", short_number), "of": ("of {} norms", _whole)},
     "lr_problem": {"level": ("best loss {}", short_number), "now": ("loss now {}", short_number)},
 }
@@ -100,8 +107,13 @@ _VALUES: Final[Mapping[str, tuple[str, str]]] = {
 
 def numbers_of(finding: HasEvidence) -> list[str]:
     """Return the numbers behind a finding, each with its name and unit; unknown names are shown as they are."""
+    numbers = finding.evidence
     found: list[str] = []
-    for name, value in list(finding.evidence.items())[:_MAX_SHOWN]:
+    if "ranks" in numbers:
+        # Several, each under a name of its own.
+        found.append(ranks_in_words(numbers))
+        numbers = {name: value for name, value in numbers.items() if not is_about_ranks(str(name))}
+    for name, value in list(numbers.items())[:_MAX_SHOWN]:
         if name == "first" and "level" in finding.evidence:
             # The level before is what it started with.
             continue
@@ -118,6 +130,8 @@ def numbers_of(finding: HasEvidence) -> list[str]:
 
 def value_of(finding: HasEvidence) -> str:
     """Return the number that says most about a finding, such as −31 %; empty if there is none."""  # noqa: RUF002
+    if "ranks" in finding.evidence:
+        return ranks_in_words(finding.evidence)
     name, words = _VALUES.get(finding.kind, ("", ""))
     value = finding.evidence.get(name)
     if _is_number(value):

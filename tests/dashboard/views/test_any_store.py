@@ -226,6 +226,9 @@ class MemoryStore:
     def ranks(self, key):
         return list(range(self.ranks_of_a_run))
 
+    def rank_signs(self, key):
+        return ()
+
     def rank_grid(self, key, metric, *, buckets=64, wait_s=2.0):
         if metric != "sec_per_step":
             return RankGrid(metric=metric, fraction_read=self.ranks_read)

@@ -11,7 +11,7 @@ from typing import Final
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
-from toolkit.diagnostics.named_ranks import ranks_as_evidence
+from toolkit.diagnostics.named_ranks import ranks_as_evidence, ranks_in
 from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder.records import STEP, Record
 
@@ -21,6 +21,8 @@ _MOST_RANKS: Final = 1024
 _MOST_SPANS: Final = 64
 _MOST_QUESTIONS: Final = 16
 """Steps at which the ranks are compared at a time; the oldest is given up."""
+_ROWS_TO_WAIT: Final = 50
+"""Records of rank 0 after which ranks that have not written anything are not waited for."""
 
 
 class RankNan:
@@ -106,7 +108,7 @@ class RankNan:
     def _ask(self, signal: str, row: Row) -> None:
         if any(each.signal == signal and each.step == row.step for each in self._questions):
             return
-        question = _Question(signal, row.step, name_of(signal, row.record))
+        question = _Question(signal, row.step, name_of(signal, row.record), self._incidents.rows)
         self._questions.append(question)
         for number, rank in self._ranks.items():
             if number != row.rank:
@@ -126,7 +128,7 @@ class RankNan:
     def _judge(self, row: Row) -> None:
         left: list[_Question] = []
         for question in self._questions:
-            is_complete = len(question.answered) == len(self._ranks)
+            is_complete = self._is_complete(question)
             if question.bad and question.finite:
                 self._report(question, row)
             elif is_complete and question.bad and not question.unknown:
@@ -140,24 +142,38 @@ class RankNan:
         if len(left) != len(self._questions):
             self._questions = deque(left, maxlen=_MOST_QUESTIONS)
 
+    def _is_complete(self, question: _Question) -> bool:
+        """Return whether no more answers come: perhaps not all ranks write records."""
+        answers = len(question.answered)
+        is_old = self._incidents.rows - question.asked_at > _ROWS_TO_WAIT
+        return answers >= max(2, len(self._ranks), 0 if is_old else self._incidents.ranks)
+
     def _report(self, question: _Question, row: Row) -> None:
         incident = self._incident
-        if incident is None:
+        if question.reported is not None and question.bad <= question.named:
+            # Another rank had come to this step; the incident may be over by now.
+            incident = question.reported
+        elif incident is None:
             incident = self._incident = self._incidents.open(
                 _KIND, question.metric, start_step=question.step, noticed_step=max(row.step, question.step)
             )
-            incident.variant = "" if question.finite else "alone"
+            incident.variant = "alone"
             incident.evidence.pop("spread", None)
-            self._named = set()
-        if question.bad <= self._named and question.finite_then >= len(question.finite):
+            # Those of before, if it is the same incident again.
+            self._named = set(ranks_in(incident.evidence))
+        if question.finite and incident.variant == "alone":
+            incident.variant = ""
+        new = question.bad - question.named
+        if new:
+            self._named |= new
+            self._bad.update(dict.fromkeys(new, 0))
+            incident.evidence.update(ranks_as_evidence(self._named))
+        elif question.finite_then >= len(question.finite) and question.reported is not None:
             return
+        question.reported, question.named = incident, set(question.bad)
         if question.step == incident.start_step:
             question.finite_then = len(question.finite)
             incident.evidence["finite_ranks"] = float(question.finite_then)
-        new = question.bad - self._named
-        self._named |= new
-        self._bad.update(dict.fromkeys(new, 0))
-        incident.evidence.update(ranks_as_evidence(self._named))
         self._incidents.mark_changed(incident)
 
     def _spread(self, incident: Incident, question: _Question) -> None:
@@ -198,12 +214,17 @@ class _Question:
     signal: str
     step: int
     metric: str
+    asked_at: int
+    """Records of rank 0 read by then."""
     answered: set[int] = field(default_factory=set)
     bad: set[int] = field(default_factory=set)
     finite: set[int] = field(default_factory=set)
     unknown: set[int] = field(default_factory=set)
     finite_then: int = 0
     """Ranks with a finite value that the finding mentions."""
+    reported: Incident | None = None
+    named: set[int] = field(default_factory=set)
+    """Ranks with NaN that were reported."""
 
 
 class _Rank:

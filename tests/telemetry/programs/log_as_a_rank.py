@@ -1,6 +1,6 @@
 """Logs steps as one rank of several, without torch: one may log NaN, and one waits to be killed.
 
-train_on_a_rank.py LOG_DIR NAN_RANK KILLED_RANK; RANK and WORLD_SIZE as a launcher sets them.
+log_as_a_rank.py LOG_DIR NAN_RANK KILLED_RANK; RANK and WORLD_SIZE as a launcher sets them.
 """
 
 from __future__ import annotations
