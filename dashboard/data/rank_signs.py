@@ -16,6 +16,8 @@ from toolkit.runfolder.rank_tail import RankTail, read_tail
 
 _LOOK_EVERY_S: Final = 5.0
 """Every page asks for the alerts, and a thousand files are looked at for them."""
+_REST_FOR_WORK: Final = 20.0
+"""At least so many times as long as a look took."""
 
 
 class RankSigns:
@@ -26,17 +28,19 @@ class RankSigns:
         self._tails: dict[int, tuple[tuple[str, int, int], RankTail | None]] = {}
         self._lost: list[LostRank] = []
         self._files: Mapping[int, Path] = {}
-        self._looked_at = float("-inf")
+        self._next_look = float("-inf")
 
     def look(self, files: Mapping[int, Path], *, is_live: bool) -> None:
         """Read what has changed, unless that was done a moment ago."""
         with self._lock:
-            if time.monotonic() - self._looked_at < _LOOK_EVERY_S and files == self._files:
+            began = time.monotonic()
+            if began < self._next_look and files.keys() == self._files.keys():
                 return
             self._tails = {rank: self._read(rank, path) for rank, path in files.items()}
             self._lost = lost_ranks(files, self._known(), now=time.time(), is_live=is_live)
             self._files = files
-            self._looked_at = time.monotonic()
+            took = time.monotonic() - began
+            self._next_look = began + max(_LOOK_EVERY_S, _REST_FOR_WORK * took)
 
     def signs(self) -> Sequence[RankSign]:
         """Return the last sign of each rank, in order."""

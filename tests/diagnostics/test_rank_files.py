@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from toolkit.diagnostics import rank_files
 from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.runfolder.layout import LinkedRanks, other_ranks
 
@@ -91,3 +92,20 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(LinkedRanks):
         other_ranks(tmp_path)
     assert read(RankFiles(tmp_path, session=1)) == []
+
+
+def test_of_further_ranks_only_those_with_nan_are_told_of_in_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_files, "MAX_RANKS", 2)
+    monkeypatch.setattr(rank_files, "_FURTHER_AT_ONCE", 1)
+    files = RankFiles(tmp_path, session=1)
+    bad = {**step(2), "train_loss": None, "non_finite": {"train_loss": "NaN"}}
+    for rank in (1, 2, 3):
+        write(tmp_path, rank, step(1), step(2))
+    write(tmp_path, 4, step(1), bad)
+
+    assert read(files) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert read(files) == [(4, 2)]
+    for rank in (3, 4):
+        write(tmp_path, rank, step(3))
+    assert read(files) == []
+    assert read(files) == [(4, 3)], "it may be finite again"

@@ -79,6 +79,8 @@ class RankFiles:
         if cursor is None:
             # Earlier sessions may be long, and are not compared any more.
             cursor = Cursor(offset_behind(path, self._session - 1, field="session"))
+        elif os.stat(path).st_size == cursor.offset:
+            return 0
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
         self._cursors[rank] = block.cursor
         self._take(rank, lines_of(block), found)
@@ -86,10 +88,12 @@ class RankFiles:
 
     def _read_newest(self, rank: int, found: list[Record]) -> None:
         path = rank_file(self._folder, rank)
-        newest = os.stat(path).st_size - _BLOCK_BYTES
+        size = os.stat(path).st_size
         cursor = self._cursors.get(rank, Cursor())
-        if cursor.offset < newest:
-            cursor = Cursor(newest)
+        if size == cursor.offset:
+            return
+        if cursor.offset < size - _BLOCK_BYTES:
+            cursor = Cursor(size - _BLOCK_BYTES)
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
         self._cursors[rank] = block.cursor
         if rank in self._had_nan:

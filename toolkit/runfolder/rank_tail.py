@@ -13,7 +13,7 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.records import END, NON_FINITE, STEP, SYSTEM, Record
 from toolkit.runfolder.safefile import open_regular
 
-_TAIL_BYTES: Final = 16 * 1024
+_TAIL_BYTES: Final = 8 * 1024
 """Some dozens of records, and little enough for the files of a thousand ranks."""
 _MOST_BYTES: Final = 256 * 1024
 _FEWEST_LINES: Final = 8
