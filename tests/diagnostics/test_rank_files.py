@@ -94,7 +94,7 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
     assert read(RankFiles(tmp_path, session=1)) == []
 
 
-def test_of_further_ranks_only_those_with_nan_are_told_of_in_turn(tmp_path, monkeypatch):
+def test_of_further_ranks_only_records_with_nan_are_returned_by_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(rank_files, "MAX_RANKS", 2)
     monkeypatch.setattr(rank_files, "_FURTHER_AT_ONCE", 1)
     files = RankFiles(tmp_path, session=1)

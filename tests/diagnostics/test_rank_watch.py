@@ -23,7 +23,7 @@ GONE = 2**22 + 5
 
 
 class Run:
-    """A run folder whose ranks write as told, and a watch with a clock of its own."""
+    """A run folder whose ranks write what a test asks for, and a watch with a clock of its own."""
 
     def __init__(self, folder, session=1):
         self.folder, self.session, self.now, self.step = folder, session, 1000.0, 0
@@ -181,7 +181,7 @@ def test_a_rank_that_logs_seldom_is_not_silent(run):
     assert run.lost() == []
 
 
-def test_a_run_that_stands_still_as_a_whole_has_no_silent_rank(run):
+def test_a_run_that_pauses_as_a_whole_has_no_silent_rank(run):
     elsewhere(run, 0, 1, 2)
     run.run(20, 0, 1, 2)
 
@@ -279,6 +279,20 @@ def test_clocks_of_two_machines_may_differ(run):
     behind = {**tails, 1: replace(tails[1], last_time=tails[1].last_time - 600.0, has_system=True)}
 
     assert lost_ranks(files, behind, now=time.time(), is_live=True) == []
+
+
+def test_an_old_copy_of_a_part_of_another_node_is_not_silent(tmp_path):
+    run = Run(tmp_path / "run")
+    elsewhere(run, 0, 1, 2, 3)
+    run.run(20, 0, 1, 2, 3)
+    part = tmp_path / "run@node1" / "ranks"
+    part.mkdir(parents=True)
+    for rank in (2, 3):
+        rank_file(run.folder, rank).rename(part / f"{rank:05d}.jsonl")
+    run.run(200, 0, 1)
+    files = {**record_files(run.folder), **{rank: part / f"{rank:05d}.jsonl" for rank in (2, 3)}}
+
+    assert lost_ranks(files, read_tails(files), now=run.now, is_live=True) == []
 
 
 def test_a_live_finding_is_not_made_again(run):

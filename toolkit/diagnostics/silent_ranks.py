@@ -80,20 +80,34 @@ def lost_ranks(
 ) -> list[LostRank]:
     """Return the ranks of a run on disk that died or fell silent in its newest session, in order.
 
-    The clock is the newest record of the others, so that a run that stands still as a whole has no silent rank. A rank
-    that writes no system records is compared by steps: the others may wait in an evaluation.
+    The clock is the newest record of the others, so that a run that pauses as a whole has no silent rank. A rank that
+    writes no system records is compared by steps: the others may wait in an evaluation. Ranks in a part are compared
+    with each other only: the part may be an old copy, and from a machine with another clock.
     """
     session = max((tail.session for tail in tails.values()), default=0)
-    mine = {rank: tail for rank, tail in tails.items() if tail.session == session}
-    first = mine.get(0)
-    if first is None or len(mine) < 2:
-        return []
+    folders: dict[Path, dict[int, RankTail]] = {}
+    for rank, tail in tails.items():
+        if tail.session == session:
+            path = files[rank]
+            folders.setdefault(path.parent.parent if rank else path.parent, {})[rank] = tail
+    found: list[LostRank] = []
+    for mine in folders.values():
+        if len(mine) > 1:
+            found += _lost_in_folder(files, mine, now=now, is_live=is_live and 0 in mine, process=process)
+    return sorted(found, key=lambda each: each.rank)
+
+
+def _lost_in_folder(
+    files: Mapping[int, Path], mine: Mapping[int, RankTail], *, now: float, is_live: bool, process: ProcessOf
+) -> list[LostRank]:
+    first = mine[min(mine)]
     signs = _TwoLatest(tail.last_time for tail in mine.values())
     steps = _TwoLatest(tail.last_step_time for tail in mine.values() if tail.last_step_time is not None)
     writes = _TwoLatest(tail.changed_at for tail in mine.values())
     # The ranks of a run that failed are stopped within moments: the one without an end record may be the reason.
     has_failed = first.end not in (None, FINISHED)
     is_long_over = now - first.last_time > HEARTBEAT_S
+    of_first = _process(files, first, process)
     found: list[LostRank] = []
     checked = 0
     for rank, tail in mine.items():
@@ -110,8 +124,8 @@ def lost_ranks(
         checked += 1
         alive = None
         if checked <= _MOST_CHECKED:
-            about, of_rank_0 = _process(files, rank, session, process), _process(files, 0, session, process)
-            if about is None or of_rank_0 is None or about.host != of_rank_0.host:
+            about = _process(files, tail, process)
+            if about is None or of_first is None or about.host != of_first.host:
                 # The clocks of two machines may differ by minutes; both files have the clock of one file system.
                 seconds = min(seconds, writes.without(tail.changed_at) - tail.changed_at)
             alive = _lives(about, files[rank])
@@ -123,9 +137,9 @@ def lost_ranks(
     return found
 
 
-def _process(files: Mapping[int, Path], rank: int, session: int, process: ProcessOf) -> RankProcess | None:
+def _process(files: Mapping[int, Path], tail: RankTail, process: ProcessOf) -> RankProcess | None:
     try:
-        return process(files[rank], session)
+        return process(files[tail.rank], tail.session)
     except OSError:
         return None
 

@@ -257,7 +257,7 @@ class _Rank:
         if spans and spans[-1].is_open:
             spans[-1].last = step
             return False
-        # Steps that no record tells of lie between the record before and those folded into this one.
+        # Steps that no record describes lie between the record before and those folded into this one.
         spans.append(_Span(unknown_from=self.newest + 1, first=step, seen_from=step - folded, last=step))
         return True
 
