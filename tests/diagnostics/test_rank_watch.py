@@ -218,6 +218,25 @@ def test_a_watch_that_slept_itself_starts_afresh(run):
     assert run.run(20, 0, 1) == []
 
 
+def test_odd_files_are_no_ranks(run):
+    elsewhere(run, 0, 1)
+    folder = run.folder / "ranks"
+    (folder / "00002.jsonl").mkdir()
+    (folder / "00003.jsonl").symlink_to(run.folder / "metrics.jsonl")
+    (folder / "4.jsonl").write_text("{}")
+    (folder / "0000²5.jsonl").write_text("{}")
+    (folder / "00006.jsonl").write_text("nonsense\n" * 20)
+    (folder / "00007.jsonl").write_text('{"seq":1,"session":1,"time":1e300,"event":"step"}\n' * 20)
+    (folder / "00008.jsonl").write_text(
+        f'{{"seq":1,"session":1,"time":1.0,"event":"step","global_step":{"9" * 400}}}\n' * 20
+    )
+
+    found = run.run(100, 0, 1)
+
+    assert {rank for finding in found for rank in ranks_in(finding.evidence)} <= {8}
+    assert {rank for rank, *_ in run.lost()} <= {8}
+
+
 def test_rank_0_alone_is_not_compared(run):
     run.start(0)
 

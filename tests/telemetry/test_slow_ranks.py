@@ -158,6 +158,20 @@ def test_a_resumed_run_compares_the_ranks_of_its_own_session(tmp_path):
 
 
 @pytest.mark.usefixtures("of_two")
+def test_a_rank_that_has_not_joined_the_resumed_session_is_not_called_dead(tmp_path):
+    first = make_logger(tmp_path, log_every=1, ranks="all")
+    write_rank(first, 1, range(1, 60), forward=0.1)
+    first.close()
+    second = make_logger(tmp_path, log_every=1, ranks="all", resume=True)
+    log_steps(second, range(60, 70), forward=0.1)
+    with pytest.raises(RuntimeError), second:
+        raise RuntimeError("stopped before the other rank had started")
+
+    kinds = {finding["kind"] for finding in read_records(second.run_folder / "metrics.jsonl", "finding")}
+    assert kinds.isdisjoint({"rank_dead", "rank_silent", "rank_nan"})
+
+
+@pytest.mark.usefixtures("of_two")
 def test_the_start_record_says_how_many_processes_there_are(tmp_path):
     log = make_logger(tmp_path)
     log.log_step(1, train_loss=1.0)

@@ -83,11 +83,14 @@ class RankWatch:
 
     def _sizes(self) -> dict[int, int] | None:
         found = {}
+        place = self._folder / RANKS
         try:
-            with os.scandir(self._folder / RANKS) as entries:
+            if place.is_symlink():
+                return None
+            with os.scandir(place) as entries:
                 for entry in entries:
                     number = entry.name.removesuffix(_ENDING)
-                    if number.isascii() and number.isdigit() and entry.name.endswith(_ENDING):
+                    if number.isdecimal() and entry.name == f"{int(number):05d}{_ENDING}":
                         found[int(number)] = entry.stat(follow_symlinks=False).st_size
         except OSError:
             return None

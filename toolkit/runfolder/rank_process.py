@@ -33,7 +33,8 @@ class RankProcess:
         This alone is no proof: a container has numbers of its own.
         """
         here = boot_id()
-        if self.host != host_name() or self.boot_id is None or here is None:
+        # Some systems name no boot.
+        if self.host != host_name() or (self.boot_id is None) != (here is None):
             return None
         return self.boot_id != here or is_alive(self.pid, None) is False
 

@@ -17,6 +17,9 @@ _TAIL_BYTES: Final = 8 * 1024
 """Some dozens of records, and little enough for the files of a thousand ranks."""
 _MOST_BYTES: Final = 256 * 1024
 _FEWEST_LINES: Final = 8
+_FARTHEST: Final = 2**53
+_LATEST: Final = 1e11
+"""The year 5138: a date has no later one to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,11 @@ def _tail_of(records: list[Record], rank: int, status: os.stat_result) -> RankTa
     ends = [index for index, record in enumerate(mine) if record.get("event") == END]
     # Behind the end record come at most a few records about the closing, and no step.
     has_ended = bool(ends) and not any(record.get("event") == STEP for record in mine[ends[-1] :])
-    numbers = [number for record in mine if type(number := record.get("global_step")) is int]
+    numbers = [
+        number
+        for record in mine
+        if type(number := record.get("global_step")) is int and 0 <= number < _FARTHEST
+    ]
     bad = steps[-1].get(NON_FINITE) if steps else None
     names = tuple(str(name)[:100] for name in bad)[:20] if isinstance(bad, dict) else ()
     return RankTail(
@@ -108,5 +115,7 @@ def _record(line: bytes) -> Record | None:
         record = decode(line)
     except RecordError:
         return None
-    has_time = type(record.get("time")) in (int, float)
-    return record if has_time and type(record.get("session")) is int else None
+    moment, session = record.get("time"), record.get("session")
+    # A run folder is not trusted.
+    has_time = isinstance(moment, (int, float)) and 0 <= moment < _LATEST
+    return record if has_time and type(session) is int and 0 <= session < _FARTHEST else None

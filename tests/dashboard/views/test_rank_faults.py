@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import chart_data, is_well, open_page, said
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.cli.main import main
+from toolkit.runfolder.layout import rank_file
 
 PROGRAMS = Path(__file__).parents[2] / "telemetry" / "programs"
 RANKS = 3
@@ -39,15 +41,18 @@ def ranks(logs):
         "MASTER_PORT": "29400",
     }
     program = PROGRAMS / "log_as_a_rank.py"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, program, logs, str(NAN), str(KILLED)],
-            env={**environment, "RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    processes = []
+    for rank in range(RANKS):
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, program, logs, str(NAN), str(KILLED)],
+                env={**environment, "RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         )
-        for rank in range(RANKS)
-    ]
+        # The others look for the folder of rank 0 for a limited time.
+        wait_until((logs / "run" / "run.json").exists, processes[0])
     yield processes
     for process in processes:
         process.kill()
@@ -86,6 +91,32 @@ def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs,
         "rank_nan": NAN,
         "rank_dead": KILLED,
     }
+
+
+def test_a_rank_without_an_end_record_in_a_failed_run_is_named_without_a_finding_of_the_run(logs):
+    curve = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.1}
+    run = write_run(logs, "r", curves=curve, status="failed", ranks=dict.fromkeys((1, 2), curve))
+    newest = read_records(rank_file(run, 1))[-1]
+    end = {"event": "end", "status": "failed", "time": newest["time"], "seq": newest["seq"] + 1, "session": 1}
+    with rank_file(run, 1).open("a") as file:
+        file.write(json.dumps(end) + "\n")
+
+    assert "No end record of rank 2, while the others have theirs" in said(open_page("alerts", "r"))
+    tab = open_page("system", "r")
+    assert "**Rank 2: ✕ died**" in said(tab)
+    (table,) = [frame.value for frame in tab.dataframe if "status" in frame.value]
+    assert dict(zip(table["rank"], table["status"], strict=True)) == {
+        2: "✕ died",
+        0: "■ ended: failed",
+        1: "■ ended: failed",
+    }
+
+
+def test_ranks_in_order_have_no_mark(logs):
+    curve = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.1}
+    write_run(logs, "r", curves=curve, ranks=dict.fromkeys((1, 2), curve))
+
+    assert not any(mark in said(open_page("system", "r")) for mark in ("✕", "⚠", "… silent"))
 
 
 @in_make_faults
