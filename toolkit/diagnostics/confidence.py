@@ -19,7 +19,7 @@ USUAL: Final = 2
 CLEAR: Final = 3
 """A loss at several times its level, or one that is exactly constant."""
 
-_NOT_A_NUMBER: Final = "nan"
+_NOT_A_NUMBER: Final = frozenset({"nan", "rank_nan"})
 _INSTABILITY: Final = frozenset({"spike", "divergence"})
 
 
@@ -28,7 +28,7 @@ Judged = Incident | Finding
 
 def confidence_of(found: Judged) -> float | None:
     """Return the probability that `found` is right; None if no labelled run has a finding of its kind."""
-    if found.kind == _NOT_A_NUMBER:
+    if found.kind in _NOT_A_NUMBER:
         # It is in the record: there is nothing to be wrong about.
         return CERTAIN
     return STRENGTHS[strength_of(found)][0] if is_calibrated(found.kind) else None
