@@ -85,7 +85,7 @@ def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs,
 
     (logs / "stop").touch()
     assert [ranks[rank].wait(60) for rank in (0, 1)] == [0, 0]
-    main(["doctor", str(run), "--json"])
+    main(["doctor", str(run), "--kinds", "rank_nan,rank_dead", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert {each["kind"]: each["evidence"]["rank"] for each in report["findings"]} == {
         "rank_nan": NAN,
