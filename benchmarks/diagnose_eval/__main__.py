@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import say
-from benchmarks.diagnose_eval import injected, peers, reliability, tables
+from benchmarks.diagnose_eval import early_warning, injected, peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, Prediction, Split, splits_of
 from benchmarks.diagnose_eval.delay import Delay, delays
 from benchmarks.diagnose_eval.ours import Examined, as_predictions, follow
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for split in splits:
         last = before.get("splits", {}).get(split.name)
         results["splits"][split.name] = _measure(split, evaluator, args, last)
+    results["early_warning"] = _early_warning(splits, evaluator, args, before.get("early_warning"))
     say("synthetic runs with an injected fault")
     results["injected"] = injected.measure()
     print(tables.document(results))
@@ -96,6 +97,14 @@ def _measure(
         "folds": _folds(split, evaluator, said),
         **(_others(split, evaluator) if not (args.ours and last) else _kept(last)),
     }
+
+
+def _early_warning(
+    splits: Sequence[Split], evaluator: Evaluator, args: argparse.Namespace, last: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    only_ours = args.ours and last is not None
+    found = early_warning.measure(splits, evaluator, only_ours=only_ours)
+    return {**found, "others": last["others"]} if only_ours and last else found
 
 
 def _summaries(found: Mapping[str, list[Delay | None]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, Prediction, Rows, splits_of
+from benchmarks.diagnose_eval.other_thresholds import other_thresholds
 from benchmarks.diagnose_eval.ours import predictions
 from benchmarks.diagnose_eval.scores import INSTABILITY
 from toolkit.diagnostics import thresholds
@@ -53,14 +54,8 @@ def _f1(counts: Counts) -> float:
 
 def _examined(job: tuple[str, Rows, dict[str, float]]) -> tuple[str, list[Prediction]]:
     run, rows, values = job
-    kept = {name: getattr(thresholds, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(thresholds, name, value)
+    with other_thresholds(values):
         return run, predictions(rows)
-    finally:
-        for name, value in kept.items():
-            setattr(thresholds, name, value)
 
 
 def counts_by_run(corpus: Path, values: dict[str, float], processes: int = 2) -> dict[str, dict[str, Counts]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.child import ROOT
+from benchmarks.diagnose_eval import early_warning
+from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.scores import INSTABILITY, precision, recall
 from benchmarks.report import RESULTS, Claim
 
@@ -27,6 +29,8 @@ def document(results: Mapping[str, Any]) -> str:
     parts: list[str] = []
     for name, split in results["splits"].items():
         parts += _split(name, split)
+    if "early_warning" in results:
+        parts += early_warning.section(results["early_warning"])
     if "injected" in results:
         parts += _injected(results["injected"])
     return "\n\n".join(parts)
@@ -271,8 +275,3 @@ def _claim(claim: Claim) -> str:
     verdict = "held" if claim.verdict == "held" else "**missed**"
     # Three digits: 22 of 26 would be shown as 0.85, the limit that it misses.
     return f"- {claim.text}: {claim.measured:.3g} ({wanted}: {verdict})"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))

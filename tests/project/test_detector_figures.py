@@ -10,6 +10,7 @@ from benchmarks.diagnose_eval import __main__ as command
 from benchmarks.diagnose_eval import peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, splits_of
 from benchmarks.diagnose_eval.delay import delays, seen_from
+from benchmarks.diagnose_eval.early_warning import first_beginning, first_of_ours, first_said
 from benchmarks.diagnose_eval.ours import follow, predictions
 from benchmarks.diagnose_eval.scores import counts_of, precision, recall, worse
 from benchmarks.figures import put_between_marks
@@ -236,6 +237,23 @@ def test_an_event_that_was_not_reported_has_no_delay():
     label = {"kind": "spike", "start_step": 120, "end_step": 129, "certainty": "sure"}
 
     assert delays([label], rows, follow(rows)) == {}
+
+
+def test_a_warning_counts_from_the_record_that_caused_it():
+    rows = [
+        {"event": "step", "global_step": step, "train_loss": 1.0 + 0.01 * (step % 3)} for step in range(200)
+    ]
+    for step in range(120, 130):
+        rows[step]["train_loss"] = 1.5
+
+    def needs_ten_more(rows):
+        return [{"kind": "spike", "start_step": 120}] if len(rows) > 130 else []
+
+    assert 121 <= first_of_ours(rows) <= 124
+    assert first_of_ours(rows[:120]) is None
+    assert first_said(needs_ten_more)(rows) == 120
+    assert first_beginning(needs_ten_more)(rows) == 130
+    assert first_beginning(needs_ten_more)(rows[:130]) is None
 
 
 def test_a_peer_that_is_not_installed_is_reported_as_missing(monkeypatch):
