@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import say
-from benchmarks.diagnose_eval import early_warning, injected, peers, reliability, tables
+from benchmarks.diagnose_eval import cross_validation, early_warning, injected, peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, Prediction, Split, splits_of
 from benchmarks.diagnose_eval.delay import Delay, delays
 from benchmarks.diagnose_eval.ours import Examined, as_predictions, follow
@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for split in splits:
         last = before.get("splits", {}).get(split.name)
         results["splits"][split.name] = _measure(split, evaluator, args, last)
+    results["cross_validation"] = cross_validation.measure(splits, evaluator)
     results["early_warning"] = _early_warning(splits, evaluator, args, before.get("early_warning"))
     say("synthetic runs with an injected fault")
     results["injected"] = injected.measure()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.diagnose_eval import early_warning
+from benchmarks.diagnose_eval import cross_validation, early_warning
 from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.scores import INSTABILITY, precision, recall
 from benchmarks.report import RESULTS, Claim
@@ -29,6 +29,8 @@ def document(results: Mapping[str, Any]) -> str:
     parts: list[str] = []
     for name, split in results["splits"].items():
         parts += _split(name, split)
+    if "cross_validation" in results:
+        parts += cross_validation.section(results["cross_validation"])
     if "early_warning" in results:
         parts += early_warning.section(results["early_warning"])
     if "injected" in results:

@@ -9,6 +9,7 @@ import pytest
 from benchmarks.diagnose_eval import __main__ as command
 from benchmarks.diagnose_eval import peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, splits_of
+from benchmarks.diagnose_eval.cross_validation import folds_of, repositories_that_move, validate
 from benchmarks.diagnose_eval.delay import delays, seen_from
 from benchmarks.diagnose_eval.early_warning import first_beginning, first_of_ours, first_said
 from benchmarks.diagnose_eval.ours import follow, predictions
@@ -120,6 +121,8 @@ def written(tmp_path, monkeypatch):
     monkeypatch.setattr(
         command.injected, "measure", lambda: {"kinds": {}, "clean_runs": 0, "false_alarms": {}}
     )
+    no_kinds = {"runs": 2, "repositories": 2, "kinds": {}}
+    monkeypatch.setattr(command.cross_validation, "measure", lambda splits, evaluator: no_kinds)
     monkeypatch.setattr(peers, "packages", lambda: ([], ["x: not measured, it is not installed"]))
     monkeypatch.setattr(peers, "baselines", lambda corpus: ([], [], []))
     return result, document
@@ -237,6 +240,39 @@ def test_an_event_that_was_not_reported_has_no_delay():
     label = {"kind": "spike", "start_step": 120, "end_step": 129, "certainty": "sure"}
 
     assert delays([label], rows, follow(rows)) == {}
+
+
+def test_no_repository_is_in_two_folds():
+    repositories = {f"run-{number}": f"repository-{number // 3}" for number in range(60)}
+
+    folds = folds_of(repositories, seed=1)
+
+    assert sorted(run for fold in folds for run in fold) == sorted(repositories)
+    homes = [{repositories[run] for run in fold} for fold in folds]
+    assert sum(len(home) for home in homes) == 20
+
+
+def test_a_threshold_is_scored_on_repositories_it_was_not_chosen_on():
+    repositories = {f"run-{number}": f"repository-{number}" for number in range(20)}
+    found, missed = {"spike": (1, 1, 0, 1, 1, 0)}, {"spike": (1, 0, 0, 1, 0, 0)}
+    # The low value is right on the first run only, the high one on all others.
+    low = {run: found if run == "run-0" else missed for run in repositories}
+    high = {run: missed if run == "run-0" else found for run in repositories}
+
+    result = validate("spike", {1.0: low, 2.0: high}, repositories)
+
+    assert set(result["chosen"]) == {2.0}
+    assert {total[:3] for total in result["totals"]} == {(20, 19, 0)}
+
+
+def test_a_repository_that_a_figure_hangs_on_is_named():
+    repositories = {"a": "x/one", "b": "x/two", "c": "x/two"}
+    of = {"a": {"spike": (1, 0, 1, 1, 0, 0)}, "b": {"spike": (2, 2, 0, 1, 1, 0)}, "c": {}}
+
+    assert repositories_that_move("spike", of, repositories) == [
+        ("x/two", pytest.approx(-2 / 3), pytest.approx(-2 / 3)),
+        ("x/one", pytest.approx(1 / 3), pytest.approx(1 / 3)),
+    ]
 
 
 def test_a_warning_counts_from_the_record_that_caused_it():

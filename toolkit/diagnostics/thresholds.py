@@ -41,7 +41,7 @@ TOP_RISE: Final = 0.3
 TOP_ENOUGH: Final = 16.0
 """Of three records or more it is enough that the highest rose by this much: a spike may be on its way back by then."""
 ALONE_RISE: Final = 9.0
-ALONE_SIGMAS: Final = 5.0
+ALONE_SIGMAS: Final = 6.3
 ALONE_ABOVE: Final = 2.0
 """One record at ten times its level, three times the highest of the last fifty: no noise makes that."""
 BACK_SIGMAS: Final = 1.0
@@ -162,6 +162,8 @@ OVERFIT_MOST_OF_TRAIN: Final = 4.0
 LEAST_VAL_NOISE: Final = 1e-3
 """The evidence is the rise in units of the noise, plus twice the logarithm of how many times lower the training loss
 is: a rise while the training loss stays may be a bad patch that heals, one while it falls seldom does."""
+OVERFIT_LEAST_SIGMAS: Final = 1.0
+"""A rise within the noise is none, however far the training loss fell."""
 OVERFIT_CLEAR_EVIDENCE: Final = 6.0
 OVERFIT_CLEAR_RISE: Final = 0.11
 """With this much evidence a smaller rise counts, and one evaluation less."""

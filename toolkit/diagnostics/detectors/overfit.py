@@ -87,10 +87,11 @@ class Overfit(SingleIncidentDetector):
             return
         if rise <= enough or val - self._best <= 0.5 * max(rise, enough) or self._train_rises():
             return
-        evidence = (middle - self._best_around) / max(noise, at.LEAST_VAL_NOISE * abs(self._best), 1e-300)
-        evidence += self._train_fall()
+        sigmas = (middle - self._best_around) / max(noise, at.LEAST_VAL_NOISE * abs(self._best), 1e-300)
+        evidence = sigmas + self._train_fall()
         is_long = evals_since >= at.OVERFIT_LONG
-        if evidence < (at.OVERFIT_EVIDENCE_OF_MANY if is_long else at.OVERFIT_EVIDENCE):
+        least = at.OVERFIT_EVIDENCE_OF_MANY if is_long else at.OVERFIT_EVIDENCE
+        if evidence < least or sigmas < at.OVERFIT_LEAST_SIGMAS:
             return
         is_clear = evidence >= at.OVERFIT_CLEAR_EVIDENCE
         if rise < at.OVERFIT_CLEAR_RISE * abs(self._best) and not is_clear:
