@@ -30,6 +30,38 @@ def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_ra
     assert abs(finding.evidence["lost_pct"] - 50) < 12
 
 
+def _with_a_clock_only(records, names=("samples_per_sec", "sec_per_step")):
+    """Return step records without a speed, and with the seconds that their steps add up to."""
+    result, elapsed, before = [], 0.0, 0
+    for record in records:
+        if record["event"] != "step":
+            continue
+        elapsed += record["sec_per_step"] * (record["global_step"] - before)
+        before = record["global_step"]
+        kept = {name: value for name, value in record.items() if name not in names}
+        result.append({**kept, "elapsed_s": elapsed})
+    return result
+
+
+def test_a_clock_is_enough():
+    records = clean_run(1, speed_noise=0.1)
+
+    (finding,) = detect(_with_a_clock_only(_slower(records, 0.5, from_step=2000)), "throughput_drop")
+
+    assert abs(finding.start_step - 2000) <= 40
+    assert finding.metric == "elapsed_s"
+    assert abs(finding.evidence["lost_pct"] - 50) < 12
+    assert detect(_with_a_clock_only(records), "throughput_drop") == []
+
+
+def test_a_step_time_counts_more_than_a_clock():
+    records = _with_a_clock_only(_slower(clean_run(1), 0.5, from_step=2000), names=("samples_per_sec",))
+
+    (finding,) = detect(records, "throughput_drop")
+
+    assert finding.metric == "sec_per_step"
+
+
 def test_a_noisy_speed_needs_more_records_and_is_found():
     records = _slower(clean_run(4, speed_noise=0.5, records=600), 0.4, from_step=3000)
 

@@ -17,6 +17,8 @@ STEP_TIME: Final = "step_time_s"
 DATA_TIME: Final = "data_time_s"
 RATE: Final = "rate"
 """Samples, tokens or iterations a second: only compared with itself."""
+ELAPSED: Final = "elapsed_s"
+"""Seconds on any clock, in logs of other tools; our own records have a step time."""
 GPU_UTIL: Final = "gpu_util_pct"
 RSS: Final = "rss_mib"
 GPU_MEMORY: Final = "gpu_memory_mib"
@@ -75,6 +77,9 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "samples_per_second": RATE,
     "train_samples_per_second": RATE,
     "train/samples_per_second": RATE,
+    "elapsed_s": ELAPSED,
+    "wall_time": ELAPSED,
+    "time/time_elapsed": ELAPSED,
     "gpu_util": GPU_UTIL,
     "gpu_util_pct": GPU_UTIL,
     "cpu_mem_rss_mb": RSS,

@@ -163,7 +163,7 @@ LEAST_VAL_NOISE: Final = 1e-3
 """The evidence is the rise in units of the noise, plus twice the logarithm of how many times lower the training loss
 is: a rise while the training loss stays may be a bad patch that heals, one while it falls seldom does."""
 OVERFIT_LEAST_SIGMAS: Final = 1.0
-"""A rise within the noise is none, however far the training loss fell."""
+"""A rise within the noise says nothing, however far the training loss fell."""
 OVERFIT_CLEAR_EVIDENCE: Final = 6.0
 OVERFIT_CLEAR_RISE: Final = 0.11
 """With this much evidence a smaller rise counts, and one evaluation less."""

@@ -8,7 +8,7 @@ from collections import deque
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import RATE, STEP_TIME, Row, name_of, number_in
+from toolkit.diagnostics.metric_aliases import ELAPSED, RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, start_of_streak
 from toolkit.diagnostics.stretch import Stretch
 from toolkit.runfolder.records import STEP
@@ -26,11 +26,12 @@ class ThroughputDrop(SingleIncidentDetector):
     """Reports a speed that falls by a quarter, suddenly, and stays there.
 
     The speed is the logged rate, else it is derived from the step time: a step with a larger batch takes longer and is
-    not slower. Of two rates the tokens are used, because they do not depend on the length of a sample.
+    not slower. Of two rates the tokens are used, because they do not depend on the length of a sample. A log with
+    neither may still have a clock.
     The time of steps that are over within a millisecond is not judged.
     """
 
-    signals = (RATE, STEP_TIME)
+    signals = (RATE, STEP_TIME, ELAPSED)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
@@ -41,6 +42,7 @@ class ThroughputDrop(SingleIncidentDetector):
         self._lately: deque[float] = deque(maxlen=at.SPEED_LOOKS_IF_NOISY)
         self._signal = ""
         self._name = ""
+        self._clock = (0, 0.0)
         # (median, standard deviation) of each look
         self._usual: deque[tuple[float, float]] = deque(maxlen=at.SPEED_BLOCKS)
         # (median, standard deviation, first step) of each look
@@ -96,10 +98,24 @@ class ThroughputDrop(SingleIncidentDetector):
             self._signal = RATE
             self._name = _TOKENS if _TOKENS in row.record else name_of(RATE, row.record)
             return rate
+        seconds = row.values.get(STEP_TIME)
+        if seconds is not None:
+            if self._signal != STEP_TIME:
+                if self._signal and self._incident is None:
+                    self._forget()
+                self._signal, self._name = STEP_TIME, name_of(STEP_TIME, row.record)
+            return 1.0 / seconds if seconds > 0.0 else None
+        elapsed = row.values.get(ELAPSED)
+        return None if elapsed is None or self._signal == STEP_TIME else self._speed_by_clock(elapsed, row)
+
+    def _speed_by_clock(self, elapsed: float, row: Row) -> float | None:
         if not self._signal:
-            self._signal, self._name = STEP_TIME, name_of(STEP_TIME, row.record)
-        seconds = row.values[STEP_TIME]
-        return 1.0 / seconds if seconds > 0.0 else None
+            self._signal, self._name = ELAPSED, name_of(ELAPSED, row.record)
+            self._clock = row.step, elapsed
+            return None
+        (step, before), self._clock = self._clock, (row.step, elapsed)
+        # Records of one step share its time, and a clock that went back is another one.
+        return (row.step - step) / (elapsed - before) if row.step > step and elapsed > before else None
 
     def _end_block(self) -> None:
         speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
@@ -150,7 +166,7 @@ class ThroughputDrop(SingleIncidentDetector):
 
     def _is_too_short(self, level: float) -> bool:
         """Whether the steps are too short for their time to be meaningful."""
-        return self._signal == STEP_TIME and level * at.SPEED_SHORTEST_STEP_S > 1.0
+        return self._signal != RATE and level * at.SPEED_SHORTEST_STEP_S > 1.0
 
     def _looks_needed(self, level: float) -> int:
         blocks = self._usual
