@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from toolkit.diagnostics.catalogue import title_of
-from toolkit.diagnostics.finding import Finding
+from toolkit.diagnostics.finding import INFO, Finding
 
 _LR: Final = ("learning_rate", "lr", "base_lr", "max_lr", "unet_lr")
 _WARMUP: Final = ("warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup")
@@ -26,8 +26,14 @@ _CLIP: Final = (
 _STEPS: Final = ("max_steps", "steps", "num_steps", "total_steps", "max_train_steps")
 _WORKERS: Final = ("num_workers", "dataloader_num_workers", "dataloader_workers")
 _DTYPE: Final = ("dtype", "precision", "mixed_precision", "train_dtype")
+_KL: Final = ("kl_coef", "init_kl_coef", "kl_coeff", "kl_loss_coef", "beta")
+_ENTROPY: Final = ("ent_coef", "entropy_coef", "entropy_coeff", "entropy_loss_coef")
+_SHUFFLE: Final = ("shuffle", "dataloader_shuffle")
 _FP16: Final = frozenset({"fp16", "float16", "half", "16-mixed"})
 _CLIP_AT: Final = 1.0
+_LEAST_LR: Final = 1e-6
+"""A rate that moves every model a little; what is below it was too small by more than ten times."""
+_LEAST_BONUS: Final = 0.01
 _MIN_WARMUP: Final = 100
 _MAX_DEPTH: Final = 12
 _MAX_VALUES: Final = 5_000
@@ -89,6 +95,33 @@ class _Editor:
         new = float(f"{number / factor:.3g}")
         where[key] = new
         self._because(f"{key}: {number:g} → {new:g}", finding)
+
+    def raise_lr(self, factor: float, finding: Finding) -> None:
+        place = self._place(_LR)
+        number = None if place is None else _number(place[0][place[1]])
+        if place is None or number is None or number <= 0 or not self._first(_LR):
+            return
+        where, key = place
+        new = max(float(f"{number * factor:.3g}"), _LEAST_LR)
+        where[key] = new
+        self._because(f"{key}: {number:g} → {new:g}", finding)
+
+    def double(self, names: tuple[str, ...], least: float, finding: Finding) -> None:
+        """Raise a coefficient that the configuration has; what another trainer calls it is not guessed."""
+        place = self._place(names)
+        number = None if place is None else _number(place[0][place[1]])
+        if place is None or number is None or number < 0 or not self._first(names):
+            return
+        where, key = place
+        where[key] = max(float(f"{2 * number:.3g}"), least)
+        self._because(f"{key}: {number:g} → {where[key]:g}", finding)
+
+    def shuffle(self, finding: Finding) -> None:
+        place = self._place(_SHUFFLE, wanted=lambda value: value is False)
+        if place is not None and self._first(_SHUFFLE):
+            where, key = place
+            where[key] = True
+            self._because(f"{key}: false → true", finding)
 
     def clip(self, finding: Finding) -> None:
         place = self._place(_CLIP)
@@ -231,6 +264,29 @@ def _overfits(editor: _Editor, finding: Finding) -> None:
     editor.end_at(finding.evidence.get("best_step"), finding)
 
 
+def _hacks(editor: _Editor, finding: Finding) -> None:
+    # Long completions have no setting that every trainer knows.
+    if "kl" in finding.metric.lower():
+        editor.double(_KL, _LEAST_BONUS, finding)
+
+
+def _collapses(editor: _Editor, finding: Finding) -> None:
+    editor.double(_ENTROPY, _LEAST_BONUS, finding)
+    editor.lower_lr(2.0, finding)
+
+
+def _moves_nothing(editor: _Editor, finding: Finding) -> None:
+    # An info is a usual rate: there it may be anything else.
+    if finding.severity != INFO:
+        editor.raise_lr(10.0, finding)
+
+
+def _repeats(editor: _Editor, finding: Finding) -> None:
+    # What is learnt by heart in any order needs more data, which is no setting.
+    if "alike_pct" in finding.evidence:
+        editor.shuffle(finding)
+
+
 def _starves(editor: _Editor, finding: Finding) -> None:
     editor.more_workers(finding)
 
@@ -244,8 +300,16 @@ _RULES: Final[Mapping[str, Callable[[_Editor, Finding], None]]] = {
     "loss_scale": _overflows,
     "overfit": _overfits,
     "data_starvation": _starves,
+    "underflow": _overflows,
+    "lr_too_small": _moves_nothing,
+    "reward_hacking": _hacks,
+    "policy_collapse": _collapses,
+    "data_repeated": _repeats,
 }
-"""By kind of finding: the part of its advice that is a setting."""
+"""By kind of finding: the part of its advice that is a setting.
+
+A label leak and a dead adapter are faults of the data and of the code: no setting mends them.
+"""
 
 
 def _places(config: dict[str, Any]) -> Iterator[Place]:
