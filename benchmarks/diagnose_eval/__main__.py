@@ -17,7 +17,7 @@ from benchmarks.command import say
 from benchmarks.diagnose_eval import cross_validation, early_warning, injected, peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, Prediction, Split, splits_of
 from benchmarks.diagnose_eval.delay import Delay, delays
-from benchmarks.diagnose_eval.ours import Examined, as_predictions, follow
+from benchmarks.diagnose_eval.ours import Examined, follow
 from benchmarks.diagnose_eval.scores import FAMILIES, counts_of, worse
 from benchmarks.figures import put_between_marks
 from toolkit.diagnostics.finding import INFO
@@ -78,7 +78,7 @@ def _measure(
         rows = split.rows(run)
         records += len(rows)
         examined = follow(rows)
-        said[run] = as_predictions(examined.findings)
+        said[run] = examined.predictions()
         _add_live(live, examined)
         for kind, waited in delays(about["labels"], rows, examined).items():
             found.setdefault(kind, []).extend(waited)

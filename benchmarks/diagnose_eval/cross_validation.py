@@ -222,11 +222,11 @@ def section(found: Mapping[str, Any]) -> list[str]:
                 f"`{of['threshold']}`: {chosen}" if of["threshold"] else "-",
                 _all_of(f"{one[1]} of {one[0]}, {one[2]}" for one in totals),
                 *(
-                    f"{_mean(totals, ratio)} ({_range(of['interval'].get(name))})"
-                    for name, ratio in (("precision", _precision), ("recall", _recall))
+                    f"{_mean(totals, name)} ({_range(of['interval'].get(name))})"
+                    for name in ("precision", "recall")
                 ),
                 *(_of_folds(of["folds"], ratio) for ratio in (_precision, _recall)),
-                f"{_mean([one[3:] for one in totals], _precision)} / {_mean([one[3:] for one in totals], _recall)}",
+                " / ".join(_mean([one[3:] for one in totals], name) for name in ("precision", "recall")),
             ]
         )
         moved.append([f"`{kind}`", str(of["repositories"]), _named(of["hangs_on"])])
@@ -275,9 +275,16 @@ def section(found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _mean(totals: Iterable[Counts], ratio: Any) -> str:
+def mean_of(totals: Iterable[Counts], name: str) -> float | None:
+    """Return the mean precision or recall of several divisions."""
+    ratio = _precision if name == "precision" else _recall
     values = [value for one in totals if (value := ratio(one)) is not None]
-    return f"{statistics.mean(values):.2f}" if values else "-"
+    return statistics.mean(values) if values else None
+
+
+def _mean(totals: Iterable[Counts], name: str) -> str:
+    value = mean_of(totals, name)
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _range(interval: Sequence[float] | None) -> str:

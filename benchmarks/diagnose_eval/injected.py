@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from benchmarks.diagnose_eval import injected_learning
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.finding import INFO
 
@@ -28,7 +29,9 @@ BEGINS = 2000
 
 def measure() -> dict[str, Any]:
     """Return, per kind, how many faults were injected and found, and the findings on runs without one."""
-    kinds = {kind: _found(kind, faults) for kind, faults in FAULTS.items()}
+    kinds = {kind: _found(kind, faults) for kind, faults in {**FAULTS, **injected_learning.FAULTS}.items()}
+    for kind, runs_of in injected_learning.LOOK_ALIKES.items():
+        kinds[kind].update(_falsely_found(kind, runs_of))
     runs = 0
     alarms: dict[str, int] = {}
     for records in _clean():
@@ -40,18 +43,32 @@ def measure() -> dict[str, Any]:
 
 
 def _found(kind: str, faults: Callable[[int], Iterator[Fault]]) -> dict[str, int]:
-    injected = found = 0
+    injected = found = info = 0
     for seed in SEEDS:
         for records, begins in faults(seed):
             injected += 1
-            found += any(
-                finding.kind == kind
-                and finding.severity != INFO
+            loud = [
+                finding.severity != INFO
+                for finding in examine(records)
+                if finding.kind == kind
                 and finding.noticed_step >= begins
                 and (finding.end_step is None or finding.end_step >= begins)
-                for finding in examine(records)
-            )
-    return {"injected": injected, "found": found}
+            ]
+            found += any(loud)
+            info += bool(loud) and not any(loud)
+    return {"injected": injected, "found": found, "info": info}
+
+
+def _falsely_found(kind: str, runs_of: Callable[[int], Iterator[list[Record]]]) -> dict[str, int]:
+    """Return how many look-alikes there are, and on how many the kind was reported, as a warning or as `info`."""
+    count = loud = info = 0
+    for seed in SEEDS:
+        for records in runs_of(seed):
+            severities = [finding.severity for finding in examine(records) if finding.kind == kind]
+            count += 1
+            loud += any(severity != INFO for severity in severities)
+            info += bool(severities) and all(severity == INFO for severity in severities)
+    return {"look_alikes": count, "look_alikes_hit": loud, "look_alikes_info": info}
 
 
 def _clean() -> Iterator[list[Record]]:

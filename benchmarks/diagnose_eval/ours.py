@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.diagnose_eval.corpus import Prediction, Rows
 from toolkit.diagnostics.examiner import Examiner, examine
-from toolkit.diagnostics.finding import INFO, Finding
+from toolkit.diagnostics.finding import INFO, SEVERITIES, Finding
 
 _AS_LABELLED = {"memory_growth": "mem_leak"}
 """Kinds that have another name in the corpus."""
@@ -35,10 +35,27 @@ class Examined:
     agrees: bool
     """Whether the same records, all at once, gave the same result."""
 
+    def predictions(self) -> list[Prediction]:
+        """Return the findings in the evaluator's format, each with the highest severity it was reported with."""
+        return as_predictions(_loudest(self.findings, (telling.finding for telling in self.tellings)))
+
 
 def predictions(rows: Rows) -> list[Prediction]:
-    """Return the findings on a run in the evaluator's format."""
-    return as_predictions(examine(rows))
+    """Return the findings of a live run in the evaluator's format, each with the highest severity it ever had.
+
+    Whoever was alerted is not helped by a warning that is taken back later.
+    """
+    examiner = Examiner()
+    told = [finding for row in rows for finding in examiner.take([row])]
+    return as_predictions(_loudest(examiner.findings(), told))
+
+
+def _loudest(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
+    highest: dict[str, str] = {}
+    for finding in told:
+        before = highest.get(finding.id, finding.severity)
+        highest[finding.id] = max(before, finding.severity, key=SEVERITIES.index)
+    return [replace(finding, severity=highest.get(finding.id, finding.severity)) for finding in findings]
 
 
 def as_predictions(findings: Iterable[Finding]) -> list[Prediction]:

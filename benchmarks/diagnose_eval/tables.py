@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.diagnose_eval import cross_validation, early_warning
+from benchmarks.diagnose_eval import cross_validation, early_warning, goals
 from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.scores import INSTABILITY, precision, recall
 from benchmarks.report import RESULTS, Claim
@@ -27,6 +27,8 @@ _WITHIN_SHARE = 0.02
 def document(results: Mapping[str, Any]) -> str:
     """Return the text between the document's markers."""
     parts: list[str] = []
+    if "cross_validation" in results:
+        parts += goals.section(results)
     for name, split in results["splits"].items():
         parts += _split(name, split)
     if "cross_validation" in results:
@@ -46,16 +48,16 @@ def claims_of(split: Mapping[str, Any]) -> list[Claim]:
         ("nan", "precision", "", 1.0),
         ("nan", "recall", "", 1.0),
         (INSTABILITY, "precision", "", 0.95),
-        (INSTABILITY, "recall", "", 0.85),
-        ("divergence", "recall", "", 0.75),
-        ("overfit", "precision", "runs_", 0.85),
-        ("overfit", "recall", "runs_", 0.85),
-        ("exploding_grad", "precision", "", 0.85),
-        ("exploding_grad", "recall", "", 0.75),
-        ("val_spike", "precision", "", 0.7),
-        ("val_spike", "recall", "", 0.7),
-        ("plateau", "precision", "runs_", 0.6),
-        ("plateau", "recall", "runs_", 0.6),
+        (INSTABILITY, "recall", "", 0.88),
+        ("divergence", "recall", "", 0.8),
+        ("overfit", "precision", "runs_", 0.88),
+        ("overfit", "recall", "runs_", 0.88),
+        ("exploding_grad", "precision", "", 0.9),
+        ("exploding_grad", "recall", "", 0.9),
+        ("val_spike", "precision", "", 0.8),
+        ("val_spike", "recall", "", 0.8),
+        ("plateau", "precision", "runs_", 0.75),
+        ("plateau", "recall", "runs_", 0.7),
     ):
         measured = (precision if what == "precision" else recall)(kinds[kind], of) if kind in kinds else None
         if measured is not None:
@@ -66,7 +68,7 @@ def claims_of(split: Mapping[str, Any]) -> list[Claim]:
             ("false alarms per clean run", clean["alarms"]),
             ("share of clean runs with one", clean["hit"]),
         ):
-            claims.append(Claim(text=text, measured=value / clean["runs"], limit=0.05, unit=""))
+            claims.append(Claim(text=text, measured=value / clean["runs"], limit=0.02, unit=""))
     if unsure["runs"]:
         louder = unsure["alarms"] / unsure["runs"]
         claims.append(Claim(text="alarms per run without a sure label", measured=louder, limit=0.5, unit=""))
@@ -248,19 +250,38 @@ def _injected(injected: Mapping[str, Any]) -> Iterable[str]:
         [
             "Kinds with at most one labelled real curve: several strengths, places and noise levels, ten seeds each.",
             f"False alarms are those on {injected['clean_runs']} synthetic runs without a fault.",
+            (
+                "Look-alikes have the metrics of a kind and nothing wrong with them: an entropy that falls to a fifth, "
+                "shuffled epochs, a reward that falls while the KL divergence explodes."
+            ),
         ]
     )
     alarms = injected["false_alarms"]
     rows = [
-        [f"`{kind}`", str(of["injected"]), str(of["found"]), str(alarms.get(kind, 0))]
+        [
+            f"`{kind}`",
+            str(of["injected"]),
+            str(of["found"]),
+            str(of["info"]),
+            str(alarms.get(kind, 0)),
+            _look_alikes(of),
+        ]
         for kind, of in injected["kinds"].items()
     ]
     rows += [
-        [f"`{kind}`", "-", "-", str(number)]
+        [f"`{kind}`", "-", "-", "-", str(number), "-"]
         for kind, number in sorted(alarms.items())
         if kind not in injected["kinds"]
     ]
-    yield table(["kind", "injected", "found", "false alarms"], rows)
+    yield table(
+        ["kind", "injected", "found", "as `info`", "false alarms", "look-alikes reported, as `info`"], rows
+    )
+
+
+def _look_alikes(of: Mapping[str, int]) -> str:
+    if "look_alikes" not in of:
+        return "-"
+    return f"{of['look_alikes_hit']} of {of['look_alikes']}, {of['look_alikes_info']}"
 
 
 def _cell(kinds: Mapping[str, Any], kind: str) -> str:

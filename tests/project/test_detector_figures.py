@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnose_eval import __main__ as command
-from benchmarks.diagnose_eval import peers, reliability, tables
+from benchmarks.diagnose_eval import goals, injected_learning, peers, reliability, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, splits_of
 from benchmarks.diagnose_eval.cross_validation import folds_of, repositories_that_move, validate
 from benchmarks.diagnose_eval.delay import delays, seen_from
@@ -16,6 +16,7 @@ from benchmarks.diagnose_eval.ours import follow, predictions
 from benchmarks.diagnose_eval.scores import counts_of, precision, recall, worse
 from benchmarks.figures import put_between_marks
 from tests.lengths import in_make_faults
+from toolkit.diagnostics.examiner import examine
 
 CORPUS = Path(os.environ.get("TELEMETRY_CORPUS") or DEFAULT)
 
@@ -273,6 +274,33 @@ def test_a_repository_that_a_figure_hangs_on_is_named():
         ("x/two", pytest.approx(-2 / 3), pytest.approx(-2 / 3)),
         ("x/one", pytest.approx(1 / 3), pytest.approx(1 / 3)),
     ]
+
+
+def test_a_goal_is_met_missed_or_undecided_by_its_events():
+    def of(*counts):
+        return {"totals": [[*counts, *counts]], "repositories": 1}
+
+    kinds = {"nan": of(12, 12, 0), "val_spike": of(9, 7, 1), "throughput_drop": of(1, 1, 0)}
+    clean = {"ours": {"clean": {"alarms": 2, "runs": 50}}}
+
+    text = "\n".join(
+        goals.section({"cross_validation": {"kinds": kinds}, "splits": {"a": clean, "b": clean}})
+    )
+
+    assert "1.00 / 1.00 (12 of 12, 0) | 6 of 7, 0 | met |" in text
+    assert "0.88 / 0.78 (7 of 9, 1) | 2 of 3, 0 | **not met**; 9 events from 1 repository |" in text
+    assert "undecided; 1 event from 1 repository" in text
+    assert "0.04 (4 on 100 runs) | 0.00 (0 on 30 runs) | **not met** |" in text
+
+
+@pytest.mark.parametrize("kind", sorted(injected_learning.FAULTS))
+def test_an_injected_fault_is_found_and_its_look_alike_is_not(kind):
+    records, begins = next(injected_learning.FAULTS[kind](1))
+
+    assert any(found.kind == kind and found.noticed_step >= begins for found in examine(records))
+    assert [
+        found for found in examine(next(injected_learning.LOOK_ALIKES[kind](1))) if found.kind == kind
+    ] == []
 
 
 def test_a_warning_counts_from_the_record_that_caused_it():
