@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks.diagnose_eval import injected_learning
+from benchmarks.diagnose_eval.ours import predictions
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.finding import INFO
 
@@ -36,9 +37,9 @@ def measure() -> dict[str, Any]:
     alarms: dict[str, int] = {}
     for records in _clean():
         runs += 1
-        for finding in examine(records):
-            if finding.severity != INFO:
-                alarms[finding.kind] = alarms.get(finding.kind, 0) + 1
+        for event in predictions(records):
+            if event["severity"] != INFO:
+                alarms[event["kind"]] = alarms.get(event["kind"], 0) + 1
     return {"kinds": kinds, "clean_runs": runs, "false_alarms": alarms}
 
 

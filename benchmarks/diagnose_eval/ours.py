@@ -46,13 +46,13 @@ def predictions(rows: Rows) -> list[Prediction]:
     Whoever was alerted is not helped by a warning that is taken back later.
     """
     examiner = Examiner()
-    told = [finding for row in rows for finding in examiner.take([row])]
-    return as_predictions(_loudest(examiner.findings(), told))
+    reported = [finding for row in rows for finding in examiner.take([row])]
+    return as_predictions(_loudest(examiner.findings(), reported))
 
 
-def _loudest(findings: Iterable[Finding], told: Iterable[Finding]) -> list[Finding]:
+def _loudest(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:
     highest: dict[str, str] = {}
-    for finding in told:
+    for finding in reported:
         before = highest.get(finding.id, finding.severity)
         highest[finding.id] = max(before, finding.severity, key=SEVERITIES.index)
     return [replace(finding, severity=highest.get(finding.id, finding.severity)) for finding in findings]
