@@ -71,7 +71,7 @@ def time_turns(
     folder: Path, name: str, beside: str | None, kind: str, turns: int, steps: int
 ) -> dict[str, list[float]]:
     """Return the slowdown in each turn, the excess over contender `beside` if given, and the seconds per call."""
-    work = _work_of(kind)
+    work = work_of(kind)
     loggers: dict[str, Logger | None] = {"none": None}
     for role, contender in (("own", name), ("beside", beside)):
         if contender is not None:
@@ -114,7 +114,7 @@ def time_turns(
     return {**found, "calls_s": calls["own"]}
 
 
-def _work_of(kind: str) -> Callable[[], None]:
+def work_of(kind: str) -> Callable[[], None]:
     """Return a function that keeps torch busy for about `_STEP_S` seconds."""
     import torch
 
