@@ -390,7 +390,7 @@ def _report(figures: dict[str, Any]) -> Report:
                 for which in ("mean", "median")
                 for found in [figures["slowdown"][kind]]
             ),
-            "a background thread holds up a loop by its processor time, or less where the loop does not need the lock",
+            "processor time of background threads slows a loop where both need the interpreter lock or a core",
             "other figures: the lowest of the rounds; memory and start in a process without torch",
             _spawn_sentence(figures["spawn"]),
             f"machine load in the minute before: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores",
