@@ -107,21 +107,35 @@ class _JsonAndCsv:
 
 
 class _Ours:
-    """TelemetryLogger with every step logged and the CSV mirror on, the defaults."""
+    """TelemetryLogger with every step logged, and otherwise the defaults: table, detectors, samplers and control."""
 
     log_every = 1
+    diagnostics = True
 
     def __init__(self, folder: Path) -> None:
         from toolkit.telemetry import TelemetryLogger
 
-        # Detectors have their own benchmark: this one compares logging.
-        self.telemetry = TelemetryLogger("bench", log_dir=folder, log_every=self.log_every, diagnostics=False)
+        self.telemetry = TelemetryLogger(
+            "bench", log_dir=folder, log_every=self.log_every, diagnostics=self.diagnostics
+        )
 
     def log(self, step: int) -> None:
         self.telemetry.log_step(step, **VALUES)
 
     def close(self) -> None:
         self.telemetry.close()
+
+
+class _OursWithoutDiagnostics(_Ours):
+    """TelemetryLogger without its detectors."""
+
+    diagnostics = False
+
+
+class _OursEveryTenth(_Ours):
+    """TelemetryLogger with a record for every tenth step."""
+
+    log_every = 10
 
 
 class _OursNotDue(_Ours):
@@ -176,6 +190,8 @@ class _TensorBoard:
 NOTHING = Contender("nothing", "nothing (the noise)", _Nothing)
 BARE = Contender("bare", "orjson + os.write", _Bare, ("orjson",))
 OURS = Contender("ours", "TelemetryLogger", _Ours)
+NO_DIAGNOSTICS = Contender("no_diagnostics", "TelemetryLogger without diagnostics", _OursWithoutDiagnostics)
+EVERY_TENTH = Contender("every_tenth", "TelemetryLogger, a record every tenth step", _OursEveryTenth)
 NOT_DUE = Contender("not_due", "TelemetryLogger, step between two records", _OursNotDue)
 JSON_AND_CSV = Contender("json_csv", "json + csv, both flushed", _JsonAndCsv)
 TRACKIO = Contender("trackio", "Trackio", _Trackio, ("trackio",))
@@ -183,4 +199,7 @@ WANDB = Contender("wandb", "W&B offline", _WandbOffline, ("wandb",))
 TENSORBOARD = Contender("tensorboard", "TensorBoard (torch)", _TensorBoard, ("torch", "tensorboard"))
 
 PEERS = (JSON_AND_CSV, TRACKIO, WANDB, TENSORBOARD)
-ALL = {contender.name: contender for contender in (NOTHING, BARE, OURS, NOT_DUE, *PEERS)}
+ALL = {
+    contender.name: contender
+    for contender in (NOTHING, BARE, OURS, NO_DIAGNOSTICS, EVERY_TENTH, NOT_DUE, *PEERS)
+}

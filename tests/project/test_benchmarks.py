@@ -7,6 +7,7 @@ import os
 import pytest
 
 from benchmarks import (
+    cost_by_thread,
     cpu_per_record,
     diagnose_cost,
     figures,
@@ -40,6 +41,7 @@ OTHERS = [
     large_values,
     span_cost,
     cpu_per_record,
+    cost_by_thread,
     memory,
     kill_loss,
     diagnose_cost,
