@@ -8,7 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import huge_texts, long_lists, nested, records, tries, values
-from toolkit.runfolder.codec import RecordError, decode, encode, name_of_non_finite, with_non_finite
+from toolkit.runfolder.codec import (
+    RecordError,
+    decode,
+    decode_many,
+    encode,
+    name_of_non_finite,
+    with_non_finite,
+)
 from toolkit.runfolder.records import MAX_RECORD_BYTES
 
 
@@ -352,3 +359,31 @@ def test_a_line_at_the_limits_is_taken():
     line = b'{"a":' + b"[" * 31 + b"]" * 31 + b"," + b",".join(b'"%d":1' % i for i in range(4095)) + b"}"
 
     assert len(decode(line)) == 4096
+
+
+_ODD_LINES = [
+    b'{"a":1}',
+    b'{"a":"}',
+    b'{"}',
+    b'{"a":1},{"b":2}',
+    b'{"a":{}}',
+    b'{"a":[1]}',
+    b'{"a":NaN}',
+    b"{}",
+    b"1",
+]
+
+
+@given(st.lists(st.sampled_from(_ODD_LINES), min_size=1, max_size=6))
+def test_lines_that_are_decoded_at_once_give_what_each_gives(lines):
+    found = decode_many(lines)
+
+    if found is not None:
+        assert found == [decode(line) for line in lines]
+
+
+def test_usual_lines_are_decoded_at_once():
+    lines = [b'{"event":"step","seq":%d,"x":1.5,"ok":true}' % seq for seq in range(5)]
+
+    assert decode_many(lines) == [decode(line) for line in lines]
+    assert decode_many([*lines, b"{" + b",".join(b'"%d":1' % n for n in range(5000)) + b"}"]) is None

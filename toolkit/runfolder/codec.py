@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -208,6 +208,32 @@ def decode(line: bytes) -> Record:
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
     return record
+
+
+def decode_many(lines: Sequence[bytes]) -> list[Record] | None:
+    """Return the records in `lines` at once, which costs two thirds; None if they must be decoded one by one.
+
+    They must be if one has a bracket or brace beside those around it, or is not a record. There is at least one line.
+    """
+    together = b",\n".join(lines)
+    count = len(lines)
+    # As many objects as lines, each of which begins with the only opening brace and ends with the only closing one:
+    # then each line is one object.
+    if (
+        b"[" in together
+        or together.count(b"{") != count
+        or together.count(b"}") != count
+        or together.count(b",\n{") != count - 1
+        or together.count(b"},\n") != count - 1
+        or together[:1] != b"{"
+        or together[-1:] != b"}"
+    ):
+        return None
+    try:
+        records: list[Record] = orjson.loads(b"[%b]" % together)
+    except orjson.JSONDecodeError:
+        return None
+    return records if len(records) == count and max(map(len, records)) <= _MAX_KEYS else None
 
 
 def _with_bare_words(line: bytes) -> Any:

@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import lt
 from pathlib import Path
 
 from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
@@ -32,6 +33,7 @@ from toolkit.runfolder.safefile import (
     rename_over,
     write_all,
 )
+from toolkit.runfolder.same_fields import runs_of_same_fields
 from toolkit.runfolder.short_columns import ShortColumns
 
 _PAGE = 4096
@@ -172,6 +174,8 @@ class CsvTable:
         """
         # A caller may retry rows that could not be written. What another program put between our
         # records has no number, or an old one, and has no row in a table that is built again either.
+        if not self._held and self._append_plain(records):
+            return
         newest = _seq(self._held[-1]) if self._held else self.last_seq
         for record in records:
             if _seq(record) > newest and self._columns.has_row(record):
@@ -208,6 +212,33 @@ class CsvTable:
         self._held = []
         self._held_size = 0
         self._must_rewrite = False
+
+    def _append_plain(self, records: Sequence[Record]) -> bool:
+        """Append rows that need no new column and no closer look; return False if that cannot be said of all."""
+        if self._descriptor is None or not records:
+            return False
+        seqs = list(map(_seq, records))
+        if not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
+            return False
+        layout = _RowLayout(self._size)
+        rows: list[str] = []
+        shown: list[Record] = []
+        for names, group in runs_of_same_fields(records):
+            if not any(map(self._columns.has_row, group)):
+                continue
+            found = self._columns.rows_of(names, group)
+            if found is None:
+                return False
+            rows += layout.place_plain(*found)
+            shown += group
+        if layout.has_long_rows:
+            return False
+        if shown:
+            self._held = shown
+            self._append_rows("".join(rows).encode("ascii"))
+            self._held = []
+            self.last_seq = _seq(shown[-1])
+        return True
 
     def settle(self) -> None:
         """Write the held rows, however large the table is."""
@@ -341,6 +372,19 @@ class _RowLayout:
             row = ",".join([cells[0], cells[1] + "0" * zeros, *cells[2:]]) + "\n"
         self.size += length + zeros
         return row
+
+    def place_plain(self, event: str, times: list[str], others: list[str]) -> list[str]:
+        """Place rows of one event, given by their times and their other cells, all of them ASCII."""
+        rows = []
+        for when, rest in zip(times, others, strict=True):
+            row = f"{event},{when},{rest}\n"
+            length = len(row)
+            if self.size % _PAGE + length + max(_ROOM, length + 64) <= _PAGE:
+                self.size += length
+                rows.append(row)
+            else:
+                rows.append(self.place([event, when, rest]))
+        return rows
 
     def _zeros_over_the_crossing(self, cells: list[str], left: int, length: int) -> int:
         in_front = len(f"{cells[0]},{cells[1]}".encode("utf-8", "replace"))

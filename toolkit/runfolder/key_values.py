@@ -16,6 +16,7 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record
 from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.same_fields import runs_of_same_fields
 
 Scalar = str | int | float | bool | None
 
@@ -85,6 +86,8 @@ _NUMBERS: Final = frozenset(
 )
 _MAX_DEPTH: Final = 8
 _MAX_SHAPES: Final = 256
+_FEWEST_TOGETHER: Final = 4
+_FARTHEST: Final = 2**53
 _LARGEST: Final = 1e308
 _WHOLE_BYTES: Final = 4 * 1024 * 1024
 """A record file up to this size is read whole."""
@@ -125,12 +128,15 @@ class KeyValues:
 
     def take(self, records: Iterable[Record]) -> None:
         """Take the next records of the run."""
-        for record in records:
-            event = record.get("event")
-            if event == START:
-                self.config = {**(self.config or {}), **settings_of(record)}
-            elif type(event) is str and event in CARRIES_METRICS and event != SYSTEM:
-                self._take_metrics(event, record)
+        for names, group in runs_of_same_fields(list(records)):
+            if len(group) >= _FEWEST_TOGETHER and self._take_steps(names, group):
+                continue
+            for record in group:
+                event = record.get("event")
+                if event == START:
+                    self.config = {**(self.config or {}), **settings_of(record)}
+                elif type(event) is str and event in CARRIES_METRICS and event != SYSTEM:
+                    self._take_metrics(event, record)
 
     def take_points(
         self, name: str, event: str, steps: Sequence[int | None], values: Sequence[float]
@@ -147,16 +153,35 @@ class KeyValues:
             last, last_step, _, _, direction = self._evaluations[name]
             self._evaluations[name] = (last, last_step, None, None, direction)
 
+    def _take_steps(self, names: tuple[str, ...], records: Sequence[Record]) -> bool:
+        """Take step records with the same fields at once; return False if they must be taken one by one."""
+        if NON_FINITE in names or "event" not in names or "global_step" not in names:
+            return False
+        steps = [record["global_step"] for record in records]
+        if (
+            [record["event"] for record in records].count(STEP) != len(records)
+            or set(map(type, steps)) != {int}
+            or not -_FARTHEST < min(steps) <= max(steps) < _FARTHEST
+        ):
+            return False
+        fields = self._fields(STEP, records[0])
+        columns = {name: [record[field] for record in records] for field, name in fields}
+        if any(set(map(type, column)) != {float} for column in columns.values()):
+            return False
+        self._step = steps[-1]
+        for name, column in columns.items():
+            direction = metric_direction(name)
+            if direction is not None:
+                at = column.index(min(column) if direction == "min" else max(column))
+                self._add(name, column[at], steps[at])
+            self._add(name, column[-1], steps[-1])
+        return True
+
     def _take_metrics(self, event: str, record: Record) -> None:
         step = record.get("global_step")
-        if type(step) is int and abs(step) < 2**53:
+        if type(step) is int and -_FARTHEST < step < _FARTHEST:
             self._step = step
-        shape = (event, *record)
-        fields = self._shapes.get(shape)
-        if fields is None:
-            fields = tuple(_evaluations_in(event, record))
-            if len(self._shapes) < _MAX_SHAPES:
-                self._shapes[shape] = fields
+        fields = self._fields(event, record)
         if not fields:
             return
         if NON_FINITE in record:
@@ -165,6 +190,16 @@ class KeyValues:
             value = record[field]
             if type(value) is float or type(value) is int:
                 self._add(name, as_float(value), self._step)
+
+    def _fields(self, event: str, record: Record) -> tuple[tuple[str, str], ...]:
+        """Return the fields of `record` that are evaluations, each with the name of its metric."""
+        shape = (event, *record)
+        fields = self._shapes.get(shape)
+        if fields is None:
+            fields = tuple(_evaluations_in(event, record))
+            if len(self._shapes) < _MAX_SHAPES:
+                self._shapes[shape] = fields
+        return fields
 
     def _add(self, name: str, value: float, step: int | None) -> None:
         known = self._evaluations.get(name)

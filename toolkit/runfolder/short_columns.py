@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import Any, Final
 
 from toolkit.runfolder.columns import (
@@ -15,6 +14,7 @@ from toolkit.runfolder.columns import (
     Columns,
     Plan,
     cell,
+    make_plan,
     one_line,
 )
 from toolkit.runfolder.records import (
@@ -174,6 +174,5 @@ class ShortColumns(Columns):
         if places.get(0) != "event" or places.get(1) != "time" or len(places) <= 3:
             return None
         del places[0]
-        in_order = [places[at] for at in sorted(places)]
-        rest = ",".join("%s" if at in places else "" for at in range(2, len(self.names)))
-        return Plan(event=event, values_of=itemgetter(*in_order), rest=rest)
+        is_complete = all(name in self._index or name.startswith(_NOT_METRICS) for name in record)
+        return make_plan(event, places, len(self.names), is_complete=is_complete)
