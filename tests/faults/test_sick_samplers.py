@@ -19,6 +19,7 @@ from tests.records import with_event
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.host import HostSampler
+from toolkit.telemetry.machine.samplers.host_counters import HostCounters, ProcCounters, PsutilCounters
 
 FUNCTIONS = [
     "nvmlInitWithFlags",
@@ -135,8 +136,8 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
 
 # ---------------------------------------------------------------- psutil
 
-OF_THE_PROCESS = ["memory_info", "cpu_percent", "num_threads"]
-OF_THE_MACHINE = ["cpu_percent", "virtual_memory", "swap_memory", "disk_io_counters", "net_io_counters"]
+OF_THE_PROCESS = ["memory_info", "cpu_times", "num_threads"]
+OF_THE_MACHINE = ["cpu_times", "virtual_memory", "swap_memory", "disk_io_counters", "net_io_counters"]
 ERRORS = [
     psutil.AccessDenied(1),
     psutil.NoSuchProcess(1),
@@ -162,7 +163,7 @@ def answers_of(sampler, clock, rounds=3):
 
 def test_a_psutil_that_raises_anything_anywhere_loses_only_its_own_values(monkeypatch, record_property):
     clock, tried = ManualClock(), 0
-    whole = answers_of(HostSampler(guard=Guard(), clock=clock), clock)
+    whole = answers_of(HostSampler(guard=Guard(), clock=clock, counters=PsutilCounters()), clock)
     for place, functions in ((psutil.Process, OF_THE_PROCESS), (psutil, OF_THE_MACHINE)):
         for function in functions:
             for error in ERRORS:
@@ -173,7 +174,9 @@ def test_a_psutil_that_raises_anything_anywhere_loses_only_its_own_values(monkey
                 with monkeypatch.context() as patch:
                     patch.setattr(place, function, fail)
                     guard = Guard()
-                    values = answers_of(HostSampler(guard=guard, clock=clock), clock)
+                    values = answers_of(
+                        HostSampler(guard=guard, clock=clock, counters=PsutilCounters()), clock
+                    )
                 tried += 1
                 missing = set(whole) - set(values)
                 assert 1 <= len(missing) <= 2, (function, error, missing)
@@ -202,18 +205,34 @@ NONSENSE = [
 @pytest.mark.parametrize("nonsense", NONSENSE, ids=lambda value: repr(value)[:20])
 def test_nonsense_from_psutil_is_not_written_down_as_a_value(monkeypatch, nonsense):
     everything = SimpleNamespace(
-        rss=nonsense, percent=nonsense, used=nonsense,
+        rss=nonsense, total=nonsense, available=nonsense, used=nonsense, user=nonsense, system=nonsense, idle=nonsense,
         read_bytes=nonsense, write_bytes=nonsense, bytes_sent=nonsense, bytes_recv=nonsense,
     )  # fmt: skip
-    for function in ("memory_info", "num_threads", "cpu_percent"):
-        answer = everything if function == "memory_info" else nonsense
+    for function in OF_THE_PROCESS:
+        answer = nonsense if function == "num_threads" else everything
         monkeypatch.setattr(psutil.Process, function, lambda *_, answer=answer, **__: answer)
     for function in OF_THE_MACHINE:
-        answer = nonsense if function == "cpu_percent" else everything
-        monkeypatch.setattr(psutil, function, lambda *_, answer=answer, **__: answer)
+        monkeypatch.setattr(psutil, function, lambda *_, **__: everything)
     clock = ManualClock()
 
-    assert answers_of(HostSampler(guard=Guard(), clock=clock), clock) == {}
+    assert answers_of(HostSampler(guard=Guard(), clock=clock, counters=PsutilCounters()), clock) == {}
+
+
+def test_a_proc_that_raises_anything_anywhere_loses_only_its_own_values(monkeypatch):
+    clock = ManualClock()
+    whole = answers_of(HostSampler(guard=Guard(), clock=clock, counters=ProcCounters()), clock)
+    for function in (name for name in vars(HostCounters) if not name.startswith("_")):
+        for error in ERRORS:
+
+            def fail(*_, error=error):
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(ProcCounters, function, fail)
+                guard = Guard()
+                values = answers_of(HostSampler(guard=guard, clock=clock, counters=ProcCounters()), clock)
+            assert len(set(whole) - set(values)) <= 2, (function, error)
+            assert guard.total == 1, "told of once"
 
 
 @in_make_faults

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -44,15 +44,24 @@ class Examiner:
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
 
-    def take(self, records: Iterable[Record]) -> list[Finding]:
-        """Read `records`; return the findings that are new, changed or resolved since the last call."""
+    def take(
+        self, records: Iterable[Record], *, pause: Callable[[], None] | None = None, every: int = LONGEST
+    ) -> list[Finding]:
+        """Read `records`; return the findings that are new, changed or resolved since the last call.
+
+        `pause` is called after about every `every` records: in a live run others want the interpreter, too.
+        """
         found = records if isinstance(records, list) else list(records)
         row, count, first = self._row, len(found), 0
+        longest, next_pause = min(every, LONGEST), every
         while first < count:
+            if pause is not None and first >= next_pause:
+                next_pause = first + every
+                pause()
             end = first + 1
             shape = row.shape_of(found[first])
             if shape.is_plain:
-                end = _end_of_shape(found, end, min(count, first + LONGEST), shape.names)
+                end = _end_of_shape(found, end, min(count, first + longest), shape.names)
                 if end - first >= SHORTEST and self._take_stretch(found[first:end], shape):
                     first = end
                     continue

@@ -16,6 +16,9 @@ from toolkit.runfolder.repair import build_table
 from toolkit.runfolder.short_columns import WITHOUT_ROWS
 
 _COUNTED_BYTES = 1024 * 1024
+_AT_ONCE = 128
+"""Rows written before the training thread gets the interpreter: less than a millisecond."""
+_BREATH_S = 0.0005
 _WITHOUT_ROWS = re.compile(
     b'^\\{"event":"(?:%b)"' % b"|".join(event.encode() for event in sorted(WITHOUT_ROWS)), re.MULTILINE
 )
@@ -51,12 +54,16 @@ class CsvMirror:
         if is_reset or not self._table.is_intact():
             # The table was removed or edited. It is rebuilt from the records.
             self._build_again()
-        try:
-            self._table.append(batch)
-        except ForeignTableError:
-            # It was edited before this session adopted it. The new rows are in the records already.
-            self._build_again()
-        self._written_upto = self._table.last_seq
+        for first in range(0, len(batch), _AT_ONCE):
+            if first:
+                # Give the GIL to the training thread; this is not urgent.
+                time.sleep(_BREATH_S)
+            try:
+                self._table.append(batch[first : first + _AT_ONCE])
+            except ForeignTableError:
+                # It was edited before this session adopted it. The new rows are in the records already.
+                self._build_again()
+            self._written_upto = self._table.last_seq
 
     def close(self) -> None:
         """Flush and close the file."""
@@ -101,5 +108,5 @@ def _count_lines(record_file: Path, end: int, without: re.Pattern[bytes] | None)
             lines -= sum(1 for _ in without.finditer(data))
         cursor = block.cursor
         # Give the GIL to the training thread; this is not urgent.
-        time.sleep(0.0005)
+        time.sleep(_BREATH_S)
     return lines

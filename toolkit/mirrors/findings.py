@@ -23,6 +23,10 @@ _REST_FOR_WORK: Final = 3.0
 """While earlier sessions are read: seconds of sleep per second of work, so that training is not slowed down."""
 _LONGEST_REST_S: Final = 0.5
 
+_AT_ONCE: Final = 48
+"""Records examined before the training thread gets the interpreter: about a millisecond."""
+_BREATH_S: Final = 0.0005
+
 _RANKS_EVERY_S: Final = 2.0
 """How often the files of the other ranks are read. Finding a slow rank takes dozens of steps anyway."""
 _RANK_BYTES: Final = 2 * 1024 * 1024
@@ -78,7 +82,7 @@ class FindingsSink:
         began = time.monotonic()
         with self._guard.catch("collecting the evaluations"):
             self._first(batch)
-        changed = self._examiner.take(batch)
+        changed = self._take(batch)
         for record in batch:
             if record.get("event") == FINDING and record.get("session") != self._session:
                 self._remember(finding_from(record))
@@ -90,6 +94,13 @@ class FindingsSink:
                 time.sleep(min(_REST_FOR_WORK * (time.monotonic() - began), _LONGEST_REST_S))
             return
         self._report_waiting()
+
+    def _take(self, records: Sequence[Record]) -> list[Finding]:
+        return self._examiner.take(records, pause=self._pause, every=_AT_ONCE)
+
+    def _pause(self) -> None:
+        if not self.in_a_hurry:
+            time.sleep(_BREATH_S)
 
     def _report_waiting(self) -> None:
         for finding in self._waiting.values():
@@ -104,7 +115,7 @@ class FindingsSink:
             return
         self._ranks_at = time.monotonic()
         records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
-        self._waiting.update((finding.id, finding) for finding in self._examiner.take(records))
+        self._waiting.update((finding.id, finding) for finding in self._take(records))
         self._report_waiting()
         if self._rank_watch is not None:
             for finding in self._rank_watch.look(self._examiner.last_step):

@@ -32,6 +32,10 @@ class EnvironmentProbe:
     """Describes the machine on a thread of its own: git and drivers may take their time, or never answer."""
 
     def __init__(self, guard: Guard) -> None:
+        # Imported here and not on the thread: an import holds the interpreter lock, and the first steps would wait.
+        from toolkit.telemetry.machine.environment import describe_environment
+
+        self._describe = describe_environment
         self._guard = guard
         self._found: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._run, name="telemetry-environment", daemon=True)
@@ -48,11 +52,8 @@ class EnvironmentProbe:
         return None if self._thread.is_alive() else self._found
 
     def _run(self) -> None:
-        # Imported here, on this thread: looking at a machine takes modules that a training may otherwise never need.
-        from toolkit.telemetry.machine.environment import describe_environment
-
         with self._guard.catch("describing the machine"):
-            self._found = describe_environment(self._guard)
+            self._found = self._describe(self._guard)
 
 
 def start_fields(

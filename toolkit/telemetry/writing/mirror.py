@@ -15,7 +15,7 @@ from toolkit.core.periodic import join_thread
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.runfolder.reader import Chunk, Cursor, read_from
 
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
 _MOST_DOUBLINGS = 16

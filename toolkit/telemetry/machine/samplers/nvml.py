@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -124,12 +126,39 @@ class NvmlSampler:
 
 
 def load_nvml() -> Any:
-    """Import NVML's Python module, not the driver's library. Raises NothingToSample if it is not installed."""
+    """Import NVML's Python module. Raises NothingToSample if it is not installed, or the driver's library is not."""
+    known = sys.modules.get("pynvml")
+    if known is not None:
+        return known
+    if sys.platform.startswith("linux") and not _has_library():
+        # Importing the module takes ten milliseconds and more, in which no other thread runs.
+        raise NothingToSample("there is no NVIDIA driver to ask")
     try:
         import pynvml
     except ImportError as error:
         raise NothingToSample("nvidia-ml-py is not installed") from error
     return pynvml
+
+
+def import_where_there_are_gpus() -> None:
+    """Import NVML's Python module now if this machine has an NVIDIA driver, so that no step has to wait for it later.
+
+    The driver itself is not touched.
+    """
+    if os.path.exists("/dev/nvidiactl"):
+        with contextlib.suppress(ImportError):
+            import pynvml  # noqa: F401 - for those who need it later
+
+
+def _has_library() -> bool:
+    # Not at the top: a training without GPUs may never need it.
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def initialise(nvml: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.machine.samplers.nvml import NvmlSampler, import_where_there_are_gpus
 from toolkit.telemetry.machine.samplers.sampler import Sampler
 from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
 
@@ -23,6 +23,8 @@ SAMPLERS: Final[tuple[Callable[[Path, Guard], Sampler], ...]] = (
 
 
 def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]:
-    """Return one sampler of each kind; making them reads and imports nothing."""
+    """Return one sampler of each kind; making them reads nothing."""
     guard = guard or Guard()
+    with guard.catch("importing NVML"):
+        import_where_there_are_gpus()
     return [make(log_dir, guard) for make in SAMPLERS]
