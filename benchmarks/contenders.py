@@ -7,12 +7,13 @@ import importlib.util
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from random import random
 from typing import Any, Protocol
 
-VALUES: Mapping[str, float | int | bool] = {
+VALUES: dict[str, float | int | bool] = {
     "train_loss": 0.123456,
     "lr": 1e-4,
     "grad_norm": 1.25,
@@ -24,7 +25,19 @@ VALUES: Mapping[str, float | int | bool] = {
     "nan_inf_detected": False,
     "epoch": 1,
 }
-"""The ten scalars of one step."""
+"""The ten scalars of one step; `vary` changes some of them."""
+
+
+def vary() -> None:
+    """Give the loss and other scalars new values, as each step of a training does; called between two calls.
+
+    A loss that never changes is a finding, and takes detectors and encoders other ways than most runs do.
+    """
+    noise = random()
+    VALUES["train_loss"] = 0.12 + 0.02 * noise
+    VALUES["grad_norm"] = 1.0 + 0.5 * random()
+    VALUES["samples_per_sec"] = 12.0 + 0.5 * noise
+    VALUES["sec_per_step"] = 1.0 / VALUES["samples_per_sec"]
 
 
 class Logger(Protocol):

@@ -41,6 +41,7 @@ from benchmarks.contenders import (
     TRACKIO,
     WANDB,
     Logger,
+    vary,
 )
 from benchmarks.report import Claim, Report
 
@@ -227,6 +228,7 @@ class _Loop:
         end = began + seconds
         while clock() < end:
             self._step += 1
+            vary()
             if self._step % _LOOK_EVERY == 0:
                 threads.look()
             ran_before, queued_before = threads.now_ns(), self._queued_s()

@@ -21,6 +21,7 @@ from benchmarks.contenders import (
     PEERS,
     TENSORBOARD,
     WANDB,
+    vary,
 )
 from benchmarks.report import Claim, Report
 
@@ -86,6 +87,7 @@ def cpu_of_burst(folder: Path, name: str, records: int) -> float:
         logger.log(step)
     meter = _Meter()
     for step in range(200, 200 + records):
+        vary()
         logger.log(step)
     return meter.spent_with(logger.close) / records
 
@@ -98,6 +100,7 @@ def cpu_of_paced(folder: Path, name: str, records: int) -> float:
     meter = _Meter()
     due = time.perf_counter()
     for step in range(20, 20 + records):
+        vary()
         logger.log(step)
         due += _PAUSE_S
         time.sleep(max(0.0, due - time.perf_counter()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
-from benchmarks.contenders import ALL, BARE, NOT_DUE, OURS, PEERS, TRACKIO, WANDB, Logger
+from benchmarks.contenders import ALL, BARE, NOT_DUE, OURS, PEERS, TRACKIO, WANDB, Logger, vary
 from benchmarks.report import Claim, Report, percentile
 
 _SECONDS_A_BLOCK = 0.4
@@ -75,6 +75,7 @@ def _block(logger: Logger, first: int, calls: int) -> list[int]:
     # A slow logger gets fewer calls, not a longer benchmark.
     end = clock() + int(_SECONDS_A_BLOCK * 1e9)
     for step in range(first, first + calls):
+        vary()
         before = clock()
         log(step)
         after = clock()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
-from benchmarks.contenders import ALL, BARE, NOTHING, OURS, PEERS, Logger
+from benchmarks.contenders import ALL, BARE, NOTHING, OURS, PEERS, Logger, vary
 from benchmarks.report import Claim, Report, interval_of_median, median_and_quartiles
 
 _STEP_S = 0.0055
@@ -87,6 +87,7 @@ def time_turns(
         took: list[float] = []
         for _ in range(steps):
             step += 1
+            vary()
             before = clock()
             work()
             if logger is not None:

@@ -83,9 +83,10 @@ class FindingsSink:
         with self._guard.catch("collecting the evaluations"):
             self._first(batch)
         changed = self._take(batch)
-        for record in batch:
-            if record.get("event") == FINDING and record.get("session") != self._session:
-                self._remember(finding_from(record))
+        if FINDING in [record.get("event") for record in batch]:
+            for record in batch:
+                if record.get("event") == FINDING and record.get("session") != self._session:
+                    self._remember(finding_from(record))
         self._waiting.update((finding.id, finding) for finding in changed)
         self._is_now = not batch or batch[-1].get("session") == self._session
         if not self._is_now:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ _AS_LONG_AS_IT_IS = _Limits(sys.maxsize, sys.maxsize)
 
 _MAX_DEPTH = 32
 _MAX_KEYS = 4_096
+_FIRST_BYTE = itemgetter(0)
 _MAX_NOTES = 32
 _SCALARS = frozenset({float, int, str, bool, type(None)})
 _NUMBERS = frozenset({float, int, bool, type(None)})
@@ -213,27 +215,21 @@ def decode(line: bytes) -> Record:
 def decode_many(lines: Sequence[bytes]) -> list[Record] | None:
     """Return the records in `lines` at once, which costs two thirds; None if they must be decoded one by one.
 
-    They must be if one has a bracket or brace beside those around it, or is not a record. There is at least one line.
+    They must be if one is empty, is not a record, or has brackets or braces inside.
     """
-    together = b",\n".join(lines)
+    if not all(lines):
+        return None
+    together = b",".join(lines)
     count = len(lines)
-    # As many objects as lines, each of which begins with the only opening brace and ends with the only closing one:
-    # then each line is one object.
-    if (
-        b"[" in together
-        or together.count(b"{") != count
-        or together.count(b"}") != count
-        or together.count(b",\n{") != count - 1
-        or together.count(b"},\n") != count - 1
-        or together[:1] != b"{"
-        or together[-1:] != b"}"
-    ):
+    # As many objects as lines, each of which begins with the only brace that opens one: then each line is one object.
+    if b"[" in together or together.count(b"{") != count or set(map(_FIRST_BYTE, lines)) != {ord("{")}:
         return None
     try:
         records: list[Record] = orjson.loads(b"[%b]" % together)
     except orjson.JSONDecodeError:
         return None
-    return records if len(records) == count and max(map(len, records)) <= _MAX_KEYS else None
+    is_one_each = len(records) == count and set(map(type, records)) == {dict}
+    return records if is_one_each and max(map(len, records)) <= _MAX_KEYS else None
 
 
 def _with_bare_words(line: bytes) -> Any:

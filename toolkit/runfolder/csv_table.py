@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
+from typing import Any
 
 from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
 from toolkit.runfolder.layout import PRIVATE
@@ -217,8 +218,8 @@ class CsvTable:
         """Append rows that need no new column and no closer look; return False if that cannot be said of all."""
         if self._descriptor is None or not records:
             return False
-        seqs = list(map(_seq, records))
-        if not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
+        seqs: list[Any] = [record.get("seq") for record in records]
+        if set(map(type, seqs)) != {int} or not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
             return False
         layout = _RowLayout(self._size)
         rows: list[str] = []
@@ -375,15 +376,18 @@ class _RowLayout:
 
     def place_plain(self, event: str, times: list[str], others: list[str]) -> list[str]:
         """Place rows of one event, given by their times and their other cells, all of them ASCII."""
-        rows = []
-        for when, rest in zip(times, others, strict=True):
-            row = f"{event},{when},{rest}\n"
+        rows = [f"{event},{when},{rest}\n" for when, rest in zip(times, others, strict=True)]
+        size = self.size
+        for at, row in enumerate(rows):
             length = len(row)
-            if self.size % _PAGE + length + max(_ROOM, length + 64) <= _PAGE:
-                self.size += length
-                rows.append(row)
+            # As in `place`: the next row fits after this one.
+            if size % _PAGE + length + (_ROOM if length < _ROOM - 64 else length + 64) <= _PAGE:
+                size += length
             else:
-                rows.append(self.place([event, when, rest]))
+                self.size = size
+                rows[at] = self.place([event, times[at], others[at]])
+                size = self.size
+        self.size = size
         return rows
 
     def _zeros_over_the_crossing(self, cells: list[str], left: int, length: int) -> int:

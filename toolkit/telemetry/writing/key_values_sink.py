@@ -49,7 +49,7 @@ class KeyValuesSink:
         is_now = bool(batch) and batch[-1].get("session") == self._session
         if is_now:
             self._shown = self._taken
-            if any(record.get("event") == START for record in batch):
+            if START in [record.get("event") for record in batch]:
                 self._on_start()
 
     def close(self) -> None:
