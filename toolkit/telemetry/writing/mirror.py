@@ -14,6 +14,7 @@ from toolkit.core.guard import Guard
 from toolkit.core.periodic import join_thread
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.runfolder.reader import Chunk, Cursor, read_from
+from toolkit.runfolder.shared_reader import read_shared
 
 _READ_BYTES = 64 * 1024
 _GIVE_UP_AFTER = 5
@@ -192,9 +193,9 @@ class Mirror:
 
     def _read(self, cursor: Cursor) -> Chunk:
         """Read on, and again for a while where a line is no record: after a failed sync it may come back."""
-        chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+        chunk = read_shared(self._record_file, cursor, max_bytes=_READ_BYTES)
         while chunk.bad_count and self._patience_s > 0.0:
             time.sleep(_LOOK_AGAIN_S)
             self._patience_s -= _LOOK_AGAIN_S
-            chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
+            chunk = read_shared(self._record_file, cursor, max_bytes=_READ_BYTES)
         return chunk
