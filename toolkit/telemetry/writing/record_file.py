@@ -244,7 +244,9 @@ class RecordFile:
     def _remember(self, data: memoryview) -> None:
         """Keep what was just appended until it is synced, if there is memory for it."""
         try:
-            kept = bytes(data)
+            # A whole batch is in memory already.
+            is_whole = data.obj is self._batch and len(data) == len(self._batch)
+            kept = self._batch if is_whole else bytes(data)
         except MemoryError:
             with self._lock:
                 self._unsynced.clear()
