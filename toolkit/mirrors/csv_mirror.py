@@ -29,6 +29,8 @@ class CsvMirror:
     """Keeps the run's table up to date with its records."""
 
     name = "metrics.csv"
+    only_reads = True
+    """It never changes a record, so that it can share them with other mirrors."""
 
     def __init__(self, folder: Path, *, mode: int, form: str) -> None:
         self._records = folder / METRICS_JSONL

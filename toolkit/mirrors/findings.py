@@ -45,6 +45,8 @@ class FindingsSink:
     """
 
     name = "findings"
+    only_reads = True
+    """It never changes a record, so that it can share them with other mirrors."""
 
     def __init__(
         self,

@@ -19,6 +19,8 @@ class KeyValuesSink:
     """
 
     name = "key values"
+    only_reads = True
+    """It never changes a record, so that it can share them with other mirrors."""
 
     def __init__(
         self, known: Manifest, *, session: int, from_start: bool, on_start: Callable[[], None]

@@ -60,6 +60,8 @@ class Mirror:
         self._longest_pause_s: float = getattr(sink, "longest_pause_s", _MAX_PAUSE_S)
         self._urgent_until = 0.0
         self._patience_s = _PATIENCE_S
+        # The code of others may change the records that it is given.
+        self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
         self._wake = threading.Event()
         self._closing = False
         self._turns = threading.Condition()
@@ -193,9 +195,9 @@ class Mirror:
 
     def _read(self, cursor: Cursor) -> Chunk:
         """Read on, and again for a while where a line is no record: after a failed sync it may come back."""
-        chunk = read_shared(self._record_file, cursor, max_bytes=_READ_BYTES)
+        chunk = self._read_file(self._record_file, cursor, max_bytes=_READ_BYTES)
         while chunk.bad_count and self._patience_s > 0.0:
             time.sleep(_LOOK_AGAIN_S)
             self._patience_s -= _LOOK_AGAIN_S
-            chunk = read_shared(self._record_file, cursor, max_bytes=_READ_BYTES)
+            chunk = self._read_file(self._record_file, cursor, max_bytes=_READ_BYTES)
         return chunk
