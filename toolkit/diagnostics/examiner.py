@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +23,8 @@ _LOOP_EVENTS: Final = (STEP, "")
 An evaluation may be logged a little late, and other records may count differently.
 """
 _MOST_PLANS: Final = 256
+_LONGEST_LIVE: Final = 64
+"""Records taken as columns at once in a live run: each detector has then done with them in less than a millisecond."""
 _MOST_REPORTED: Final = 1_000
 """Findings reported by the run itself that are kept; each is a pause of a minute or more."""
 
@@ -41,23 +43,26 @@ class Examiner:
         self._last_step = 0
         self._loop_step: int | None = None
         self._detectors: list[Detector] = make_detectors(self._incidents)
+        # Asked once and here: to ask whether an object has the methods of a protocol takes a tenth of a millisecond.
+        self._skimming = {
+            turn: detector
+            for turn, detector in enumerate(self._detectors)
+            if isinstance(detector, SkimmingDetector)
+        }
+        self._between: Callable[[], None] | None = None
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
 
-    def take(
-        self, records: Iterable[Record], *, pause: Callable[[], None] | None = None, every: int = LONGEST
-    ) -> list[Finding]:
+    def take(self, records: Iterable[Record], *, between: Callable[[], None] | None = None) -> list[Finding]:
         """Read `records`; return the findings that are new, changed or resolved since the last call.
 
-        `pause` is called after about every `every` records: in a live run others want the interpreter, too.
+        `between` is called often, at most about a millisecond apart: in a live run others want the interpreter, too.
         """
         found = records if isinstance(records, list) else list(records)
         row, count, first = self._row, len(found), 0
-        longest, next_pause = min(every, LONGEST), every
+        self._between = between
+        longest = LONGEST if between is None else _LONGEST_LIVE
         while first < count:
-            if pause is not None and first >= next_pause:
-                next_pause = first + every
-                pause()
             end = first + 1
             shape = row.shape_of(found[first])
             if shape.is_plain:
@@ -67,6 +72,8 @@ class Examiner:
                     continue
             for record in found[first:end]:
                 self._take_one(record)
+                if between is not None:
+                    between()
             first = end
         return self._findings_of(self._incidents.take_changed())
 
@@ -110,13 +117,18 @@ class Examiner:
         plan = self._plan(True, tuple(stretch.columns))
         stretch.first_row = before = incidents.rows
         self._last_step = self._loop_step = stretch.steps[-1]
+        between = self._between
         for turn, skim, take in plan.skims:
             incidents.turn = turn
             place = skim(stretch, 0)
             while place < count:
                 incidents.rows = before + place + 1
                 take(stretch.row(place))
+                if between is not None:
+                    between()
                 place = skim(stretch, place + 1)
+            if between is not None:
+                between()
         if plan.others:
             for place in range(count):
                 incidents.rows = before + place + 1
@@ -148,7 +160,8 @@ class Examiner:
                     (turn, detector)
                     for turn, detector in enumerate(self._detectors)
                     if (is_rank_0 or detector.all_ranks) and not reads.isdisjoint(detector.signals)
-                ]
+                ],
+                self._skimming,
             )
             if len(self._plans) < _MOST_PLANS:
                 self._plans[key] = plan
@@ -278,18 +291,14 @@ class _Plan:
 
     __slots__ = ("others", "skims", "takes")
 
-    def __init__(self, detectors: list[tuple[int, Detector]]) -> None:
+    def __init__(
+        self, detectors: list[tuple[int, Detector]], skimming: Mapping[int, SkimmingDetector]
+    ) -> None:
         self.takes = [detector.take for _, detector in detectors]
         self.skims = [
-            (turn, detector.skim, detector.take)
-            for turn, detector in detectors
-            if isinstance(detector, SkimmingDetector)
+            (turn, skimming[turn].skim, detector.take) for turn, detector in detectors if turn in skimming
         ]
-        self.others = [
-            (turn, detector.take)
-            for turn, detector in detectors
-            if not isinstance(detector, SkimmingDetector)
-        ]
+        self.others = [(turn, detector.take) for turn, detector in detectors if turn not in skimming]
 
 
 def examine(records: Iterable[Record], policy: Policy | None = None) -> Sequence[Finding]:

@@ -23,8 +23,8 @@ _REST_FOR_WORK: Final = 3.0
 """While earlier sessions are read: seconds of sleep per second of work, so that training is not slowed down."""
 _LONGEST_REST_S: Final = 0.5
 
-_AT_ONCE: Final = 48
-"""Records examined before the training thread gets the interpreter: about a millisecond."""
+_AT_ONCE_S: Final = 0.001
+"""How long records are examined before the training thread gets the interpreter."""
 _BREATH_S: Final = 0.0005
 
 _RANKS_EVERY_S: Final = 2.0
@@ -76,6 +76,7 @@ class FindingsSink:
         self._rank_watch = rank_watch
         self._first = first
         self._ranks_at = -math.inf
+        self._ran_since = 0.0
         self._is_now = False
         """Whether the file has been read up to this session."""
 
@@ -99,11 +100,14 @@ class FindingsSink:
         self._report_waiting()
 
     def _take(self, records: Sequence[Record]) -> list[Finding]:
-        return self._examiner.take(records, pause=self._pause, every=_AT_ONCE)
+        self._ran_since = time.monotonic()
+        return self._examiner.take(records, between=self._give_way)
 
-    def _pause(self) -> None:
-        if not self.in_a_hurry:
+    def _give_way(self) -> None:
+        """Let the training thread have the interpreter, if it could not for a while."""
+        if time.monotonic() - self._ran_since > _AT_ONCE_S and not self.in_a_hurry:
             time.sleep(_BREATH_S)
+            self._ran_since = time.monotonic()
 
     def _report_waiting(self) -> None:
         for finding in self._waiting.values():

@@ -65,6 +65,9 @@ _LEFT_FREE_BYTES: Final = 1024**3
 
 _UNBEGUN_S: Final = 600.0
 """A live process locks its journal and writes its head within moments; an older file without them has no writer."""
+_BREATH_LINES: Final = 128
+_BREATH_S: Final = 0.0005
+"""A training recovers what other runs left behind: its own thread gets the interpreter after every few lines."""
 _LOCK_TRIES: Final = 100
 """Another process that looks for abandoned journals may hold a new one for a moment, until it sees that it is empty."""
 
@@ -497,7 +500,7 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
                 head = None
             # Another process recovered and removed it since it was opened.
             if head is not None and os.fstat(descriptor).st_nlink:
-                held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head))
+                held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head, pause_s=_BREATH_S))
     except OSError:
         pass
     if held is None:
@@ -653,7 +656,8 @@ def _session_of(path: Path) -> int:
     return 0 if head is None else head.session
 
 
-def _lines(descriptor: int, head: Head) -> list[tuple[int, bytes]]:
+def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[int, bytes]]:
+    """Return the lines in a journal with their numbers; `pause_s` is slept after every few of them."""
     segment_bytes = min(head.segment_bytes, MAX_SEGMENTS * SEGMENT_BYTES)
     # A file that is not ours may contain anything; ours are no longer than this.
     left = min(os.fstat(descriptor).st_size, MAX_SEGMENTS * SEGMENT_BYTES)
@@ -667,7 +671,9 @@ def _lines(descriptor: int, head: Head) -> list[tuple[int, bytes]]:
         data = pread(descriptor, length, start)
         if not head.is_mapped:
             data = data.partition(b"\0")[0]
-        for line in data.split(b"\n")[:-1]:
+        for number, line in enumerate(data.split(b"\n")[:-1], 1):
+            if pause_s and not number % _BREATH_LINES:
+                time.sleep(pause_s)
             try:
                 seq = decode(line).get("seq")
             except RecordError:
