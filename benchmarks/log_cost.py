@@ -103,14 +103,14 @@ def _claims(figures: dict[str, dict[str, float]]) -> list[Claim]:
     if ours is None:
         return claims
     claims.append(
-        Claim(text="a logged step against the bare append", measured=ours["times_bare"], limit=2.0, unit="x")
+        Claim(text="a logged step against the bare append", measured=ours["times_bare"], limit=1.6, unit="x")
     )
     if NOT_DUE.name in figures:
         claims.append(
             Claim(
                 text="a step between two records",
                 measured=figures[NOT_DUE.name]["p50_us"],
-                limit=1.5,
+                limit=0.8,
                 unit=" µs",
             )
         )
