@@ -7,7 +7,7 @@ the processor time of the loop's thread read around each. From these and the ker
 - *wake-ups*: how often a thread went to sleep and was woken (`voluntary_ctxt_switches`), each second.
 - *held up*: time of a step in which the loop's thread neither ran nor waited for a processor. It wants nothing but to
   run, so it waited for the interpreter lock. This time is divided among the threads that ran meanwhile, by their
-  processor time, and does not change with the load of the machine as the time of a step does.
+  processor time. Under load it grows, too: a thread may lose its processor while it holds the lock.
 - *longest hold*: the longest such wait within one piece of work, under the name of the thread that ran most.
 - *slowdown*: the call's own processor time and the time held up, in percent of a step without a logger. The measured
   slowdown, mean and median of all steps against those before the logger was opened and after it was closed, is beside
