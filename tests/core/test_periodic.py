@@ -5,7 +5,7 @@ import time
 
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import PeriodicThread, Task
+from toolkit.core.periodic import PeriodicTasks, Task
 
 
 def test_each_task_has_its_own_interval():
@@ -14,7 +14,7 @@ def test_each_task_has_its_own_interval():
         Task("often", 1.0, lambda: done.append("often")),
         Task("seldom", 5.0, lambda: done.append("seldom")),
     ]
-    periodic = PeriodicThread(tasks, clock=clock, guard=Guard())
+    periodic = PeriodicTasks(tasks, clock=clock, guard=Guard())
     for _ in range(20):
         periodic.tick()
         clock.advance(0.5)
@@ -28,7 +28,7 @@ def test_a_task_that_fails_is_counted_and_retried_and_the_others_run():
     def fail():
         raise OSError("disk full")
 
-    periodic = PeriodicThread(
+    periodic = PeriodicTasks(
         [Task("failing", 1.0, fail), Task("working", 1.0, lambda: done.append(1))], clock=clock, guard=guard
     )
     for _ in range(3):
@@ -46,7 +46,7 @@ def test_a_task_that_hangs_does_not_delay_the_end():
         hangs.set()
         let_go.wait(100)
 
-    periodic = PeriodicThread([Task("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
+    periodic = PeriodicTasks([Task("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
     periodic.start()
     assert hangs.wait(60)
     began = time.monotonic()

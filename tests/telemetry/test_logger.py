@@ -23,6 +23,7 @@ from tests.fork_server import run_python
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from tests.waiting import wait_until
+from toolkit.core import background
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.control import write_request
@@ -652,7 +653,7 @@ def train(log, steps=25):
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.latest",
         "toolkit.telemetry.machine.samplers.host.HostSampler.sample",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
-        "toolkit.core.periodic.PeriodicThread.close",
+        "toolkit.core.periodic.PeriodicTasks.close",
         "toolkit.telemetry.machine.environment.describe_environment",
         "os.write",
         "os.fsync",
@@ -684,7 +685,7 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
         "toolkit.telemetry.errors.recorder.ErrorRecorder.totals",
         "toolkit.telemetry.errors.recorder.ErrorRecorder.how_it_ends",
         "toolkit.telemetry.control.rank_control.RankControl.close",
-        "toolkit.core.periodic.PeriodicThread.close",
+        "toolkit.core.periodic.PeriodicTasks.close",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
         "toolkit.telemetry.writing.pipeline.RecordPipeline.beat",
         "toolkit.mirrors.csv_mirror.CsvMirror.close",
@@ -726,6 +727,7 @@ def test_a_machine_that_starts_no_more_threads_is_trained_on_all_the_same(tmp_pa
     def no_more(self):
         raise RuntimeError("can't start new thread")
 
+    monkeypatch.setattr(background, "_background", background.Background())
     monkeypatch.setattr(threading.Thread, "start", no_more)
     log = make_logger(tmp_path, csv=True, system=True, control=True, log_every=1, close_timeout=0.3)
     log.log_step(1, train_loss=0.5)
@@ -734,6 +736,7 @@ def test_a_machine_that_starts_no_more_threads_is_trained_on_all_the_same(tmp_pa
     monkeypatch.undo()
 
     assert log.guard.total >= 1
+    assert len(records_of(log, "step")) == 1
 
 
 def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):

@@ -73,7 +73,7 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
     log.flush(PATIENCE_S)
     monkeypatch.setattr("toolkit.telemetry.writing.writer._WAIT_FOR_SYNC_S", PATIENCE_S)
     monkeypatch.setattr(record_file, "_fdatasync", fail_once)
-    monkeypatch.setattr(writer._bell, "ring", lambda: None)
+    monkeypatch.setattr(writer._job, "wake", lambda: None)
     threads = [threading.Thread(target=lambda: answers.append(writer.sync())) for _ in range(2)]
     threads[0].start()
     assert is_under_way.wait(PATIENCE_S)

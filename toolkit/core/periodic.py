@@ -1,17 +1,19 @@
-"""Threads: one for periodic tasks, and a way to wait for a thread that Ctrl-C can interrupt."""
+"""Tasks that are done again and again, each at its interval."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toolkit.core.background import background_job
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
 
-_TICK_S = 0.5
-_NOTICE_WITHIN_S = 0.25
+_FIRST_AFTER_S = 0.5
+_TICK_S = 1.0
+_SHORT_TICK_S = 0.5
+_EARLY_S = 0.25
+"""How much before its time a task is done: a tick that comes a little early would put it off to the next one."""
 
 
 @dataclass(slots=True)
@@ -24,8 +26,11 @@ class Task:
     due: float = 0.0
 
 
-class PeriodicThread:
-    """Runs each task at its interval. One that fails is counted and runs again; one that hangs delays the others."""
+class PeriodicTasks:
+    """Does each task at its interval, in the background.
+
+    One that fails is counted and done again; one that hangs delays the others of these tasks.
+    """
 
     def __init__(
         self, tasks: list[Task], *, clock: Clock, guard: Guard, name: str = "telemetry-periodic"
@@ -33,39 +38,32 @@ class PeriodicThread:
         self._tasks = tasks
         self._clock = clock
         self._guard = guard
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._is_stopped = False
+        self._job = background_job(name, self._turn)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start(_FIRST_AFTER_S)
 
     def close(self, timeout_s: float) -> None:
         """Stop, and wait at most `timeout_s` for a running task."""
-        self._stop.set()
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        self._is_stopped = True
+        if self._job.is_started:
+            self._job.wake()
+            self._job.join(timeout_s)
 
     def tick(self) -> None:
-        """Run the tasks that are due."""
+        """Do the tasks that are due."""
         now = self._clock.monotonic()
         for task in self._tasks:
-            if now >= task.due:
+            if now + _EARLY_S >= task.due:
                 task.due = now + task.every_s
                 with self._guard.catch(task.doing):
                     task.do()
 
-    def _run(self) -> None:
-        while not self._stop.wait(_TICK_S):
-            self.tick()
-
-
-def join_thread(thread: threading.Thread, timeout_s: float) -> None:
-    """Wait until `thread` has ended, at most `timeout_s`.
-
-    Python notices a signal that arrives just before it waits for a lock only when that wait is over. So a long wait is
-    split into short ones.
-    """
-    deadline = time.monotonic() + timeout_s
-    while thread.is_alive() and (left_s := deadline - time.monotonic()) > 0.0:
-        thread.join(min(left_s, _NOTICE_WITHIN_S))
+    def _turn(self) -> float | None:
+        if self._is_stopped:
+            return None
+        self.tick()
+        is_whole = all(task.every_s % _TICK_S == 0.0 for task in self._tasks)
+        return _TICK_S if is_whole else _SHORT_TICK_S

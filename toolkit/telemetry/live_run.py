@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.lifetime import code_of
-from toolkit.core.periodic import PeriodicThread, Task
+from toolkit.core.periodic import PeriodicTasks, Task
 from toolkit.core.ranks import Rank
 from toolkit.core.run_context import RunContext
 from toolkit.core.sink import Sink
@@ -179,12 +179,12 @@ class LiveRun:
             last_step=self._last_planned_step,
             put=self._put_error,
         )
-        self.periodic = PeriodicThread(self._tasks(), clock=clock, guard=guard)
+        self.periodic = PeriodicTasks(self._tasks(), clock=clock, guard=guard)
         # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
         watching = [Task(*task) for task in self.errors.tasks]
         if self.pipeline.waits_for_no_disk:
             watching.append(Task(*self._keeping_the_journal))
-        self._watchman = PeriodicThread(watching, clock=clock, guard=guard, name="telemetry-watch")
+        self._watchman = PeriodicTasks(watching, clock=clock, guard=guard, name="telemetry-watch")
 
     def start(self) -> None:
         """Say where the run is logged, and start the threads."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
+from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
@@ -29,7 +29,7 @@ _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 
 
 class EnvironmentProbe:
-    """Describes the machine on a thread of its own: git and drivers may take their time, or never answer."""
+    """Describes the machine in the background: git and drivers may take their time, or never answer."""
 
     def __init__(self, guard: Guard) -> None:
         # Imported here and not on the thread: an import holds the interpreter lock, and the first steps would wait.
@@ -38,18 +38,16 @@ class EnvironmentProbe:
         self._describe = describe_environment
         self._guard = guard
         self._found: dict[str, Any] = {}
-        self._thread = threading.Thread(target=self._run, name="telemetry-environment", daemon=True)
+        self._job = background_job("telemetry-environment", self._run, may_block=True)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._job.start()
 
     def result(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the description, waiting at most `timeout_s` for it; None where it is not there yet."""
-        if self._thread.ident is not None:
-            # Else the system refused a thread, and there is nothing to wait for.
-            self._thread.join(timeout_s)
-        return None if self._thread.is_alive() else self._found
+        # Where the system refused a thread there is nothing to wait for.
+        return None if self._job.is_started and not self._job.join(timeout_s) else self._found
 
     def _run(self) -> None:
         with self._guard.catch("describing the machine"):

@@ -7,7 +7,7 @@ from typing import Final
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import PeriodicThread, Task
+from toolkit.core.periodic import PeriodicTasks, Task
 from toolkit.core.ranks import Rank
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.control.rank_control import RankControl
@@ -34,7 +34,7 @@ class SilentRank:
         )
         self.rank_control = RankControl(poller, rank, run_name=run_name, clock=clock, guard=guard)
         tasks = [Task("keeping in touch with rank 0", _LOOK_EVERY_S, self.rank_control.poll)]
-        self._periodic = PeriodicThread(tasks, clock=clock, guard=guard)
+        self._periodic = PeriodicTasks(tasks, clock=clock, guard=guard)
 
     def start(self) -> None:
         """Begin."""

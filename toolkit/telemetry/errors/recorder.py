@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ AT_THE_END: Final = "end"
 _TAKEN: Final = "_telemetry_recorded"
 _SPANS: Final = "_telemetry_spans"
 _RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Python allocates memory a megabyte at a time. Untouched pages take no physical memory."""
+"""Python allocates memory a megabyte at a time."""
 _NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Signal the end of an iteration, such as the last batch of an epoch."""
 _CALLED_OFF: Final = ("CancelledError",)
@@ -87,7 +88,7 @@ class ErrorRecorder:
         # Reentrant: a signal handler may interrupt it on the same thread.
         self._counting = threading.RLock()
         # Released when memory has run out: one to record the error, one for the script, if only to print it.
-        self._reserves = [bytearray(_RESERVE_BYTES) for _ in range(2 if options.enabled else 0)]
+        self._reserves = [_reserve() for _ in range(2 if options.enabled else 0)]
 
     def take(self, error: BaseException, *, caught_by: str, thread: str | None = None) -> None:
         """Record an exception that is being raised; `thread` is where it was raised, if not on this one.
@@ -305,3 +306,13 @@ def _is_power_of_ten(count: int) -> bool:
     while count >= 10 and count % 10 == 0:
         count //= 10
     return count == 1
+
+
+def _reserve() -> mmap.mmap:
+    """Return memory that can be released later; pages that nobody touches take no physical memory.
+
+    Not a `bytearray`: the allocator may take that from memory that was freed before, and fills it with zeros.
+    """
+    if hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return mmap.mmap(-1, _RESERVE_BYTES)

@@ -2,8 +2,8 @@
 
 Python does not notice: `signal.getsignal` still returns `SIG_DFL`, and a handler that the script sets later replaces
 it. The handler is a function of the C library that only stores the signal's number in memory. So it runs immediately,
-on any thread, and interrupts nothing. A thread that reads this memory ends the runs, and then lets the signal take its
-default action.
+on any thread, and interrupts nothing. The monitor of the background threads reads this memory. Once a signal is there
+a thread ends the runs, and then lets the signal take its default action.
 
 `faulthandler` would not do: on a thread that Python does not know, or does not know yet, its handler has no effect.
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Final
 
+from toolkit.core.background import background
 from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.stack import frame_of_main_thread
 
@@ -29,7 +30,6 @@ NAMES: Final = ("SIGTERM", "SIGHUP")
 OnSignal = Callable[[str, "FrameType | None", bool], object]
 """Called with the signal's name, the frame of the main thread, and True: the signal ends the process."""
 
-_READ_EVERY_S: Final = 0.2
 _SIZE_OF_ACTION: Final = 512
 """More than the size of C's `struct sigaction` on any system. It begins with the address of the handler."""
 
@@ -42,8 +42,9 @@ class Termination:
         self._handler: CHandler | None = None
         self._hooked: set[int] = set()
         """Signals whose handler is ours, or one in C that was set later and may call ours."""
-        self._reading = threading.Lock()
-        """Held as long as the thread reads."""
+        self._is_checked = False
+        """Whether the monitor looks for signals."""
+        self._acting: threading.Thread | None = None
         self._end: _End | None = None
         self._came_before_fork: int | None = None
         self._guard = Guard()
@@ -64,11 +65,14 @@ class Termination:
     def leave(self, owner: object) -> None:
         """Remove the callback of `owner`; with the last one, everything is restored."""
         # A signal that has already come waits until the run of `owner` is closed.
-        self._notice()
+        if self._notice() is not None:
+            self._act_elsewhere()
         with self._lock:
             if self._listeners.pop(id(owner), None) is None or self._listeners:
                 return
             self._restore()
+        # One may have come just before.
+        self._check()
 
     def act(self) -> None:
         """If a signal has come, end the process by it once the runs are ended, which another thread does."""
@@ -92,16 +96,14 @@ class Termination:
         numbers = {number for number in numbers if handler.is_default(number)}
         if not numbers:
             return
-        reading = threading.Lock()
-        reading.acquire()
-        try:
-            threading.Thread(
-                target=self._read, args=(reading, handler), name="telemetry-termination", daemon=True
-            ).start()
-        except RuntimeError:
-            # No more threads can be started: a signal must keep its effect.
-            return
-        self._reading, self._hooked = reading, numbers
+        if not self._is_checked:
+            try:
+                background().check_often(self._check)
+            except RuntimeError:
+                # No more threads can be started: a signal must keep its effect.
+                return
+            self._is_checked = True
+        self._hooked = numbers
         for number in numbers:
             handler.install(number)
 
@@ -116,8 +118,9 @@ class Termination:
                 # A handler in C was set later. It may call ours as the one before it.
                 continue
             self._hooked.discard(number)
-        if not self._hooked and self._reading.locked():
-            self._reading.release()
+        if not self._hooked and self._is_checked:
+            self._is_checked = False
+            background().check_no_more(self._check)
 
     def _notice(self) -> _End | None:
         """If a signal has come, begin to end the runs."""
@@ -138,11 +141,11 @@ class Termination:
         self._came_before_fork = None if self._handler is None else self._handler.came()
 
     def _after_fork_in_child(self) -> None:
-        """Restore everything: the thread belongs to the parent."""
+        """Restore everything: the threads belong to the parent."""
         # Another thread of the parent may have held it at the fork.
         self._lock = threading.RLock()
         self._listeners.clear()
-        self._end = None
+        self._end = self._acting = None
         self._restore()
         for number in list(self._hooked):
             # If it is faulthandler that calls our handler: no thread reads what that stores in this process.
@@ -154,13 +157,22 @@ class Termination:
             # It came to the child meanwhile, as from `Process.terminate` right after `start`.
             os.kill(os.getpid(), came)
 
-    def _read(self, reading: threading.Lock, handler: CHandler) -> None:
-        """Act on signals, on a thread of its own."""
-        while not reading.acquire(timeout=_READ_EVERY_S):
-            if handler.came() is not None:
-                self.act()
-        # One may have come just before.
-        self.act()
+    def _check(self) -> None:
+        """Act on a signal that has come; called often, and waits for nothing."""
+        if self._handler is not None and self._handler.came() is not None:
+            self._act_elsewhere()
+
+    def _act_elsewhere(self) -> None:
+        """Call `act` on a thread of its own, which waits until the runs are ended."""
+        # Two at the same time do no harm.
+        if self._acting is not None and self._acting.is_alive():
+            return
+        self._acting = threading.Thread(target=self.act, name="telemetry-termination", daemon=True)
+        try:
+            self._acting.start()
+        except RuntimeError:
+            # No more threads can be started: use this one.
+            self.act()
 
 
 TERMINATION: Final = Termination()

@@ -1,7 +1,8 @@
-"""The thread that writes images, tables and histograms, so that the training loop waits for no disk and no GPU."""
+"""Writes images, tables and histograms in the background, so that the training loop waits for no disk and no GPU."""
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.safefile import replace_file
@@ -30,7 +32,7 @@ def write_media_file(run_folder: Path, subfolder: str, name: str, step: int, end
 
 
 class MediaWriter:
-    """Does one job after the other on a thread of its own; when too many wait, a new one is refused."""
+    """Does one job after the other in the background; when too many wait, a new one is refused."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -38,7 +40,7 @@ class MediaWriter:
         self._condition = threading.Condition()
         self._is_busy = False
         self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self._turns = background_job("telemetry-media", self._turn, may_block=True)
 
     def put(self, doing: str, job: Callable[[], None]) -> bool:
         """Have `job` done soon; say whether there was room for it."""
@@ -46,10 +48,8 @@ class MediaWriter:
             if self._is_closed or len(self._jobs) >= _MOST_WAITING:
                 return False
             self._jobs.append((doing, job))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="telemetry-media", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
+        self._turns.start()
+        self._turns.wake()
         return True
 
     def flush(self, timeout_s: float) -> bool:
@@ -66,20 +66,20 @@ class MediaWriter:
             left = len(self._jobs) + self._is_busy
             self._jobs.clear()
             self._condition.notify_all()
+        self._turns.wake()
         return left
 
-    def _run(self) -> None:
-        while True:
+    def _turn(self) -> float | None:
+        with self._condition:
+            if not self._jobs:
+                return None if self._is_closed else math.inf
+            doing, job = self._jobs.popleft()
+            self._is_busy = True
+        try:
+            with self._guard.catch(doing):
+                job()
+        finally:
             with self._condition:
-                self._condition.wait_for(lambda: self._jobs or self._is_closed)
-                if not self._jobs:
-                    return
-                doing, job = self._jobs.popleft()
-                self._is_busy = True
-            try:
-                with self._guard.catch(doing):
-                    job()
-            finally:
-                with self._condition:
-                    self._is_busy = False
-                    self._condition.notify_all()
+                self._is_busy = False
+                self._condition.notify_all()
+        return 0.0

@@ -1,4 +1,4 @@
-"""A thread that follows the record file and hands its records to one sink.
+"""Follows the record file in the background, and hands its records to one sink.
 
 The file itself is the queue: a sink that is slow or hangs lags behind, and costs no memory and no record.
 """
@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import join_thread
+from toolkit.core.own_thread import own_thread_job
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.runfolder.reader import Chunk, Cursor, read_from
 from toolkit.runfolder.shared_reader import read_shared
@@ -32,6 +33,9 @@ class Mirror:
     A sink that fails is retried after a pause. A network or disk that is away (an `OSError`) may come back, and is
     retried for as long as the run lasts. One that is `optional` and otherwise fails five times in a row is turned off,
     and `on_off` is given the reason. `caught_up` is called each time that the sink has everything that is in the file.
+
+    A sink that is `ours` is called on the threads that all loggers share. The code of others may expect to be called on
+    the same thread each time, as a database's connection does, and has one of its own.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Mirror:
         optional: bool,
         on_off: Callable[[str, str], None],
         caught_up: Callable[[], None] | None = None,
+        ours: bool = False,
     ) -> None:
         self.sink = sink
         self._record_file = record_file
@@ -62,27 +67,26 @@ class Mirror:
         self._patience_s = _PATIENCE_S
         # The code of others may change the records that it is given.
         self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
-        self._wake = threading.Event()
         self._closing = False
         self._turns = threading.Condition()
         self._asked = 0
         self._done = 0
         self._off = False
-        self._thread = threading.Thread(target=self._run, name=f"telemetry-{sink.name}", daemon=True)
+        self._job = (background_job if ours else own_thread_job)(f"telemetry-{sink.name}", self._turn)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._job.start()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the sink has what is in the file now; False where it did not get there in time."""
-        if self._thread.ident is None:
+        if not self._job.is_started:
             return False
         with self._turns:
             self._asked += 1
             wanted = self._asked
             self._urgent_until = time.monotonic() + timeout_s
-            self._wake.set()
+            self._job.wake()
             return self._turns.wait_for(lambda: self._off or self._done >= wanted, timeout_s)
 
     @property
@@ -93,7 +97,7 @@ class Mirror:
     def give_up(self, timeout_s: float) -> int:
         """Hand over nothing more; count, for at most `timeout_s`, the records that its sink has not delivered."""
         self._off = True
-        self._wake.set()
+        self._job.wake()
         sink = self.sink
         if not isinstance(sink, DeliveringSink):
             return 0
@@ -110,41 +114,42 @@ class Mirror:
     def close(self, timeout_s: float) -> bool:
         """Hand over what is left, close the sink and stop; False where the sink did not answer in time."""
         self._closing = True
-        self._wake.set()
-        if self._thread.ident is None:
-            # The system refused the thread; a mirror without a thread is left to `repair`.
-            return False
-        join_thread(self._thread, timeout_s)
-        return not self._thread.is_alive()
+        self._job.wake()
+        # Where the system refused a thread, a mirror is left to `repair`.
+        return self._job.is_started and self._job.join(timeout_s)
 
-    def _run(self) -> None:
+    def _turn(self) -> float | None:
         has_ended_itself = True
         try:
-            self._follow_until_closed()
+            is_last = self._off or self._follow_to_the_end()
             has_ended_itself = False
         finally:
-            with self._turns:
-                self._off = True
-                self._turns.notify_all()
             if has_ended_itself:
                 # The sink raised SystemExit or the like: a library that behaves like a program.
+                self._switch_off()
                 self._say_it_is_off("it ended its own thread")
+        if not (is_last or self._off):
+            return self._pause()
+        self._switch_off()
         with self._guard.catch(f"closing {self.sink.name}"):
             self.sink.close()
+        return None
 
-    def _follow_until_closed(self) -> None:
-        while not self._off:
-            last_turn = self._closing
+    def _follow_to_the_end(self) -> bool:
+        """Hand over what is in the file; return whether this was the last turn."""
+        is_last = self._closing
+        with self._turns:
+            asked = self._asked
+        if self._follow():
             with self._turns:
-                asked = self._asked
-            if self._follow():
-                with self._turns:
-                    self._done = max(self._done, asked)
-                    self._turns.notify_all()
-            if last_turn:
-                return
-            self._wake.wait(self._pause())
-            self._wake.clear()
+                self._done = max(self._done, asked)
+                self._turns.notify_all()
+        return is_last
+
+    def _switch_off(self) -> None:
+        with self._turns:
+            self._off = True
+            self._turns.notify_all()
 
     def _pause(self) -> float:
         doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)

@@ -1,9 +1,9 @@
-"""One session of a run at work: where its records go, and the threads that take them there."""
+"""One session of a run at work: where its records go, and the jobs that take them there."""
 
 from __future__ import annotations
 
+import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.core.background import background_job
 from toolkit.core.guard import Guard, describe_error
-from toolkit.core.periodic import join_thread
 from toolkit.core.run_context import RunContext
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
@@ -136,7 +136,7 @@ class RecordPipeline:
         self._events.finding.subscribe(self._put_finding)
 
     def start(self) -> None:
-        """Start the threads, the most needed first: a machine may refuse some of them, or all."""
+        """Start the jobs, the most needed first: a machine may refuse their threads."""
         if self._journal.path is None:
             trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
             self.guard.report("making a journal", OSError(trouble))
@@ -172,7 +172,7 @@ class RecordPipeline:
             self.put(FINDING, {**fields_of(finding), **more})
 
     def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
-        """Write a heartbeat to run.json, on a thread of its own."""
+        """Write a heartbeat to run.json, in the background."""
         manifest = replace(
             self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
             heartbeat=Heartbeat(time=self._wall(), seq=self.record_queue.last_seq, global_step=global_step),
@@ -394,7 +394,7 @@ class RecordPipeline:
                 form = table_form(session_folder.folder, ALL if options.csv == ALL else None)
                 self.manifest = replace(self.manifest, table=form)
                 table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
-                mirrors.append(self._mirror(table, table.start_at, optional=False))
+                mirrors.append(self._mirror(table, table.start_at, optional=False, ours=True))
         exporters: list[Sink] = []
         with self.guard.catch("setting up the exporters"):
             exporters = self._make_exporters()
@@ -440,9 +440,11 @@ class RecordPipeline:
             on_start=self._write_config,
         )
         if not is_examined:
-            return self._mirror(self._key_values, lambda: session_start, optional=True)
+            return self._mirror(self._key_values, lambda: session_start, optional=True, ours=True)
         self._findings = self._make_findings(self._key_values)
-        return self._mirror(self._findings, lambda: 0, optional=True, caught_up=self._findings.caught_up)
+        return self._mirror(
+            self._findings, lambda: 0, optional=True, caught_up=self._findings.caught_up, ours=True
+        )
 
     def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
         options = self._options
@@ -489,7 +491,7 @@ class RecordPipeline:
             put=self.put,
             guard=self.guard,
         )
-        mirror = self._mirror(sink, lambda: session_start, optional=True)
+        mirror = self._mirror(sink, lambda: session_start, optional=True, ours=True)
         self._messages = sink, mirror
         return [mirror]
 
@@ -517,6 +519,7 @@ class RecordPipeline:
         *,
         optional: bool,
         caught_up: Callable[[], None] | None = None,
+        ours: bool = False,
     ) -> Mirror:
         return Mirror(
             sink,
@@ -527,6 +530,7 @@ class RecordPipeline:
             optional=optional,
             on_off=self._say_mirror_is_off,
             caught_up=caught_up,
+            ours=ours,
         )
 
     def _say_mirror_is_off(self, name: str, why: str) -> None:
@@ -561,7 +565,7 @@ class RecordPipeline:
 
 
 class _ManifestWriter:
-    """Writes run.json on a thread of its own, so that a disk that does not answer holds up nothing else."""
+    """Writes run.json as a job of its own, so that a disk that does not answer holds up nothing else."""
 
     def __init__(self, folder: Path, *, mode: int, guard: Guard) -> None:
         self._folder = folder
@@ -569,41 +573,34 @@ class _ManifestWriter:
         self._guard = guard
         self._newest: deque[Manifest] = deque(maxlen=1)
         self._closing = False
-        self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="telemetry-manifest", daemon=True)
+        self._job = background_job("telemetry-manifest", self._turn, may_block=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start()
 
     def put(self, manifest: Manifest) -> None:
         """Have `manifest` written; one that still waits is superseded."""
         self._newest.append(manifest)
-        self._wake.set()
+        self._job.wake()
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits and stop; False where the disk did not take it in time."""
         self._closing = True
-        self._wake.set()
-        if self._thread.ident is None:
-            self._run()
-            return True
-        join_thread(self._thread, timeout_s)
-        return not self._thread.is_alive()
+        self._job.wake()
+        if not self._job.is_started:
+            self._job.run_here(timeout_s)
+        return self._job.join(timeout_s)
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            is_last = self._closing
-            if self._newest:
-                manifest = self._newest.popleft()
-                with self._guard.catch("writing run.json"):
-                    # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
-                    # an empty one, and a run without its manifest cannot be found and resumed.
-                    write_manifest(self._folder, manifest, mode=self._mode, durable=True)
-            if is_last:
-                return
+    def _turn(self) -> float | None:
+        is_last = self._closing
+        if self._newest:
+            manifest = self._newest.popleft()
+            with self._guard.catch("writing run.json"):
+                # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
+                # an empty one, and a run without its manifest cannot be found and resumed.
+                write_manifest(self._folder, manifest, mode=self._mode, durable=True)
+        return None if is_last else math.inf
 
 
 def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:

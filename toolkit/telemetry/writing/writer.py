@@ -1,4 +1,4 @@
-"""The thread that takes records from the journal to the record file."""
+"""Takes records from the journal to the record file, in the background."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from toolkit.core.background import background_job
 from toolkit.core.guard import Guard, describe_error
-from toolkit.core.periodic import join_thread
-from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.writing.record_file import RecordFile
 from toolkit.telemetry.writing.writer_lock import WriterLock
@@ -23,32 +22,11 @@ _DESCRIPTOR_IS_DEAD = frozenset(
 )
 """Errors after which opening the same file again may work: its server or its disk has come back."""
 
+_LATEST_S = 1.0
+"""How much later than `flush_interval` a record of a run that logs seldom may come to the file."""
+
 _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
-
-
-class _Bell:
-    """Wakes a thread, and can be rung from anywhere.
-
-    `threading.Event` cannot: an exception that a signal handler raises while its lock is being taken leaves that lock
-    held for ever. Here one lock is all there is, and letting go of it is a single step.
-    """
-
-    def __init__(self) -> None:
-        self._silence = threading.Lock()
-        self._silence.acquire()
-
-    def ring(self) -> None:
-        """Wake the thread that waits, or will wait next."""
-        try:
-            self._silence.release()
-        except RuntimeError as error:
-            # It rings already.
-            pass_on_interrupt(error)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it rings, at most `timeout_s`."""
-        self._silence.acquire(timeout=timeout_s)
 
 
 class Writer:
@@ -82,54 +60,53 @@ class Writer:
         self._on_gone = on_gone
         self._on_spoilt = on_spoilt
         self._others_reported = False
-        self._bell = _Bell()
         self._closing = False
         self._deadline = 0.0
         self._flush_asked = 0
         self._flush_done = 0
         self._turns = threading.Condition()
-        self._looked_at = time.monotonic()
+        self._looked_at = self._taken_at = time.monotonic()
+        self._between_s = 0.0
+        """Seconds between the last two batches."""
         self._sync_failed = False
         self._syncing = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="telemetry-writer", daemon=True)
+        self._job = background_job("telemetry-writer", self._run)
 
     def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start()
 
     def wake(self) -> None:
         """Write soon: there is a lot."""
-        self._bell.ring()
+        self._job.wake()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken before this call is in the record file; False where that took too long."""
-        if self._thread.ident is None:
+        if not self._job.is_started:
             return False
         with self._turns:
             self._flush_asked += 1
             wanted = self._flush_asked
-            self._bell.ring()
+            self._job.wake()
             return self._turns.wait_for(lambda: self._flush_done >= wanted, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Write what is left and stop; False where the disk did not take it in time."""
         self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
         self._closing = True
-        self._bell.ring()
-        if self._thread.ident is None:
+        self._job.wake()
+        if not self._job.is_started:
             # The system refused a thread when the run began. It may grant one now; else this one has to do.
             try:
-                self._thread.start()
+                self._job.start()
             except RuntimeError:
-                self._run()
-                return self._drained()
-        join_thread(self._thread, timeout_s)
-        return not self._thread.is_alive() and self._drained()
+                self._job.run_here(timeout_s)
+        return self._job.join(timeout_s) and self._drained()
 
     @property
     def is_stuck(self) -> bool:
         """Whether, after `close`, the disk still holds the thread: what it was writing may yet arrive."""
-        return self._thread.is_alive()
+        return self._job.is_started and not self._job.is_over
 
     def sync(self) -> bool:
         """Force the records onto the disk; say whether those in the record file now are there for good."""
@@ -152,23 +129,32 @@ class Writer:
         self._sync_failed = True
         self.sync_failures += 1
         self._guard.report("syncing the records", error)
-        self._bell.ring()
+        self._job.wake()
 
-    def _run(self) -> None:
-        while True:
-            is_last = self._closing
-            with self._guard.catch("writing records"):
-                self._turn()
-            if is_last and (self._drained() or time.monotonic() > self._deadline):
-                with self._guard.catch("closing the record file"):
-                    self._finish()
-                return
-            self._bell.wait(_RETRY_S if self.trouble else self._flush_interval)
+    def _run(self) -> float | None:
+        is_last = self._closing
+        with self._guard.catch("writing records"):
+            self._turn()
+        if is_last and (self._drained() or time.monotonic() > self._deadline):
+            with self._guard.catch("closing the record file"):
+                self._finish()
+            return None
+        return _RETRY_S if self.trouble else self._pause()
+
+    def _pause(self) -> float:
+        """Return when to look again: the fewer records come, the less often, and they come later by a tenth."""
+        queue = self._record_queue
+        if queue.is_waiting or queue.journal.path is None:
+            # A device is about to deliver; or what comes is in no file before it is written.
+            return self._flush_interval
+        between_s = max(self._between_s, time.monotonic() - self._taken_at)
+        return max(self._flush_interval, min(_LATEST_S, between_s / 10))
 
     def _drained(self) -> bool:
         return self._record_queue.is_empty and not self._file.has_rest
 
     def _turn(self) -> None:
+        began = time.monotonic()
         with self._turns:
             asked = self._flush_asked
         self._record_queue.settle(self._elapsed())
@@ -184,6 +170,8 @@ class Writer:
                 batch = self._record_queue.take_batch()
                 if batch is None:
                     break
+                if began > self._taken_at:
+                    self._between_s, self._taken_at = began - self._taken_at, began
                 self._file.take(batch)
         except OSError as error:
             if self.trouble is None:
@@ -242,25 +230,28 @@ class Writer:
 
 
 class Syncer:
-    """The thread that forces records onto the disk now and then; a disk that takes long over it holds up only this."""
+    """Forces records onto the disk now and then; a disk that takes long over it holds up only this."""
 
     def __init__(self, writer: Writer, *, guard: Guard, interval_s: float) -> None:
         self._writer = writer
         self._guard = guard
         self._interval_s = interval_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="telemetry-sync", daemon=True)
+        self._is_closed = False
+        self._job = background_job("telemetry-sync", self._turn, may_block=True)
 
     def start(self) -> None:
         """Begin, unless syncing is left to the kernel."""
         if self._interval_s > 0:
-            self._thread.start()
+            self._job.start(self._interval_s)
 
     def close(self) -> None:
-        """Ask the thread to end; it is not waited for, since a disk may hold it."""
-        self._stop.set()
+        """Ask it to end; it is not waited for, since a disk may hold it."""
+        self._is_closed = True
+        self._job.wake()
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval_s):
-            with self._guard.catch("syncing the records"):
-                self._writer.sync()
+    def _turn(self) -> float | None:
+        if self._is_closed:
+            return None
+        with self._guard.catch("syncing the records"):
+            self._writer.sync()
+        return self._interval_s

@@ -1,12 +1,13 @@
-"""Asks every source of system metrics on a thread of its own, so that one that hangs holds up only itself."""
+"""Asks every source of system metrics in the background, so that one that hangs holds up only itself."""
 
 from __future__ import annotations
 
 import os
-import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from toolkit.core.background import background_job
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sampler
@@ -19,22 +20,21 @@ REST_S: Final = 60.0
 class SystemSampling:
     """The newest sample of each source, ready to be read without waiting for anything.
 
-    No lock is shared with the reader. After a fork the child has no sampling threads: `latest` is empty there
-    after the freshness limit, and `stop` does nothing.
+    No lock is shared with the reader. After a fork the child has no threads: `latest` is empty there after the
+    freshness limit, and `stop` does nothing.
     """
 
     def __init__(self, samplers: Sequence[Sampler], *, interval_s: float, clock: Clock, guard: Guard) -> None:
         interval_s = max(SHORTEST_INTERVAL_S, interval_s)
         self._clock = clock
         self._fresh_s = 3 * interval_s + 1
-        self._stopping = threading.Event()
-        self._sources = [_Source(sampler, interval_s, clock, guard, self._stopping) for sampler in samplers]
+        self._sources = [_Source(sampler, interval_s, clock, guard) for sampler in samplers]
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Start one daemon thread a source; the first samples are taken at once."""
+        """Begin; the first samples are taken at once. Raises RuntimeError where the system refuses a thread."""
         for source in self._sources:
-            source.thread.start()
+            source.job.start()
 
     def latest(self) -> dict[str, Any]:
         """Return the newest value of every metric whose source answered lately; old values are left out."""
@@ -56,32 +56,30 @@ class SystemSampling:
         return [name for name, state in self.sources().items() if state == "hung"]
 
     def stop(self, timeout_s: float) -> None:
-        """Stop every thread that answers; return within `timeout_s` whatever the others do."""
+        """Stop every source that answers; return within `timeout_s` whatever the others do."""
         if os.getpid() != self._pid:
             return
-        self._stopping.set()
-        deadline = self._clock.monotonic() + timeout_s
         for source in self._sources:
-            if source.thread.is_alive() and source.thread is not threading.current_thread():
-                source.thread.join(max(0.0, deadline - self._clock.monotonic()))
+            source.is_stopping = True
+            source.job.wake()
+        deadline = time.monotonic() + timeout_s
+        for source in self._sources:
+            if source.job.is_started:
+                source.job.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Source:
-    """One sampler, its thread, and its last answer."""
+    """One sampler and its last answer."""
 
-    def __init__(
-        self, sampler: Sampler, interval_s: float, clock: Clock, guard: Guard, stopping: threading.Event
-    ) -> None:
+    def __init__(self, sampler: Sampler, interval_s: float, clock: Clock, guard: Guard) -> None:
         self.sampler = sampler
         self.answer: tuple[float, Mapping[str, Any]] = (float("-inf"), {})
         """When it last answered, and what; replaced whole, so that a reader needs no lock."""
-        self.thread = threading.Thread(
-            target=self._run, name=f"telemetry-sampler-{sampler.name}", daemon=True
-        )
+        self.job = background_job(f"telemetry-sampler-{sampler.name}", self._turn)
+        self.is_stopping = False
         self._interval_s = interval_s
         self._clock = clock
         self._guard = guard
-        self._stopping = stopping
         self._asked_at: float | None = None
         self._failures = 0
         self._ended = False
@@ -94,22 +92,22 @@ class _Source:
             return "hung"
         return "failing" if self._failures else "sampling"
 
-    def _run(self) -> None:
+    def _turn(self) -> float | None:
+        pause_s: float | None = None
         has_ended_itself = True
         try:
-            while not self._stopping.is_set():
-                pause_s = self._ask()
-                if pause_s is None or self._stopping.wait(pause_s):
-                    break
+            pause_s = None if self.is_stopping else self._ask()
             has_ended_itself = False
         finally:
-            self._ended = True
-            if has_ended_itself:
-                # It raised what is not caught, such as SystemExit: a library that thinks it is the program.
-                ended = RuntimeError("it ended its own thread, and is not asked again")
-                self._guard.report(f"sampling {self.sampler.name}", ended)
-            with self._guard.catch(f"closing the {self.sampler.name} sampler"):
-                self.sampler.close()
+            if pause_s is None:
+                self._ended = True
+                if has_ended_itself:
+                    # It raised what is not caught, such as SystemExit: a library that thinks it is the program.
+                    ended = RuntimeError("it ended its own thread, and is not asked again")
+                    self._guard.report(f"sampling {self.sampler.name}", ended)
+                with self._guard.catch(f"closing the {self.sampler.name} sampler"):
+                    self.sampler.close()
+        return pause_s
 
     def _ask(self) -> float | None:
         """Take one sample and return how long to wait for the next, or None where there will be none."""
