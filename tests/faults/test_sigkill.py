@@ -264,6 +264,8 @@ def test_repair_leaves_a_living_run_alone(tmp_path, start):
 
 KEEPS_ALL_IN_ITS_JOURNAL = """
 log = TelemetryLogger("killed", log_dir=sys.argv[1], log_every=1, flush_interval=60)
+log.log_start()
+log.flush(60)
 for step in range(300):
     log.log_step(step, train_loss=1.0)
 print("logged", flush=True)

@@ -43,7 +43,7 @@ _SHORT_PAUSE_S: Final = 0.4
 """Jobs with pauses like this show that something is logged."""
 _AFTER_BUG_S: Final = 0.5
 _EARLY_S: Final = 0.002
-_TICKS_S: Final = (0.5, 0.1)
+_TICKS_S: Final = (1.0, 0.5, 0.1)
 """Jobs run at multiples of these, so that one wake-up of a worker serves many."""
 _AT_EXIT: Final = 3
 
@@ -81,6 +81,7 @@ class Background:
         self._checks: tuple[Callable[[], object], ...] = ()
         self._work, self._alarm = Bell(), Bell()
         self._active_until = 0.0
+        self._all_busy_at = 0.0
         self._is_exiting = False
         self._guard = Guard()
 
@@ -224,6 +225,8 @@ class Background:
                 worker.job, worker.since = job, now
                 if self._leader is worker:
                     self._leader = None
+                if not others_wait:
+                    self._all_busy_at = now
                 if others_wait and not self._ready:
                     # It waits for the next job that is due.
                     self._work.ring()
@@ -235,7 +238,7 @@ class Background:
             if self._leader not in self._workers:
                 self._leader = worker
             if self._leader is not worker:
-                if others_wait and now - worker.since > _LINGER_S and not self._is_exiting:
+                if now - self._all_busy_at > _LINGER_S and not self._is_exiting:
                     return None, self._leave(worker)
                 worker.is_idle = True
                 return None, _LINGER_S
@@ -249,7 +252,10 @@ class Background:
         if self._changed:
             self._workers.append(worker)
             return 0.0
-        self._alarm.ring()
+        if not self._jobs:
+            # The others end too.
+            self._work.ring()
+            self._alarm.ring()
         return None
 
     def _collect(self, now: float) -> None:
@@ -332,7 +338,9 @@ class Background:
             # Nobody waits for the next job that is due.
             return max(_SOON_S, min(next_job - now, self._usual_pause(now)))
         count = len(workers)
-        patience_s = 0.0 if not count else _SOON_S if count < _FEW else _SLOW_S if count < _SEVERAL else _HUNG_S
+        patience_s = (
+            0.0 if not count else _SOON_S if count < _FEW else _SLOW_S if count < _SEVERAL else _HUNG_S
+        )
         left_s = max((worker.since for worker in workers), default=now) + patience_s - now
         if left_s > 0.0:
             return max(_SOON_S, min(left_s, _LOOK_S))

@@ -31,7 +31,7 @@ from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.machine.peak_memory import peak_memory
 from toolkit.telemetry.machine.samplers.registry import default_samplers
-from toolkit.telemetry.machine.samplers.sampling import SystemSampling
+from toolkit.telemetry.machine.samplers.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 from toolkit.telemetry.records.device_scalars import DeviceScalars
@@ -107,12 +107,15 @@ class LiveRun:
         self._environment_is_written = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
-        self._sampling: SystemSampling | None = None
+        self._sampling: SharedSampling | None = None
         if options.system:
             with guard.catch("setting up the samplers"):
-                samplers = default_samplers(session_folder.folder.parent, guard)
-                self._sampling = SystemSampling(
-                    samplers, interval_s=_SAMPLE_EVERY_S, clock=clock, guard=guard
+                self._sampling = SharedSampling(
+                    session_folder.folder.parent,
+                    default_samplers,
+                    interval_s=_SAMPLE_EVERY_S,
+                    clock=clock,
+                    guard=guard,
                 )
         self.rank_control: RankControl | None = None
         if options.control:

@@ -17,7 +17,7 @@ from toolkit.privacy.masking import mask_secrets
 from toolkit.telemetry.errors.stack import Stack, frames_of_threads, path_shower, walk_frame
 from toolkit.timing.names import ENTRY_OF, IN_CHECKPOINT, IN_CONTROL, IN_SAMPLING, IN_STARTUP, IN_VALIDATION
 
-LOOK_EVERY_S: Final = 0.5
+LOOK_EVERY_S: Final = 1.0
 
 _TIMES: Final = 5.0
 """No step for so many times the usual duration."""

@@ -67,6 +67,10 @@ class Mirror:
         self._patience_s = _PATIENCE_S
         # The code of others may change the records that it is given.
         self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
+        self._read_at = time.monotonic()
+        """When there last were new records."""
+        self._between_s = 0.0
+        """Seconds between them; gets shorter slowly, so that two in a row do not count for much."""
         self._closing = False
         self._turns = threading.Condition()
         self._asked = 0
@@ -153,7 +157,10 @@ class Mirror:
 
     def _pause(self) -> float:
         doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)
-        pause = min(self._interval_s * doublings, self._longest_pause_s)
+        # Seldom where nothing comes, so that an idle run wakes nobody.
+        between_s = max(self._between_s, time.monotonic() - self._read_at)
+        usual = max(self._interval_s, min(between_s / 5, 2 * self._interval_s))
+        pause = min(usual * doublings, self._longest_pause_s)
         is_urgent = time.monotonic() < self._urgent_until
         return min(pause, _URGENT_PAUSE_S) if is_urgent else pause
 
@@ -184,12 +191,16 @@ class Mirror:
     def _hand_over(self) -> None:
         if self._cursor is None:
             self._cursor = Cursor(self._start_at())
+        began = time.monotonic()
         while True:
             try:
                 chunk = self._read(self._cursor)
             except FileNotFoundError:
                 return
             if chunk.records:
+                if began > self._read_at:
+                    self._between_s = max(began - self._read_at, self._between_s / 4)
+                    self._read_at = began
                 self.sink.write(chunk.records)
             if chunk.next_offset == self._cursor.offset and not chunk.replaced:
                 self._cursor = chunk.cursor

@@ -67,7 +67,7 @@ class Writer:
         self._turns = threading.Condition()
         self._looked_at = self._taken_at = time.monotonic()
         self._between_s = 0.0
-        """Seconds between the last two batches."""
+        """Seconds between batches; gets shorter slowly, so that two in a row do not count for much."""
         self._sync_failed = False
         self._syncing = threading.Lock()
         self._job = background_job("telemetry-writer", self._run)
@@ -171,7 +171,8 @@ class Writer:
                 if batch is None:
                     break
                 if began > self._taken_at:
-                    self._between_s, self._taken_at = began - self._taken_at, began
+                    self._between_s = max(began - self._taken_at, self._between_s / 4)
+                    self._taken_at = began
                 self._file.take(batch)
         except OSError as error:
             if self.trouble is None:
