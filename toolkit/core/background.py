@@ -46,6 +46,9 @@ _EARLY_S: Final = 0.002
 _TICKS_S: Final = (1.0, 0.5, 0.1)
 """Jobs run at multiples of these, so that one wake-up of a worker serves many."""
 _AT_EXIT: Final = 3
+"""Workers for the end of the process, where what hangs may need another one and none can be started."""
+_FEWEST: Final = _AT_EXIT if sys.version_info[:2] == (3, 12) else 1
+"""Workers that are not held up at any time. Python 3.12 says too late that the process is about to end."""
 
 
 class _Worker:
@@ -139,7 +142,7 @@ class Background:
     def have_threads(self) -> None:
         """Have a worker and the monitor. Raises RuntimeError where the system refuses a thread."""
         # Who looks at the same time may start one too many, which then ends.
-        if not self._workers:
+        for _ in range(_FEWEST - len(self._workers)):
             self._start_worker()
         monitor = self._monitor
         if monitor is None or (monitor.ident is not None and not monitor.is_alive()):
@@ -162,13 +165,15 @@ class Background:
             self._workers.remove(worker)
             raise
 
+    def forget_threads(self) -> None:
+        """In a forked child: have no threads, so that nobody waits for them."""
+        self._workers, self._monitor = [], None
+
     def prepare_for_exit(self) -> None:
         """Start workers for the end of the process: since Python 3.12 its exit handlers can start none."""
         if self._jobs or self._changed:
             self._is_exiting = True
-            with self._guard.catch("starting a thread"):
-                for _ in range(_AT_EXIT):
-                    self._start_worker()
+            self._start_workers(_AT_EXIT)
 
     # Of a worker.
 
@@ -227,7 +232,7 @@ class Background:
                     self._leader = None
                 if not others_wait:
                     self._all_busy_at = now
-                if others_wait and not self._ready:
+                if others_wait and not self._ready and now < self._active_until:
                     # It waits for the next job that is due.
                     self._work.ring()
                 elif (self._ready and was_asked) or (job.may_block and now < self._active_until):
@@ -238,7 +243,11 @@ class Background:
             if self._leader not in self._workers:
                 self._leader = worker
             if self._leader is not worker:
-                if now - self._all_busy_at > _LINGER_S and not self._is_exiting:
+                free = sum(other.job is None for other in self._workers)
+                if self._is_exiting or free <= _FEWEST:
+                    worker.is_idle = True
+                    return None, math.inf
+                if now - self._all_busy_at > _LINGER_S:
                     return None, self._leave(worker)
                 worker.is_idle = True
                 return None, _LINGER_S
@@ -330,6 +339,10 @@ class Background:
             next_job = self._next()
             waiting = len(self._ready)
         workers = list(self._workers)
+        count = len(workers)
+        held_up = sum(one.job is not None and now - one.since > _SLOW_S for one in workers)
+        if self._jobs and count - held_up < _FEWEST and count < _SEVERAL:
+            return _SOON_S if self._start_workers(1) else _LOOK_S
         if any(worker.is_idle for worker in workers):
             if waiting:
                 self._work.ring()
@@ -337,21 +350,22 @@ class Background:
         if not waiting:
             # Nobody waits for the next job that is due.
             return max(_SOON_S, min(next_job - now, self._usual_pause(now)))
-        count = len(workers)
         patience_s = (
             0.0 if not count else _SOON_S if count < _FEW else _SLOW_S if count < _SEVERAL else _HUNG_S
         )
         left_s = max((worker.since for worker in workers), default=now) + patience_s - now
         if left_s > 0.0:
             return max(_SOON_S, min(left_s, _LOOK_S))
-        for _ in range(1 if count < _SEVERAL else min(_AT_ONCE, waiting)):
-            try:
+        return _SOON_S if self._start_workers(1 if count < _SEVERAL else min(_AT_ONCE, waiting)) else _LOOK_S
+
+    def _start_workers(self, count: int) -> bool:
+        """Start workers; return whether the system granted them. Else those that are there have to do."""
+        try:
+            for _ in range(count):
                 self._start_worker()
-            except (RuntimeError, MemoryError):
-                # The system refuses: those that are there have to do.
-                return _LOOK_S
-        self._work.ring()
-        return _SOON_S
+        except (RuntimeError, MemoryError):
+            return False
+        return True
 
     def _usual_pause(self, now: float) -> float:
         if now < self._active_until:
@@ -394,6 +408,7 @@ def background_job(name: str, turn: Turn, *, may_block: bool = False) -> Job:
 def _in_forked_child() -> None:
     """Begin anew: the threads belong to the parent, and one of them may have held the lock."""
     global _background
+    _background.forget_threads()
     _background = Background()
 
 

@@ -23,10 +23,13 @@ class Bell:
 
     def ring(self) -> None:
         """Wake the thread that waits, or will wait next."""
+        if not self._silence.locked():
+            # It rings already.
+            return
         try:
             self._silence.release()
         except RuntimeError as error:
-            # It rings already.
+            # Another thread has just rung it.
             pass_on_interrupt(error)
 
     def wait(self, timeout_s: float) -> None:

@@ -87,8 +87,8 @@ class Job:
 
     @property
     def is_started(self) -> bool:
-        """Whether it takes turns: it was started, and the system has granted a thread."""
-        return self._was_added and self._runner.has_threads
+        """Whether it takes turns, or took all: it was started, and the system has granted a thread."""
+        return self.is_over or (self._was_added and self._runner.has_threads)
 
     def join(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s`, until it is over; return whether it is.

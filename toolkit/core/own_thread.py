@@ -17,8 +17,8 @@ class _OwnThread:
 
     @property
     def has_threads(self) -> bool:
-        """Whether its thread was started."""
-        return self._thread is not None and self._thread.ident is not None
+        """Whether its thread runs; that of a parent does not in a forked child."""
+        return self._thread is not None and self._thread.is_alive()
 
     def add(self, job: Job, after_s: float) -> None:
         """Start the thread. Raises RuntimeError where the system refuses it."""

@@ -1,0 +1,273 @@
+"""Jobs of all kinds share a few threads; one that hangs, fails or ends its thread affects no other."""
+
+import math
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.lengths import in_make_faults
+from tests.waiting import PATIENCE_S, wait_until
+from toolkit.core import background as module
+from toolkit.core.background import Background, background_job, next_due
+from toolkit.core.own_thread import own_thread_job
+
+
+@pytest.fixture
+def background(monkeypatch):
+    """Background threads of this test alone."""
+    fresh = Background()
+    monkeypatch.setattr(module, "_background", fresh)
+    return fresh
+
+
+class Hanging:
+    """A turn that does not end before it is let go."""
+
+    def __init__(self):
+        self.hangs, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.hangs.set()
+        self.let_go.wait(PATIENCE_S)
+
+
+class Counting:
+    """A turn that counts, with a pause of `pause_s` after each."""
+
+    def __init__(self, pause_s, last=math.inf):
+        self.count, self.names = 0, set()
+        self.pause_s = pause_s
+        self.last = last
+
+    def __call__(self):
+        self.count += 1
+        self.names.add(threading.current_thread().name)
+        return None if self.count >= self.last else self.pause_s
+
+
+make = pytest.mark.parametrize("make", [background_job, own_thread_job])
+
+
+def started(turn, name="telemetry-test", make=background_job):
+    job = make(name, turn)
+    job.start()
+    return job
+
+
+def let_end(*jobs):
+    """Have jobs that count take their last turn."""
+    for job in jobs:
+        job._turn.last = 0
+        job.wake()
+        assert job.join(PATIENCE_S)
+
+
+@make
+def test_a_job_takes_turns_under_its_name_until_it_is_over(background, make):
+    turn = Counting(0.001, last=5)
+    job = started(turn, make=make)
+
+    assert job.join(PATIENCE_S)
+    assert turn.count == 5
+    assert turn.names == {"telemetry-test"}
+
+
+@make
+def test_a_job_that_waits_for_ever_is_woken(background, make):
+    turn = Counting(math.inf)
+    job = started(turn, make=make)
+    for count in range(1, 5):
+        wait_until(lambda count=count: turn.count == count)
+        job.wake()
+
+    let_end(job)
+
+
+@make
+def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(background, make):
+    turns, first = [], Hanging()
+
+    def turn():
+        turns.append(1)
+        if len(turns) == 1:
+            first()
+        return None if len(turns) == 2 else math.inf
+
+    job = started(turn, make=make)
+    assert first.hangs.wait(PATIENCE_S)
+    job.wake()
+    first.let_go.set()
+
+    assert job.join(PATIENCE_S)
+
+
+def test_a_job_never_takes_two_turns_at_once(background):
+    inside, most = [], []
+
+    def turn():
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.0005)
+        inside.pop()
+        return None if len(most) >= 200 else math.inf
+
+    job = started(turn)
+    others = [started(Counting(0.0)) for _ in range(3)]
+
+    def wake():
+        while not job.is_over:
+            job.wake()
+            time.sleep(0.0001)
+
+    threads = [threading.Thread(target=wake) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert job.join(PATIENCE_S)
+    for thread in threads:
+        thread.join()
+    let_end(*others)
+
+    assert set(most) == {1}
+
+
+@pytest.mark.parametrize("count", [1, 4, pytest.param(30, marks=in_make_faults)])
+def test_jobs_that_hang_hold_up_no_other(background, count):
+    hanging = [Hanging() for _ in range(count)]
+    jobs = [started(turn, f"telemetry-hung-{number}") for number, turn in enumerate(hanging)]
+    turn = Counting(0.01)
+    other = started(turn)
+    for one in hanging:
+        assert one.hangs.wait(PATIENCE_S)
+    seen = turn.count
+
+    wait_until(lambda: turn.count > seen + 3)
+    names = {thread.name for thread in threading.enumerate()}
+    assert {job.name for job in jobs} <= names, "a stack shows who hangs"
+    assert not jobs[0].join(0.01)
+    for one in hanging:
+        one.let_go.set()
+    for job in jobs:
+        assert job.join(PATIENCE_S)
+    # What was needed for those that hung is not any more.
+    wait_until(lambda: len(background._workers) <= 3)
+    let_end(other)
+
+
+def test_there_are_no_threads_without_jobs(background):
+    before = set(threading.enumerate())
+    for _ in range(20):
+        jobs = [started(Counting(0.001, last=2)) for _ in range(3)]
+        for job in jobs:
+            assert job.join(PATIENCE_S)
+
+    wait_until(lambda: set(threading.enumerate()) <= before)
+    assert started(Counting(0.001, last=2)).join(PATIENCE_S), "and there are again with the next"
+
+
+def test_a_job_that_ends_its_thread_ends_alone(background, monkeypatch):
+    said = []
+    monkeypatch.setattr(threading, "excepthook", lambda about: said.append(about.exc_type))
+
+    def fail():
+        raise ValueError("not guarded")
+
+    turn = Counting(0.01)
+    other = started(turn)
+    exiting, failing = started(sys.exit), started(fail)
+
+    assert exiting.join(PATIENCE_S)
+    assert failing.join(PATIENCE_S)
+    seen = turn.count
+    wait_until(lambda: turn.count > seen + 3)
+    let_end(other)
+    assert set(said) == {SystemExit, ValueError}, "of which the first is ignored by default"
+
+
+def test_a_bug_in_the_choice_of_jobs_stops_them_only_while_it_lasts(background, monkeypatch):
+    turn = Counting(0.01)
+    job = started(turn)
+    wait_until(lambda: turn.count)
+    with monkeypatch.context() as patch:
+        patch.setattr(Background, "_collect", lambda *_: 1 / 0)
+        wait_until(lambda: background._guard.counts)
+    seen = turn.count
+
+    wait_until(lambda: turn.count > seen)
+    let_end(job)
+
+
+@make
+def test_a_thread_that_is_refused_may_be_granted_later(background, monkeypatch, make):
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        turn = Counting(0.001, last=2)
+        job = make("telemetry-test", turn)
+        with pytest.raises(RuntimeError):
+            job.start()
+
+        assert not job.is_started
+        assert not turn.count
+    if make is background_job:
+        job.start()
+    else:
+        job.run_here(PATIENCE_S)
+
+    assert job.join(PATIENCE_S)
+    assert turn.count == 2
+
+
+def refuse(_):
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_job_runs_on_the_calling_thread_where_there_is_no_other(background):
+    turn = Counting(0.001, last=3)
+    job = background_job("telemetry-test", turn)
+    job.run_here(PATIENCE_S)
+
+    assert job.is_over
+    assert turn.names == {threading.current_thread().name}
+
+
+def test_the_monitor_checks_what_it_is_asked_to_until_it_is_not_any_more(background):
+    before, checked = set(threading.enumerate()), []
+
+    def check():
+        checked.append(threading.current_thread().name)
+        raise OSError("counted, and checked again")
+
+    background.check_often(check)
+    wait_until(lambda: len(checked) >= 2)
+    background.check_no_more(check)
+
+    assert set(checked) == {"telemetry-monitor"}
+    wait_until(lambda: set(threading.enumerate()) <= before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_has_its_own_threads_whatever_its_parent_was_doing():
+    hanging, counting = Hanging(), Counting(0.0001)
+    jobs = [started(hanging), started(counting)]
+    wait_until(lambda: counting.count)
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            done = not jobs[1].is_started and started(Counting(0.0001, last=3)).join(PATIENCE_S)
+            os._exit(7 if done else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    hanging.let_go.set()
+    assert jobs[0].join(PATIENCE_S)
+    let_end(jobs[1])
+
+
+def test_jobs_run_at_the_same_moments_and_keep_their_pace():
+    assert next_due(-math.inf, 10.37, 1.0) == 12.0
+    assert next_due(12.0, 12.01, 1.0) == 13.0
+    assert next_due(12.0, 12.01, 0.5) == 12.5
+    assert next_due(12.0, 12.8, 0.5) == 13.5
+    assert next_due(12.0, 12.002, 0.1) == pytest.approx(12.1)
+    assert next_due(12.0, 12.002, 0.01) == pytest.approx(12.012)
+    assert next_due(12.0, 12.002, math.inf) == math.inf

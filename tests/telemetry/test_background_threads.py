@@ -1,0 +1,156 @@
+"""All loggers of a process share a few threads, and what hangs in one of them holds up no other."""
+
+import threading
+
+import pytest
+
+from tests.lengths import in_make_faults
+from tests.telemetry.logged import PATIENCE_S, records_of
+from tests.waiting import wait_until
+from toolkit.core import background as module
+from toolkit.core.background import Background
+from toolkit.telemetry import TelemetryLogger
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    """Have background threads of this test alone; return a function that counts the threads of it."""
+    monkeypatch.setattr(module, "_background", Background())
+    before = set(threading.enumerate())
+    return lambda: len(set(threading.enumerate()) - before)
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make_one(**options):
+        made.append(TelemetryLogger("r", log_dir=tmp_path, log_every=1, **options))
+        return made[-1]
+
+    yield make_one
+    for log in made:
+        log.close()
+
+
+def test_a_logger_with_defaults_has_at_most_four_threads_and_none_once_it_is_closed(make, threads):
+    log = make()
+    log.log_step(1, train_loss=0.5)
+    # Those that describe the machine end by themselves.
+    assert log._run._probe.result(PATIENCE_S) is not None
+    wait_until(lambda: threads() <= 4)
+    log.close()
+
+    wait_until(lambda: not threads())
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(64, marks=in_make_faults)])
+def test_many_loggers_have_hardly_more_threads_than_one(make, threads, count):
+    logs = [make() for _ in range(count)]
+    for log in logs:
+        log.log_step(1, train_loss=0.5)
+    for log in logs:
+        assert log._run._probe.result(PATIENCE_S) is not None
+    wait_until(lambda: threads() <= min(count, 16))
+    for log in logs:
+        log.close()
+        assert [record["train_loss"] for record in records_of(log, "step")] == [0.5]
+
+    wait_until(lambda: not threads())
+
+
+class Stuck:
+    """Stands for a method that a disk or a network holds up."""
+
+    def __init__(self, method):
+        self.method = method
+        self.hangs, self.let_go = threading.Event(), threading.Event()
+
+    def __call__(self, *args):
+        self.hangs.set()
+        self.let_go.wait(PATIENCE_S)
+        return self.method(*args)
+
+
+def test_a_disk_that_hangs_under_one_logger_holds_up_no_other(make, monkeypatch):
+    held, other = make(system=False), make(system=False)
+    assert held.flush(PATIENCE_S)
+    file, table = held._run.pipeline._file, held._run.pipeline._mirrors[0].sink
+    stuck = [Stuck(file.write), Stuck(file.sync), Stuck(table.write)]
+    monkeypatch.setattr(file, "write", stuck[0])
+    monkeypatch.setattr(file, "sync", stuck[1])
+    monkeypatch.setattr(table, "write", stuck[2])
+    held.log_step(1, train_loss=0.5)
+    assert not held.flush(0.1)
+    assert stuck[0].hangs.wait(PATIENCE_S)
+    for step in range(3):
+        other.log_step(step, train_loss=0.5)
+        assert other.flush(PATIENCE_S)
+    other.close()
+    for one in stuck:
+        one.let_go.set()
+
+    assert len(records_of(other, "step")) == 3
+    assert held.flush(PATIENCE_S)
+    held.close()
+    assert len(records_of(held, "step")) == 1
+
+
+class Sink:
+    """A mirror of the script's own."""
+
+    name = "own"
+
+    def __init__(self):
+        self.threads, self.let_go = set(), threading.Event()
+
+    def write(self, batch):
+        self.threads.add(threading.current_thread())
+        self.let_go.wait(PATIENCE_S)
+
+    def close(self):
+        self.threads.add(threading.current_thread())
+
+
+def test_a_mirror_of_the_scripts_own_is_called_on_one_thread_and_holds_up_nobody(make):
+    sink = Sink()
+    with_sink, other = make(system=False, sinks=[sink]), make(system=False)
+    with_sink.log_step(1, train_loss=0.5)
+    wait_until(lambda: sink.threads)
+    other.log_step(1, train_loss=0.5)
+    assert other.flush(PATIENCE_S)
+    sink.let_go.set()
+    with_sink.close()
+
+    assert [thread.name for thread in sink.threads] == ["telemetry-own"]
+
+
+def test_loggers_share_their_samples_and_each_hears_of_a_failure(make, monkeypatch, tmp_path):
+    class Failing:
+        name = "failing"
+
+        def sample(self):
+            raise OSError("no such driver")
+
+        def close(self):
+            closed.append(1)
+
+    made, closed = [], []
+
+    def samplers(log_dir, guard):
+        made.append(Failing())
+        return made[-1:]
+
+    monkeypatch.setattr("toolkit.telemetry.live_run.default_samplers", samplers)
+    logs = [make(), make()]
+    for log in logs:
+        wait_until(lambda log=log: log.guard.counts.get("sampling failing: OSError"))
+    logs[0].close()
+    assert not closed
+    logs[1].close()
+
+    assert len(made) == len(closed) == 1
+    again = make()
+    assert list(again._run._sampling.sources()) == ["failing"]
+    again.close()
+    assert len(made) == len(closed) == 2
