@@ -159,7 +159,7 @@ class Mirror:
         doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)
         # Seldom where nothing comes, so that an idle run wakes nobody.
         between_s = max(self._between_s, time.monotonic() - self._read_at)
-        usual = max(self._interval_s, min(between_s / 5, 2 * self._interval_s))
+        usual = self._interval_s * (2 if between_s > 5 * self._interval_s else 1)
         pause = min(usual * doublings, self._longest_pause_s)
         is_urgent = time.monotonic() < self._urgent_until
         return min(pause, _URGENT_PAUSE_S) if is_urgent else pause
@@ -199,7 +199,7 @@ class Mirror:
                 return
             if chunk.records:
                 if began > self._read_at:
-                    self._between_s = max(began - self._read_at, self._between_s / 4)
+                    self._between_s = max(began - self._read_at, self._between_s / 2)
                     self._read_at = began
                 self.sink.write(chunk.records)
             if chunk.next_offset == self._cursor.offset and not chunk.replaced:

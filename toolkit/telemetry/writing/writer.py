@@ -147,8 +147,9 @@ class Writer:
         if queue.is_waiting or queue.journal.path is None:
             # A device is about to deliver; or what comes is in no file before it is written.
             return self._flush_interval
-        between_s = max(self._between_s, time.monotonic() - self._taken_at)
-        return max(self._flush_interval, min(_LATEST_S, between_s / 10))
+        later_s = max(self._between_s, time.monotonic() - self._taken_at) / 10
+        # Together with what else is done once a second, where it is not much longer.
+        return max(self._flush_interval, later_s if later_s < _LATEST_S / 2 else _LATEST_S)
 
     def _drained(self) -> bool:
         return self._record_queue.is_empty and not self._file.has_rest
@@ -171,7 +172,7 @@ class Writer:
                 if batch is None:
                     break
                 if began > self._taken_at:
-                    self._between_s = max(began - self._taken_at, self._between_s / 4)
+                    self._between_s = max(began - self._taken_at, self._between_s / 2)
                     self._taken_at = began
                 self._file.take(batch)
         except OSError as error:
