@@ -186,7 +186,11 @@ class Background:
                 with self._guard.catch("looking for background work"):
                     job, wait_s = self._choose(worker)
                 if job is not None:
-                    self._run(worker, job)
+                    try:
+                        self._run(worker, job)
+                    finally:
+                        worker.job = None
+                        self._changed.append(job)
                 elif wait_s is None:
                     return
                 else:
@@ -212,8 +216,6 @@ class Background:
             job.next_due = next_due(job.due, now, job.pause_s)
             if job.pause_s < _SHORT_PAUSE_S:
                 self._active_until = now + 2 * _LOOK_WHEN_IDLE_S
-            worker.job = None
-            self._changed.append(job)
 
     def _choose(self, worker: _Worker) -> tuple[Job | None, float | None]:
         """Return a job to run now; or None and how long to wait for one, or None and None where it is to end."""

@@ -31,7 +31,7 @@ from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.machine.peak_memory import peak_memory
 from toolkit.telemetry.machine.samplers.registry import default_samplers
-from toolkit.telemetry.machine.samplers.shared_sampling import SharedSampling
+from toolkit.telemetry.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 from toolkit.telemetry.records.device_scalars import DeviceScalars

@@ -9,7 +9,7 @@ from toolkit.core.run_context import RunContext
 from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
 from toolkit.telemetry.errors.recorder import ErrorContext, ErrorRecorder
 from toolkit.telemetry.errors.watch import ErrorWatch
-from toolkit.telemetry.machine.samplers.shared_sampling import SharedSampling
+from toolkit.telemetry.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.step_gate import StepGate
 
