@@ -112,7 +112,7 @@ class Sink:
         self.threads.add(threading.current_thread())
 
 
-def test_a_mirror_of_the_scripts_own_is_called_on_one_thread_and_holds_up_nobody(make):
+def test_a_mirror_of_the_scripts_own_is_called_on_one_thread_and_holds_up_no_other_logger(make):
     sink = Sink()
     with_sink, other = make(system=False, sinks=[sink]), make(system=False)
     with_sink.log_step(1, train_loss=0.5)

@@ -166,7 +166,7 @@ class Background:
             raise
 
     def forget_threads(self) -> None:
-        """In a forked child: have no threads, so that nobody waits for them."""
+        """In a forked child: have no threads, so that no call waits for them."""
         self._workers, self._monitor = [], None
 
     def prepare_for_exit(self) -> None:
@@ -350,7 +350,7 @@ class Background:
                 self._work.ring()
             return self._usual_pause(now)
         if not waiting:
-            # Nobody waits for the next job that is due.
+            # No worker waits for the next job that is due.
             return max(_SOON_S, min(next_job - now, self._usual_pause(now)))
         patience_s = (
             0.0 if not count else _SOON_S if count < _FEW else _SLOW_S if count < _SEVERAL else _HUNG_S
@@ -408,7 +408,7 @@ def background_job(name: str, turn: Turn, *, may_block: bool = False) -> Job:
 
 
 def _in_forked_child() -> None:
-    """Begin anew: the threads belong to the parent, and one of them may have held the lock."""
+    """Begin from scratch: the threads belong to the parent, and one of them may have held the lock."""
     global _background
     _background.forget_threads()
     _background = Background()

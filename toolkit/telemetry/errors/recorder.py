@@ -309,7 +309,7 @@ def _is_power_of_ten(count: int) -> bool:
 
 
 def _reserve() -> mmap.mmap:
-    """Return memory that can be released later; pages that nobody touches take no physical memory.
+    """Return memory that can be released later; pages that are not touched take no physical memory.
 
     Not a `bytearray`: the allocator may take that from memory that was freed before, and fills it with zeros.
     """

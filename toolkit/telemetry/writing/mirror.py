@@ -157,7 +157,7 @@ class Mirror:
 
     def _pause(self) -> float:
         doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)
-        # Seldom where nothing comes, so that an idle run wakes nobody.
+        # Seldom where nothing comes, so that an idle run wakes no thread for it.
         between_s = max(self._between_s, time.monotonic() - self._read_at)
         usual = self._interval_s * (2 if between_s > 5 * self._interval_s else 1)
         pause = min(usual * doublings, self._longest_pause_s)
