@@ -64,15 +64,14 @@ class Day:
         self.sessions += 1
         run = self.log._run
         assert run is not None
-        # Their threads use the real clock, by which this day lasts a minute.
+        # They use the real clock in the background, by which this day lasts a minute.
         run.periodic.close(5.0)
         run._watchman.close(5.0)
         assert run._sampling is not None
         run._sampling.stop(5.0)
         # The GPU sampler released its driver when its thread ended; these two have nothing to release.
-        self._sources = [
-            source for source in run._sampling._sources if source.sampler.name in ("host", "disk")
-        ]
+        sources = run._sampling._shared.sampling._sources
+        self._sources = [source for source in sources if source.sampler.name in ("host", "disk")]
         for source in self._sources:
             source._ended = False
         self._run = run
