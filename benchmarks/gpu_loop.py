@@ -1,18 +1,23 @@
-"""A LoRA-like loop on a CUDA GPU, with and without us: does the difference exceed the loop's own noise?
+"""Two loops on a CUDA GPU, with and without us: does the difference exceed the loop's own noise?
 
-Needs torch, orjson and a GPU, nothing else: `python3 -m benchmarks.gpu_loop`.
+In the first the GPU is busy, as in a LoRA training. In the second it waits for Python to launch many small kernels, so
+that whatever takes the interpreter makes a step longer.
+
+Needs torch, orjson and a GPU: `python3 -m benchmarks.gpu_loop`. TensorBoard and W&B are measured if installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report, median_and_quartiles
@@ -20,7 +25,12 @@ from benchmarks.report import Claim, Report, median_and_quartiles
 if TYPE_CHECKING:
     import torch
 
-TITLE = "A LoRA-like loop on a GPU, loss and grad_norm logged every step"
+TITLE = "Two loops on a GPU, loss and grad_norm logged every step"
+OURS: Final = "TelemetryLogger, GPU tensors"
+BUSY: Final = "LoRA, the GPU is busy"
+LAUNCHES: Final = "many small kernels"
+_LOOPS: Final = {BUSY: (4096, 8192), LAUNCHES: (64, 16)}
+"""The width of the layers and the tokens of a batch."""
 _STEP_MS = 10.0
 # Beyond this, "within the noise" would only mean that the machine was busy.
 _WIDEST_SPREAD = 0.02
@@ -38,24 +48,29 @@ def build(options: Options) -> Report:
     if not torch.cuda.is_available():
         return _not_measured("there is no CUDA GPU here")
 
-    rounds, steps = (6, 20) if options.quick else (30, 40)
-    with tempfile.TemporaryDirectory() as name:
-        say("gpu: calibrating the loop")
-        step = _lora_step()
-        say("gpu: logging under torch.cuda.set_sync_debug_mode('error')")
-        unsynchronised = _check_without_sync(step, Path(name), steps=200)
-        with _variants(Path(name)) as variants:
-            say(f"gpu: {rounds} rounds of {steps} steps, {len(variants)} ways")
-            blocks = _alternate(step, variants, rounds, steps)
+    # Short blocks: the clock of the GPU and the machine around it drift within a second.
+    rounds, steps = (6, 10) if options.quick else (100, 10)
+    blocks: dict[str, dict[str, list[float]]] = {}
+    unsynchronised: dict[str, Any] = {}
+    for loop, (width, tokens) in _LOOPS.items():
+        with tempfile.TemporaryDirectory() as name:
+            say(f"gpu: calibrating the loop: {loop}")
+            step = _lora_step(width, tokens)
+            if not unsynchronised:
+                say("gpu: logging under torch.cuda.set_sync_debug_mode('error')")
+                unsynchronised = _check_without_sync(step, Path(name), steps=200)
+            with _variants(Path(name)) as variants:
+                say(f"gpu: {rounds} rounds of {steps} steps, {len(variants)} ways")
+                blocks[loop] = _alternate(step, variants, rounds, steps)
     return _report(blocks, unsynchronised, torch.cuda.get_device_name(), steps)
 
 
-def _lora_step() -> Step:
+def _lora_step(width: int, tokens: int) -> Step:
     """Return a training step of frozen layers with low-rank adapters that takes about 10 ms."""
     import torch
 
     torch.manual_seed(0)
-    device, dtype, width, rank, tokens = "cuda", torch.bfloat16, 2048, 16, 2048
+    device, dtype, rank = "cuda", torch.bfloat16, 16
 
     class LoraLinear(torch.nn.Module):
         def __init__(self) -> None:
@@ -106,7 +121,7 @@ def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
     def log_numbers(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
         numbers.log_step(step, train_loss=loss.item(), grad_norm=norm.item(), lr=1e-4)
 
-    with open(folder / "bare.jsonl", "wb", buffering=0) as file:
+    with open(folder / "bare.jsonl", "wb", buffering=0) as file, _peers(folder) as peers:
 
         def log_bare(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
             record = {
@@ -121,13 +136,49 @@ def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
             yield {
                 "no logging": None,
                 "no logging, again": None,
-                "TelemetryLogger, GPU tensors": log_tensors,
+                OURS: log_tensors,
                 "TelemetryLogger, .item()": log_numbers,
                 "orjson + write, .item()": log_bare,
+                **peers,
             }
         finally:
             tensors.close()
             numbers.close()
+
+
+@contextmanager
+def _peers(folder: Path) -> Iterator[dict[str, Log]]:
+    """Open the installed ones of our peers, as their documentation shows."""
+    found: dict[str, Log] = {}
+    closing: list[Callable[[], object]] = []
+    if importlib.util.find_spec("tensorboard") is not None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter(str(folder / "tensorboard"))
+        closing.append(writer.close)
+
+        def log_tensorboard(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+            writer.add_scalar("train_loss", loss.item(), step)
+            writer.add_scalar("grad_norm", norm.item(), step)
+            writer.add_scalar("lr", 1e-4, step)
+
+        found["TensorBoard, .item()"] = log_tensorboard
+    if importlib.util.find_spec("wandb") is not None:
+        os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+        import wandb
+
+        run = wandb.init(project="bench", dir=str(folder))
+        closing.append(run.finish)
+
+        def log_wandb(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+            run.log({"train_loss": loss.item(), "grad_norm": norm.item(), "lr": 1e-4}, step=step)
+
+        found["W&B offline, .item()"] = log_wandb
+    try:
+        yield found
+    finally:
+        for close in closing:
+            close()
 
 
 def _alternate(
@@ -186,47 +237,57 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
 
 
 def _report(
-    blocks: dict[str, list[float]], unsynchronised: dict[str, Any], device: str, steps: int
+    blocks: dict[str, dict[str, list[float]]], unsynchronised: dict[str, Any], device: str, steps: int
 ) -> Report:
-    base = blocks["no logging"]
-    figures: dict[str, Any] = {"device": device, "sync_check": unsynchronised, "variants": {}}
-    rows = []
-    for name, times in blocks.items():
-        middle, low, high = median_and_quartiles(times)
-        slowdowns = [mine / bare - 1 for mine, bare in zip(times, base, strict=True)]
-        slowdown, slow_low, slow_high = median_and_quartiles(slowdowns)
-        figures["variants"][name] = {
-            "step_ms": middle * 1e3,
-            "step_ms_quartiles": [low * 1e3, high * 1e3],
-            "step_ms_stdev": statistics.stdev(times) * 1e3,
-            "slowdown": slowdown,
-            "slowdown_quartiles": [slow_low, slow_high],
-        }
-        rows.append(
-            [
-                name,
-                f"{middle * 1e3:.3f}",
-                f"{low * 1e3:.3f} … {high * 1e3:.3f}",
-                "" if name == "no logging" else f"{slowdown:+.2%}",
-                "" if name == "no logging" else f"{slow_low:+.2%} … {slow_high:+.2%}",
-            ]
-        )
-    found = figures["variants"]
-    noise = max(abs(value) for value in found["no logging, again"]["slowdown_quartiles"])
-    return Report(
-        name="gpu_loop",
-        title=f"{TITLE} ({device}; {len(base)} blocks of {steps} steps per variant)",
-        columns=["loop", "ms per step", "quartiles", "slowdown", "quartiles"],
-        rows=rows,
-        figures=figures,
-        claims=[
+    figures: dict[str, Any] = {"device": device, "sync_check": unsynchronised, "loops": {}}
+    rows, claims = [], []
+    for loop, variants in blocks.items():
+        base = variants["no logging"]
+        found: dict[str, dict[str, Any]] = {}
+        figures["loops"][loop] = found
+        for name, times in variants.items():
+            middle, low, high = median_and_quartiles(times)
+            slowdowns = [mine / bare - 1 for mine, bare in zip(times, base, strict=True)]
+            slowdown, slow_low, slow_high = median_and_quartiles(slowdowns)
+            found[name] = {
+                "step_ms": middle * 1e3,
+                "step_ms_quartiles": [low * 1e3, high * 1e3],
+                "step_ms_stdev": statistics.stdev(times) * 1e3,
+                "slowdown": slowdown,
+                "slowdown_quartiles": [slow_low, slow_high],
+                "slowdown_of_means": statistics.mean(times) / statistics.mean(base) - 1,
+            }
+            is_base = name == "no logging"
+            rows.append(
+                [
+                    loop,
+                    name,
+                    f"{middle * 1e3:.3f}",
+                    f"{low * 1e3:.3f} … {high * 1e3:.3f}",
+                    "" if is_base else f"{slowdown:+.2%}",
+                    "" if is_base else f"{slow_low:+.2%} … {slow_high:+.2%}",
+                    "" if is_base else f"{found[name]['slowdown_of_means']:+.2%}",
+                ]
+            )
+        noise = max(abs(value) for value in found["no logging, again"]["slowdown_quartiles"])
+        claims.append(
             Claim(
-                text="slowdown with us, against the spread of two equal loops",
-                measured=round(found["TelemetryLogger, GPU tensors"]["slowdown"] * 100, 3),
+                text=f"{loop}: slowdown with us, against the spread of two equal loops",
+                measured=round(found[OURS]["slowdown"] * 100, 3),
                 limit=round(noise * 100, 3),
                 unit=" %",
                 too_noisy=noise > _WIDEST_SPREAD,
-            ),
+            )
+        )
+    number = len(next(iter(next(iter(blocks.values())).values())))
+    return Report(
+        name="gpu_loop",
+        title=f"{TITLE} ({device}; {number} blocks of {steps} steps per variant)",
+        columns=["loop", "logging", "ms per step", "quartiles", "slowdown", "quartiles", "of means"],
+        rows=rows,
+        figures=figures,
+        claims=[
+            *claims,
             Claim(
                 text="correct values on disk, of 200 logged with synchronisation forbidden",
                 measured=unsynchronised["right"],
@@ -242,7 +303,7 @@ def _not_measured(reason: str) -> Report:
     return Report(
         name="gpu_loop",
         title=TITLE,
-        columns=["loop", "ms per step"],
+        columns=["loop", "logging", "ms per step"],
         rows=[],
         figures={},
         notes=[f"Not measured: {reason}."],
