@@ -100,36 +100,43 @@ class Training:
         self._environ = environ
         self._process: subprocess.Popen[bytes] | None = None
         self._signals: list[signal.Signals] = []
+        self._is_starting = False
         self._cancelled = threading.Event()
 
     def start(self, *, on_end: Callable[[int], None]) -> None:
         """Start the trainer; `on_end` gets its exit code, in another thread."""
         if self._cancelled.is_set():
             return
+        self._is_starting = True
         process = subprocess.Popen(self._command, cwd=self._folder, env=self._environ)
         self._process = process
-        # A signal handler may have run before the call above returned.
-        if self._cancelled.is_set():
-            process.terminate()
+        # A signal may have come while the trainer began, before the call above returned.
+        for number in self._signals[:2]:
+            self._send(process, number)
         threading.Thread(target=lambda: on_end(process.wait()), daemon=True).start()
 
     def forward_signal(self, number: signal.Signals) -> bool:
         """Forward a signal to the trainer if it runs; True if it was the first, so the trainer saves and ends."""
         process = self._process
-        if process is None:
+        if process is None and not self._is_starting:
             self._cancelled.set()
             self._signals.append(number)
             return False
-        if process.poll() is not None:
+        if process is not None and process.poll() is not None:
             return False
         is_first = not self._signals
         self._signals.append(number)
         # A second Ctrl-C makes the trainer quit at once; other signals after the first are not forwarded.
-        if (is_first or number == signal.SIGINT) and not (
-            number == signal.SIGINT and _terminal_signals_children()
-        ):
-            process.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        if process is not None and (is_first or number == signal.SIGINT):
+            self._send(process, number)
         return is_first
+
+    @staticmethod
+    def _send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        if number != signal.SIGINT:
+            process.send_signal(signal.SIGTERM)
+        elif not _terminal_signals_children():
+            process.send_signal(signal.SIGINT)
 
     def finish(self) -> int:
         """Return the trainer's exit code once it has ended, 0 if it never started.

@@ -478,7 +478,7 @@ def test_a_hang(tmp_path):
         threading.Thread(target=load, name="loader", daemon=True).start()
         for step in range(1, 150):
             if os.environ["LOGGED"] == "1":
-                time.sleep(0.015)
+                time.sleep(0.04)
             log.log_step(step, train_loss=1.0 / step)
         wait_for_the_other_rank()
         say("going on")
