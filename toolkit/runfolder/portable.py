@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import suppress
 from typing import Final
 
 try:
@@ -42,6 +43,23 @@ def _seek_and_write(descriptor: int, data: bytes | memoryview, offset: int, /) -
 # The function itself where there is one: some callers count microseconds.
 pwrite = os.pwrite if hasattr(os, "pwrite") else _seek_and_write
 """Write at an offset and return how many bytes were written."""
+
+
+def inherited_descriptors() -> list[tuple[int, int]]:
+    """Return the open descriptors of a forked child, each with the flags it was opened with."""
+    found: list[tuple[int, int]] = []
+    if fcntl is not None:
+        for folder in ("/proc/self/fd", "/dev/fd"):
+            try:
+                names = os.listdir(folder)
+            except OSError:
+                continue
+            for name in names:
+                # One of them was that of the folder itself.
+                with suppress(OSError, ValueError):
+                    found.append((int(name), fcntl.fcntl(int(name), fcntl.F_GETFL)))
+            break
+    return found
 
 
 def allocate(descriptor: int, offset: int, length: int) -> None:
