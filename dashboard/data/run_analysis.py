@@ -20,9 +20,8 @@ from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.stretch import LONGEST
-from toolkit.runfolder.blocks import plain_records
 from toolkit.runfolder.manifest import Session
-from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line
+from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line, parse_together
 from toolkit.runfolder.records import Record
 from toolkit.timing.ledger import LedgerBuilder
 
@@ -253,8 +252,8 @@ class RecordSlices:
 
 
 def _records(lines: list[tuple[int, bytes]]) -> list[Record]:
-    plain = plain_records(b"".join([line + b"\n" for _, line in lines]))
-    if plain is not None:
-        return plain
+    together = parse_together([line for _, line in lines])
+    if together is not None:
+        return together
     found = [parse_line(position, line) for position, line in lines]
     return [record for record in found if not isinstance(record, BadLine)]

@@ -7,18 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import orjson
-
 from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import BadLine, Block, Cursor, lines_of, parse_line, read_block
+from toolkit.runfolder.reader import BadLine, Block, Cursor, lines_of, parse_line, parse_together, read_block
 from toolkit.runfolder.records import MAX_LINE_BYTES, Record
 from toolkit.runfolder.safefile import open_regular
 
 _BLOCK_BYTES: Final = 1024 * 1024
 """Some thousand records: parsed, they take a few megabytes."""
-
-_LONG_LINE: Final = 16 * 1024
-"""A shorter one cannot have more fields than a record may."""
 
 
 class FileReplaced(OSError):  # noqa: N818 - the name says what happened
@@ -48,9 +43,9 @@ def blocks_of(path: Path) -> Iterator[Block]:
 
 def records_in(block: Block) -> tuple[list[Record], int]:
     """Return the records of `block`, and the number of its unreadable lines."""
-    plain = plain_records(block.data)
-    if plain is not None:
-        return plain, int(block.long_line is not None)
+    together = parse_together(block.data[:-1].split(b"\n"))
+    if together is not None:
+        return together, int(block.long_line is not None)
     records: list[Record] = []
     bad_lines = int(block.long_line is not None)
     for position, line in lines_of(block):
@@ -79,21 +74,3 @@ def unended_line(path: Path, block: Block) -> bytes:
         os.close(descriptor)
     # Where a newline is in it now, the file grew since, and the line is one that came later.
     return rest if len(rest) <= MAX_LINE_BYTES and b"\n" not in rest else b""
-
-
-def plain_records(data: bytes) -> list[Record] | None:
-    """Return the records of whole lines in which nothing is nested, as most are, in little time; None for any other."""
-    lines = data.count(b"\n")
-    if b"[" in data or data.count(b"{") != lines:
-        return None
-    if not data.startswith(b"{") or data.count(b"\n{") != lines - 1 or not data.endswith(b"\n"):
-        return None
-    # Where each half of the longest line's length has a newline, no line is longer than that.
-    if any(data.find(b"\n", at, at + _LONG_LINE // 2) < 0 for at in range(0, len(data), _LONG_LINE // 2)):
-        return None
-    try:
-        # Each line begins with its only brace, so that none can continue another: one call parses them all.
-        records: list[Record] = orjson.loads(b"[%b]" % data[:-1].replace(b"\n", b","))
-    except orjson.JSONDecodeError:
-        return None
-    return records if set(map(type, records)) == {dict} and len(records) == lines else None

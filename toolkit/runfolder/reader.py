@@ -188,7 +188,7 @@ def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 102
     position = block.start
     for first in range(0, len(lines), _PARSED_AT_ONCE):
         some = lines[first : first + _PARSED_AT_ONCE]
-        parsed = decode_many(some) if max(map(len, some)) <= MAX_LINE_BYTES else None
+        parsed = parse_together(some)
         if parsed is not None:
             records += parsed
             position += sum(map(len, some)) + len(some)
@@ -219,6 +219,11 @@ def lines_of(block: Block) -> Iterator[tuple[int, bytes]]:
         if line:
             yield position, line
         position += len(line) + 1
+
+
+def parse_together(lines: Sequence[bytes]) -> list[Record] | None:
+    """Return the records in `lines` at once, which takes less time; None if they must be parsed one by one."""
+    return decode_many(lines) if max(map(len, lines), default=0) <= MAX_LINE_BYTES else None
 
 
 def parse_line(position: int, line: bytes) -> Record | BadLine:
