@@ -27,8 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.contenders import (
@@ -43,6 +41,8 @@ from benchmarks.contenders import (
     Logger,
     vary,
 )
+from benchmarks.cpu_per_record import cpu_of_helpers
+from benchmarks.paced import operation_of
 from benchmarks.report import Claim, Report
 
 _STEP_S = 0.0055
@@ -223,7 +223,7 @@ class _Loop:
     def run(self, seconds: float, logger: Logger | None) -> _Period:
         """Make steps for `seconds`."""
         clock, cpu, piece, threads = time.perf_counter, time.thread_time, self._piece, self._threads
-        found = _Period(_cpu_of_helpers(), threads.totals_ns(), threads.wakes())
+        found = _Period(cpu_of_helpers(), threads.totals_ns(), threads.wakes())
         began = clock()
         end = began + seconds
         while clock() < end:
@@ -251,7 +251,7 @@ class _Loop:
             held = now - start - (now_cpu - start_cpu) - (self._queued_s() - queued_before)
             found.steps_s.append(now - start)
             found.add(threads, ran_before, held, min(held_longest, held), held_by)
-        found.end(clock() - began, _cpu_of_helpers(), threads)
+        found.end(clock() - began, cpu_of_helpers(), threads)
         return found
 
     def _queued_s(self) -> float:
@@ -341,20 +341,9 @@ def _piece_of(kind: str) -> Callable[[], None]:
     """Return a function that keeps torch busy for a piece of a step."""
     import torch
 
-    torch.set_grad_enabled(False)
     # One thread, so that all that the loop's thread waits for is the interpreter lock.
     torch.set_num_threads(1)
-    if kind == "big":
-        left, right = torch.randn(96, 96), torch.randn(96, 96)
-
-        def once() -> None:
-            torch.mm(left, right)
-    else:
-        values = torch.randn(64)
-
-        def once() -> None:
-            values.add(1.0)
-
+    once = operation_of(kind, width=96)
     for _ in range(1000):
         once()
     before = time.thread_time()
@@ -367,17 +356,6 @@ def _piece_of(kind: str) -> Callable[[], None]:
             once()
 
     return piece
-
-
-def _cpu_of_helpers() -> dict[int, float]:
-    spent = {}
-    for child in psutil.Process().children(recursive=True):
-        try:
-            times = child.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        spent[child.pid] = times.user + times.system
-    return spent
 
 
 def _rows(title: str, what: str, found: dict[str, Any]) -> list[list[str]]:

@@ -111,22 +111,23 @@ class _Meter:
     """Processor seconds of this process, its threads and its child processes, minus the cost of measuring."""
 
     def __init__(self) -> None:
-        self._helpers = _cpu_of_helpers()
+        self._helpers = cpu_of_helpers()
         self._own = time.process_time()
 
     def spent_with(self, close: Callable[[], None]) -> float:
         """Call `close` and return the seconds used until it is done."""
         logged = time.process_time() - self._own
         # A helper process is gone after close, so it is measured before as well.
-        helpers = _cpu_of_helpers()
+        helpers = cpu_of_helpers()
         before = time.process_time()
         close()
         closed = time.process_time() - before
-        helpers |= _cpu_of_helpers()
+        helpers |= cpu_of_helpers()
         return logged + closed + sum(spent - self._helpers.get(pid, 0.0) for pid, spent in helpers.items())
 
 
-def _cpu_of_helpers() -> dict[int, float]:
+def cpu_of_helpers() -> dict[int, float]:
+    """Return the processor time of each child process so far."""
     spent = {}
     for child in psutil.Process().children(recursive=True):
         try:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gpu_loop
 from benchmarks.child import ROOT
 from benchmarks.contenders import BARE, NOT_DUE, NOTHING, OURS, PEERS
 from benchmarks.report import LATEST, RESULTS
@@ -200,8 +201,8 @@ def _fault_sentence(faults: Mapping[str, Any]) -> str:
 
 def _gpu_sentence(gpu: Mapping[str, Any]) -> str:
     loops = gpu["figures"]["loops"]
-    variants, small = loops["LoRA, the GPU is busy"], loops["many small kernels"]
-    ours, again = variants["TelemetryLogger, GPU tensors"], variants["no logging, again"]
+    variants, small = loops[gpu_loop.BUSY], loops[gpu_loop.LAUNCHES]
+    ours, again = variants[gpu_loop.OURS], variants["no logging, again"]
     low, high = again["slowdown_quartiles"]
     step_ms = variants["no logging"]["step_ms"]
     others = "; ".join(
@@ -213,7 +214,7 @@ def _gpu_sentence(gpu: Mapping[str, Any]) -> str:
     return (
         f"On a GPU ({gpu['figures']['device']}), logging loss and gradient norm as GPU tensors every step changes a "
         f"LoRA-like loop of {step_ms:.1f} ms per step by {ours['slowdown']:+.2%}, and a loop of many small kernels "
-        f"({small['no logging']['step_ms']:.1f} ms) by {small['TelemetryLogger, GPU tensors']['slowdown']:+.2%}.\n"
+        f"({small['no logging']['step_ms']:.1f} ms) by {small[gpu_loop.OURS]['slowdown']:+.2%}.\n"
         f"The others in the same two loops: {others}.\n"
         f"Two equal loops without logging differ by {low:+.2%} to {high:+.2%} and by {low_small:+.2%} to "
         f"{high_small:+.2%} (quartiles)."

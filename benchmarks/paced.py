@@ -115,13 +115,13 @@ def time_turns(
     return {**found, "calls_s": calls["own"]}
 
 
-def work_of(kind: str) -> Callable[[], None]:
-    """Return a function that keeps torch busy for about `_STEP_S` seconds."""
+def operation_of(kind: str, *, width: int) -> Callable[[], None]:
+    """Return one operation of torch: a product of matrices of this width, or a small one."""
     import torch
 
     torch.set_grad_enabled(False)
     if kind == "big":
-        left, right = torch.randn(256, 256), torch.randn(256, 256)
+        left, right = torch.randn(width, width), torch.randn(width, width)
 
         def once() -> None:
             torch.mm(left, right)
@@ -131,6 +131,12 @@ def work_of(kind: str) -> Callable[[], None]:
         def once() -> None:
             values.add(1.0)
 
+    return once
+
+
+def work_of(kind: str) -> Callable[[], None]:
+    """Return a function that keeps torch busy for about `_STEP_S` seconds."""
+    once = operation_of(kind, width=256)
     for _ in range(200):
         once()
     before = time.perf_counter()
