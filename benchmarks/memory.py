@@ -17,6 +17,9 @@ from benchmarks.report import Claim, Report
 
 _MB = 1e6
 _TIGHT = 20_000
+_MANY = 64
+_SETTLED_S = 8.0
+_IDLE_S = 5.0
 
 
 def build(options: Options) -> Report:
@@ -43,6 +46,17 @@ def build(options: Options) -> Report:
         ):
             if ours[key] is not None:
                 claims.append(Claim(text=text, measured=ours[key], limit=15.0, unit=" MB"))
+        for loggers, threads in ((1, 4), (_MANY, 16)):
+            say(f"memory: {loggers} open loggers")
+            found = ours[f"open_{loggers}"] = measure_in_child(open_loggers, loggers)
+            notes.append(
+                f"{loggers} open {'loggers' if loggers > 1 else 'logger'}: {found['threads']} threads more, "
+                f"{found['switches']:.1f} context switches a second while idle, a process of {found['rss_mb']:.0f} MB"
+            )
+            text = f"threads more with so many open loggers: {loggers}"
+            claims.append(Claim(text=text, measured=found["threads"], limit=threads, unit=""))
+        text = f"a process with {_MANY} open loggers"
+        claims.append(Claim(text=text, measured=found["rss_mb"], limit=120.0, unit=" MB"))
         records = 50_000 if options.quick else 1_000_000
         say(f"memory: {records:,} records")
         growth = measure_in_child(memory_over_time, records)
@@ -102,6 +116,38 @@ def memory_added(folder: Path, name: str) -> dict[str, float]:
     helpers = sum(child.memory_info().rss for child in process.children(recursive=True))
     logger.close()
     return {"added_mb": added / _MB, "helpers_mb": helpers / _MB}
+
+
+def open_loggers(folder: Path, count: int) -> dict[str, float]:
+    """Return the threads that `count` idle loggers have started, and the memory and wake-ups of their process."""
+    from toolkit.telemetry import TelemetryLogger
+
+    process = psutil.Process()
+    before = process.num_threads()
+    loggers = [TelemetryLogger(f"r{number}", log_dir=folder) for number in range(count)]
+    for logger in loggers:
+        logger.log_step(0, train_loss=1.0)
+    # The environment has been looked at, and threads that are no longer needed have ended.
+    time.sleep(_SETTLED_S)
+    switched = _switches(process)
+    time.sleep(_IDLE_S)
+    found = {
+        "threads": process.num_threads() - before,
+        "rss_mb": process.memory_info().rss / _MB,
+        "switches": (_switches(process) - switched) / _IDLE_S,
+    }
+    for logger in loggers:
+        logger.close()
+    return found
+
+
+def _switches(process: psutil.Process) -> int:
+    """Return how often the threads of a process have waited for something so far; on Linux only."""
+    counted = 0
+    for status in Path(f"/proc/{process.pid}/task").glob("*/status"):
+        with contextlib.suppress(OSError):
+            counted += int(status.read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return counted
 
 
 def peak_in_tight_loop(folder: Path, name: str, records: int) -> dict[str, float | None]:
