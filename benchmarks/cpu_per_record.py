@@ -84,6 +84,7 @@ def cpu_of_burst(folder: Path, name: str, records: int) -> float:
     """Return the processor seconds per record, logged as fast as the logger accepts them."""
     logger = ALL[name].open(folder)
     for step in range(200):
+        vary()
         logger.log(step)
     meter = _Meter()
     for step in range(200, 200 + records):
@@ -96,6 +97,7 @@ def cpu_of_paced(folder: Path, name: str, records: int) -> float:
     """Return the processor seconds per record at one record every 5 ms."""
     logger = ALL[name].open(folder)
     for step in range(20):
+        vary()
         logger.log(step)
     meter = _Meter()
     due = time.perf_counter()

@@ -360,9 +360,9 @@ def test_a_large_table_gets_new_columns_only_now_and_then_and_loses_nothing(run,
     run.log({"train_loss": 0.5})
     write_rows = csv_table.write_rows
 
-    def slowly(*arguments):
+    def slowly(*arguments, **options):
         clock[0] += 1.0
-        return write_rows(*arguments)
+        return write_rows(*arguments, **options)
 
     monkeypatch.setattr(csv_table, "write_rows", slowly)
     run.log({"a": 1})

@@ -23,6 +23,7 @@ from typing import Any
 
 from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
 from toolkit.runfolder.layout import PRIVATE
+from toolkit.runfolder.plain_rows import LineRows
 from toolkit.runfolder.portable import SAFELY, pread
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import (
@@ -122,6 +123,7 @@ class CsvTable:
     def _reset(self) -> None:
         self.last_seq = -1
         self._columns = columns_for(self.form)
+        self._line_rows = LineRows(self._columns)
         self._size = 0
         self._descriptor: int | None = None
         self._identity = NO_FILE
@@ -160,6 +162,7 @@ class CsvTable:
         self.last_seq, self._size = ends.last_seq, ends.size
         os.ftruncate(descriptor, self._size)
         self._columns = columns_for(self.form, ends.names)
+        self._line_rows = LineRows(self._columns)
         self._take(descriptor)
         return Adopted(rows=rows, last_seq=ends.last_seq, last_session=ends.last_session)
 
@@ -241,6 +244,33 @@ class CsvTable:
             self.last_seq = _seq(shown[-1])
         return True
 
+    def append_lines(self, lines: Sequence[bytes]) -> bool:
+        """Add a row for each of these lines of the record file, which is much cheaper than to parse them first.
+
+        Returns False, and does nothing, if that cannot be done: then the records must be given to `append`.
+
+        Raises:
+            OSError: writing failed.
+        """
+        if self._descriptor is None or self._held:
+            return False
+        found = self._line_rows.rows_of(lines)
+        if found is None:
+            return False
+        seqs = [seq for group in found for seq in group.seqs]
+        if not seqs:
+            return True
+        if not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
+            return False
+        layout = _RowLayout(self._size)
+        rows = [row for group in found for row in layout.place_lines(group.rows)]
+        if layout.has_long_rows:
+            return False
+        rows.append(b"")
+        self._append_rows(b"\n".join(rows))
+        self.last_seq = seqs[-1]
+        return True
+
     def settle(self) -> None:
         """Write the held rows, however large the table is."""
         self._next_rewrite = 0.0
@@ -292,8 +322,7 @@ class CsvTable:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY
             descriptor = os.open(temporary, flags, self._mode)
-            rows = itertools.chain(self._old_rows(), (self._columns.parts(record) for record in batch))
-            size = write_rows(descriptor, self._columns, rows)
+            size = self._write_widened(descriptor, batch)
             try:
                 os.replace(temporary, self.path)
             except PermissionError as error:
@@ -317,6 +346,17 @@ class CsvTable:
         took = time.monotonic() - began
         self._next_rewrite = time.monotonic() + (20.0 * took if took > _QUICK_S else 0.0)
 
+    def _write_widened(self, descriptor: int, batch: Sequence[Record]) -> int:
+        """Write the rows so far, widened for the new columns, and those of `batch`; return the size."""
+        rows = (self._columns.parts(record) for record in batch)
+        if self._descriptor is None:
+            return write_rows(descriptor, self._columns, rows)
+        commas = self._columns.commas_behind(_parse_header(_first_line(self._descriptor)))
+        if commas is None:
+            return write_rows(descriptor, self._columns, itertools.chain(self._old_rows(), rows))
+        lines = _unpadded_rows(self._descriptor, self._size)
+        return write_rows(descriptor, self._columns, rows, older=lines, commas=commas)
+
     def _old_rows(self) -> Iterator[list[str]]:
         """Yield the rows written so far with empty cells for the new columns and without the zeros after `time`."""
         if self._descriptor is None:
@@ -332,11 +372,27 @@ class CsvTable:
                     time.sleep(0.0005)
 
 
-def write_rows(descriptor: int, columns: Columns, rows: Iterable[list[str]]) -> int:
-    """Write a whole table, header first, to an empty file; return its size."""
+def write_rows(
+    descriptor: int,
+    columns: Columns,
+    rows: Iterable[list[str]],
+    *,
+    older: Iterable[list[bytes]] = (),
+    commas: bytes = b"",
+) -> int:
+    """Write a whole table, header first, to an empty file; return its size.
+
+    `older` are rows as they are in a file, which come first, each with `commas` behind it.
+    """
     header = columns.header().encode("utf-8", "replace") + b"\n"
     layout = _RowLayout(len(header))
     parts, held = [header], len(header)
+    for lines in older:
+        widened = [line + commas for line in lines] if commas else lines
+        write_all(descriptor, b"".join([*parts, b"\n".join([*layout.place_lines(widened), b""])]))
+        parts, held = [], 0
+        # Let the training thread have the interpreter: this is not urgent.
+        time.sleep(0.0005)
     for row in rows:
         parts.append(layout.place(row).encode("utf-8", "replace"))
         held += len(parts[-1])
@@ -390,12 +446,68 @@ class _RowLayout:
         self.size = size
         return rows
 
+    def place_lines(self, rows: list[bytes]) -> list[bytes]:
+        """Place rows that have no newlines."""
+        size = self.size
+        for at, row in enumerate(rows):
+            length = len(row) + 1
+            # As in `place`: the next row fits after this one.
+            if size % _PAGE + length + (_ROOM if length < _ROOM - 64 else length + 64) <= _PAGE:
+                size += length
+            else:
+                self.size = size
+                cells = [*_split_first_two(row.decode("utf-8", "replace"))]
+                rows[at] = self.place(cells)[:-1].encode("utf-8", "replace")
+                size = self.size
+        self.size = size
+        return rows
+
     def _zeros_over_the_crossing(self, cells: list[str], left: int, length: int) -> int:
         in_front = len(f"{cells[0]},{cells[1]}".encode("utf-8", "replace"))
         if length - in_front > _PAGE or in_front > left or not _takes_zeros(cells[1]):
             self.has_long_rows = True
             return 0
         return left - in_front
+
+
+def _first_line(descriptor: int) -> str:
+    size = _WRITE_BYTES
+    while True:
+        head, newline, _ = pread(descriptor, size, 0).partition(b"\n")
+        if newline or len(head) < size:
+            return head.decode("utf-8", "replace")
+        size *= 2
+
+
+def _unpadded_rows(descriptor: int, size: int) -> Iterator[list[bytes]]:
+    """Yield the rows up to `size`, without their newlines and without the zeros after `time`, some at a time."""
+    at, is_first = 0, True
+    while at < size:
+        block = pread(descriptor, min(_COUNTED_BYTES, size - at), at)
+        end = block.rfind(b"\n") + 1
+        if not end:
+            # A row longer than the block, or a file that has become shorter.
+            block = pread(descriptor, size - at, at)
+            end = block.find(b"\n") + 1
+            if not end:
+                raise ForeignTableError("a row of the table is never ended")
+        rows = block[: end - 1].split(b"\n")
+        if is_first:
+            del rows[0]
+        at, is_first = at + end, False
+        _unpad(rows)
+        yield rows
+
+
+def _unpad(rows: list[bytes]) -> None:
+    """Take the zeros after `time` away, and whole rows apart only where there are some."""
+    try:
+        padded = [at for at, row in enumerate(rows) if row.split(b",", 2)[1][-1:] == b"0" or row[:1] == b'"']
+    except IndexError:
+        raise ForeignTableError("a row of the table has no time") from None
+    for at in padded:
+        event, when, rest = _split_first_two(rows[at].decode("utf-8", "replace"))
+        rows[at] = f"{event},{_without_padding(when)},{rest}".encode("utf-8", "replace")
 
 
 def _takes_zeros(when: str) -> bool:

@@ -156,6 +156,10 @@ class ShortColumns(Columns):
 
         return widen
 
+    def commas_behind(self, old: list[str]) -> bytes | None:
+        """Return what a row under `old` columns needs behind it; None if it gets cells in front, too."""
+        return super().commas_behind(old) if old.index(_BOUNDARY) == self._front else None
+
     def snapshot(self) -> Any:
         """Return what `restore` takes."""
         return super().snapshot(), self._front
