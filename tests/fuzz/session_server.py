@@ -41,6 +41,8 @@ class Training:
         # Looking at the control file is then a call like others, and not a matter of time.
         live.periodic.close(60.0)
         self._live = live
+        # At once, and not whenever a thread gets to it: a session that is killed before has nothing to be looked at.
+        self.log.log_start()
         self.log.declare_action("save")
         self.log.declare_knob("lr", float, low=0.0, high=1.0)
         self._spans: list[Any] = []
