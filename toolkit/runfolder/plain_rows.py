@@ -33,9 +33,9 @@ class _Pattern(NamedTuple):
     lines: re.Pattern[bytes]
     """Matches one line; its groups are the values of the fields after the event."""
     fields: list[int | None]
-    """The row after the event: which field is in a cell; None stands for empty cells."""
+    """The row after the event: which field is in a cell; None means empty cells."""
     commas: list[bytes]
-    """For each of these, what stands there if there is no field: as many empty cells, without one comma."""
+    """For each of these, what is there without a field: the commas of the empty cells, but for one."""
     seq: int
     """Which field is the `seq`."""
 
