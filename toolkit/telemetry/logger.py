@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overl
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_close_at_exit
+from toolkit.core.missing_names import hint_at_missing
 from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
@@ -99,6 +100,7 @@ _SHUT: Final = StepGate()
 """The gate of a logger that could not be set up: no step passes it."""
 
 
+@hint_at_missing(_INSTEAD_OF_THE_FORKS)
 class TelemetryLogger:
     """Writes one run into its own folder, which can be controlled through a file.
 
@@ -242,11 +244,8 @@ class TelemetryLogger:
         with self.guard.catch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
 
-    def __getattr__(self, name: str) -> Any:
-        # Only called for what is not there.
-        instead = _INSTEAD_OF_THE_FORKS.get(name)
-        about = f"{type(self).__name__!r} object has no attribute {name!r}"
-        raise AttributeError(f"{about}: {instead}" if instead else about, name=name, obj=self)
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _INSTEAD_OF_THE_FORKS]
 
     def _give_up(self) -> None:
         run, self._run = self._run, None
@@ -305,7 +304,6 @@ class TelemetryLogger:
         # A step without a record usually ends in the first block below. The well-known fields are parameters, because
         # collecting them in a dictionary would cost more than everything else such a step needs. Nothing here can
         # raise: what is called is guarded, or built in.
-        # One attribute of `self`: those of a class with `__getattr__` are slow.
         steps = self._steps
         gate = steps.gate
         if steps.is_special:

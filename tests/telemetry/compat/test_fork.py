@@ -365,8 +365,11 @@ def test_an_error_names_the_forks_logger_for_what_only_it_has(tmp_path):
         missing = sorted(name for name in there if not hasattr(log, name) and name != "log_dir")
         assert {"check_control_file", "log_control_change", "jsonl_path"} <= set(missing)
         for name in missing:
-            with pytest.raises(AttributeError, match=r"toolkit\.telemetry\.compat\.fork"):
+            with pytest.raises(AttributeError, match=r"toolkit\.telemetry\.compat\.fork") as error:
                 getattr(log, name)
+            assert (error.value.name, error.value.obj) == (name, log)
+            assert name not in dir(log)
+            assert not hasattr(type(log), name)
         with pytest.raises(AttributeError, match="'TelemetryLogger' object has no attribute 'log_nothing'$"):
             _ = log.log_nothing
 
