@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from toolkit.runfolder.records import NAN_INF_DETECTED, RESERVED
@@ -47,7 +48,7 @@ class FoldedMetrics:
 
     def add(self, fields: Mapping[str, Any]) -> None:
         """Fold what is a number among the fields of a step."""
-        self._compress()
+        self._sum_up(self._take_rows())
         self._is_flagged = self._is_flagged or fields.get(NAN_INF_DETECTED) is True
         for name, value in fields.items():
             if isinstance(value, (float, int)) and name not in _NOT_FOLDED:
@@ -60,10 +61,16 @@ class FoldedMetrics:
         `<name>_min`, `<name>_max` and `<name>_mean`, the record's own value included, unless the caller has a metric
         of that name.
         """
-        self._compress()
-        sums, self.sums = self.sums, {}
+        rows = self._take_rows()
         if self._is_flagged:
             self._is_flagged, record[NAN_INF_DETECTED] = False, True
+        if rows and not self.sums:
+            spread = _spread_of_plain_rows(rows, record)
+            if spread is not None:
+                record.update(spread)
+                return
+        self._sum_up(rows)
+        sums, self.sums = self.sums, {}
         varying = 0
         for name, folded in sums.items():
             own = record.get(name)
@@ -77,13 +84,16 @@ class FoldedMetrics:
                     if name + ending not in sums:
                         record.setdefault(name + ending, value)
 
-    def _compress(self) -> None:
+    def _take_rows(self) -> list[tuple[Any, ...]]:
         # Another thread may append while this runs: only what was counted is taken away.
         taken = self.rows[:]
-        if not taken:
-            return
         del self.rows[: len(taken)]
-        *columns, own = zip(*taken, strict=True)
+        return taken
+
+    def _sum_up(self, rows: list[tuple[Any, ...]]) -> None:
+        if not rows:
+            return
+        *columns, own = zip(*rows, strict=True)
         for name, values in zip(COLUMNS, columns, strict=True):
             if values[0] is None and values.count(None) == len(values):
                 continue
@@ -112,6 +122,59 @@ class FoldedMetrics:
                 return
             known = self.sums[name] = _Sum()
         known.add(values, total)
+
+
+def _spread_of_plain_rows(rows: list[tuple[Any, ...]], record: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return what `take_into` adds to `record` where these rows are all that was folded, in a third of the time.
+
+    None where that takes a closer look: not every step has the same metrics, or one of them is not finite.
+    """
+    count = len(rows)
+    *columns, own = zip(*rows, strict=True)
+    metrics = [*zip(COLUMNS, columns, strict=True)]
+    names: tuple[str, ...] = ()
+    if own.count(None) != count:
+        if None in own:
+            return None
+        names = tuple(own[0])
+        if [*map(tuple, own)].count(names) != count or not RESERVED.isdisjoint(names):
+            return None
+        metrics += zip(names, zip(*[step.values() for step in own], strict=True), strict=True)
+    spread: dict[str, float] = {}
+    try:
+        for name, values in metrics:
+            first = values[0]
+            given = record.get(name)
+            if values.count(first) == count and (first is None or first == given):
+                continue
+            total = sum(values)
+            if (
+                (type(given) is not float and type(given) is not int)
+                or not -_LARGEST < total < _LARGEST
+                or not -_LARGEST < given < _LARGEST
+            ):
+                return None
+            if name in _POSITIONS:
+                continue
+            low, high = min(values), max(values)
+            if given < low:
+                low = given
+            elif given > high:
+                high = given
+            low_name, high_name, mean_name = _names_of_spread(name)
+            spread[low_name] = low
+            spread[high_name] = high
+            # A float from the beginning, as in `_Sum`: adding integers up would round differently.
+            spread[mean_name] = (0.0 + total + given) / (count + 1)
+    except (TypeError, OverflowError):
+        # Some steps do not have this metric, or one of its integers is beyond all floats.
+        return None
+    return spread if spread.keys().isdisjoint(record) and spread.keys().isdisjoint(names) else None
+
+
+@lru_cache(maxsize=1_000)
+def _names_of_spread(name: str) -> tuple[str, str, str]:
+    return f"{name}_min", f"{name}_max", f"{name}_mean"
 
 
 _NOT_FOLDED: Final = frozenset({"train_loss", NAN_INF_DETECTED, "global_step", "time", "elapsed"})

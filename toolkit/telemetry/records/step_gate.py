@@ -89,7 +89,11 @@ class StepGate:
         self._compress()
         total, low, high, count = self._sum, self._min, self._max, self.summed
         if loss is not None:
-            total, low, high, count = total + loss, min(low, loss), max(high, loss), count + 1
+            total, count = total + loss, count + 1
+            if loss < low:
+                low = loss
+            if loss > high:
+                high = loss
         fields = {
             "steps_folded": self.summed,
             "train_loss_mean": total / count,
@@ -107,18 +111,20 @@ class StepGate:
             return
         self.summed += len(taken)
         self._sum += sum(taken)
-        self._min = min(self._min, *taken)
-        self._max = max(self._max, *taken)
+        self._min = min(self._min, min(taken))
+        self._max = max(self._max, max(taken))
         self.block += taken[-4 * BLOCK :]
         if len(self.block) >= BLOCK:
             self.update_jump_threshold()
 
     def update_jump_threshold(self) -> None:
         """Update the loss above which a step is a jump."""
-        # A jump must not teach that jumps are usual, so it counts as the largest ordinary loss.
-        block, self.block = [min(loss, self.high) for loss in self.block], []
-        mean = sum([loss / len(block) for loss in block])
-        deviation = sum([abs(loss - mean) / len(block) for loss in block])
+        block, self.block = self.block, []
+        if max(block) > self.high:
+            # A jump must not teach that jumps are usual, so it counts as the largest ordinary loss.
+            block = [min(loss, self.high) for loss in block]
+        mean = sum(block) / len(block)
+        deviation = sum([abs(loss - mean) for loss in block]) / len(block)
         if not math.isfinite(mean) or not math.isfinite(deviation):
             # Losses at the very end of what a number can be: nothing is unusual among them.
             return
