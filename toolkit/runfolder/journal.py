@@ -105,8 +105,8 @@ class Journal:
     ) -> None:
         self.path = path
         """Its path, or None for memory that dies with the process."""
-        self.lines = 0
-        """How many lines were committed. Nothing comes between a commit and its count, not even a signal handler."""
+        self.next_seq = 0
+        """The number that the next new line has. Nothing comes between a commit and this, not even a signal handler."""
         self.capacity = segments * segment_bytes
         """Bytes it may hold, if the tmpfs has room for them."""
         self.trouble: str | None = None
@@ -203,12 +203,16 @@ class Journal:
             in_reserve=in_reserve,
         )
 
-    def append(self, line: bytes) -> int:
-        """Commit `line`, which a kill then does not lose; return the bytes in its segment, 0 if there is no room."""
+    def append(self, line: bytes, numbers: int = 1) -> int:
+        """Commit `line`, which a kill then does not lose; return the bytes in its segment, 0 if there is no room.
+
+        `numbers` is 0 for a line that got its number before.
+        """
         start = self._end
         end = start + len(line)
         if end > self._limit:
-            return self.append(line) if len(line) <= self._segment_bytes and self._begin_segment() else 0
+            is_possible = len(line) <= self._segment_bytes and self._begin_segment()
+            return self.append(line, numbers) if is_possible else 0
         written_to = self._written_to
         if written_to is not None:
             self._write_out(written_to, line, start)
@@ -216,7 +220,7 @@ class Journal:
         self._memory[start:end] = line
         # One aligned eight-byte store: a kill sees either the old length or the new one, never half a line.
         self._words[self._commit_word] = fill = end - self._base
-        self.lines += 1
+        self.next_seq += numbers
         return fill
 
     @property

@@ -77,8 +77,6 @@ _STATUS_OF: Final[Mapping[str, str]] = {
 }
 
 
-_FOLDED_AT_ONCE: Final = frozenset({float, int})
-
 _NOT_METRICS: Final = frozenset({"metrics", "global_step"})
 
 _WHERE_THE_FORK_IS: Final = (
@@ -354,10 +352,7 @@ class TelemetryLogger:
                     or type(gpu_mem_reserved) is int
                 )
                 and (cpu_mem_rss_mb is None or type(cpu_mem_rss_mb) is float or type(cpu_mem_rss_mb) is int)
-                and (
-                    not scalars
-                    or (len(scalars) <= MOST_OWN and _FOLDED_AT_ONCE.issuperset(map(type, scalars.values())))
-                )
+                and (not scalars or (len(scalars) <= MOST_OWN and _are_plain(scalars)))
             ):
                 gate.last_step = global_step
                 gate.losses.append(train_loss)
@@ -376,43 +371,62 @@ class TelemetryLogger:
                     )
                 )
                 return
-        if train_loss is not None and lr is not None:
-            # In one piece: a dictionary that has to grow costs more.
+        # In one piece as far as possible: a dictionary that has to grow costs more.
+        if (
+            train_loss is not None
+            and lr is not None
+            and grad_norm is not None
+            and epoch is not None
+            and samples_per_sec is not None
+            and sec_per_step is not None
+            and gpu_mem_allocated is not None
+            and gpu_mem_reserved is not None
+            and cpu_mem_rss_mb is not None
+        ):
             record = {
                 "time": steps.wall(),
                 "elapsed": steps.monotonic() - steps.began,
+                "seq": 0,
                 "global_step": global_step,
-                "nan_inf_detected": False,
+                "nan_inf_detected": False if nan_inf_detected is None else nan_inf_detected,
                 "train_loss": train_loss,
                 "lr": lr,
+                "grad_norm": grad_norm,
+                "epoch": epoch,
+                "samples_per_sec": samples_per_sec,
+                "sec_per_step": sec_per_step,
+                "gpu_mem_allocated": gpu_mem_allocated,
+                "gpu_mem_reserved": gpu_mem_reserved,
+                "cpu_mem_rss_mb": cpu_mem_rss_mb,
             }
         else:
             record = {
                 "time": steps.wall(),
                 "elapsed": steps.monotonic() - steps.began,
+                # Known once it is written; here, so that it is not the last field of a line.
+                "seq": 0,
                 "global_step": global_step,
-                "nan_inf_detected": False,
+                "nan_inf_detected": False if nan_inf_detected is None else nan_inf_detected,
+                "train_loss": train_loss,
             }
-            if train_loss is not None:
-                record["train_loss"] = train_loss
-            elif lr is not None:
+            if train_loss is None:
+                del record["train_loss"]
+            if lr is not None:
                 record["lr"] = lr
-        if grad_norm is not None:
-            record["grad_norm"] = grad_norm
-        if epoch is not None:
-            record["epoch"] = epoch
-        if samples_per_sec is not None:
-            record["samples_per_sec"] = samples_per_sec
-        if sec_per_step is not None:
-            record["sec_per_step"] = sec_per_step
-        if gpu_mem_allocated is not None:
-            record["gpu_mem_allocated"] = gpu_mem_allocated
-        if gpu_mem_reserved is not None:
-            record["gpu_mem_reserved"] = gpu_mem_reserved
-        if cpu_mem_rss_mb is not None:
-            record["cpu_mem_rss_mb"] = cpu_mem_rss_mb
-        if nan_inf_detected is not None:
-            record["nan_inf_detected"] = nan_inf_detected
+            if grad_norm is not None:
+                record["grad_norm"] = grad_norm
+            if epoch is not None:
+                record["epoch"] = epoch
+            if samples_per_sec is not None:
+                record["samples_per_sec"] = samples_per_sec
+            if sec_per_step is not None:
+                record["sec_per_step"] = sec_per_step
+            if gpu_mem_allocated is not None:
+                record["gpu_mem_allocated"] = gpu_mem_allocated
+            if gpu_mem_reserved is not None:
+                record["gpu_mem_reserved"] = gpu_mem_reserved
+            if cpu_mem_rss_mb is not None:
+                record["cpu_mem_rss_mb"] = cpu_mem_rss_mb
         if type(lr) is dict or (scalars and "metrics" in scalars):
             self._take_mapping(global_step, record, scalars)
         else:
@@ -1107,6 +1121,14 @@ class Internals:
 def internals(log: TelemetryLogger) -> Internals:
     """Return what this project's own packages need of a logger; nothing for scripts: it may change at any time."""
     return log._internals  # noqa: SLF001 - the one way in
+
+
+def _are_plain(scalars: Mapping[str, Any]) -> bool:
+    # A loop, because a set of the types would cost twice as much for a few scalars.
+    for value in scalars.values():  # noqa: SIM110
+        if type(value) is not float and type(value) is not int:
+            return False
+    return True
 
 
 def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import orjson
+from orjson import OPT_APPEND_NEWLINE
 
 from toolkit.core.run_context import RunContext
 from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.records.folded_metrics import COLUMNS
 from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number
-from toolkit.telemetry.records.record_queue import RecordQueue
+from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.spans.totals import SpanTotals
 
@@ -137,34 +138,39 @@ class StepRecords:
         They are functions that share local variables, because attributes would cost 4 % of a step that is written.
         """
         gate, record_queue, interval, dumps = self._gate, self._record_queue, self._interval, orjson.dumps
-        metrics = gate.metrics
-        lock, commit_line, take_any = record_queue.lock, record_queue.commit_line, self._take_any
+        metrics, block = gate.metrics, gate.block
+        journal, append = record_queue.journal, record_queue.journal.append
+        lock, take_any = record_queue.lock, self._take_any
         times = self._times
         timed, take_times = times.active, times.take
-        usual_line = b'{"event":"step","seq":%%d,"session":%d,%%b\n' % record_queue.session
-        log_every = 0
+        start_of_line = b'{"event":"step","session":%d,' % record_queue.session
+        log_every = look_every = 0
         next_due = last_due = last_recorded = asked = -NEVER
         last_elapsed = last_away = 0.0
         due_elapsed = left_at = left_away = 0.0
 
         def take(step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
             nonlocal last_due, next_due, last_recorded, last_elapsed, last_away, due_elapsed
-            if type(step) is not int:
-                step = self._as_step(record)
-            if gate.due_at == asked:
-                adjust(step)
-            # A loop that went back, after a reload, is seen at once; a step that is logged in two calls is one step.
-            if step < next_due and step >= gate.last_step and step != last_due and not gate.write_next:
-                gate.last_step = step
-                gate.due_at = min(next_due, step + MAX_FOLDED)
-                take_any(step, False, record, scalars)
-                return
-            gate.write_next = False
+            if type(step) is int and step == gate.due_at == next_due:
+                # The usual record: the step is the one that was due, and nothing was requested.
+                next_due = step + log_every
+                gate.due_at = step + look_every
+            else:
+                if type(step) is not int:
+                    step = self._as_step(record)
+                if gate.due_at == asked:
+                    adjust(step)
+                # A loop that went back, after a reload, is seen at once; a step that is logged in two calls is one.
+                if step < next_due and step >= gate.last_step and step != last_due and not gate.write_next:
+                    gate.last_step = step
+                    gate.due_at = min(next_due, step + look_every)
+                    take_any(step, False, record, scalars)
+                    return
+                gate.write_next = False
+                next_due = step + log_every if step == next_due else step - step % log_every + log_every
+                gate.due_at = min(next_due, step + look_every)
             last_due = gate.last_step = step
             due_elapsed = record["elapsed"]
-            next_due = step + log_every if step == next_due else step - step % log_every + log_every
-            # Looked at again after a while even where no record is due, so that folded losses do not pile up.
-            gate.due_at = next_due if log_every < MAX_FOLDED else min(next_due, step + MAX_FOLDED)
             if (
                 type(loss) is not float
                 or not gate.low < loss < gate.high
@@ -189,8 +195,8 @@ class StepRecords:
                         else:
                             # What `complete` does where nothing was folded or sampled since the last record; the call
                             # would cost 3 %.
-                            gate.block.append(loss)
-                            if len(gate.block) >= BLOCK:
+                            block.append(loss)
+                            if len(block) >= BLOCK:
                                 gate.update_jump_threshold()
                             if step != last_recorded:
                                 away = times.away + self.left_s
@@ -203,13 +209,16 @@ class StepRecords:
                         try:
                             # orjson refuses tensors and arrays, so that adding up asks no device; and adding up refuses
                             # what orjson takes although it is not a number.
-                            body = dumps(record)
-                            total = sum(record.values())
+                            record["seq"] = seq = journal.next_seq
+                            body = dumps(record, None, OPT_APPEND_NEWLINE)
+                            total = sum(record.values(), 0.0)
                         except TypeError:
                             total = math.nan
                         if total - total == 0.0 and len(body) < _MAX_PLAIN:
-                            seq = record_queue.next_seq
-                            commit_line(usual_line % (seq, body[1:]), STEP, seq)
+                            line = body.replace(b"{", start_of_line, 1)
+                            fill = append(line)
+                            if fill > MUCH or not fill:
+                                record_queue.after_append(fill, line, STEP, seq)
                             return
                     finally:
                         try:
@@ -229,7 +238,7 @@ class StepRecords:
 
         def adjust(step: int) -> None:
             """Apply requests between two steps, and use the interval that is in force now."""
-            nonlocal log_every, next_due
+            nonlocal log_every, look_every, next_due
             if not log_every:
                 self.first_step = step
                 self._before_first()
@@ -238,6 +247,8 @@ class StepRecords:
                     interval.apply(step)
             if interval.log_every != log_every:
                 log_every = interval.log_every
+                # Looked at again after a while even where no record is due, so that folded losses do not pile up.
+                look_every = min(log_every, MAX_FOLDED)
                 next_due = gate.last_step - gate.last_step % log_every + log_every
 
         def complete(record: dict[str, Any], step: int, loss: float | None, away: float) -> None:
@@ -311,6 +322,7 @@ class StepRecords:
     def _take_any(self, step: int, due: bool, record: dict[str, Any], scalars: dict[str, Any]) -> None:
         """Take a step of whatever values."""
         wall, elapsed = record.pop("time"), record.pop("elapsed")
+        del record["seq"]
         record.pop("global_step", None)
         if not due:
             record, scalars = _foldable({**record, **scalars}), {}
@@ -325,6 +337,7 @@ class StepRecords:
     def _put_completed(self, record: dict[str, Any]) -> None:
         """Write a record that was completed before one of its values turned out to need a closer look."""
         wall, elapsed = record.pop("time"), record.pop("elapsed")
+        del record["seq"]
         plain, pending = self._values.fields(record)
         self._record_queue.put(STEP, wall, elapsed, _of_one_type(plain), pending)
 

@@ -130,8 +130,8 @@ def _spread_of_plain_rows(rows: list[tuple[Any, ...]], record: Mapping[str, Any]
     None where that takes a closer look: not every step has the same metrics, or one of them is not finite.
     """
     count = len(rows)
-    *columns, own = zip(*rows, strict=True)
-    metrics = [*zip(COLUMNS, columns, strict=True)]
+    # All rows have the same length; having zip look for it would cost a tenth of all this.
+    *columns, own = zip(*rows, strict=False)
     names: tuple[str, ...] = ()
     if own.count(None) != count:
         if None in own:
@@ -139,10 +139,10 @@ def _spread_of_plain_rows(rows: list[tuple[Any, ...]], record: Mapping[str, Any]
         names = tuple(own[0])
         if [*map(tuple, own)].count(names) != count or not RESERVED.isdisjoint(names):
             return None
-        metrics += zip(names, zip(*[step.values() for step in own], strict=True), strict=True)
+        columns += zip(*[step.values() for step in own], strict=False)
     spread: dict[str, float] = {}
     try:
-        for name, values in metrics:
+        for name, values in zip(COLUMNS + names, columns, strict=False):
             first = values[0]
             given = record.get(name)
             if values.count(first) == count and (first is None or first == given):

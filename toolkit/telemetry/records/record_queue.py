@@ -67,7 +67,8 @@ class RecordQueue:
     journal at once, and goes to the writer behind it.
 
     `StepRecords` does what `put_plain` does for the usual step without calling it, since at a few microseconds a step
-    every call counts: with `lock` held, where `is_direct` and not `busy`, it takes `next_seq` and calls `commit_line`.
+    every call counts: with `lock` held, where `is_direct` and not `busy`, it appends a line with the `next_seq` of the
+    journal and calls `after_append`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class RecordQueue:
         wake: Callable[[], None],
         awaits_start: bool = False,
     ) -> None:
-        self.next_seq = first_seq + awaits_start
+        journal.next_seq = first_seq + awaits_start
         self.held_since: float | None = None
         """Since which moment of the session records wait in the journal for the start record; None where none do."""
         self.dropped_total = 0
@@ -158,8 +159,8 @@ class RecordQueue:
                 # No call of ours around the `try` and in the `finally`: a signal handler may raise as one begins.
                 try:
                     self.busy = True
-                    seq = self.next_seq
-                    self.commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
+                    seq = self.journal.next_seq
+                    self._commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
                     return
                 finally:
                     try:
@@ -170,19 +171,26 @@ class RecordQueue:
             fields = dict(record)
             self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
 
-    def commit_line(self, line: bytes, event: str, seq: int) -> None:
+    def _commit_line(self, line: bytes, event: str, seq: int) -> None:
         """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""
-        journal = self.journal
-        lines = journal.lines
-        try:
-            fill = 0 if self._overflow else journal.append(line)
-        finally:
-            # Also where a signal handler raises right here: a committed line has used its number.
-            self.next_seq += journal.lines - lines
+        fill = 0 if self._overflow else self.journal.append(line)
+        if fill > MUCH or not fill:
+            self.after_append(fill, line, event, seq)
+
+    def after_append(self, fill: int, line: bytes, event: str, seq: int) -> None:
+        """Keep in memory a line that the journal had no room for, or wake the writer since the journal holds much.
+
+        To be called where `fill`, which the journal's `append` returned, is 0 or above `MUCH`.
+        """
         if not fill:
-            self.hold(line, event, seq)
-        elif fill > MUCH and not self.has_woken:
+            self._hold(line, event, seq)
+        elif not self.has_woken:
             self.wake_writer()
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next record."""
+        return self.journal.next_seq
 
     def envelope(self, event: str, wall: float, elapsed: float, seq: int) -> dict[str, Any]:
         """Return the fields that every record begins with."""
@@ -278,10 +286,10 @@ class RecordQueue:
             if event == START and not self._overflow and self._commit_start(wall, elapsed, fields):
                 return
             self.held_since = elapsed if self.held_since is None else self.held_since
-        seq = self.next_seq
+        seq = self.journal.next_seq
         record = self.envelope(event, wall, elapsed, seq)
         record.update(fields)
-        self.commit_line(encode(record), event, seq)
+        self._commit_line(encode(record), event, seq)
 
     def _commit_start(self, wall: float, elapsed: float, fields: dict[str, Any]) -> bool:
         """Commit the session's start record under the number that was kept for it; False where there is no room."""
@@ -291,11 +299,11 @@ class RecordQueue:
         # Before it is there: a signal handler may raise behind any line, and no number is given twice.
         self._start_line = line if self.held_since is not None else b""
         self._start_seq = self.held_since = None
-        return self.journal.append(line) > 0
+        return self.journal.append(line, numbers=0) > 0
 
-    def hold(self, line: bytes, event: str, seq: int) -> None:
+    def _hold(self, line: bytes, event: str, seq: int) -> None:
         """Keep a line in plain memory until the journal has room, if there is room here."""
-        self.next_seq = seq + 1
+        self.journal.next_seq = seq + 1
         room = self._queue_max_bytes + (_RESERVE_BYTES if event in _KEPT_LONGEST else 0)
         if self._overflow_bytes + len(line) <= room:
             self._overflow.append(line)
@@ -356,15 +364,15 @@ class RecordQueue:
         """Move what waits in plain memory into the empty half, where a kill does not reach it."""
         for _ in range(min(len(self._overflow), _MAX_REFILL)):
             line = self._overflow[0]
-            if not self.journal.append(line):
+            if not self.journal.append(line, numbers=0):
                 return
             self._overflow.popleft()
             self._overflow_bytes -= len(line)
 
     def _wait(self, waiting: Waiting) -> None:
         if len(self._waiting) >= _MAX_WAITING and waiting.event not in _KEPT_LONGEST:
-            self._drop(self.next_seq)
-            self.next_seq += 1
+            self._drop(self.journal.next_seq)
+            self.journal.next_seq += 1
             return
         self._waiting.append(waiting)
 

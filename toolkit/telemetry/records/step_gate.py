@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_right
 from typing import Any, Final
 
 from toolkit.telemetry.records.folded_metrics import FoldedMetrics
@@ -119,13 +120,16 @@ class StepGate:
 
     def update_jump_threshold(self) -> None:
         """Update the loss above which a step is a jump."""
-        block, self.block = self.block, []
-        if max(block) > self.high:
+        block = sorted(self.block)
+        self.block.clear()
+        if block[-1] > self.high:
             # A jump must not teach that jumps are usual, so it counts as the largest ordinary loss.
             block = [min(loss, self.high) for loss in block]
         mean = sum(block) / len(block)
-        deviation = sum([abs(loss - mean) for loss in block]) / len(block)
-        if not math.isfinite(mean) or not math.isfinite(deviation):
+        # The losses above the mean deviate from it as much, all in all, as those below it.
+        above = block[bisect_right(block, mean) :]
+        deviation = 2.0 * (sum(above) - len(above) * mean) / len(block)
+        if not math.isfinite(deviation):
             # Losses at the very end of what a number can be: nothing is unusual among them.
             return
         if self._mean is None:
