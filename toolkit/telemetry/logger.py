@@ -333,26 +333,44 @@ class TelemetryLogger:
                 gate.losses.append(train_loss)
                 return
             if (
-                # Plain numbers alone are kept: a tensor would keep its graph.
+                # Plain numbers alone are kept: a tensor would keep its graph. Of the last five a caller mostly gives
+                # none, or all.
                 (type(lr) is float or lr is None)
                 and (type(grad_norm) is float or grad_norm is None)
                 and (type(epoch) is int or epoch is None or type(epoch) is float)
-                and (
-                    samples_per_sec is None or type(samples_per_sec) is float or type(samples_per_sec) is int
-                )
-                and (sec_per_step is None or type(sec_per_step) is float or type(sec_per_step) is int)
-                and (
-                    gpu_mem_allocated is None
-                    or type(gpu_mem_allocated) is float
-                    or type(gpu_mem_allocated) is int
-                )
-                and (
-                    gpu_mem_reserved is None
-                    or type(gpu_mem_reserved) is float
-                    or type(gpu_mem_reserved) is int
-                )
-                and (cpu_mem_rss_mb is None or type(cpu_mem_rss_mb) is float or type(cpu_mem_rss_mb) is int)
                 and (not scalars or (len(scalars) <= MOST_OWN and _are_plain(scalars)))
+                and (
+                    (
+                        samples_per_sec is None
+                        and sec_per_step is None
+                        and gpu_mem_allocated is None
+                        and gpu_mem_reserved is None
+                        and cpu_mem_rss_mb is None
+                    )
+                    or (
+                        (
+                            type(samples_per_sec) is float
+                            or samples_per_sec is None
+                            or type(samples_per_sec) is int
+                        )
+                        and (type(sec_per_step) is float or sec_per_step is None or type(sec_per_step) is int)
+                        and (
+                            type(gpu_mem_allocated) is float
+                            or gpu_mem_allocated is None
+                            or type(gpu_mem_allocated) is int
+                        )
+                        and (
+                            type(gpu_mem_reserved) is float
+                            or gpu_mem_reserved is None
+                            or type(gpu_mem_reserved) is int
+                        )
+                        and (
+                            type(cpu_mem_rss_mb) is float
+                            or cpu_mem_rss_mb is None
+                            or type(cpu_mem_rss_mb) is int
+                        )
+                    )
+                )
             ):
                 gate.last_step = global_step
                 gate.losses.append(train_loss)
