@@ -104,6 +104,24 @@ def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(background, make):
     assert job.join(PATIENCE_S)
 
 
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_a_job_that_is_woken_by_another_wakes_a_thread_only_if_it_is_urgent(
+    background, monkeypatch, is_urgent
+):
+    rung, ring = [], background._ring
+    monkeypatch.setattr(background, "_ring", lambda: (rung.append(threading.current_thread().name), ring()))
+    woken = Counting(math.inf)
+    other = started(woken)
+    wait_until(lambda: woken.count == 1)
+
+    job = started(lambda: other.wake(is_urgent=is_urgent), "telemetry-waking")
+
+    assert job.join(PATIENCE_S)
+    wait_until(lambda: woken.count == 2)
+    assert ("telemetry-waking" in rung) is is_urgent
+    let_end(other)
+
+
 def test_a_job_never_takes_two_turns_at_once(background):
     inside, most = [], []
 
@@ -232,18 +250,25 @@ def test_a_job_runs_on_the_calling_thread_where_there_is_no_other(background):
     assert turn.names == {threading.current_thread().name}
 
 
-def test_the_monitor_checks_what_it_is_asked_to_until_it_is_not_any_more(background):
-    before, checked = set(threading.enumerate()), []
+@pytest.mark.parametrize("has_job", [False, True])
+def test_the_monitor_acts_when_something_comes_until_it_is_not_to_any_more(background, has_job):
+    before, acted, asked = set(threading.enumerate()), [], []
+    jobs = [started(Counting(1.0))] if has_job else []
 
-    def check():
-        checked.append(threading.current_thread().name)
-        raise OSError("counted, and checked again")
+    def came():
+        asked.append(threading.current_thread().name)
+        return not has_job or "telemetry-worker" in asked
 
-    background.check_often(check)
-    wait_until(lambda: len(checked) >= 2)
-    background.check_no_more(check)
+    def act():
+        acted.append(threading.current_thread().name)
+        raise OSError("counted, and called again")
 
-    assert set(checked) == {"telemetry-monitor"}
+    background.watch_for(came, act)
+    wait_until(lambda: len(acted) >= 2)
+    background.watch_no_more(act)
+    let_end(*jobs)
+
+    assert set(acted) == {"telemetry-monitor"}
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 

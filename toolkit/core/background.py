@@ -38,9 +38,11 @@ _AT_ONCE: Final = 8
 _LINGER_S: Final = 2.0
 """How long a worker stays that is not needed."""
 _LOOK_S: Final = 0.25
-_LOOK_WHEN_IDLE_S: Final = 1.0
+_LOOK_WHEN_IDLE_S: Final = 2.0
 _SHORT_PAUSE_S: Final = 0.4
 """Jobs with pauses like this show that something is logged."""
+_ACTIVE_S: Final = 2.0
+"""How long after the turn of such a job something counts as being logged."""
 _AFTER_BUG_S: Final = 0.5
 _EARLY_S: Final = 0.002
 _TICKS_S: Final = (1.0, 0.5, 0.1)
@@ -77,11 +79,13 @@ class Background:
         self._order = itertools.count()
         self._ready: deque[Job] = deque()
         self._some_asked = False
+        self._is_urgent = False
+        """Whether somebody waits for a job that was asked for a turn."""
         self._workers: list[_Worker] = []
         self._leader: _Worker | None = None
         """The worker that waits for the next job that is due."""
         self._monitor: threading.Thread | None = None
-        self._checks: tuple[Callable[[], object], ...] = ()
+        self._watched: tuple[tuple[Callable[[], bool], Callable[[], object]], ...] = ()
         self._work, self._alarm = Bell(), Bell()
         self._active_until = 0.0
         self._all_busy_at = 0.0
@@ -103,34 +107,44 @@ class Background:
         finally:
             self._ring()
 
-    def notice(self) -> None:
+    def notice(self, *, is_urgent: bool) -> None:
         """Notice that a job was asked for a turn."""
+        if not is_urgent and self._is_in_turn():
+            # This worker finds it behind its turn, without a wake-up. Should the turn hang, the monitor finds it.
+            self._some_asked = True
+            return
+        self._is_urgent = True
         self._some_asked = True
         self._ring()
+
+    def _is_in_turn(self) -> bool:
+        """Return whether a worker calls this."""
+        me = threading.get_ident()
+        return any(worker.job is not None and worker.thread.ident == me for worker in self._workers)
 
     @property
     def has_threads(self) -> bool:
         """Whether there are threads, so that a job is run."""
         return bool(self._workers) or self._monitor is not None
 
-    def check_often(self, check: Callable[[], object]) -> None:
-        """Have the monitor call `check` about every second, or four times as often while something is logged.
+    def watch_for(self, came: Callable[[], bool], act: Callable[[], object]) -> None:
+        """Have the monitor call `act` when `came` says so, within about a second; sooner while something is logged.
 
-        It must not wait for anything: the monitor is the one thread that nothing holds up.
+        Neither may wait for anything: the monitor is the one thread that nothing holds up.
 
         Raises:
             RuntimeError: the system refused a thread.
         """
-        self._checks = (*self._checks, check)
+        self._watched = (*self._watched, (came, act))
         try:
             self.have_threads()
         except RuntimeError:
-            self.check_no_more(check)
+            self.watch_no_more(act)
             raise
 
-    def check_no_more(self, check: Callable[[], object]) -> None:
-        """Undo `check_often`."""
-        self._checks = tuple(other for other in self._checks if other != check)
+    def watch_no_more(self, act: Callable[[], object]) -> None:
+        """Undo `watch_for`."""
+        self._watched = tuple(pair for pair in self._watched if pair[1] != act)
         self._alarm.ring()
 
     def _ring(self) -> None:
@@ -195,6 +209,8 @@ class Background:
                     return
                 else:
                     self._work.wait(wait_s)
+                    if worker is self._leader:
+                        self._look_for_the_monitor()
         finally:
             if worker in self._workers:
                 # A job ended its thread: a library that behaves like a program.
@@ -215,14 +231,14 @@ class Background:
             now = time.monotonic()
             job.next_due = next_due(job.due, now, job.pause_s)
             if job.pause_s < _SHORT_PAUSE_S:
-                self._active_until = now + 2 * _LOOK_WHEN_IDLE_S
+                self._active_until = now + _ACTIVE_S
 
     def _choose(self, worker: _Worker) -> tuple[Job | None, float | None]:
         """Return a job to run now; or None and how long to wait for one, or None and None where it is to end."""
         with self._lock:
             # First: who asks for a turn from now on rings the monitor too.
             worker.is_idle = False
-            was_asked = self._some_asked
+            is_urgent, self._is_urgent = self._is_urgent, False
             now = time.monotonic()
             self._collect(now)
             others_wait = any(other.is_idle for other in self._workers)
@@ -237,7 +253,7 @@ class Background:
                 if others_wait and not self._ready and now < self._active_until:
                     # It waits for the next job that is due.
                     self._work.ring()
-                elif (self._ready and was_asked) or (job.may_block and now < self._active_until):
+                elif (self._ready and is_urgent) or (job.may_block and now < self._active_until):
                     self._alarm.ring()
                 return job, None
             if not self._jobs:
@@ -307,6 +323,12 @@ class Background:
             heapq.heappop(self._schedule)
         return self._schedule[0][0] if self._schedule else math.inf
 
+    def _look_for_the_monitor(self) -> None:
+        """Wake the monitor if there is something for it: where nothing is logged it looks less often than a worker."""
+        with self._guard.catch("checking in the background"):
+            if any(came() for came, _ in self._watched):
+                self._alarm.ring()
+
     # Of the monitor.
 
     def _watch(self) -> None:
@@ -320,18 +342,19 @@ class Background:
                 continue
             self._monitor = None
             # Behind that: who adds a job from now on starts a monitor.
-            if (self._jobs or self._changed or self._checks) and self._monitor is None:
+            if (self._jobs or self._changed or self._watched) and self._monitor is None:
                 self._monitor = me
 
     def _look(self) -> float | None:
         """Start workers if they are needed; return how long to wait before the next look, or None for none."""
-        for check in self._checks:
+        for came, act in self._watched:
             with self._guard.catch("checking in the background"):
-                check()
+                if came():
+                    act()
         now = time.monotonic()
         with self._lock:
             self._collect(now)
-            if not (self._jobs or self._checks):
+            if not (self._jobs or self._watched):
                 # Its workers end by themselves.
                 return None
             # A worker whose first step failed says nothing.

@@ -31,7 +31,7 @@ class Runner(Protocol):
         """Have a thread if there is none. Raises RuntimeError where the system refuses it."""
         ...
 
-    def notice(self) -> None:
+    def notice(self, *, is_urgent: bool) -> None:
         """Notice that a job was asked for a turn; waits for nothing."""
         ...
 
@@ -80,10 +80,13 @@ class Job:
             self._was_added = True
             self._runner.add(self, after_s)
 
-    def wake(self) -> None:
-        """Have a turn taken soon; one that has begun is followed by another. Waits for nothing."""
+    def wake(self, *, is_urgent: bool = True) -> None:
+        """Have a turn taken soon; one that has begun is followed by another. Waits for nothing.
+
+        Where it is not urgent, the turn of another job that asks for this one is usually ended first.
+        """
         self.asked = True
-        self._runner.notice()
+        self._runner.notice(is_urgent=is_urgent)
 
     @property
     def is_started(self) -> bool:

@@ -28,7 +28,7 @@ class _OwnThread:
     def have_threads(self) -> None:
         """Do nothing: it was started with its job."""
 
-    def notice(self) -> None:
+    def notice(self, *, is_urgent: bool) -> None:  # noqa: ARG002
         """Wake the thread."""
         self._bell.ring()
 

@@ -108,9 +108,12 @@ class Manifest:
         return replace(self, sessions=(*self.sessions[:-1], replace(self.sessions[-1], **changes)))
 
 
-def write_manifest(folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False) -> None:
-    """Write `manifest` to `folder` atomically."""
-    replace_file(folder / MANIFEST, _dump(_to_mapping(manifest)), mode=mode, durable=durable)
+def write_manifest(
+    folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False, name_too: bool = True
+) -> None:
+    """Write `manifest` to `folder` atomically; see `replace_file`."""
+    data = _dump(_to_mapping(manifest))
+    replace_file(folder / MANIFEST, data, mode=mode, durable=durable, name_too=name_too)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -59,11 +59,14 @@ def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
     return fd
 
 
-def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
+def replace_file(
+    path: Path, data: bytes, *, mode: int = 0o600, durable: bool = False, name_too: bool = True
+) -> None:
     """Put `data` at `path` in one step: a reader sees the old file or the new one, never a part of either.
 
     The new file has `mode`, narrowed by the umask. A link at `path` is replaced, not followed.
-    With `durable` the data has reached the disk before the name points to it, and the name before this returns.
+    With `durable` the data has reached the disk before the name points to it, and the name before this returns; after a
+    power cut without `name_too` the old file may be there, whole.
     When anything fails the old file is still there, and the error is raised.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
@@ -80,7 +83,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    if durable:
+    if durable and name_too:
         _sync_folder(path.parent)
 
 

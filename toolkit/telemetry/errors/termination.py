@@ -72,7 +72,8 @@ class Termination:
                 return
             self._restore()
         # One may have come just before.
-        self._check()
+        if self._has_come():
+            self._act_elsewhere()
 
     def act(self) -> None:
         """If a signal has come, end the process by it once the runs are ended, which another thread does."""
@@ -98,7 +99,7 @@ class Termination:
             return
         if not self._is_checked:
             try:
-                background().check_often(self._check)
+                background().watch_for(self._has_come, self._act_elsewhere)
             except RuntimeError:
                 # No more threads can be started: a signal must keep its effect.
                 return
@@ -120,7 +121,7 @@ class Termination:
             self._hooked.discard(number)
         if not self._hooked and self._is_checked:
             self._is_checked = False
-            background().check_no_more(self._check)
+            background().watch_no_more(self._act_elsewhere)
 
     def _notice(self) -> _End | None:
         """If a signal has come, begin to end the runs."""
@@ -157,10 +158,9 @@ class Termination:
             # It came to the child meanwhile, as from `Process.terminate` right after `start`.
             os.kill(os.getpid(), came)
 
-    def _check(self) -> None:
-        """Act on a signal that has come; called often, and waits for nothing."""
-        if self._handler is not None and self._handler.came() is not None:
-            self._act_elsewhere()
+    def _has_come(self) -> bool:
+        """Return whether a signal has come; called often, and waits for nothing."""
+        return self._handler is not None and self._handler.came() is not None
 
     def _act_elsewhere(self) -> None:
         """Call `act` on a thread of its own, which waits until the runs are ended."""

@@ -553,7 +553,7 @@ class RecordPipeline:
         """Say which records went with a file that was removed; those that are in the file now were not lost."""
         if self.session_folder.writes_manifest:
             # The folder may be a new one, and what is in it belongs to this run.
-            self._manifest_writer.put(self.manifest)
+            self._manifest_writer.put(self.manifest, is_gone=True)
         if not last_line:
             return
         last = decode(last_line)["seq"]
@@ -572,6 +572,8 @@ class _ManifestWriter:
         self._mode = mode
         self._guard = guard
         self._newest: deque[Manifest] = deque(maxlen=1)
+        self._on_disk: Manifest | None = None
+        """What a power cut leaves for certain, without what every heartbeat changes."""
         self._closing = False
         self._job = background_job("telemetry-manifest", self._turn, may_block=True)
 
@@ -579,10 +581,12 @@ class _ManifestWriter:
         """Begin. Raises RuntimeError where the system refuses a thread."""
         self._job.start()
 
-    def put(self, manifest: Manifest) -> None:
-        """Have `manifest` written; one that still waits is superseded."""
+    def put(self, manifest: Manifest, *, is_gone: bool = False) -> None:
+        """Have `manifest` written; one that still waits is superseded. `is_gone`: the file was removed."""
+        if is_gone:
+            self._on_disk = None
         self._newest.append(manifest)
-        self._job.wake()
+        self._job.wake(is_urgent=False)
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits and stop; False where the disk did not take it in time."""
@@ -597,9 +601,14 @@ class _ManifestWriter:
         if self._newest:
             manifest = self._newest.popleft()
             with self._guard.catch("writing run.json"):
+                lasting = replace(manifest, heartbeat=None, summary={}, control={})
+                is_heartbeat = lasting == self._on_disk
                 # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
-                # an empty one, and a run without its manifest cannot be found and resumed.
-                write_manifest(self._folder, manifest, mode=self._mode, durable=True)
+                # an empty one, and a run without its manifest cannot be found and resumed. An older heartbeat will do.
+                write_manifest(
+                    self._folder, manifest, mode=self._mode, durable=True, name_too=not is_heartbeat
+                )
+                self._on_disk = lasting
         return None if is_last else math.inf
 
 

@@ -23,6 +23,7 @@ _DESCRIPTOR_IS_DEAD = frozenset(
 """Errors after which opening the same file again may work: its server or its disk has come back."""
 
 _LATEST_S = 1.0
+_SELDOM_S = 0.4
 """How much later than `flush_interval` a record of a run that logs seldom may come to the file."""
 
 _LOOK_S = 1.0
@@ -148,8 +149,8 @@ class Writer:
             # A device is about to deliver; or what comes is in no file before it is written.
             return self._flush_interval
         later_s = max(self._between_s, time.monotonic() - self._taken_at) / 10
-        # Together with what else is done once a second, where it is not much longer.
-        return max(self._flush_interval, later_s if later_s < _LATEST_S / 2 else _LATEST_S)
+        # Together with what else is done once a second, where little is logged besides the system records.
+        return max(self._flush_interval, later_s if later_s < _SELDOM_S else _LATEST_S)
 
     def _drained(self) -> bool:
         return self._record_queue.is_empty and not self._file.has_rest
