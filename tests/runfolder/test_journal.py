@@ -341,6 +341,16 @@ def test_a_journal_that_still_has_its_lock_is_not_locked_again(made):
     assert not made.lock_again()
 
 
+def test_journals_of_others_are_those_that_this_process_does_not_hold(tmp_path, made):
+    path = abandoned(tmp_path, line(0))
+    assert made.path.parent == tmp_path
+    assert list(journals_in(tmp_path, of_others=True)) == [path]
+
+    held = hold_abandoned(path)
+    assert list(journals_in(tmp_path, of_others=True)) == []
+    held.close(remove=True)
+
+
 def test_a_lock_on_an_abandoned_journal_is_not_dropped_by_a_listing(tmp_path):
     path = abandoned(tmp_path, line(0))
     held = hold_abandoned(path)

@@ -181,6 +181,17 @@ def test_a_part_that_fails_fails_alone(monkeypatch):
     assert guard.counts == {"describing the environment (cpu): RuntimeError": 1}
 
 
+def test_a_part_that_hangs_is_named_and_one_that_failed_before_it_is_not(monkeypatch):
+    let_go = threading.Event()
+    parts = {"cpu": lambda: 1 / 0, "os": lambda: let_go.wait(PATIENCE_S), "packages": dict}
+    monkeypatch.setattr(environment, "_PARTS", parts)
+
+    described = describe_environment(timeout_s=0.5)
+    let_go.set()
+
+    assert described == {"unanswered": ["os", "packages"]}
+
+
 def test_a_driver_that_hangs_is_not_waited_for_and_is_named(monkeypatch):
     let_go = threading.Event()
     # Besides it, only what is known at once: git may take longer than that on a busy machine.

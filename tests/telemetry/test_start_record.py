@@ -8,6 +8,7 @@ import pytest
 
 from tests.lengths import in_make_faults
 from toolkit.core.guard import Guard
+from toolkit.telemetry import start_record
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
 
@@ -207,3 +208,45 @@ def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
 
     assert probe.result(60) == {}
     assert guard.counts == {"describing the machine: RuntimeError": 1}
+
+
+def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tmp_path):
+    asked = []
+
+    def describe(guard):
+        asked.append(guard)
+        return {"host": "here"}
+
+    def found():
+        probe = EnvironmentProbe(Guard())
+        probe.start()
+        return probe.result(60)
+
+    monkeypatch.setattr(environment, "describe_environment", describe)
+    monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
+    assert found() == found() == {"host": "here"}
+    assert len(asked) == 1
+
+    # Another repository may be around another folder.
+    monkeypatch.chdir(tmp_path)
+    assert found() == {"host": "here"}
+    assert len(asked) == 2
+
+    monkeypatch.setattr(start_record, "_MOMENT_S", 0.0)
+    assert found() == {"host": "here"}
+    assert len(asked) == 3
+
+
+def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch):
+    def fail(guard):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(environment, "describe_environment", fail)
+    monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
+    for _ in range(2):
+        guard = Guard()
+        probe = EnvironmentProbe(guard)
+        probe.start()
+
+        assert probe.result(60) == {}
+        assert guard.total == 1

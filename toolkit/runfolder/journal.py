@@ -432,14 +432,22 @@ def shared_memory_folders() -> list[Path]:
     return [folder] if sys.platform.startswith("linux") and os.access(folder, os.W_OK) else []
 
 
-def journals_in(folder: Path) -> Iterator[Path]:
-    """Yield the journals in `folder`, of all writers; those of a run's earlier sessions first."""
+def journals_in(folder: Path, *, of_others: bool = False) -> Iterator[Path]:
+    """Yield the journals in `folder`, of all writers or `of_others` only; those of a run's earlier sessions first."""
     try:
         names = os.listdir(folder)
     except OSError:
         return
     paths = [folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX)]
+    if of_others:
+        ours = _held_here()
+        paths = [path for path in paths if path not in ours]
     yield from sorted(paths, key=_session_of)
+
+
+def _held_here() -> set[Path | None]:
+    """Return the journals that this process writes or recovers."""
+    return {held.path for held in list(_held.values())}
 
 
 class AbandonedJournal:
@@ -517,7 +525,7 @@ def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone:
 
     A script that closes descriptors by their numbers takes the lock from its own logger, which keeps running.
     """
-    if any(held.path == path for held in list(_held.values())):
+    if path in _held_here():
         return True
     if head.is_old:
         # Created by an earlier version, with a lock of another kind.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.core.background import background_job
@@ -27,31 +30,73 @@ _NUMBERS: Final = frozenset(
 _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 """A LoRA's layers are a list, or one pattern."""
 
+_MOMENT_S: Final = 5.0
+
 
 class EnvironmentProbe:
-    """Describes the machine in the background: git and drivers may take their time, or never answer."""
+    """Describes the machine in the background: git and drivers may take their time, or never answer.
+
+    Loggers that are made one after the other share a description.
+    """
 
     def __init__(self, guard: Guard) -> None:
         # Imported here and not on the thread: an import holds the interpreter lock, and the first steps would wait.
         from toolkit.telemetry.machine.environment import describe_environment
 
-        self._describe = describe_environment
-        self._guard = guard
-        self._found: dict[str, Any] = {}
-        self._job = background_job("telemetry-environment", self._run, may_block=True)
+        self._asking = _Asking(describe_environment, guard)
 
     def start(self) -> None:
-        """Begin."""
-        self._job.start()
+        """Begin, unless another logger of this process has done so a moment ago."""
+        global _newest
+        newest = _newest
+        if newest is not None and newest.may_stand_for(self._asking):
+            self._asking = newest
+            return
+        self._asking.job.start()
+        _newest = self._asking
 
     def result(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the description, waiting at most `timeout_s` for it; None where it is not there yet."""
+        job = self._asking.job
         # Where the system refused a thread there is nothing to wait for.
-        return None if self._job.is_started and not self._job.join(timeout_s) else self._found
+        return None if job.is_started and not job.join(timeout_s) else self._asking.found
+
+
+class _Asking:
+    """One look at the machine."""
+
+    def __init__(self, describe: Callable[[Guard], dict[str, Any]], guard: Guard) -> None:
+        self.found: dict[str, Any] = {}
+        self.job = background_job("telemetry-environment", self._run, may_block=True)
+        self._describe = describe
+        self._guard = guard
+        self._has_failed = False
+        self._began = time.monotonic()
+        # A forked child is another process, and a repository is looked for around the current folder.
+        self._about = (describe, os.getpid(), _current_folder(), list(sys.argv))
+
+    def may_stand_for(self, other: _Asking) -> bool:
+        """Return whether `other` would find the same: a commit or an installation takes longer than a moment."""
+        is_recent = other._began - self._began < _MOMENT_S
+        return is_recent and other._about == self._about and not self._has_failed
 
     def _run(self) -> None:
         with self._guard.catch("describing the machine"):
-            self._found = self._describe(self._guard)
+            self.found = self._describe(self._guard)
+        # The next logger has a guard of its own to report to.
+        self._has_failed = bool(self._guard.counts)
+        # The guard knows its run, which may be closed long before the last logger is made.
+        self._guard = Guard()
+
+
+_newest: _Asking | None = None
+
+
+def _current_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def start_fields(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,39 +36,51 @@ PACKAGES: Final = (
 
 GIT_TIMEOUT_S: Final = 2.0
 
+_MAY_HANG: Final = (("accelerators",), ("git",), ("cpu", "os", "packages"))
+"""Parts that wait for a driver, a repository's disk, or the disk that Python is installed on: a thread each."""
+
 _GB: Final = 1024**3
 
 
 def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> dict[str, Any]:
     """Return what can be said about where this process runs, within `timeout_s`.
 
-    Each part is asked on a thread of its own and fails alone: what failed is left out and given to `guard`, and
-    what did not answer in time is named under `unanswered`. Torch is asked only where the training script has
-    imported and initialised it; nothing is imported or initialised for it. Secrets in the command line and in the
-    remote's address are masked.
+    Parts that a disk or a driver may hold up are asked on threads of their own. Each part fails alone: what failed is
+    left out and given to `guard`, and what did not answer in time is named under `unanswered`. Torch is asked only
+    where the training script has imported and initialised it; nothing is imported or initialised for it. Secrets in
+    the command line and in the remote's address are masked.
     """
     guard = guard or Guard()
     found: dict[str, Any] = {}
-    threads = {part: _ask(part, read, found, guard) for part, read in _PARTS.items()}
+    groups = [[part for part in group if part in _PARTS] for group in _MAY_HANG]
+    threads = [_ask_on_thread(group, found, guard) for group in groups if group]
+    _ask([part for part in _PARTS if not any(part in group for group in groups)], found, guard)
     deadline = time.monotonic() + timeout_s
-    for thread in threads.values():
+    for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    # In the order of the list, whichever answered first; a part that answers later changes a dict that is not used.
-    described = {part: found[part] for part in _PARTS if found.get(part) is not None}
-    unanswered = [part for part, thread in threads.items() if thread.is_alive() and part not in described]
+    # A part that answers later changes a dict that is not used.
+    answers = dict(found)
+    # In the order of the list, whichever answered first.
+    described = {part: answers[part] for part in _PARTS if answers.get(part) is not None}
+    unanswered = [part for part in _PARTS if part not in answers]
     if unanswered:
         described["unanswered"] = unanswered
     return described
 
 
-def _ask(part: str, read: Callable[[], Any], found: dict[str, Any], guard: Guard) -> threading.Thread:
-    def ask() -> None:
-        with guard.catch(f"describing the environment ({part})"):
-            found[part] = read()
-
-    thread = threading.Thread(target=ask, name=f"telemetry-environment-{part}", daemon=True)
+def _ask_on_thread(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> threading.Thread:
+    name = f"telemetry-environment-{parts[-1]}"
+    thread = threading.Thread(target=_ask, args=(parts, found, guard), name=name, daemon=True)
     thread.start()
     return thread
+
+
+def _ask(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> None:
+    for part in parts:
+        answer = None
+        with guard.catch(f"describing the environment ({part})"):
+            answer = _PARTS[part]()
+        found[part] = answer
 
 
 def _packages() -> dict[str, str]:
@@ -82,7 +94,7 @@ def _packages() -> dict[str, str]:
         except OSError:
             continue
         for entry in entries:
-            match = _DIST_INFO.fullmatch(entry)
+            match = _DIST_INFO.fullmatch(entry) if entry.endswith(".dist-info") else None
             if match is not None and _normal(match["name"]) in wanted:
                 found.setdefault(wanted[_normal(match["name"])], match["version"])
     return {package: found[package] for package in PACKAGES if package in found}

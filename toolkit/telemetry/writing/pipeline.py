@@ -194,7 +194,7 @@ class RecordPipeline:
         """
         orphaned: list[OrphanedJournal] = []
         for folder in shared_memory_folders():
-            for path in journals_in(folder):
+            for path in journals_in(folder, of_others=True):
                 with self.guard.catch("recovering a killed run"):
                     found = recover_killed(path, self.session_folder.folder)
                     if (
