@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
-from toolkit.privacy.masking import Masker
+from toolkit.privacy.masking import Masker, mask_secrets
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 from toolkit.telemetry.records.device_scalars import DeviceScalars
@@ -31,6 +31,8 @@ _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 """A LoRA's layers are a list, or one pattern."""
 
 _MOMENT_S: Final = 5.0
+_BREATH_S: Final = 0.0005
+"""Long enough for the training to run in between."""
 
 
 class EnvironmentProbe:
@@ -82,7 +84,13 @@ class _Asking:
 
     def _run(self) -> None:
         with self._guard.catch("describing the machine"):
-            self.found = self._describe(self._guard)
+            found = self._describe(self._guard)
+            for part in found.values():
+                # Patterns are compiled when a text first needs them: here one after the other, and not in one stretch
+                # when the record is taken.
+                mask_secrets(part)
+                time.sleep(_BREATH_S)
+            self.found = found
         # The next logger has a guard of its own to report to.
         self._has_failed = bool(self._guard.counts)
         # The guard knows its run, which may be closed long before the last logger is made.
