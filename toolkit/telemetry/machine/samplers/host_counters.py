@@ -7,6 +7,7 @@ training, and its answers take ten times as long as the few files of /proc that 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from typing import Any, Final, NamedTuple, Protocol
@@ -15,6 +16,10 @@ from toolkit.telemetry.machine.samplers.sampler import NothingToSample
 
 _SECTOR_BYTES: Final = 512
 """In /proc/diskstats, whatever the disk's own are."""
+_MEMINFO: Final = re.compile(
+    rb"^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SwapTotal|SwapFree):\s*(\d+)", re.MULTILINE
+)
+_READ_BYTES: Final = 16_384
 
 
 class CpuTimes(NamedTuple):
@@ -145,16 +150,19 @@ class ProcCounters:
         return known
 
     def _meminfo(self) -> dict[bytes, int]:
-        """Return the figures of /proc/meminfo, in bytes."""
-        known = {}
-        for line in self._read("meminfo").splitlines():
-            name, _, amount = line.partition(b":")
-            known[name] = int(amount.split()[0]) * 1024
-        return known
+        """Return the figures of /proc/meminfo that are used here, in bytes."""
+        return {name: int(amount) * 1024 for name, amount in _MEMINFO.findall(self._read("meminfo"))}
 
     def _read(self, name: str) -> bytes:
-        with open(f"{self._proc}/{name}", "rb", buffering=0) as file:
-            return file.read()
+        # Without a file object, which asks for more than the content and takes twice as long.
+        descriptor = os.open(f"{self._proc}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            parts = [os.read(descriptor, _READ_BYTES)]
+            while parts[-1]:
+                parts.append(os.read(descriptor, _READ_BYTES))
+        finally:
+            os.close(descriptor)
+        return b"".join(parts)
 
 
 class PsutilCounters:
