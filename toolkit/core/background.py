@@ -80,7 +80,7 @@ class Background:
         self._ready: deque[Job] = deque()
         self._some_asked = False
         self._is_urgent = False
-        """Whether somebody waits for a job that was asked for a turn."""
+        """Whether a caller may wait for a job that was asked for a turn."""
         self._workers: list[_Worker] = []
         self._leader: _Worker | None = None
         """The worker that waits for the next job that is due."""

@@ -218,18 +218,18 @@ def _git() -> dict[str, Any] | None:
         return None
     deadline = time.monotonic() + GIT_TIMEOUT_S
     questions = {
-        "commit": _start_git("rev-parse", "HEAD"),
-        "branch": _start_git("rev-parse", "--abbrev-ref", "HEAD"),
+        "head": _start_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD"),
         # Untracked files do not count: looking for them can take minutes beside a data set.
         "dirty": _start_git("status", "--porcelain", "--untracked-files=no"),
         "remote": _start_git("config", "--get", "remote.origin.url"),
     }
     answers = {name: _finish(process, deadline) for name, process in questions.items()}
-    if answers["commit"] is None:
+    if not answers["head"]:
         return None
-    described: dict[str, Any] = {"commit": answers["commit"]}
-    if answers["branch"] not in (None, "HEAD"):
-        described["branch"] = answers["branch"]
+    commit, _, branch = answers["head"].partition("\n")
+    described: dict[str, Any] = {"commit": commit}
+    if branch not in ("", "HEAD"):
+        described["branch"] = branch
     if answers["dirty"] is not None:
         described["dirty"] = bool(answers["dirty"])
     if answers["remote"]:
