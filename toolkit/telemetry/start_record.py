@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
-from toolkit.privacy.masking import Masker, mask_secrets
+from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 from toolkit.telemetry.records.device_scalars import DeviceScalars
@@ -85,10 +85,11 @@ class _Asking:
     def _run(self) -> None:
         with self._guard.catch("describing the machine"):
             found = self._describe(self._guard)
+            masker = Masker()
             for part in found.values():
                 # Patterns are compiled when a text first needs them: here one after the other, and not in one stretch
                 # when the record is taken.
-                mask_secrets(part)
+                masker.mask(part)
                 time.sleep(_BREATH_S)
             self.found = found
         # The next logger has a guard of its own to report to.
