@@ -16,6 +16,7 @@ from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.stretch import LONGEST, SHORTEST, stretch_of
 from toolkit.runfolder.records import FINDING, START, STEP, Record
+from toolkit.runfolder.same_fields import Run, runs_of
 
 _LOOP_EVENTS: Final = (STEP, "")
 """Events whose step decreases only if the run goes back.
@@ -23,7 +24,7 @@ _LOOP_EVENTS: Final = (STEP, "")
 An evaluation may be logged a little late, and other records may count differently.
 """
 _MOST_PLANS: Final = 256
-_LONGEST_LIVE: Final = 64
+_LONGEST_LIVE: Final = 256
 """Records taken as columns at once in a live run: each detector has then done with them in less than a millisecond."""
 _MOST_REPORTED: Final = 1_000
 """Findings reported by the run itself that are kept; each is a pause of a minute or more."""
@@ -58,24 +59,27 @@ class Examiner:
 
         `between` is called often, at most about a millisecond apart: in a live run others want the interpreter, too.
         """
-        found = records if isinstance(records, list) else list(records)
-        row, count, first = self._row, len(found), 0
         self._between = between
         longest = LONGEST if between is None else _LONGEST_LIVE
-        while first < count:
-            end = first + 1
-            shape = row.shape_of(found[first])
-            if shape.is_plain:
-                end = _end_of_shape(found, end, min(count, first + longest), shape.names)
-                if end - first >= SHORTEST and self._take_stretch(found[first:end], shape):
-                    first = end
-                    continue
-            for record in found[first:end]:
-                self._take_one(record)
-                if between is not None:
-                    between()
-            first = end
+        for run in runs_of(records if isinstance(records, list) else list(records)):
+            count = len(run.records)
+            if count <= longest:
+                self._take_run(run)
+                continue
+            for first in range(0, count, longest):
+                self._take_run(Run(run.names, run.records[first : first + longest]))
         return self._findings_of(self._incidents.take_changed())
+
+    def _take_run(self, run: Run) -> None:
+        if len(run.records) >= SHORTEST:
+            shape = self._row.shape_with(run.names)
+            if shape.is_plain and self._take_stretch(run, shape):
+                return
+        between = self._between
+        for record in run.records:
+            self._take_one(record)
+            if between is not None:
+                between()
 
     def _take_one(self, record: Record) -> None:
         row, incidents = self._row, self._incidents
@@ -107,10 +111,12 @@ class Examiner:
         for take in plan.takes:
             take(row)
 
-    def _take_stretch(self, records: list[Record], shape: Shape) -> bool:
+    def _take_stretch(self, run: Run, shape: Shape) -> bool:
         """Examine step records of one shape as columns, detector by detector; return False if that cannot be done."""
         incidents = self._incidents
-        stretch = stretch_of(records, shape, self._row, after=self._last_step)
+        # The first step may be 0.
+        after = -1 if self._loop_step is None and not self._last_step else self._last_step
+        stretch = stretch_of(run.records, run.columns, shape, self._row, after=after)
         if stretch is None or not stretch.columns:
             return False
         count = len(stretch)
@@ -269,21 +275,6 @@ class Examiner:
             remedies=about.remedies,
             confidence=confidence,
         )
-
-
-def _end_of_shape(records: list[Record], first: int, limit: int, names: tuple[str, ...]) -> int:
-    """Return where, from `first` and up to `limit`, the records with these fields end."""
-    at_once = SHORTEST
-    while first < limit:
-        # Longer and longer parts: a run of one shape takes few steps, and a mixed one none that is in vain.
-        part = records[first : min(limit, first + at_once)]
-        if list(map(tuple, part)).count(names) != len(part):
-            while tuple(records[first]) == names:
-                first += 1
-            return first
-        first += len(part)
-        at_once *= 2
-    return limit
 
 
 class _Plan:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
@@ -136,8 +137,12 @@ _EXTREME_OF: Final[dict[str, str]] = {
 A norm that explodes between two records is gone by the next, and one that vanishes has no large one."""
 
 
-def _from_gib(value: float, _: Record) -> float:
-    return value * 1024.0
+_FACTORS: Final = {"gpu_mem_allocated": 1024.0, "gpu_mem_gib": 1024.0}
+"""Fields that have another unit than their signal."""
+
+
+def _times(factor: float, value: float, _: Record) -> float:
+    return value * factor
 
 
 def _of_one_step(value: float, record: Record) -> float:
@@ -147,8 +152,7 @@ def _of_one_step(value: float, record: Record) -> float:
 
 
 _CONVERSIONS: Final[dict[str, Callable[[float, Record], float]]] = {
-    "gpu_mem_allocated": _from_gib,
-    "gpu_mem_gib": _from_gib,
+    **{name: functools.partial(_times, factor) for name, factor in _FACTORS.items()},
     "ledger/data_wait": _of_one_step,
 }
 """How a field is converted to the unit of its signal."""
@@ -193,6 +197,9 @@ class Shape:
         """Detectors for such a record of rank 0 if every signal is a number; set by the examiner."""
 
 
+_NO_FIELDS: Final = Shape(())
+
+
 class Row:
     """One record, as detectors see it."""
 
@@ -204,7 +211,7 @@ class Row:
         self.rank = 0
         self.values: dict[str, float] = {}
         self.record: Record = {}
-        self.shape = Shape(())
+        self.shape = _NO_FIELDS
         self._shapes: dict[tuple[str, ...], Shape] = {}
 
     def with_the_same_shapes(self) -> Row:
@@ -215,18 +222,16 @@ class Row:
 
     def shape_of(self, record: Record) -> Shape:
         """Return what `record` has in common with others of the same fields."""
-        names = tuple(record)
+        return self.shape_with(tuple(record))
+
+    def shape_with(self, names: tuple[str, ...]) -> Shape:
+        """Return what records with these fields have in common."""
         shape = self._shapes.get(names)
         if shape is None:
             shape = Shape(names)
             if len(self._shapes) < _MOST_SHAPES:
                 self._shapes[names] = shape
         return shape
-
-    @staticmethod
-    def conversion_of(name: str) -> Callable[[float, Record], float] | None:
-        """Return the conversion of field `name` to the unit of its signal; None if it has that unit."""
-        return _CONVERSIONS.get(name)
 
     def read(self, record: Record, last_step: int) -> None:
         """Load `record`; without its own step it belongs to `last_step`."""
@@ -262,6 +267,18 @@ class Row:
     def time(self) -> float | None:
         """When it was logged, in seconds of any clock it has; None if unknown."""
         return _time_of(self.record)
+
+
+def in_the_unit_of_its_signal(
+    name: str, values: Sequence[float], records: Sequence[Record]
+) -> Sequence[float]:
+    """Return the values of field `name` of these records as `Row.read` does one by one."""
+    if name not in _CONVERSIONS:
+        return values
+    factor = _FACTORS.get(name)
+    if factor is not None:
+        return [value * factor for value in values]
+    return list(map(_CONVERSIONS[name], values, records))
 
 
 def name_of(signal: str, record: Record) -> str:

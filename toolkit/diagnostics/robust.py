@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Final
 
 MAD_TO_SIGMA: Final = 1.4826
@@ -16,6 +16,9 @@ IQR_TO_SIGMA: Final = 1.0 / 1.349
 
 CHANGE_TO_SIGMA: Final = MAD_TO_SIGMA / math.sqrt(2.0)
 """The same from one value to the next: their difference has twice the variance."""
+
+_TINY: Final = 1e-280
+"""Two larger values that differ do so by more than the smallest float, even if that is divided by their distance."""
 
 
 class Window:
@@ -75,7 +78,10 @@ class Window:
 
 def median(values: Sequence[float]) -> float:
     """Return the middle of `values`, of which there is at least one."""
-    ordered = sorted(values)
+    return _middle(sorted(values))
+
+
+def _middle(ordered: list[float]) -> float:
     middle = len(ordered) >> 1
     return ordered[middle] if len(ordered) & 1 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
@@ -89,20 +95,51 @@ def change_sigma(values: Iterable[float]) -> float:
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
     """Return the Theil-Sen slope of equally spaced `values`, and Mann-Kendall's z for its sign (normal if no trend)."""
-    count = len(values)
-    slopes = []
-    signs = 0
-    for j in range(1, count):
-        later = values[j]
-        for i in range(j):
-            rise = later - values[i]
-            signs += (rise > 0) - (rise < 0)
-            slopes.append(rise / (j - i))
-    if not slopes:
-        return 0.0, 0.0
-    # The variance under ties is smaller; a constant curve has no sign to judge, and its z is 0 either way.
-    variance = count * (count - 1) * (2 * count + 5) / 18
-    return median(slopes), signs / math.sqrt(variance)
+    return Trend().of(values)
+
+
+class Trend:
+    """The `trend` of values that come and leave one by one: only the slopes to and from these are new."""
+
+    __slots__ = ("_slopes", "_values")
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._slopes: list[float] = []
+        """Of all pairs, in order of size."""
+
+    def of(self, values: Sequence[float]) -> tuple[float, float]:
+        """Return the trend of `values`; cheap if they are the last ones with one more, and perhaps without the first."""
+        left = len(self._values) + 1 - len(values)
+        if left not in (0, 1) or self._values[left:] != values[:-1]:
+            self._values, self._slopes, left, fresh = [], [], 0, values
+        else:
+            fresh = values[-1:]
+        if left:
+            slopes = self._slopes
+            first = self._values.pop(0)
+            for apart, value in enumerate(self._values, start=1):
+                del slopes[bisect_left(slopes, (value - first) / apart)]
+        for value in fresh:
+            before = reversed(self._values)
+            self._slopes += [(value - each) / apart for apart, each in enumerate(before, start=1)]
+            self._values.append(value)
+        self._slopes.sort()
+        return self._slope_and_z()
+
+    def _slope_and_z(self) -> tuple[float, float]:
+        values, slopes = self._values, self._slopes
+        if not slopes:
+            return 0.0, 0.0
+        if min(map(abs, values)) > _TINY:
+            signs = len(slopes) - bisect_right(slopes, 0.0) - bisect_left(slopes, 0.0)
+        else:
+            # A slope may be zero because it is too small for a float.
+            signs = sum((late > early) - (late < early) for early, late in combinations(values, 2))
+        # The variance under ties is smaller; a constant curve has no sign to judge, and its z is 0 either way.
+        count = len(values)
+        variance = count * (count - 1) * (2 * count + 5) / 18
+        return _middle(slopes), signs / math.sqrt(variance)
 
 
 def start_of_streak(flags: Sequence[bool]) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import itemgetter, lt
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from operator import lt
+from typing import Any, Final, TypeVar
 
-from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
+from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape, in_the_unit_of_its_signal
 from toolkit.runfolder.records import STEP, Record
 
 SHORTEST: Final = 8
@@ -14,26 +14,41 @@ SHORTEST: Final = 8
 LONGEST: Final = 512
 """A record that needs a closer look, such as a NaN, takes away the columns of so many others."""
 
-_STEP_OF: Final = itemgetter("global_step")
-_EVENT_OF: Final = itemgetter("event")
 _ELAPSED: Final = "elapsed"
+_ONLY_FLOAT: Final = {float}
+_ONLY_INT: Final = {int}
+
+_T = TypeVar("_T")
 
 
 class Stretch:
     """Step records of rank 0 with rising steps, in which every signal is finite."""
 
-    __slots__ = ("_ranges", "_row", "_rows", "columns", "elapsed", "first_row", "records", "steps")
+    __slots__ = (
+        "_made",
+        "_ranges",
+        "_row",
+        "_rows",
+        "columns",
+        "elapsed",
+        "fields",
+        "first_row",
+        "records",
+        "steps",
+    )
 
     def __init__(
         self,
         records: Sequence[Record],
-        steps: list[int],
-        columns: dict[str, list[float]],
-        elapsed: list[float] | None,
+        fields: Mapping[str, Sequence[Any]],
+        columns: dict[str, Sequence[float]],
+        elapsed: Sequence[float] | None,
         row: Row,
     ) -> None:
         self.records = records
-        self.steps = steps
+        self.fields = fields
+        """The values of each field, whatever they are."""
+        self.steps: Sequence[int] = fields["global_step"]
         self.columns = columns
         """The values of each signal; one that no record has is missing."""
         self.elapsed = elapsed
@@ -43,6 +58,7 @@ class Stretch:
         self._row = row
         self._rows: dict[int, Row] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
+        self._made: dict[Callable[[Stretch], Any], Any] = {}
 
     def __len__(self) -> int:
         return len(self.records)
@@ -55,6 +71,19 @@ class Stretch:
             found = self._ranges[signal] = (min(column), max(column))
         return found
 
+    @property
+    def times(self) -> tuple[float, float]:
+        """The earliest and the latest of the times, which all records have."""
+        return self.once(_range_of_elapsed)
+
+    def once(self, make: Callable[[Stretch], _T]) -> _T:
+        """Return `make(self)`, made once: a detector comes back after each record that needs a closer look."""
+        found = self._made.get(make)
+        if found is None:
+            found = self._made[make] = make(self)
+        made: _T = found
+        return made
+
     def row(self, place: int) -> Row:
         """Return one record, as `Detector.take` reads it."""
         row = self._rows.get(place)
@@ -64,45 +93,49 @@ class Stretch:
         return row
 
 
-def stretch_of(records: Sequence[Record], shape: Shape, row: Row, *, after: int) -> Stretch | None:
+def stretch_of(
+    records: Sequence[Record], fields: Mapping[str, Sequence[Any]], shape: Shape, row: Row, *, after: int
+) -> Stretch | None:
     """Return `records`, which have the fields of `shape`, as columns; None if they must be examined one by one.
 
-    `after` is the last step before them.
+    `fields` are the values of each field, and `after` is the last step before them.
     """
-    count = len(records)
-    steps = list(map(_STEP_OF, records))
+    steps = fields["global_step"]
     if (
-        list(map(_EVENT_OF, records)).count(STEP) != count
-        or set(map(type, steps)) != {int}
+        fields["event"].count(STEP) != len(records)
+        or set(map(type, steps)) != _ONLY_INT
         or not after < steps[0]
         or not steps[-1] < FARTHEST
         or not all(map(lt, steps, steps[1:]))
     ):
         return None
-    columns: dict[str, list[float]] = {}
+    columns: dict[str, Sequence[float]] = {}
     for name, signal in shape.fields:
         if signal in columns:
             continue
-        column = [record[name] for record in records]
+        column = fields[name]
         types = set(map(type, column))
-        if types != {float}:
+        if types != _ONLY_FLOAT:
             if float not in types and int not in types:
                 continue
-            if types != {float, int} and types != {int}:
+            if types != {float, int} and types != _ONLY_INT:
                 return None
             if not -FARTHEST < min(column) <= max(column) < FARTHEST:
                 return None
             column = list(map(float, column))
-        convert = Row.conversion_of(name)
-        if convert is not None:
-            column = [convert(value, record) for value, record in zip(column, records, strict=True)]
+        column = in_the_unit_of_its_signal(name, column, records)
         total = sum(column)
         if total - total != 0.0:
             return None
         columns[signal] = column
     elapsed = None
     if shape.has_elapsed:
-        elapsed = [record[_ELAPSED] for record in records]
-        if set(map(type, elapsed)) != {float} or (total := sum(elapsed)) - total != 0.0:
+        elapsed = fields[_ELAPSED]
+        if set(map(type, elapsed)) != _ONLY_FLOAT or (total := sum(elapsed)) - total != 0.0:
             elapsed = None
-    return Stretch(records, steps, columns, elapsed, row)
+    return Stretch(records, fields, columns, elapsed, row)
+
+
+def _range_of_elapsed(stretch: Stretch) -> tuple[float, float]:
+    assert stretch.elapsed is not None
+    return min(stretch.elapsed), max(stretch.elapsed)

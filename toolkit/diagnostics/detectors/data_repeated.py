@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 from toolkit.diagnostics import thresholds as at
@@ -62,13 +63,16 @@ class DataRepeated(SingleIncidentDetector):
 
     def skim(self, stretch: Stretch, start: int) -> int:
         """Pass over the rest of a long epoch."""
-        if self._count < at.REPEATED_MOST or start == len(stretch):
+        epochs = stretch.fields.get(_EPOCH)
+        if epochs is None or start == len(stretch):
             # A stretch without epochs has nothing to collect.
-            return start if _EPOCH in stretch.records[0] else len(stretch)
-        if _numbers_of([record.get(_EPOCH) for record in stretch.records]) != {self._epoch}:
+            return len(stretch)
+        if self._epoch is None or _numbers_of(epochs) != {self._epoch}:
             return start
-        self._count += len(stretch) - start
-        self._latest = [*self._latest, *stretch.columns[LOSS][start:]][-at.REPEATED_EDGE :]
+        losses = stretch.columns[LOSS][start:]
+        self._count += len(losses)
+        self._losses += losses[: at.REPEATED_MOST - len(self._losses)]
+        self._latest = [*self._latest, *losses[-at.REPEATED_EDGE :]][-at.REPEATED_EDGE :]
         return len(stretch)
 
     def _add(self, loss: float) -> None:
@@ -154,7 +158,7 @@ def _number_of(epoch: object) -> int | None:
     return epoch if type(epoch) is int and 0 <= epoch < FARTHEST else None
 
 
-def _numbers_of(epochs: list[Any]) -> set[int | None]:
+def _numbers_of(epochs: Sequence[Any]) -> set[int | None]:
     """Return the epochs that records belong to; only the first and the last of several that are all numbers."""
     if set(map(type, epochs)) in ({float}, {int}) and (total := sum(epochs)) - total == 0:
         return {_number_of(min(epochs)), _number_of(max(epochs))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
@@ -75,7 +76,33 @@ class ExplodingGradients(SingleIncidentDetector):
             return start
         if len(self._first) < at.NORM_FIRST_RECORDS:
             return start
-        norms, usual, rows, level = stretch.columns[GRAD_NORM], self._usual, self._rows, self._usual_level
+        lowest, highest = stretch.range_of(GRAD_NORM)
+        is_full = len(self._usual) == at.NORM_WINDOW
+        if is_full and 0.0 < highest <= at.NORM_RATIO * min(lowest, self._usual.ordered[0]):
+            # Not large beside the lowest, so not large beside any median either.
+            self._pass_over(stretch.columns[GRAD_NORM][start:])
+            end = len(stretch)
+        else:
+            end = self._pass_over_one_by_one(stretch.columns[GRAD_NORM], start)
+        if LOSS in stretch.columns:
+            self._losses.extend(stretch.columns[LOSS][start:end])
+        return end
+
+    def _pass_over(self, norms: Sequence[float]) -> None:
+        """Move the full window over norms that are not large, each other one of which comes into it."""
+        usual, rows, size = self._usual, self._rows, at.NORM_WINDOW
+        values = [*usual.newest, *norms[rows & 1 :: 2]]
+        self._rows = after = rows + len(norms)
+        # The level is that at the last record whose number is a multiple.
+        looked_at = (after - 1) // at.NORM_LEVEL_EVERY * at.NORM_LEVEL_EVERY
+        if looked_at >= rows:
+            moved = (looked_at + 1) // 2 - (rows + 1) // 2
+            self._usual_level = median(values[moved : moved + size])
+        usual.newest = deque(values[-size:])
+        usual.ordered = sorted(values[-size:])
+
+    def _pass_over_one_by_one(self, norms: Sequence[float], start: int) -> int:
+        usual, rows, level = self._usual, self._rows, self._usual_level
         newest, ordered = usual.newest, usual.ordered
         largest_of_first = at.NORM_OF_FIRST * self._first.median
         end, left, every = start, at.NORM_WINDOW - len(usual), at.NORM_LEVEL_EVERY
@@ -97,8 +124,6 @@ class ExplodingGradients(SingleIncidentDetector):
                 insort(ordered, norm)
             end = place + 1
         self._rows, self._usual_level = rows, level
-        if LOSS in stretch.columns:
-            self._losses.extend(stretch.columns[LOSS][start:end])
         return end
 
     def _forget(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from operator import sub
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
@@ -137,6 +138,7 @@ class Instability(SingleIncidentDetector):
             self._incident is not None
             or self._start is not None
             or self._same
+            or start == len(stretch)
             or not lowest > self._axis.bottom > 0.0
             or min(len(self._changes), len(self._longer)) < at.LEVEL_WINDOW
             or self._rows < at.CLIMB_SHORT
@@ -147,68 +149,74 @@ class Instability(SingleIncidentDetector):
             lowest_rate, highest_rate = stretch.range_of(LR)
             if highest_rate > at.LR_RAISED * min(lowest_rate, self._lr):
                 return start
-        losses, steps, recent = stretch.columns[LOSS], stretch.steps, self._recent
-        rows, allowed, previous = self._rows, self._allowed, self._previous
-        look_every = at.CLIMB_LOOK_EVERY
-        climbed, no_change = self._axis.gap(0.0, at.CLIMB), self._axis.gap(0.0, at.NO_CHANGE)
-        alone = self._axis.gap(0.0, at.ALONE_RISE)
-        log, add_above = math.log, self._above.append
-        # The windows are full, and moved in place: a call for each record would take as long as the rest.
-        recent_ordered = sorted(recent)
-        longer, longer_ordered = self._longer.newest, self._longer.ordered
-        changes, changes_ordered = self._changes.newest, self._changes.ordered
-        end = start
-        for place in range(start, len(losses)):
-            loss = losses[place]
-            y = log(loss)
-            level = 0.5 * (longer_ordered[_BELOW] + longer_ordered[_ABOVE])
-            middle = recent_ordered[_MIDDLE]
-            above = y - (level if level < middle else middle)  # noqa: FURB136
-            change = y - previous
-            if -no_change <= change <= no_change:
-                break
-            if above > allowed or self._sum:
-                deviations = above / self._noise(level)
-                if above >= alone:
-                    break
-                if self._sum + min(deviations, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE > at.ENOUGH:
-                    break
-                if (rows + 1) % at.CLIMB_LOOK_EVERY == 0:
-                    break
-                self._add_up(loss, deviations, steps[place])
-            rows += 1
-            if rows % look_every == 0:
-                if level < self._best or not self._has_best:
-                    self._best, self._best_step, self._has_best = level, steps[place], True
-                    self._best_of = at.LEVEL_WINDOW
-                elif level - self._best >= climbed:
-                    rows -= 1
-                    break
-                self._risen = 0
-            add_above(above)
-            del recent_ordered[bisect_left(recent_ordered, recent[0])]
-            recent.append(y)
-            insort(recent_ordered, y)
-            del longer_ordered[bisect_left(longer_ordered, longer.popleft())]
-            longer.append(y)
-            insort(longer_ordered, y)
-            if rows & 1:
-                if change < 0.0:
-                    change = -change
-                del changes_ordered[bisect_left(changes_ordered, changes.popleft())]
-                changes.append(change)
-                insort(changes_ordered, change)
-                allowed = _ALLOWED * (0.5 * (changes_ordered[_BELOW] + changes_ordered[_ABOVE]))
-            previous = y
-            end = place + 1
+        end = self._pass_over(stretch, start)
         if end > start:
-            self._rows, self._allowed, self._previous = rows, allowed, previous
-            self._last_loss, self._last_step = losses[end - 1], steps[end - 1]
+            losses = stretch.columns[LOSS]
+            self._last_loss, self._last_step = losses[end - 1], stretch.steps[end - 1]
             # The logarithm of the highest loss is the highest of the logarithms.
-            self._highest = max(self._highest, log(max(losses[start:end])))
+            self._highest = max(self._highest, math.log(max(losses[start:end])))
             if rates is not None:
                 self._lr = rates[end - 1]
         return end
+
+    def _pass_over(self, stretch: Stretch, start: int) -> int:
+        """Move the windows, which are full, up to a loss that needs a closer look; return its place."""
+        ys, changes_between = stretch.once(_logarithms)
+        ys = ys[start:]
+        gap = self._axis.gap
+        climbed, no_change, alone = gap(0.0, at.CLIMB), gap(0.0, at.NO_CHANGE), gap(0.0, at.ALONE_RISE)
+        rows, allowed, total, floor = self._rows, self._allowed, self._sum, self._axis.floor(0.0)
+        changes = [abs(ys[0] - self._previous), *changes_between[start:]]
+        # Every other change comes into its window, and one leaves it.
+        all_changes = [*self._changes.newest, *changes[rows & 1 :: 2]]
+        changes_in_turn = zip(all_changes[at.LEVEL_WINDOW :], all_changes, strict=False)
+        all_longer, all_recent = [*self._longer.newest, *ys], [*self._recent, *ys]
+        # Moved in place: a call for each record would take as long as the rest.
+        longer, recent, noises = self._longer.ordered, sorted(self._recent), self._changes.ordered
+        aboves: list[float] = []
+        look_every, best = at.CLIMB_LOOK_EVERY, self._best if self._has_best else math.inf
+        if min(changes) <= no_change:
+            ys = ys[: next(place for place, change in enumerate(changes) if change <= no_change)]
+        for y, leaves, leaves_recent in zip(ys, all_longer, all_recent, strict=False):
+            level, middle = 0.5 * (longer[_BELOW] + longer[_ABOVE]), recent[_MIDDLE]
+            above = y - (level if level < middle else middle)  # noqa: FURB136
+            raised = 0.0
+            if above > allowed or total:
+                sigma = max(CHANGE_TO_SIGMA * (0.5 * (noises[_BELOW] + noises[_ABOVE])), floor)
+                raised = _raised(total, above / sigma)
+                if above >= alone or raised > at.ENOUGH:
+                    break
+            if not (rows + 1) % look_every:
+                if level < best:
+                    self._best = best = level
+                    self._best_of, self._has_best = at.LEVEL_WINDOW, True
+                    self._best_step = stretch.steps[start + len(aboves)]
+                elif level - best >= climbed:
+                    break
+                self._risen = 0
+            if raised > 0.0 or total:
+                place = start + len(aboves)
+                total = self._add_up(stretch.columns[LOSS][place], raised, stretch.steps[place])
+            rows += 1
+            aboves.append(above)
+            del recent[bisect_left(recent, leaves_recent)]
+            insort(recent, y)
+            del longer[bisect_left(longer, leaves)]
+            insort(longer, y)
+            if rows & 1:
+                comes, goes = next(changes_in_turn)
+                del noises[bisect_left(noises, goes)]
+                insort(noises, comes)
+                allowed = _ALLOWED * (0.5 * (noises[_BELOW] + noises[_ABOVE]))
+        count = len(aboves)
+        if count:
+            moved = (rows + 1) // 2 - (self._rows + 1) // 2
+            self._changes.newest = deque(all_changes[moved : moved + at.LEVEL_WINDOW])
+            self._longer.newest = deque(all_longer[count : count + at.LEVEL_WINDOW])
+            self._recent.extend(ys[:count])
+            self._above.extend(aboves)
+            self._rows, self._allowed, self._previous = rows, allowed, ys[count - 1]
+        return start + count
 
     def restart(self, step: int) -> None:
         """Resolve the open incident: another state of the model has another level."""
@@ -243,7 +251,7 @@ class Instability(SingleIncidentDetector):
 
     def _watch(self, loss: float, y: float, level: float, row: Row) -> None:
         sigma = self._noise(level)
-        total = self._add_up(loss, (y - level) / sigma, row.step)
+        total = self._add_up(loss, _raised(self._sum, (y - level) / sigma), row.step)
         if total <= 0.0:
             return
         rises = at.RISES[min(self._high, len(at.RISES)) - 1]
@@ -258,9 +266,8 @@ class Instability(SingleIncidentDetector):
             incident.count += self._high - 1
             self._note(incident, loss)
 
-    def _add_up(self, loss: float, deviations: float, step: int) -> float:
-        """Add how far a loss is above its level; return the sum."""
-        total = self._sum + min(deviations, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
+    def _add_up(self, loss: float, total: float, step: int) -> float:
+        """Take `total` as the sum of how far losses are above their level, up to this one; return it, at least 0."""
         if total <= 0.0:
             self._sum = 0.0
             return 0.0
@@ -437,6 +444,17 @@ class Instability(SingleIncidentDetector):
         incident.variant = "recovered"
         self._resolve(row.step)
         self._has_best = False
+
+
+def _logarithms(stretch: Stretch) -> tuple[list[float], list[float]]:
+    """Return the logarithms of the losses, and by how much each but the first differs from the one before it."""
+    ys = list(map(math.log, stretch.columns[LOSS]))
+    return ys, list(map(abs, map(sub, ys[1:], ys)))
+
+
+def _raised(total: float, deviations: float) -> float:
+    """Return the sum with one more record; what is usual for a record is taken off."""
+    return total + min(deviations, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
 
 
 def _deviation(values: list[float]) -> float:

@@ -64,6 +64,9 @@ class MemoryGrowth:
         if stretch.elapsed is None:
             return start
         sampled_at = self._sampled_at
+        earliest, latest = stretch.times
+        if sampled_at <= earliest and latest - sampled_at < at.MEMORY_SAMPLE_S:
+            return len(stretch)
         curves = [
             (curve, stretch.columns[curve.signal])
             for curve in self._curves

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from bisect import bisect_right
+from itertools import compress, count, pairwise
+from operator import le, sub
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO, WARNING
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
-from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Trend, median
 from toolkit.diagnostics.stretch import Stretch
 
 
@@ -43,6 +45,7 @@ class Plateau(SingleIncidentDetector):
         self._constant = 0
         self._most_gain = 1.0
         self._now = self._z = 0.0
+        self._trend = Trend()
 
     def take(self, row: Row) -> None:
         """Look at one loss."""
@@ -73,30 +76,42 @@ class Plateau(SingleIncidentDetector):
         losses, rows, every = stretch.columns[LOSS], self._rows, self._every
         if not rows or self._constant:
             return start
-        end, anchor, slack, filling = start, self._anchor, self._slack, self._filling
-        left = self._block_size - len(filling) * every
-        for place in range(start, len(losses)):
-            loss = losses[place]
-            if abs(loss - anchor) <= slack:
-                break
-            if (rows + 1) % every == 0:
-                if left <= every:
-                    break
-                left -= every
-                filling.append(loss)
-            rows += 1
-            anchor, slack = loss, at.CONSTANT_WITHIN * abs(loss)
-            end = place + 1
-        if end > start:
-            self._rows, self._anchor, self._slack, self._anchor_step = (
-                rows,
-                anchor,
-                slack,
-                stretch.steps[end - 1],
-            )
+        # The record that completes the segment is looked at by itself.
+        left = (self._block_size - 1) // every - len(self._filling)
+        last = rows // every * every + (left + 1) * every
+        end = min(len(losses), start + last - 1 - rows)
+        if end <= start:
+            return start
+        end = self._end_before_a_constant(stretch, start, end)
+        passed = losses[start:end]
+        if passed:
+            self._filling += passed[every - 1 - rows % every :: every]
+            self._rows = rows + len(passed)
+            self._anchor, self._slack = passed[-1], at.CONSTANT_WITHIN * abs(passed[-1])
+            self._anchor_step = stretch.steps[end - 1]
             if LR in stretch.columns:
                 rates = stretch.columns[LR][start:end]
                 self._lr, self._top_lr = rates[-1], max(self._top_lr, *rates)
+        return end
+
+    def _end_before_a_constant(self, stretch: Stretch, start: int, end: int) -> int:
+        """Return where, from `start` to `end`, the loss stays within its slack for long, or until `end`."""
+        losses = stretch.columns[LOSS]
+        if abs(losses[start] - self._anchor) <= self._slack:
+            return start
+        repeats = stretch.once(_repeats)
+        left = start
+        for place in repeats[bisect_right(repeats, start) :]:
+            if place <= left:
+                continue
+            if place >= end:
+                break
+            anchor, left = losses[place - 1], place + 1
+            slack = at.CONSTANT_WITHIN * abs(anchor)
+            while left < end and abs(losses[left] - anchor) <= slack:
+                left += 1
+            if left == end or left - place >= at.CONSTANT_RECORDS:
+                return place
         return end
 
     def restart(self, step: int) -> None:
@@ -140,7 +155,7 @@ class Plateau(SingleIncidentDetector):
         begin = int((1.0 - at.PLATEAU_SHARE) * len(self._blocks))
         later = self._blocks[begin:]
         self._now = level = median(later)
-        slope, self._z = trend(later)
+        slope, self._z = self._trend.of(later)
         z = self._z
         gain = -slope * (len(later) - 1)
         is_flat = self._could_learn(level) and _is_flat(gain, z, level, 1.0)
@@ -202,6 +217,16 @@ class Plateau(SingleIncidentDetector):
         )
         self._incident.variant = variant
         self._incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
+
+
+def _repeats(stretch: Stretch) -> list[int]:
+    """Return the places whose loss differs from the one before it by next to nothing."""
+    losses = stretch.columns[LOSS]
+    apart = list(map(abs, map(sub, losses[1:], losses)))
+    lowest, highest = stretch.range_of(LOSS)
+    if min(apart) > at.CONSTANT_WITHIN * max(abs(lowest), abs(highest)):
+        return []
+    return list(compress(count(1), map(le, apart, [at.CONSTANT_WITHIN * abs(loss) for loss in losses])))
 
 
 def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:

@@ -89,10 +89,11 @@ class Stall(SingleIncidentDetector):
             or steps[start] <= 0
         ):
             return start
-        times, steps = [self._time, *times[start:]], [self._step, *steps[start:]]
-        if (
-            max(map(sub, times[1:], times)) > STALL_S
-            or not -_NO_TIME_S < min(times) <= max(times) < _NO_TIME_S
+        earliest, latest = stretch.times
+        earliest, latest = min(self._time, earliest), max(self._time, latest)
+        times, steps = (self._time, *times[start:]), (self._step, *steps[start:])
+        if not -_NO_TIME_S < earliest <= latest < _NO_TIME_S or (
+            latest - earliest > STALL_S and max(map(sub, times[1:], times)) > STALL_S
         ):
             return start
         known = len(self._intervals)

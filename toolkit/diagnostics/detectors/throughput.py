@@ -20,6 +20,7 @@ _RUNNING_AVERAGES = frozenset({"iters_per_sec_avg", "train_speed(iter/s)"})
 _REPORT_AGAIN_PCT = 10.0
 _ABOVE = at.SPEED_BLOCK // 2
 _BELOW = _ABOVE - 1
+_STEADY = max(at.SPEED_DROP, at.SPEED_LASTING_DROP)
 
 
 class ThroughputDrop(SingleIncidentDetector):
@@ -81,15 +82,23 @@ class ThroughputDrop(SingleIncidentDetector):
         rates = stretch.columns.get(RATE)
         if self._signal != RATE or rates is None or self._name == _TOKENS or stretch.range_of(RATE)[0] <= 0.0:
             return start
+        is_steady = self._stays_steady(*stretch.range_of(RATE))
         while start < len(rates):
             end = start + at.SPEED_BLOCK - len(self._speeds)
             self._speeds += rates[start:end]
             self._steps += stretch.steps[start:end]
             if len(self._speeds) == at.SPEED_BLOCK:
                 self._incidents.rows = stretch.first_row + end
-                self._end_block()
+                self._end_block(is_steady=is_steady)
             start = end
         return len(rates)
+
+    def _stays_steady(self, lowest: float, highest: float) -> bool:
+        """Return whether speeds within these limits cannot be a drop, whatever their order."""
+        if self._incident is not None or self._low or self._name in _RUNNING_AVERAGES:
+            return False
+        known = [*self._speeds, *[look[0] for look in self._usual], *[look[0] for look in self._history]]
+        return min(known, default=lowest) >= _STEADY * highest and lowest >= _STEADY * max(known, default=0.0)
 
     def _speed_without_rate(self, rate: float | None, row: Row) -> float | None:
         if rate is not None:
@@ -117,12 +126,12 @@ class ThroughputDrop(SingleIncidentDetector):
         # Records of one step share its time, and a clock that went back is another one.
         return (row.step - step) / (elapsed - before) if row.step > step and elapsed > before else None
 
-    def _end_block(self) -> None:
+    def _end_block(self, *, is_steady: bool = False) -> None:
         speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
-        self._look(speeds, steps)
+        self._look(speeds, steps, is_steady=is_steady)
         self._before = speeds, steps
 
-    def _look(self, speeds: list[float], steps: list[int]) -> None:
+    def _look(self, speeds: list[float], steps: list[int], *, is_steady: bool) -> None:
         stride = (steps[-1] - steps[0]) / (at.SPEED_BLOCK - 1)
         if stride > 0 and not self._stride / at.SPEED_STRIDE <= stride <= self._stride * at.SPEED_STRIDE:
             if self._stride and self._incident is None:
@@ -139,6 +148,10 @@ class ThroughputDrop(SingleIncidentDetector):
         spread = (ordered[-3] - ordered[2]) * IQR_TO_SIGMA
         if self._incident is not None:
             self._follow(self._incident, now, steps[-1])
+            return
+        if is_steady:
+            self._usual.append((now, spread))
+            self._history.append((now, spread, steps[0]))
             return
         if len(self._usual) >= at.SPEED_FEWEST_BLOCKS:
             level = median([block[0] for block in self._usual])
