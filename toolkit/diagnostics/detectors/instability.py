@@ -174,19 +174,21 @@ class Instability(SingleIncidentDetector):
         # Moved in place: a call for each record would take as long as the rest.
         longer, recent, noises = self._longer.ordered, sorted(self._recent), self._changes.ordered
         aboves: list[float] = []
+        add_above, leave_recent = aboves.append, recent.remove
         look_every, best = at.CLIMB_LOOK_EVERY, self._best if self._has_best else math.inf
         if min(changes) <= no_change:
             ys = ys[: next(place for place, change in enumerate(changes) if change <= no_change)]
         for y, leaves, leaves_recent in zip(ys, all_longer, all_recent, strict=False):
             level, middle = 0.5 * (longer[_BELOW] + longer[_ABOVE]), recent[_MIDDLE]
             above = y - (level if level < middle else middle)  # noqa: FURB136
-            raised = 0.0
-            if above > allowed or total:
+            rows += 1
+            is_raised = above > allowed or total
+            if is_raised:
                 sigma = max(CHANGE_TO_SIGMA * (0.5 * (noises[_BELOW] + noises[_ABOVE])), floor)
                 raised = _raised(total, above / sigma)
                 if above >= alone or raised > at.ENOUGH:
                     break
-            if not (rows + 1) % look_every:
+            if not rows % look_every:
                 if level < best:
                     self._best = best = level
                     self._best_of, self._has_best = at.LEVEL_WINDOW, True
@@ -194,12 +196,11 @@ class Instability(SingleIncidentDetector):
                 elif level - best >= climbed:
                     break
                 self._risen = 0
-            if raised > 0.0 or total:
+            if is_raised:
                 place = start + len(aboves)
                 total = self._add_up(stretch.columns[LOSS][place], raised, stretch.steps[place])
-            rows += 1
-            aboves.append(above)
-            del recent[bisect_left(recent, leaves_recent)]
+            add_above(above)
+            leave_recent(leaves_recent)
             insort(recent, y)
             del longer[bisect_left(longer, leaves)]
             insort(longer, y)
@@ -210,6 +211,7 @@ class Instability(SingleIncidentDetector):
                 allowed = _ALLOWED * (0.5 * (noises[_BELOW] + noises[_ABOVE]))
         count = len(aboves)
         if count:
+            rows = self._rows + count
             moved = (rows + 1) // 2 - (self._rows + 1) // 2
             self._changes.newest = deque(all_changes[moved : moved + at.LEVEL_WINDOW])
             self._longer.newest = deque(all_longer[count : count + at.LEVEL_WINDOW])
@@ -319,12 +321,14 @@ class Instability(SingleIncidentDetector):
             self._start = None
         if self._incident is not None or len(start) <= at.START_AFTER:
             return
+        ys = [value for _, value in start]
         for lead in range(1, min(at.START_LEAD, len(start) - at.START_AFTER) + 1):
-            first, since = [value for _, value in start[:lead]], [value for _, value in start[lead:]]
+            first, since = ys[:lead], ys[lead:]
             level = median(first)
-            apart = min(since) - max(first)
+            if min(since) - max(first) <= self._axis.gap(level, at.START_APART):
+                continue
             rise = max(self._axis.gap(level, at.START_RISE), at.START_SIGMAS * _deviation(since))
-            if apart > self._axis.gap(level, at.START_APART) and median(since) - level > rise:
+            if median(since) - level > rise:
                 top = self._axis.value(max(since))
                 incident = self._begin(start[lead][0], level, self._axis.floor(level), top, row)
                 incident.count = len(since)

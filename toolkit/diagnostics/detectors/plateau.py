@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from itertools import compress, count, pairwise
-from operator import le, sub
+from itertools import compress, count, pairwise, repeat
+from operator import ge, sub
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
@@ -224,9 +224,9 @@ def _repeats(stretch: Stretch) -> list[int]:
     losses = stretch.columns[LOSS]
     apart = list(map(abs, map(sub, losses[1:], losses)))
     lowest, highest = stretch.range_of(LOSS)
-    if min(apart) > at.CONSTANT_WITHIN * max(abs(lowest), abs(highest)):
-        return []
-    return list(compress(count(1), map(le, apart, [at.CONSTANT_WITHIN * abs(loss) for loss in losses])))
+    most = at.CONSTANT_WITHIN * max(abs(lowest), abs(highest))
+    perhaps = compress(count(1), map(ge, repeat(most), apart))
+    return [place for place in perhaps if apart[place - 1] <= at.CONSTANT_WITHIN * abs(losses[place - 1])]
 
 
 def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:
