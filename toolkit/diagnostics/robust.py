@@ -109,12 +109,10 @@ class Trend:
         """Of all pairs, in order of size."""
 
     def of(self, values: Sequence[float]) -> tuple[float, float]:
-        """Return the trend of `values`; cheap if they are the last ones with one more, and perhaps without the first."""
-        left = len(self._values) + 1 - len(values)
-        if left not in (0, 1) or self._values[left:] != values[:-1]:
+        """Return the trend of `values`: cheap if they are the last ones with one more, perhaps without the first."""
+        left, fresh = len(self._values) + 1 - len(values), values[-1:]
+        if not 0 <= left < min(2, len(values)) or self._values[left:] != values[:-1]:
             self._values, self._slopes, left, fresh = [], [], 0, values
-        else:
-            fresh = values[-1:]
         if left:
             slopes = self._slopes
             first = self._values.pop(0)

@@ -18,14 +18,17 @@ from toolkit.diagnostics.rank_files import RankFiles
 from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
+from toolkit.runfolder.same_fields import FixedRecords, has_event
 
 _REST_FOR_WORK: Final = 3.0
 """While earlier sessions are read: seconds of sleep per second of work, so that training is not slowed down."""
 _LONGEST_REST_S: Final = 0.5
 
-_AT_ONCE_S: Final = 0.001
-"""How long records are examined before the training thread gets the interpreter."""
+_AT_ONCE_S: Final = 0.0012
+"""How long records are read and examined before the training thread gets the interpreter."""
 _BREATH_S: Final = 0.0005
+_READING_S: Final = 0.002
+"""A batch that comes within so many seconds was read and parsed since the last one, which held the interpreter, too."""
 
 _RANKS_EVERY_S: Final = 2.0
 """How often the files of the other ranks are read. Finding a slow rank takes dozens of steps anyway."""
@@ -76,18 +79,19 @@ class FindingsSink:
         self._rank_watch = rank_watch
         self._first = first
         self._ranks_at = -math.inf
-        self._ran_since = 0.0
+        self._ran_since = self._ran_until = -math.inf
         self._is_now = False
         """Whether the file has been read up to this session."""
 
     def write(self, batch: Sequence[Record]) -> None:
         """Examine `batch`, the next records of the file."""
         began = time.monotonic()
+        records = FixedRecords(batch)
         with self._guard.catch("collecting the evaluations"):
-            self._first(batch)
-        changed = self._take(batch)
-        if FINDING in [record.get("event") for record in batch]:
-            for record in batch:
+            self._first(records)
+        changed = self._take(records)
+        if has_event(records, FINDING):
+            for record in records:
                 if record.get("event") == FINDING and record.get("session") != self._session:
                     self._remember(finding_from(record))
         self._waiting.update((finding.id, finding) for finding in changed)
@@ -100,8 +104,13 @@ class FindingsSink:
         self._report_waiting()
 
     def _take(self, records: Sequence[Record]) -> list[Finding]:
-        self._ran_since = time.monotonic()
-        return self._examiner.take(records, between=self._give_way)
+        now = time.monotonic()
+        if now - self._ran_until > _READING_S:
+            self._ran_since = now
+        self._give_way()
+        changed = self._examiner.take(records, between=self._give_way)
+        self._ran_until = time.monotonic()
+        return changed
 
     def _give_way(self) -> None:
         """Let the training thread have the interpreter, if it could not for a while."""

@@ -16,7 +16,7 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record
 from toolkit.runfolder.safefile import open_regular
-from toolkit.runfolder.same_fields import runs_of_same_fields
+from toolkit.runfolder.same_fields import Run, runs_of
 
 Scalar = str | int | float | bool | None
 
@@ -128,10 +128,10 @@ class KeyValues:
 
     def take(self, records: Iterable[Record]) -> None:
         """Take the next records of the run."""
-        for names, group in runs_of_same_fields(list(records)):
-            if len(group) >= _FEWEST_TOGETHER and self._take_steps(names, group):
+        for run in runs_of(records if isinstance(records, list) else list(records)):
+            if len(run.records) >= _FEWEST_TOGETHER and self._take_steps(run):
                 continue
-            for record in group:
+            for record in run.records:
                 event = record.get("event")
                 if event == START:
                     self.config = {**(self.config or {}), **settings_of(record)}
@@ -153,19 +153,19 @@ class KeyValues:
             last, last_step, _, _, direction = self._evaluations[name]
             self._evaluations[name] = (last, last_step, None, None, direction)
 
-    def _take_steps(self, names: tuple[str, ...], records: Sequence[Record]) -> bool:
+    def _take_steps(self, run: Run) -> bool:
         """Take step records with the same fields at once; return False if they must be taken one by one."""
-        if NON_FINITE in names or "event" not in names or "global_step" not in names:
+        if NON_FINITE in run.names or "event" not in run.names or "global_step" not in run.names:
             return False
-        steps = [record["global_step"] for record in records]
+        events, steps = run.columns["event"], run.columns["global_step"]
         if (
-            [record["event"] for record in records].count(STEP) != len(records)
+            events.count(STEP) != len(events)
             or set(map(type, steps)) != {int}
             or not -_FARTHEST < min(steps) <= max(steps) < _FARTHEST
         ):
             return False
-        fields = self._fields(STEP, records[0])
-        columns = {name: [record[field] for record in records] for field, name in fields}
+        fields = self._fields(STEP, run.records[0])
+        columns = {name: run.columns[field] for field, name in fields}
         if any(set(map(type, column)) != {float} for column in columns.values()):
             return False
         self._step = steps[-1]

@@ -55,6 +55,17 @@ def runs_of(records: Sequence[Record]) -> Sequence[Run]:
     return records.runs if isinstance(records, FixedRecords) else list(_find_runs(records))
 
 
+def has_event(records: Sequence[Record], event: str) -> bool:
+    """Return whether one of the records has this event."""
+    for run in runs_of(records):
+        if len(run.records) < _FIRST_PART:
+            if event in [record.get("event") for record in run.records]:
+                return True
+        elif event in run.columns.get("event", ()):
+            return True
+    return False
+
+
 def runs_of_same_fields(records: Sequence[Record]) -> Iterator[tuple[tuple[str, ...], Sequence[Record]]]:
     """Yield the records in groups, each with the names of their fields; in a group, names and order are the same."""
     for run in runs_of(records):

@@ -9,6 +9,7 @@ from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import KeyValues, Scalar
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.records import START, Record
+from toolkit.runfolder.same_fields import has_event
 
 
 class KeyValuesSink:
@@ -51,7 +52,7 @@ class KeyValuesSink:
         is_now = bool(batch) and batch[-1].get("session") == self._session
         if is_now:
             self._shown = self._taken
-            if START in [record.get("event") for record in batch]:
+            if has_event(batch, START):
                 self._on_start()
 
     def close(self) -> None:
