@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row
@@ -28,7 +28,6 @@ class Detector(Protocol):
         """Handle a new session, or steps that went back to `step`: learnt levels may no longer hold."""
 
 
-@runtime_checkable
 class SkimmingDetector(Detector, Protocol):
     """A detector that can pass over many ordinary records at once."""
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from toolkit.diagnostics import detectors
 from toolkit.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS, advise, causes_of, describe
 from toolkit.diagnostics.confidence import confidence_of, is_too_weak
-from toolkit.diagnostics.detector import Detector, SkimmingDetector
-from toolkit.diagnostics.detectors import make_detectors
+from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, WARNING, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.stretch import LONGEST, SHORTEST, stretch_of
+from toolkit.diagnostics.stretch import LONGEST, SHORTEST, Stretch, stretch_of
 from toolkit.runfolder.records import FINDING, START, STEP, Record
 from toolkit.runfolder.same_fields import Run, runs_of
 
@@ -24,6 +25,8 @@ _LOOP_EVENTS: Final = (STEP, "")
 An evaluation may be logged a little late, and other records may count differently.
 """
 _MOST_PLANS: Final = 256
+_LAST_TURN: Final = 1_000
+"""After all detectors."""
 _LONGEST_LIVE: Final = 256
 """Records taken as columns at once in a live run: each detector has then done with them in less than a millisecond."""
 _MOST_REPORTED: Final = 1_000
@@ -43,13 +46,11 @@ class Examiner:
         self._row = Row()
         self._last_step = 0
         self._loop_step: int | None = None
-        self._detectors: list[Detector] = make_detectors(self._incidents)
-        # Asked once and here: to ask whether an object has the methods of a protocol takes a tenth of a millisecond.
-        self._skimming = {
-            turn: detector
-            for turn, detector in enumerate(self._detectors)
-            if isinstance(detector, SkimmingDetector)
-        }
+        # By their place in the list of all, which is the order in which they look at a record.
+        self._detectors: dict[int, Detector] = {}
+        self._not_made = dict(enumerate(detectors.DETECTORS))
+        self._make_detectors(frozenset())
+        self._compares_ranks = False
         self._between: Callable[[], None] | None = None
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
@@ -89,10 +90,12 @@ class Examiner:
                 self._take_reported(record)
             return
         is_rank_0 = row.rank == 0
-        incidents.turn = 0 if is_rank_0 else len(self._detectors)
+        incidents.turn = 0 if is_rank_0 else _LAST_TURN
         if is_rank_0:
             # Only rank 0: the result must be the same without the files of the other ranks.
             incidents.rows += 1
+        else:
+            self._compare_ranks()
         if row.event == START:
             self._begin_session(record)
         elif is_rank_0 and row.values:
@@ -161,17 +164,32 @@ class Examiner:
         plan = self._plans.get(key)
         if plan is None:
             reads = {"*", *signals}
+            self._make_detectors(reads)
             plan = _Plan(
                 [
                     (turn, detector)
-                    for turn, detector in enumerate(self._detectors)
+                    for turn, detector in sorted(self._detectors.items())
                     if (is_rank_0 or detector.all_ranks) and not reads.isdisjoint(detector.signals)
-                ],
-                self._skimming,
+                ]
             )
             if len(self._plans) < _MOST_PLANS:
                 self._plans[key] = plan
         return plan
+
+    def _make_detectors(self, reads: AbstractSet[str]) -> None:
+        """Make the detectors for records with these signals, and those that most records need."""
+        for turn, file in list(self._not_made.items()):
+            if file not in detectors.READ_SELDOM or not reads.isdisjoint(detectors.READ_SELDOM[file]):
+                self._detectors[turn] = detectors.make_detector(file, self._incidents)
+                del self._not_made[turn]
+
+    def _compare_ranks(self) -> None:
+        """Make the detectors that compare ranks."""
+        if not self._compares_ranks:
+            self._compares_ranks = True
+            self._make_detectors({detectors.SEVERAL_RANKS})
+            self._plans.clear()
+            self._row.forget_plans()
 
     def _begin_session(self, record: Record) -> None:
         planned = record.get("max_steps")
@@ -180,6 +198,8 @@ class Examiner:
         ranks = record.get("world_size")
         if type(ranks) is int and 0 < ranks < FARTHEST:
             self._incidents.ranks = ranks
+            if ranks > 1:
+                self._compare_ranks()
         session = record.get("session")
         if type(session) is int and self._incidents.session < session < FARTHEST:
             self._incidents.session = session
@@ -225,7 +245,7 @@ class Examiner:
                 noticed_step=reported.noticed_step,
                 session=reported.session,
             )
-            incident.order = (self._incidents.rows, len(self._detectors))
+            incident.order = (self._incidents.rows, _LAST_TURN)
 
     def _close_reported(self) -> None:
         """Resolve open findings of earlier sessions, which could not do it themselves."""
@@ -239,7 +259,7 @@ class Examiner:
 
     def _restart(self) -> None:
         self._incidents.hang_step = None
-        for detector in self._detectors:
+        for _, detector in sorted(self._detectors.items()):
             detector.restart(self._last_step)
 
     def _findings_of(self, incidents: Iterable[Incident]) -> list[Finding]:
@@ -282,14 +302,17 @@ class _Plan:
 
     __slots__ = ("others", "skims", "takes")
 
-    def __init__(
-        self, detectors: list[tuple[int, Detector]], skimming: Mapping[int, SkimmingDetector]
-    ) -> None:
+    def __init__(self, detectors: list[tuple[int, Detector]]) -> None:
         self.takes = [detector.take for _, detector in detectors]
-        self.skims = [
-            (turn, skimming[turn].skim, detector.take) for turn, detector in detectors if turn in skimming
-        ]
-        self.others = [(turn, detector.take) for turn, detector in detectors if turn not in skimming]
+        self.skims: list[tuple[int, Callable[[Stretch, int], int], Callable[[Row], None]]] = []
+        self.others: list[tuple[int, Callable[[Row], None]]] = []
+        for turn, detector in detectors:
+            # Not by the protocol: to ask for all its methods takes a hundred times as long.
+            skim = getattr(detector, "skim", None)
+            if skim is None:
+                self.others.append((turn, detector.take))
+            else:
+                self.skims.append((turn, skim, detector.take))
 
 
 def examine(records: Iterable[Record], policy: Policy | None = None) -> Sequence[Finding]:

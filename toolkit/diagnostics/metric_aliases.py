@@ -220,6 +220,11 @@ class Row:
         row._shapes = self._shapes
         return row
 
+    def forget_plans(self) -> None:
+        """Forget which detectors read which records."""
+        for shape in self._shapes.values():
+            shape.plan = None
+
     def shape_of(self, record: Record) -> Shape:
         """Return what `record` has in common with others of the same fields."""
         return self.shape_with(tuple(record))

@@ -7,18 +7,20 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.rank_files import RankFiles
-from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.runfolder.control import as_id
 from toolkit.runfolder.records import FINDING, Record
 from toolkit.runfolder.same_fields import FixedRecords, has_event
+
+if TYPE_CHECKING:
+    from toolkit.diagnostics.rank_files import RankFiles
+    from toolkit.diagnostics.rank_watch import RankWatch
 
 _REST_FOR_WORK: Final = 3.0
 """While earlier sessions are read: seconds of sleep per second of work, so that training is not slowed down."""

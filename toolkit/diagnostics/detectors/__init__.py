@@ -7,6 +7,7 @@ from typing import Final
 
 from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.incident import Incidents
+from toolkit.diagnostics.metric_aliases import DATA_TIME, ENTROPY, GPU_UTIL, LORA_B, REWARD
 
 DETECTORS: Final = {
     "non_finite": "NonFinite",
@@ -39,6 +40,25 @@ To add one: write the file, add a line here, add its kind of finding to `catalog
 """
 
 
-def make_detectors(incidents: Incidents) -> list[Detector]:
-    """Return one of each detector; they all write to `incidents`."""
-    return [getattr(import_module(f"{__name__}.{file}"), name)(incidents) for file, name in DETECTORS.items()]
+SEVERAL_RANKS: Final = "several ranks"
+"""Not a signal: the run has declared several ranks, or there is a record of another one than rank 0."""
+
+READ_SELDOM: Final = {
+    "data_starvation": (DATA_TIME,),
+    "gpu_idle": (GPU_UTIL,),
+    "reward_hacking": (REWARD,),
+    "policy_collapse": (ENTROPY,),
+    "dead_lora": (LORA_B,),
+    "straggler": (SEVERAL_RANKS,),
+    "rank_nan": (SEVERAL_RANKS,),
+}
+"""Detectors whose signals most records do not have, with these: they are imported when there is such a record.
+
+None of them may do anything in `restart` before it has read a record.
+"""
+
+
+def make_detector(file: str, incidents: Incidents) -> Detector:
+    """Return the detector in `file`; it writes to `incidents`."""
+    detector: Detector = getattr(import_module(f"{__name__}.{file}"), DETECTORS[file])(incidents)
+    return detector

@@ -17,8 +17,6 @@ from toolkit.core.run_context import RunContext
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import policy_from
-from toolkit.diagnostics.rank_files import RankFiles
-from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.findings import FindingsSink, fields_of
 from toolkit.mirrors.registry import make_exporters
@@ -45,6 +43,8 @@ from toolkit.telemetry.writing.writer import Syncer, Writer
 from toolkit.telemetry.writing.writer_lock import WriterLock
 
 if TYPE_CHECKING:
+    from toolkit.diagnostics.rank_files import RankFiles
+    from toolkit.diagnostics.rank_watch import RankWatch
     from toolkit.mirrors.messages.sink import MessageSink
 
 _MIRROR_INTERVAL_S = 0.5
@@ -465,11 +465,15 @@ class RecordPipeline:
     def _rank_files(self) -> RankFiles | None:
         if self._options.ranks == "zero":
             return None
+        from toolkit.diagnostics.rank_files import RankFiles
+
         return RankFiles(self.session_folder.folder, session=self.session_folder.session.session)
 
     def _rank_watch(self) -> RankWatch | None:
         if self._options.ranks == "zero":
             return None
+        from toolkit.diagnostics.rank_watch import RankWatch
+
         return RankWatch(self.session_folder.folder, session=self.session_folder.session.session)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
