@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import pkgutil
 import sys
+
+import pytest
 
 from tests.diagnostics.synthetic_runs import run_of
 from tests.project.markdown import ROOT
@@ -11,6 +14,7 @@ from toolkit.diagnostics import detectors
 from toolkit.diagnostics.catalogue import CATALOGUE, Kind
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.finding import WARNING
+from toolkit.diagnostics.incident import Incidents
 
 
 def test_every_file_in_detectors_is_a_listed_detector():
@@ -63,3 +67,17 @@ def test_a_detector_is_added_with_a_file_a_line_and_a_kind(tmp_path, monkeypatch
         sys.modules.pop("toolkit.diagnostics.detectors.toy", None)
 
     assert [finding.message for finding in found] == ["loss is 42 at step 2."]
+
+
+@pytest.mark.parametrize("file", detectors.READ_SELDOM)
+def test_a_detector_that_is_made_late_has_missed_nothing(file):
+    fresh, restarted = (detectors.make_detector(file, Incidents()) for _ in range(2))
+    restarted.restart(7)
+    needs = detectors.READ_SELDOM[file]
+
+    assert needs == (detectors.SEVERAL_RANKS,) if fresh.all_ranks else needs == fresh.signals
+    assert _without_incidents(restarted) == _without_incidents(fresh)
+
+
+def _without_incidents(detector):
+    return pickle.dumps({name: value for name, value in vars(detector).items() if name != "_incidents"})

@@ -154,6 +154,25 @@ def test_passing_over_many_ordinary_records_finds_what_looking_at_each_finds(fau
     assert list(examine(records)) == examiner.findings()
 
 
+@pytest.mark.parametrize("digits", [2, 4, 17])
+@pytest.mark.parametrize("noise", [0.0005, 0.02, 0.5])
+@pytest.mark.parametrize("per_epoch", [0, 30, 700])
+def test_losses_that_repeat_themselves_and_short_epochs_change_nothing_about_that(digits, noise, per_epoch):
+    records = clean_run(3, records=500, noise=noise, log_every=1, with_system=False)
+    for place, record in enumerate(records):
+        if "train_loss" in record:
+            record["train_loss"] = round(record["train_loss"], digits)
+            record["grad_norm"] *= 30.0 if place == 400 else 1.0
+            if per_epoch:
+                record["epoch"] = place // per_epoch
+    examiner, _ = detect_one_by_one(records)
+    live = Examiner()
+    for place in range(0, len(records), 170):
+        live.take(records[place : place + 170], between=lambda: None)
+
+    assert list(examine(records)) == examiner.findings() == live.findings()
+
+
 @tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):

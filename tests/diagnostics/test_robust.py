@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.robust import Window, change_sigma, median, start_of_streak, trend
+from toolkit.diagnostics.robust import Trend, Window, change_sigma, median, start_of_streak, trend
 
 _numbers = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=60)
 
@@ -89,6 +90,34 @@ def test_z_is_about_normal_where_there_is_no_trend():
 
     assert abs(statistics.mean(zs)) < 0.15
     assert statistics.stdev(zs) == pytest.approx(1.0, abs=0.15)
+
+
+def _trend_pair_by_pair(values):
+    slopes = [
+        (values[late] - values[early]) / (late - early)
+        for late in range(len(values))
+        for early in range(late)
+    ]
+    signs = sum((later > earlier) - (later < earlier) for earlier, later in itertools.combinations(values, 2))
+    count = len(values)
+    return median(slopes), signs / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+
+
+@without_haste
+@given(
+    values=st.lists(
+        st.one_of(st.floats(min_value=-1e9, max_value=1e9), st.sampled_from((0.0, 5e-324, 1e-323, 1.0))),
+        min_size=3,
+        max_size=40,
+    ),
+    longest=st.integers(min_value=2, max_value=12),
+)
+def test_a_trend_of_values_that_come_and_leave_is_that_of_all_their_pairs(values, longest):
+    known = Trend()
+
+    for end in range(2, len(values) + 1):
+        last = values[max(0, end - longest) : end]
+        assert known.of(last) == trend(last) == _trend_pair_by_pair(last)
 
 
 def test_one_wild_value_does_not_turn_a_trend():

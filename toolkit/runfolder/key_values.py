@@ -158,13 +158,14 @@ class KeyValues:
         if NON_FINITE in run.names or "event" not in run.names or "global_step" not in run.names:
             return False
         events, steps = run.columns["event"], run.columns["global_step"]
-        if (
-            events.count(STEP) != len(events)
-            or set(map(type, steps)) != {int}
-            or not -_FARTHEST < min(steps) <= max(steps) < _FARTHEST
-        ):
+        if events.count(STEP) != len(events) or type(steps[-1]) is not int or not abs(steps[-1]) < _FARTHEST:
             return False
         fields = self._fields(STEP, run.records[0])
+        if not fields:
+            self._step = steps[-1]
+            return True
+        if set(map(type, steps)) != {int} or not -_FARTHEST < min(steps) <= max(steps) < _FARTHEST:
+            return False
         columns = {name: run.columns[field] for field, name in fields}
         if any(set(map(type, column)) != {float} for column in columns.values()):
             return False

@@ -160,7 +160,10 @@ def _number_of(epoch: object) -> int | None:
 
 def _numbers_of(epochs: Sequence[Any]) -> set[int | None]:
     """Return the epochs that records belong to; only the first and the last of several that are all numbers."""
-    if set(map(type, epochs)) in ({float}, {int}) and (total := sum(epochs)) - total == 0:
+    types = set(map(type, epochs))
+    if types == {int} and epochs.count(epochs[0]) == len(epochs):
+        return {_number_of(epochs[0])}
+    if types in ({float}, {int}) and (total := sum(epochs)) - total == 0:
         return {_number_of(min(epochs)), _number_of(max(epochs))}
     return set(map(_number_of, epochs))
 
