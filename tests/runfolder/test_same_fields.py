@@ -29,7 +29,7 @@ def test_the_columns_of_a_run_are_the_values_of_its_records():
     }
 
 
-def test_runs_of_records_that_nobody_changes_are_found_once():
+def test_runs_of_fixed_records_are_found_once():
     records = FixedRecords(_records())
 
     assert runs_of(records) is runs_of(records)

@@ -29,7 +29,7 @@ class Run:
 
 
 class FixedRecords(list[Record]):
-    """Records that nobody changes, so that what several readers want to know of them is found out once."""
+    """Records that are not changed, so that what several readers want to know of them is found out once."""
 
     __slots__ = ("_runs",)
 
