@@ -357,6 +357,7 @@ def test_a_large_table_gets_new_columns_only_now_and_then_and_loses_nothing(run,
     monkeypatch.setattr(csv_table, "_QUICK_S", QUICK_S)
     monkeypatch.setattr(csv_table, "_SMALL_BYTES", 0)
     monkeypatch.setattr(csv_table.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(csv_table.time, "thread_time", lambda: clock[0])
     run.log({"train_loss": 0.5})
     write_rows = csv_table.write_rows
 

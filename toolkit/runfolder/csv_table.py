@@ -15,6 +15,7 @@ import csv
 import itertools
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import lt
@@ -49,7 +50,7 @@ _MAX_HELD = 20_000
 _MAX_HELD_SIZE = 4 * 1024 * 1024
 """Limit on characters of held records: a few thousand long texts would use more memory than everything else."""
 _QUICK_S = 0.02
-"""Rewriting the table is not deferred while it takes no longer than this."""
+"""Rewriting the table is not deferred while it takes no more processor time than this."""
 _SMALL_BYTES = 64 * 1024
 """Nor while the table is small, however busy the machine is."""
 
@@ -316,7 +317,8 @@ class CsvTable:
 
     def _rewrite(self, batch: Sequence[Record]) -> None:
         """Rewrite the table with its current columns and replace the old one."""
-        began = time.monotonic()
+        # Processor time, which is what a training notices: while one is busy, the clock says little of the work.
+        began = time.thread_time()
         temporary = self.path.with_name(f".{self.path.name}.{os.urandom(6).hex()}")
         descriptor: int | None = None
         try:
@@ -343,7 +345,7 @@ class CsvTable:
         self.close()
         self._take(descriptor)
         self._size = size
-        took = time.monotonic() - began
+        took = time.thread_time() - began
         self._next_rewrite = time.monotonic() + (20.0 * took if took > _QUICK_S else 0.0)
 
     def _write_widened(self, descriptor: int, batch: Sequence[Record]) -> int:
@@ -448,18 +450,23 @@ class _RowLayout:
 
     def place_lines(self, rows: list[bytes]) -> list[bytes]:
         """Place rows that have no newlines."""
-        size = self.size
-        for at, row in enumerate(rows):
-            length = len(row) + 1
-            # As in `place`: the next row fits after this one.
-            if size % _PAGE + length + (_ROOM if length < _ROOM - 64 else length + 64) <= _PAGE:
-                size += length
-            else:
-                self.size = size
-                cells = [*_split_first_two(row.decode("utf-8", "replace"))]
-                rows[at] = self.place(cells)[:-1].encode("utf-8", "replace")
-                size = self.size
-        self.size = size
+        ends = list(itertools.accumulate([len(row) + 1 for row in rows], initial=self.size))
+        are_short = max(map(len, rows), default=0) + 1 < _ROOM - 64
+        at, more = 0, 0
+        while at < len(rows):
+            begin = ends[at] + more
+            used, length = begin % _PAGE, ends[at + 1] - ends[at]
+            # As in `place`: after such a row the next one fits. Of short rows this can be said of many at once.
+            if used + length + max(_ROOM, length + 64) <= _PAGE:
+                last = bisect_right(ends, begin - used + _PAGE - _ROOM - more) - 1 if are_short else 0
+                at = max(at + 1, last)
+                continue
+            self.size = begin
+            cells = [*_split_first_two(rows[at].decode("utf-8", "replace"))]
+            rows[at] = self.place(cells)[:-1].encode("utf-8", "replace")
+            at += 1
+            more = self.size - ends[at]
+        self.size = ends[-1] + more
         return rows
 
     def _zeros_over_the_crossing(self, cells: list[str], left: int, length: int) -> int:
@@ -481,7 +488,7 @@ def _first_line(descriptor: int) -> str:
 
 def _unpadded_rows(descriptor: int, size: int) -> Iterator[list[bytes]]:
     """Yield the rows up to `size`, without their newlines and without the zeros after `time`, some at a time."""
-    at, is_first = 0, True
+    at = 0
     while at < size:
         block = pread(descriptor, min(_COUNTED_BYTES, size - at), at)
         end = block.rfind(b"\n") + 1
@@ -491,23 +498,22 @@ def _unpadded_rows(descriptor: int, size: int) -> Iterator[list[bytes]]:
             end = block.find(b"\n") + 1
             if not end:
                 raise ForeignTableError("a row of the table is never ended")
-        rows = block[: end - 1].split(b"\n")
-        if is_first:
-            del rows[0]
-        at, is_first = at + end, False
-        _unpad(rows)
-        yield rows
+        # Only a row that has the last byte of a page may have such zeros.
+        done, parts = 0, []
+        for last in range(_PAGE - 1 - at % _PAGE, end, _PAGE):
+            begin = block.rfind(b"\n", 0, last) + 1
+            if begin >= done:
+                behind = block.index(b"\n", last) + 1
+                parts += [block[done:begin], _without_zeros(block[begin:behind])]
+                done = behind
+        rows = b"".join([*parts, block[done:end]])[:-1].split(b"\n")
+        yield rows[1:] if at == 0 else rows
+        at += end
 
 
-def _unpad(rows: list[bytes]) -> None:
-    """Take the zeros after `time` away, and whole rows apart only where there are some."""
-    try:
-        padded = [at for at, row in enumerate(rows) if row.split(b",", 2)[1][-1:] == b"0" or row[:1] == b'"']
-    except IndexError:
-        raise ForeignTableError("a row of the table has no time") from None
-    for at in padded:
-        event, when, rest = _split_first_two(rows[at].decode("utf-8", "replace"))
-        rows[at] = f"{event},{_without_padding(when)},{rest}".encode("utf-8", "replace")
+def _without_zeros(row: bytes) -> bytes:
+    event, when, rest = _split_first_two(row.decode("utf-8", "replace"))
+    return f"{event},{_without_padding(when)},{rest}".encode("utf-8", "replace")
 
 
 def _takes_zeros(when: str) -> bool:
