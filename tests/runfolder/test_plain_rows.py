@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from toolkit.runfolder import csv_table, plain_rows
+from toolkit.runfolder import csv_table, plain_lines
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.csv_table import ALL, SHORT, CsvTable, columns_for
 from toolkit.runfolder.plain_rows import LineRows
@@ -17,7 +17,7 @@ USUAL = {"session": 1, "global_step": 7, "nan_inf_detected": False, "train_loss"
 
 @pytest.fixture(autouse=True)
 def patterns_for_few_lines(monkeypatch):
-    monkeypatch.setattr(plain_rows, "_FEWEST", 1)
+    monkeypatch.setattr(plain_lines, "_FEWEST", 1)
 
 
 def lines_of(*fields, event="step"):
@@ -60,14 +60,14 @@ def test_lines_of_records_without_a_row_are_left_out():
 
 
 def test_a_few_lines_are_not_worth_a_pattern(monkeypatch):
-    monkeypatch.setattr(plain_rows, "_FEWEST", 2)
+    monkeypatch.setattr(plain_lines, "_FEWEST", 2)
 
     assert rows_for(lines_of(USUAL))[0] is None
     assert rows_for(lines_of(USUAL, USUAL))[0] is not None
 
 
 def test_patterns_are_bounded(monkeypatch):
-    monkeypatch.setattr(plain_rows, "_MOST_PATTERNS", 3)
+    monkeypatch.setattr(plain_lines, "_MOST_PATTERNS", 3)
     columns = columns_for(SHORT)
     rows = LineRows(columns)
     for number in range(10):
@@ -76,7 +76,7 @@ def test_patterns_are_bounded(monkeypatch):
         columns.parts(decode(line))
         rows.rows_of([line])
 
-    assert len(rows._patterns) <= 3
+    assert len(rows._lines._patterns) <= 3
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.evaluation import MAX_EVALUATIONS, MAX_NAME_CHARS, Evaluation
 from toolkit.runfolder.metric_meaning import is_evaluation, metric_direction
 from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, as_float
+from toolkit.runfolder.plain_lines import PlainLines, texts_in
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record
@@ -115,6 +118,7 @@ class KeyValues:
         }
         self._shapes: dict[tuple[Any, ...], tuple[tuple[str, str], ...]] = {}
         self._step: int | None = None
+        self._lines = PlainLines()
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -138,6 +142,26 @@ class KeyValues:
                 elif type(event) is str and event in CARRIES_METRICS and event != SYSTEM:
                     self._take_metrics(event, record)
 
+    def take_lines(self, lines: Sequence[bytes]) -> bool:
+        """Take the next lines of the record file if all are steps with the same fields; else return False."""
+        texts = texts_in(lines[0])
+        if texts[1:2] != (STEP,) or NON_FINITE in texts or "global_step" not in texts:
+            return False
+        columns = self._lines.columns_of(lines, texts)
+        if columns is None:
+            return False
+        names = (texts[0], *texts[2:])
+        wanted = {"global_step", *(field for field, _ in self._fields(STEP, dict.fromkeys(names)))}
+        try:
+            found = {
+                name: orjson.loads(b"[%b]" % b",".join(column))
+                for name, column in zip(texts[2:], columns, strict=True)
+                if name in wanted
+            }
+        except orjson.JSONDecodeError:
+            return False
+        return self._take_columns(names, found)
+
     def take_points(
         self, name: str, event: str, steps: Sequence[int | None], values: Sequence[float]
     ) -> None:
@@ -157,16 +181,21 @@ class KeyValues:
         """Take step records with the same fields at once; return False if they must be taken one by one."""
         if NON_FINITE in run.names or "event" not in run.names or "global_step" not in run.names:
             return False
-        events, steps = run.columns["event"], run.columns["global_step"]
-        if events.count(STEP) != len(events) or type(steps[-1]) is not int or not abs(steps[-1]) < _FARTHEST:
+        events = run.columns["event"]
+        return events.count(STEP) == len(events) and self._take_columns(run.names, run.columns)
+
+    def _take_columns(self, names: Iterable[str], values: Mapping[str, Sequence[Any]]) -> bool:
+        """Take step records with these fields, by the values of each; return False if that cannot be done."""
+        steps = values["global_step"]
+        if type(steps[-1]) is not int or not abs(steps[-1]) < _FARTHEST:
             return False
-        fields = self._fields(STEP, run.records[0])
+        fields = self._fields(STEP, dict.fromkeys(names))
         if not fields:
             self._step = steps[-1]
             return True
         if set(map(type, steps)) != {int} or not -_FARTHEST < min(steps) <= max(steps) < _FARTHEST:
             return False
-        columns = {name: run.columns[field] for field, name in fields}
+        columns = {name: values[field] for field, name in fields}
         if any(set(map(type, column)) != {float} for column in columns.values()):
             return False
         self._step = steps[-1]
