@@ -173,6 +173,25 @@ def test_losses_that_repeat_themselves_and_short_epochs_change_nothing_about_tha
     assert list(examine(records)) == examiner.findings() == live.findings()
 
 
+def test_a_speed_that_rises_before_it_drops_is_a_drop_however_many_records_are_taken_at_once():
+    speeds = [86.0] * 512 + [100.0] * 300 + [74.0] * 300
+    records = [
+        {
+            "event": "step",
+            "seq": at,
+            "session": 1,
+            "elapsed": at * 0.1,
+            "global_step": at,
+            "samples_per_sec": speed,
+        }
+        for at, speed in enumerate(speeds)
+    ]
+    examiner, _ = detect_one_by_one(records)
+
+    assert [finding.kind for finding in examiner.findings()] == ["throughput_drop"]
+    assert list(examine(records)) == examiner.findings()
+
+
 @tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):

@@ -192,5 +192,8 @@ def test_lines_that_are_not_plain_steps_must_be_parsed(odd):
     found = KeyValues()
 
     assert not found.take_lines(lines_of(*[plain] * 20, odd))
+    assert not found.take_lines(
+        lines_of(*[{**plain, "lr": 1e-4}] * 20, {**plain, "lr": 1e-4, **odd, "acc": 0.5})
+    )
     assert not found.take_lines(lines_of(odd, *[plain] * 20))
     assert found.evaluations == {}

@@ -187,17 +187,6 @@ def test_of_two_sessions_the_earlier_one_is_written_first_wherever_its_journal_i
     assert seqs(run) == [0, 1, 2]
 
 
-def test_a_session_that_was_killed_before_its_start_record_says_that_its_number_is_missing(tmp_path):
-    run = make_run(tmp_path / "run")
-    leave_journal(run, line(2, session=1), line(3, session=1))
-
-    assert repair_run(run).recovered == 2
-    assert seqs(run) == [0, 1, 2, 3]
-    lost = json.loads((run / "metrics.jsonl").read_bytes().splitlines()[1])
-    assert (lost["event"], lost["session"], lost["from_seq"], lost["to_seq"]) == ("lost", 1, 1, 1)
-    assert repair_run(run).recovered == 0
-
-
 def test_many_threads_that_recover_the_same_runs_write_each_record_once(tmp_path, shared):
     runs = [make_run(tmp_path / f"run{number}", replace(OWNER, run_id=f"r{number}")) for number in range(6)]
     for number, run in enumerate(runs):

@@ -156,10 +156,10 @@ def test_a_kill_before_the_start_is_written_loses_no_span(tmp_path, when):
 
     repair_run(tmp_path / "r")
     found = read_records(tmp_path / "r" / "metrics.jsonl")
-    events = [record["event"] for record in found]
+    spans = [record["event"] for record in found if record["event"] != "start"]
 
-    # The first number is the start record's: where that never came, it is said to be lost.
-    assert events == ["start" if when == "started" else "lost", "span_start", "span_start", "span"]
+    assert spans == ["span_start", "span_start", "span"]
+    assert [record["event"] for record in found][: when == "started"] == ["start"] * (when == "started")
 
 
 def test_an_end_waits_for_a_start_that_another_thread_is_writing(make, monkeypatch):

@@ -128,7 +128,7 @@ class Background:
         return bool(self._workers) or self._monitor is not None
 
     def watch_for(self, came: Callable[[], bool], act: Callable[[], object]) -> None:
-        """Have the monitor call `act` when `came` says so, within about a second; sooner while something is logged.
+        """Have the monitor call `act` when `came` says so, within a second or two; sooner while something is logged.
 
         Neither may wait for anything: the monitor is the one thread that nothing holds up.
 

@@ -490,14 +490,14 @@ def _unpadded_rows(descriptor: int, size: int) -> Iterator[list[bytes]]:
     """Yield the rows up to `size`, without their newlines and without the zeros after `time`, some at a time."""
     at = 0
     while at < size:
-        block = pread(descriptor, min(_COUNTED_BYTES, size - at), at)
-        end = block.rfind(b"\n") + 1
-        if not end:
-            # A row longer than the block, or a file that has become shorter.
-            block = pread(descriptor, size - at, at)
-            end = block.find(b"\n") + 1
-            if not end:
+        end, length = 0, _COUNTED_BYTES
+        while not end:
+            block = pread(descriptor, min(length, size - at), at)
+            end = block.rfind(b"\n") + 1
+            if not end and len(block) < length:
                 raise ForeignTableError("a row of the table is never ended")
+            # A row that is longer than the block.
+            length *= 2
         # Only a row that has the last byte of a page may have such zeros.
         done, parts = 0, []
         for last in range(_PAGE - 1 - at % _PAGE, end, _PAGE):

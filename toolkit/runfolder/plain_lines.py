@@ -54,4 +54,4 @@ class PlainLines:
 def _pattern_for(texts: tuple[str, ...]) -> re.Pattern[bytes]:
     _, event, *others, last = (re.escape(text.encode("utf-8")) for text in texts)
     values = b"".join(b',"%b":([^,]+)' % name for name in others)
-    return re.compile(b'^\\{"event":"%b"%b,"%b":([^}]+)\\}$' % (event, values, last), re.MULTILINE)
+    return re.compile(b'^\\{"event":"%b"%b,"%b":([^,}]+)\\}$' % (event, values, last), re.MULTILINE)

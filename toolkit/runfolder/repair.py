@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from toolkit.runfolder.codec import RecordError, decode, encode
+from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
 from toolkit.runfolder.journal import (
     PREFIX,
@@ -33,7 +33,7 @@ from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS,
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
-from toolkit.runfolder.records import ENVELOPE, LOST, START, Record
+from toolkit.runfolder.records import LOST, START, Record
 from toolkit.runfolder.safefile import open_regular, rename_over, write_all
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 
@@ -466,30 +466,8 @@ def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple
     if journal is None:
         return []
     journal.keep()
-    return _lacking(journal.lines, _last_seq(record_file))
-
-
-def _lacking(lines: list[tuple[int, bytes]], last_seq: int) -> list[tuple[int, bytes]]:
-    """Return the lines behind the record `last_seq`, after a `lost` record if numbers are missing before them.
-
-    The first number of a session is kept for its start record, and a kill may come before that.
-    """
-    found = [(seq, line) for seq, line in lines if seq > last_seq]
-    if found and found[0][0] > last_seq + 1:
-        first, line = found[0]
-        before = decode(line)
-        lost: Record = {name: before[name] for name in ENVELOPE if name in before}
-        # Its own number is one of the missing ones: a later one may be that of a record in another journal.
-        lost |= {
-            "event": LOST,
-            "seq": last_seq + 1,
-            "records": first - last_seq - 1,
-            "reason": "the process was killed before they were written",
-            "from_seq": last_seq + 1,
-            "to_seq": first - 1,
-        }
-        found.insert(0, (last_seq + 1, encode(lost)))
-    return found
+    last_seq = _last_seq(record_file)
+    return [(seq, line) for seq, line in journal.lines if seq > last_seq]
 
 
 def is_on_same_disk(record_file: Path, folder: Path) -> bool:
@@ -536,7 +514,7 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | 
             # It lacks nothing but its newline, and no reader takes it for a record before it has one.
             last_seq -= 1
         missing = [line for seq, line in lines if seq > last_seq]
-        data = b"".join(line for _, line in _lacking(lines, last_seq))
+        data = b"".join(missing)
         if torn:
             data = data[len(torn) :] if data.startswith(torn) else b"\n" + data
         if data:

@@ -74,8 +74,8 @@ class _Asking:
         self._guard = guard
         self._has_failed = False
         self._began = time.monotonic()
-        # A forked child is another process, and a repository is looked for around the current folder.
-        self._about = (describe, os.getpid(), _current_folder(), list(sys.argv))
+        # A forked child is another process, a repository is looked for around the current folder, and torch knows more.
+        self._about = (describe, os.getpid(), _current_folder(), list(sys.argv), "torch" in sys.modules)
 
     def may_stand_for(self, other: _Asking) -> bool:
         """Return whether `other` would find the same: a commit or an installation takes longer than a moment."""

@@ -98,7 +98,7 @@ class ThroughputDrop(SingleIncidentDetector):
         if self._incident is not None or self._low or self._name in _RUNNING_AVERAGES:
             return False
         known = [*self._speeds, *[look[0] for look in self._usual], *[look[0] for look in self._history]]
-        return min(known, default=lowest) >= _STEADY * highest and lowest >= _STEADY * max(known, default=0.0)
+        return min(lowest, *known) >= _STEADY * max(highest, *known) if known else lowest >= _STEADY * highest
 
     def _speed_without_rate(self, rate: float | None, row: Row) -> float | None:
         if rate is not None:

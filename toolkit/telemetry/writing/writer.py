@@ -23,8 +23,9 @@ _DESCRIPTOR_IS_DEAD = frozenset(
 """Errors after which opening the same file again may work: its server or its disk has come back."""
 
 _LATEST_S = 1.0
-_SELDOM_S = 0.4
 """How much later than `flush_interval` a record of a run that logs seldom may come to the file."""
+_SELDOM_S = 0.4
+"""Where a record may come later by at least this, it may come as late as `_LATEST_S`."""
 
 _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
