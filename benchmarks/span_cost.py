@@ -138,6 +138,8 @@ def _ours_kept(folder: Path) -> Iterator[_MakeSpan]:
     from toolkit.telemetry import TelemetryLogger
 
     with TelemetryLogger("spans", log_dir=folder, spans={"keep": ["encode"]}) as log:
+        # As in a training: what is logged before the start record waits for it.
+        log.log_start()
         yield lambda: log.span("encode")
 
 
