@@ -17,7 +17,7 @@ USUAL = {"session": 1, "global_step": 7, "nan_inf_detected": False, "train_loss"
 
 @pytest.fixture(autouse=True)
 def patterns_for_few_lines(monkeypatch):
-    monkeypatch.setattr(plain_lines, "_FEWEST", 1)
+    monkeypatch.setattr(plain_lines, "_FEWEST_BYTES", 1)
 
 
 def lines_of(*fields, event="step"):
@@ -60,10 +60,11 @@ def test_lines_of_records_without_a_row_are_left_out():
 
 
 def test_a_few_lines_are_not_worth_a_pattern(monkeypatch):
-    monkeypatch.setattr(plain_lines, "_FEWEST", 2)
+    lines = lines_of(USUAL, USUAL)
+    monkeypatch.setattr(plain_lines, "_FEWEST_BYTES", len(lines[0]) + 1)
 
-    assert rows_for(lines_of(USUAL))[0] is None
-    assert rows_for(lines_of(USUAL, USUAL))[0] is not None
+    assert rows_for(lines[:1])[0] is None
+    assert rows_for(lines)[0] is not None
 
 
 def test_patterns_are_bounded(monkeypatch):

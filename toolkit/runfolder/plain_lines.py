@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_FEWEST = 16
-"""So many lines are worth a pattern: to make one takes a millisecond."""
+_FEWEST_BYTES = 96 * 1024
+"""So much is worth a pattern, which takes up to four milliseconds to make and has the interpreter for itself meanwhile.
+
+It is what a follower reads at once if it cannot keep up; a training that logs some hundred records a second needs none.
+"""
 _MOST_PATTERNS = 64
 
 
@@ -38,11 +41,11 @@ class PlainLines:
         """Return the values of each field after the event, or None if not all lines have just these texts.
 
         A value is the text between its colon and the next comma or the last brace: whether it is a number is not known.
-        Of a few lines with other fields than any before, the answer is None, too.
+        Of few lines with other fields than any before, the answer is None, too.
         """
         pattern = self._patterns.get(texts)
         if pattern is None:
-            if len(lines) < _FEWEST:
+            if sum(map(len, lines)) < _FEWEST_BYTES:
                 return None
             if len(self._patterns) >= _MOST_PATTERNS:
                 self._patterns.clear()
