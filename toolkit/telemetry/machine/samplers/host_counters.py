@@ -155,7 +155,7 @@ class ProcCounters:
 
     def _read(self, name: str) -> bytes:
         # Without a file object, which asks for more than the content and takes twice as long.
-        descriptor = os.open(f"{self._proc}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"{self._proc}/{name}", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
             parts = [os.read(descriptor, _READ_BYTES)]
             while parts[-1]:
