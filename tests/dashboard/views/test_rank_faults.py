@@ -25,8 +25,7 @@ NAN, KILLED = 1, 2
 
 def findings(run, *kinds):
     """Return what the run itself wrote about its ranks."""
-    path = run / "metrics.jsonl"
-    records = read_records(path, "finding") if path.exists() else []
+    records = read_records(run / "metrics.jsonl", "finding", live=True)
     return [each for each in records if each["kind"] in kinds]
 
 
