@@ -17,8 +17,7 @@ from toolkit.runfolder.short_columns import WITHOUT_ROWS
 
 _COUNTED_BYTES = 1024 * 1024
 _AT_ONCE = 32
-"""Rows written before the training thread gets the interpreter: less than a millisecond, in a training that has the
-caches for itself, too."""
+"""Rows written before the training thread gets the interpreter: less than a millisecond, even with cold caches."""
 _BREATH_S = 0.0005
 _WITHOUT_ROWS = re.compile(
     b'^\\{"event":"(?:%b)"' % b"|".join(event.encode() for event in sorted(WITHOUT_ROWS)), re.MULTILINE

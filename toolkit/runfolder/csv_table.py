@@ -16,7 +16,7 @@ import itertools
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import lt
 from pathlib import Path
@@ -45,7 +45,6 @@ _ROOM = 512
 _WRITE_BYTES = 1024 * 1024
 _COUNTED_BYTES = 128 * 1024
 """Counting so much takes less than a millisecond, for which the training thread may have to wait."""
-_BREATH_ROWS = 256
 _MAX_HELD = 20_000
 _MAX_HELD_SIZE = 4 * 1024 * 1024
 """Limit on characters of held records: a few thousand long texts would use more memory than everything else."""
@@ -226,7 +225,7 @@ class CsvTable:
         if set(map(type, seqs)) != {int} or not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
             return False
         layout = _RowLayout(self._size)
-        rows: list[str] = []
+        rows: list[bytes] = []
         shown: list[Record] = []
         for names, group in runs_of_same_fields(records):
             if not any(map(self._columns.has_row, group)):
@@ -234,13 +233,17 @@ class CsvTable:
             found = self._columns.rows_of(names, group)
             if found is None:
                 return False
-            rows += layout.place_plain(*found)
+            event, times, others = found
+            plain = [
+                f"{event},{when},{rest}".encode("ascii") for when, rest in zip(times, others, strict=True)
+            ]
+            rows += layout.place_lines(plain)
             shown += group
         if layout.has_long_rows:
             return False
         if shown:
             self._held = shown
-            self._append_rows("".join(rows).encode("ascii"))
+            self._append_rows(b"\n".join([*rows, b""]))
             self._held = []
             self.last_seq = _seq(shown[-1])
         return True
@@ -267,8 +270,7 @@ class CsvTable:
         rows = [row for group in found for row in layout.place_lines(group.rows)]
         if layout.has_long_rows:
             return False
-        rows.append(b"")
-        self._append_rows(b"\n".join(rows))
+        self._append_rows(b"\n".join([*rows, b""]))
         self.last_seq = seqs[-1]
         return True
 
@@ -351,50 +353,36 @@ class CsvTable:
     def _write_widened(self, descriptor: int, batch: Sequence[Record]) -> int:
         """Write the rows so far, widened for the new columns, and those of `batch`; return the size."""
         rows = (self._columns.parts(record) for record in batch)
-        if self._descriptor is None:
-            return write_rows(descriptor, self._columns, rows)
-        commas = self._columns.commas_behind(_parse_header(_first_line(self._descriptor)))
-        if commas is None:
-            return write_rows(descriptor, self._columns, itertools.chain(self._old_rows(), rows))
-        lines = _unpadded_rows(self._descriptor, self._size)
-        return write_rows(descriptor, self._columns, rows, older=lines, commas=commas)
+        return write_rows(descriptor, self._columns, rows, older=self._old_rows())
 
-    def _old_rows(self) -> Iterator[list[str]]:
+    def _old_rows(self) -> Iterator[list[bytes]]:
         """Yield the rows written so far with empty cells for the new columns and without the zeros after `time`."""
         if self._descriptor is None:
             return
-        with open(os.dup(self._descriptor), encoding="utf-8", errors="replace", newline="\n") as file:
-            file.seek(0)
-            widen = self._columns.widened(_parse_header(next(file, "")))
-            for number, line in enumerate(file):
-                event, when, rest = _split_first_two(line.rstrip("\n"))
-                yield [event, _without_padding(when), widen(rest)]
-                if number % _BREATH_ROWS == _BREATH_ROWS - 1:
-                    # Let the training thread have the interpreter: this is not urgent.
-                    time.sleep(0.0005)
+        old = _parse_header(_first_line(self._descriptor))
+        commas, widen = self._columns.commas_behind(old), self._columns.widened(old)
+        for rows in _unpadded_rows(self._descriptor, self._size):
+            if commas is not None:
+                yield [row + commas for row in rows]
+            else:
+                yield [_with_rest(row, widen) for row in rows]
+            # Let the training thread have the interpreter: this is not urgent.
+            time.sleep(0.0005)
 
 
 def write_rows(
-    descriptor: int,
-    columns: Columns,
-    rows: Iterable[list[str]],
-    *,
-    older: Iterable[list[bytes]] = (),
-    commas: bytes = b"",
+    descriptor: int, columns: Columns, rows: Iterable[list[str]], *, older: Iterable[list[bytes]] = ()
 ) -> int:
     """Write a whole table, header first, to an empty file; return its size.
 
-    `older` are rows as they are in a file, which come first, each with `commas` behind it.
+    `older` are rows as they are in a file, without their newlines; they come first.
     """
     header = columns.header().encode("utf-8", "replace") + b"\n"
     layout = _RowLayout(len(header))
     parts, held = [header], len(header)
     for lines in older:
-        widened = [line + commas for line in lines] if commas else lines
-        write_all(descriptor, b"".join([*parts, b"\n".join([*layout.place_lines(widened), b""])]))
+        write_all(descriptor, b"".join([*parts, b"\n".join([*layout.place_lines(lines), b""])]))
         parts, held = [], 0
-        # Let the training thread have the interpreter: this is not urgent.
-        time.sleep(0.0005)
     for row in rows:
         parts.append(layout.place(row).encode("utf-8", "replace"))
         held += len(parts[-1])
@@ -431,22 +419,6 @@ class _RowLayout:
             row = ",".join([cells[0], cells[1] + "0" * zeros, *cells[2:]]) + "\n"
         self.size += length + zeros
         return row
-
-    def place_plain(self, event: str, times: list[str], others: list[str]) -> list[str]:
-        """Place rows of one event, given by their times and their other cells, all of them ASCII."""
-        rows = [f"{event},{when},{rest}\n" for when, rest in zip(times, others, strict=True)]
-        size = self.size
-        for at, row in enumerate(rows):
-            length = len(row)
-            # As in `place`: the next row fits after this one.
-            if size % _PAGE + length + (_ROOM if length < _ROOM - 64 else length + 64) <= _PAGE:
-                size += length
-            else:
-                self.size = size
-                rows[at] = self.place([event, times[at], others[at]])
-                size = self.size
-        self.size = size
-        return rows
 
     def place_lines(self, rows: list[bytes]) -> list[bytes]:
         """Place rows that have no newlines."""
@@ -514,6 +486,12 @@ def _unpadded_rows(descriptor: int, size: int) -> Iterator[list[bytes]]:
 def _without_zeros(row: bytes) -> bytes:
     event, when, rest = _split_first_two(row.decode("utf-8", "replace"))
     return f"{event},{_without_padding(when)},{rest}".encode("utf-8", "replace")
+
+
+def _with_rest(row: bytes, change: Callable[[str], str]) -> bytes:
+    """Return a row with the cells after its first two changed."""
+    event, when, rest = _split_first_two(row.decode("utf-8", "replace"))
+    return f"{event},{when},{change(rest)}".encode("utf-8", "replace")
 
 
 def _takes_zeros(when: str) -> bool:
