@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.runfolder import key_values, plain_lines
+from toolkit.runfolder import key_values
 from toolkit.runfolder.codec import decode, encode
 from toolkit.runfolder.evaluation import Evaluation, evaluations_from
 from toolkit.runfolder.key_values import (
@@ -151,11 +151,6 @@ def test_evaluations_survive_the_trip_through_json():
     assert evaluations_from({"val_loss": item.as_json()}) == {"val_loss": item}
 
 
-@pytest.fixture
-def patterns_for_few_lines(monkeypatch):
-    monkeypatch.setattr(plain_lines, "_FEWEST_BYTES", 1)
-
-
 def lines_of(*given):
     return [
         encode({"event": "step", "seq": seq, "session": 1, "global_step": seq, **fields})[:-1]
@@ -171,7 +166,6 @@ def lines_of(*given):
         lambda at: {"lr": 1e-4, "epoch": at // 10},
     ],
 )
-@pytest.mark.usefixtures("patterns_for_few_lines")
 def test_lines_of_steps_give_what_their_records_give(fields):
     lines = lines_of(*map(fields, range(40)))
     of_lines, of_records = KeyValues(), KeyValues()
@@ -193,7 +187,6 @@ def test_lines_of_steps_give_what_their_records_give(fields):
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("patterns_for_few_lines")
 def test_lines_that_are_not_plain_steps_must_be_parsed(odd):
     plain = {"train_loss": 0.5}
     found = KeyValues()

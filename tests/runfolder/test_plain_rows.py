@@ -15,11 +15,6 @@ from toolkit.runfolder.repair import build_table
 USUAL = {"session": 1, "global_step": 7, "nan_inf_detected": False, "train_loss": 0.5, "lr": 1e-4}
 
 
-@pytest.fixture(autouse=True)
-def patterns_for_few_lines(monkeypatch):
-    monkeypatch.setattr(plain_lines, "_FEWEST_BYTES", 1)
-
-
 def lines_of(*fields, event="step"):
     return [
         encode({"event": event, "seq": seq, "time": 1_703_123_456.5 + seq / 8, **given})[:-1]
@@ -57,14 +52,6 @@ def test_lines_of_records_without_a_row_are_left_out():
     found, _ = rows_for(lines)
 
     assert [len(group.rows) for group in found] == [1, 1]
-
-
-def test_a_few_lines_are_not_worth_a_pattern(monkeypatch):
-    lines = lines_of(USUAL, USUAL)
-    monkeypatch.setattr(plain_lines, "_FEWEST_BYTES", len(lines[0]) + 1)
-
-    assert rows_for(lines[:1])[0] is None
-    assert rows_for(lines)[0] is not None
 
 
 def test_patterns_are_bounded(monkeypatch):

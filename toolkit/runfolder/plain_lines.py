@@ -1,7 +1,8 @@
 """Lines of records with the same fields, taken apart into columns without making records of them.
 
 Nearly all lines of a run are steps with the same fields, and every value is a number. One pattern for all the fields
-takes two thirds of the time of parsing, and who needs the text of the numbers, or only some of them, saves the rest.
+takes two thirds of the time of parsing, and a reader that needs the text of the numbers, or only some of them, saves
+the rest. To make a pattern takes up to four milliseconds, in which no other thread runs: only for many lines.
 """
 
 from __future__ import annotations
@@ -9,11 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_FEWEST_BYTES = 96 * 1024
-"""So much is worth a pattern, which takes up to four milliseconds to make and has the interpreter for itself meanwhile.
-
-It is what a follower reads at once if it cannot keep up; a training that logs some hundred records a second needs none.
-"""
 _MOST_PATTERNS = 64
 
 
@@ -41,12 +37,9 @@ class PlainLines:
         """Return the values of each field after the event, or None if not all lines have just these texts.
 
         A value is the text between its colon and the next comma or the last brace: whether it is a number is not known.
-        Of few lines with other fields than any before, the answer is None, too.
         """
         pattern = self._patterns.get(texts)
         if pattern is None:
-            if sum(map(len, lines)) < _FEWEST_BYTES:
-                return None
             if len(self._patterns) >= _MOST_PATTERNS:
                 self._patterns.clear()
             pattern = self._patterns[texts] = _pattern_for(texts)

@@ -5,6 +5,7 @@ The file itself is the queue: a sink that is slow or hangs lags behind, and cost
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -211,8 +212,11 @@ class Mirror:
             self._cursor = chunk.cursor
 
     def _hand_over_lines(self, cursor: Cursor, began: float) -> bool:
-        """Hand over the next lines unparsed; False if there are none, or the sink needs the records."""
-        if self._write_lines is None:
+        """Hand over the next lines unparsed; False if they are few, or the sink needs the records.
+
+        They are few while the sink keeps up, and then another mirror has mostly parsed them already.
+        """
+        if self._write_lines is None or os.stat(self._record_file).st_size - cursor.offset < _READ_BYTES:
             return False
         block = read_block(self._record_file, cursor, max_bytes=_READ_BYTES)
         if not block.data or block.replaced or block.long_line is not None:
