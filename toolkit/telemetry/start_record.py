@@ -31,6 +31,7 @@ _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 """A LoRA's layers are a list, or one pattern."""
 
 _MOMENT_S: Final = 5.0
+"""Loggers that are made within so many seconds share a description of the machine."""
 _BREATH_S: Final = 0.0005
 """Long enough for the training to run in between."""
 
@@ -45,26 +46,26 @@ class EnvironmentProbe:
         # Imported here and not on the thread: an import holds the interpreter lock, and the first steps would wait.
         from toolkit.telemetry.machine.environment import describe_environment
 
-        self._asking = _Asking(describe_environment, guard)
+        self._probe = _Probe(describe_environment, guard)
 
     def start(self) -> None:
         """Begin, unless another logger of this process has done so a moment ago."""
         global _newest
         newest = _newest
-        if newest is not None and newest.may_stand_for(self._asking):
-            self._asking = newest
+        if newest is not None and newest.finds_the_same_as(self._probe):
+            self._probe = newest
             return
-        self._asking.job.start()
-        _newest = self._asking
+        self._probe.job.start()
+        _newest = self._probe
 
     def result(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the description, waiting at most `timeout_s` for it; None where it is not there yet."""
-        job = self._asking.job
+        job = self._probe.job
         # Where the system refused a thread there is nothing to wait for.
-        return None if job.is_started and not job.join(timeout_s) else self._asking.found
+        return None if job.is_started and not job.join(timeout_s) else self._probe.found
 
 
-class _Asking:
+class _Probe:
     """One look at the machine."""
 
     def __init__(self, describe: Callable[[Guard], dict[str, Any]], guard: Guard) -> None:
@@ -77,7 +78,7 @@ class _Asking:
         # A forked child is another process, a repository is looked for around the current folder, and torch knows more.
         self._about = (describe, os.getpid(), _current_folder(), list(sys.argv), "torch" in sys.modules)
 
-    def may_stand_for(self, other: _Asking) -> bool:
+    def finds_the_same_as(self, other: _Probe) -> bool:
         """Return whether `other` would find the same: a commit or an installation takes longer than a moment."""
         is_recent = other._began - self._began < _MOMENT_S
         return is_recent and other._about == self._about and not self._has_failed
@@ -98,7 +99,7 @@ class _Asking:
         self._guard = Guard()
 
 
-_newest: _Asking | None = None
+_newest: _Probe | None = None
 
 
 def _current_folder() -> str | None:
