@@ -157,6 +157,22 @@ class _OursNotDue(_Ours):
     log_every = 1000
 
 
+class _OursNotDueLoss(_OursNotDue):
+    """The same, for a step with its loss alone."""
+
+    def log(self, step: int) -> None:
+        self.telemetry.log_step(step, train_loss=VALUES["train_loss"])
+
+
+class _OursNotDueThree(_OursNotDue):
+    """The same, for a step with three scalars."""
+
+    def log(self, step: int) -> None:
+        self.telemetry.log_step(
+            step, train_loss=VALUES["train_loss"], lr=VALUES["lr"], grad_norm=VALUES["grad_norm"]
+        )
+
+
 class _Trackio:
     def __init__(self, folder: Path) -> None:
         os.environ["TRACKIO_DIR"] = str(folder)
@@ -206,6 +222,8 @@ OURS = Contender("ours", "TelemetryLogger", _Ours)
 NO_DIAGNOSTICS = Contender("no_diagnostics", "TelemetryLogger without diagnostics", _OursWithoutDiagnostics)
 EVERY_TENTH = Contender("every_tenth", "TelemetryLogger, a record every tenth step", _OursEveryTenth)
 NOT_DUE = Contender("not_due", "TelemetryLogger, step between two records", _OursNotDue)
+NOT_DUE_THREE = Contender("not_due_three", "the same with three scalars", _OursNotDueThree)
+NOT_DUE_LOSS = Contender("not_due_loss", "the same with the loss alone", _OursNotDueLoss)
 JSON_AND_CSV = Contender("json_csv", "json + csv, both flushed", _JsonAndCsv)
 TRACKIO = Contender("trackio", "Trackio", _Trackio, ("trackio",))
 WANDB = Contender("wandb", "W&B offline", _WandbOffline, ("wandb",))
@@ -214,5 +232,8 @@ TENSORBOARD = Contender("tensorboard", "TensorBoard (torch)", _TensorBoard, ("to
 PEERS = (JSON_AND_CSV, TRACKIO, WANDB, TENSORBOARD)
 ALL = {
     contender.name: contender
-    for contender in (NOTHING, BARE, OURS, NO_DIAGNOSTICS, EVERY_TENTH, NOT_DUE, *PEERS)
+    for contender in (
+        *(NOTHING, BARE, OURS, NO_DIAGNOSTICS, EVERY_TENTH, NOT_DUE, NOT_DUE_THREE, NOT_DUE_LOSS),
+        *PEERS,
+    )
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import gpu_loop
 from benchmarks.child import ROOT
-from benchmarks.contenders import BARE, NOT_DUE, NOTHING, OURS, PEERS
+from benchmarks.contenders import BARE, NOT_DUE, NOT_DUE_LOSS, NOT_DUE_THREE, NOTHING, OURS, PEERS
 from benchmarks.report import LATEST, RESULTS
 
 GPU = RESULTS / "gpu_loop.json"
@@ -99,8 +99,17 @@ def overview(
         f"Ten scalars per step, every step logged; each column was measured in one session ({_machine(latest)}).",
         f"Slowdown: matrix products / many small operations; two loops without logging differ by {noise} (quartiles).",
     ]
-    if NOT_DUE.name in log:
-        lines.append(f"A step between two records costs {log[NOT_DUE.name]['p50_us']:.2f} µs.")
+    between = [
+        f"{log[contender.name]['p50_us']:.2f} µs with {what}"
+        for contender, what in (
+            (NOT_DUE, "ten scalars"),
+            (NOT_DUE_THREE, "three"),
+            (NOT_DUE_LOSS, "the loss alone"),
+        )
+        if contender.name in log
+    ]
+    if between:
+        lines.append(f"A step between two records costs {', '.join(between)}.")
     if "span_cost" in latest:
         lines += ["", _span_sentence(latest["span_cost"]["figures"])]
     if "under_fault" in latest:
