@@ -189,12 +189,15 @@ function saveFile(name, parts) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
+// What a spreadsheet runs as a formula; toolkit/runfolder/columns.py has the same pattern.
+const FORMULA = /^[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/;
+
 // What a chart of no curves shows, as rows: its curves and bars by name, and the cells of a map.
 function tableOf(div) {
   const cell = (value) => {
     if (value === null || value === undefined) return "";
     const text = typeof value === "number" ? String(value).replace("Infinity", "inf").replace("NaN", "nan") : String(value);
-    const plain = typeof value === "string" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    const plain = typeof value === "string" && FORMULA.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
   };
   // In single precision, seven digits are all there are.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import Floats, Series, XAxis
-from toolkit.runfolder.columns import is_formula
+from toolkit.runfolder.columns import write_csv
 
 _MAX_ROWS: Final = 1_000_000
 
@@ -50,17 +49,19 @@ def curves_to_csv(curves: Sequence[CurvePoints], axis: XAxis, window: tuple[floa
             f"These curves have more than {_MAX_ROWS:,} points. Zoom in, or export the run with `telemetry export`."
         )
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("run", "metric", "session", axis, "value", "superseded"))
+    write_csv(text, [("run", "metric", "session", axis, "value", "superseded")])
     for curve, segment, superseded in parts:
         x, y = segment.x, segment.y
         if window is not None:
             inside = (x >= min(window)) & (x <= max(window))
             x, y = x[inside], y[inside]
-        run, metric = (_cell(name) for name in (curve.run, curve.series.metric))
-        writer.writerows(
-            (run, metric, segment.session, place, value, superseded)
-            for place, value in zip(_numbers(x), y.tolist(), strict=True)
+        run, metric = clean(curve.run), clean(curve.series.metric)
+        write_csv(
+            text,
+            (
+                (run, metric, segment.session, place, value, superseded)
+                for place, value in zip(_numbers(x), y.tolist(), strict=True)
+            ),
         )
     return text.getvalue().encode("utf-8", "replace")
 
@@ -70,8 +71,3 @@ def _numbers(x: Floats) -> list[float] | list[int]:
     if np.isfinite(x).all() and np.all(x % 1 == 0) and np.all(np.abs(x) < 2**53):
         return [int(value) for value in x.tolist()]
     return [float(value) for value in x.tolist()]
-
-
-def _cell(name: str) -> str:
-    shown = clean(name)
-    return f"'{shown}" if is_formula(shown) else shown

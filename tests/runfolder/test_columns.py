@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell, is_formula
+from toolkit.runfolder.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell, no_formula
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 
@@ -166,8 +166,7 @@ def test_any_names_and_texts_are_read_back_as_they_were(record):
 
 
 def _as_shown(text):
-    text = text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0")
-    return f"'{text}" if is_formula(text) else text
+    return no_formula(text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0"))
 
 
 @tries

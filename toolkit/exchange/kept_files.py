@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +14,7 @@ from toolkit.importers.source import Event, RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import encodable
+from toolkit.runfolder.columns import csv_of
 from toolkit.runfolder.layout import PRIVATE, SAMPLES, TABLES
 from toolkit.runfolder.safefile import replace_file
 
@@ -41,7 +40,7 @@ def file_keeper(source: RunSource, folder: Path) -> KeepFile:
             if table is None:
                 return None
             names, rows = table
-            path = _put(folder, TABLES, "csv", _as_csv(names, rows))
+            path = _put(folder, TABLES, "csv", csv_of(names, rows))
             return {"path": path, "columns": names, "rows": len(rows)}
         ending = _ending_of(data) if isinstance(data, bytes) else None
         if ending is None:
@@ -91,14 +90,6 @@ def _table_of(data: Any) -> Table | None:
         for row in kept
     ]
     return list(columns), [list(row.values()) for row in masked]
-
-
-def _as_csv(names: list[str], rows: list[list[Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
-    return text.getvalue().encode()
 
 
 def _put(folder: Path, below: str, ending: str, data: bytes) -> str:

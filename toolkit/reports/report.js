@@ -10,8 +10,9 @@
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   };
-  // A spreadsheet takes a text that starts like this for a formula.
-  const cell = (text) => '"' + (/^[=+\-@\t\r]/.test(text) && Number.isNaN(Number(text)) ? "'" + text : text).replaceAll('"', '""') + '"';
+  // A spreadsheet takes a text that starts like this for a formula; toolkit/runfolder/columns.py has the same pattern.
+  const formula = /^[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/;
+  const cell = (text) => '"' + (formula.test(text) && Number.isNaN(Number(text)) ? "'" + text : text).replaceAll('"', '""') + '"';
   const table = ({ head, rows }) => [head, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
   const csv = () => {
     if (!data.curves.length) return data.tables.map(table).join("\n");

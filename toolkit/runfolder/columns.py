@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import orjson
 
@@ -38,10 +40,11 @@ _MAX_CELL_OF_A_COMPLETION: Final = 400
 _MAX_PLANS: Final = 256
 
 # A spreadsheet runs a cell that begins so as a formula, the wide forms of Chinese and Japanese among them; some look
-# for it after blanks and letters that are not shown. Numbers are written as numbers, so only text is marked.
+# for it after blanks and letters that are not shown. Scripts of pages have the same pattern; a test compares them.
 _FORMULA: Final = re.compile(
-    "[\\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
 )
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|-inf")
 _NEEDS_QUOTES: Final = frozenset(',"')
 NUMBERS: Final = frozenset({float, int, bool})
 _ONE_LINE: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
@@ -292,13 +295,30 @@ def one_line(text: str, longest: int = _MAX_CELL) -> str:
     """Return `text` without line breaks, of bounded length, and no formula to a spreadsheet."""
     if len(text) > longest:
         text = f"{text[:longest]}… [{len(text)} characters]"
-    text = text.translate(_ONE_LINE)
-    return f"'{text}" if is_formula(text) else text
+    return no_formula(text.translate(_ONE_LINE))
 
 
-def is_formula(text: str) -> bool:
-    """Return whether a spreadsheet may take a cell with this text for a formula."""
-    return _FORMULA.match(text) is not None
+def no_formula(text: str) -> str:
+    """Return `text` as a cell that no spreadsheet takes for a formula; a number stays one."""
+    if text[:1].isalnum():
+        return text
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def write_csv(file: IO[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write rows of cells of any type, none of them a formula to a spreadsheet."""
+    csv.writer(file, lineterminator="\n").writerows(
+        [value if value is None or type(value) in NUMBERS else no_formula(str(value)) for value in row]
+        for row in rows
+    )
+
+
+def csv_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Return a table as the bytes of a CSV file that pandas reads."""
+    text = io.StringIO()
+    write_csv(text, [names])
+    write_csv(text, rows)
+    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def _quoted(text: str) -> str:

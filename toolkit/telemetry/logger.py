@@ -22,6 +22,7 @@ from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import without_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder import records
+from toolkit.runfolder.columns import csv_of
 from toolkit.runfolder.layout import SAMPLES, TABLES
 from toolkit.telemetry.machine.checkpoint_files import look_at
 from toolkit.telemetry.options import (
@@ -33,7 +34,6 @@ from toolkit.telemetry.options import (
 from toolkit.telemetry.records.folded_metrics import COLUMNS, MOST_OWN
 from toolkit.telemetry.records.media import (
     MOST_BINS,
-    csv_of,
     histogram_of,
     image_file,
     snapshot,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import math
 import time
@@ -30,6 +29,7 @@ from toolkit.cli.terminal import (
 from toolkit.core.guard import Guard
 from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, read_all
 from toolkit.importers.summary import number
+from toolkit.runfolder.columns import write_csv
 from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.records import SPREAD
 
@@ -357,19 +357,8 @@ def _print_blocks(names: Sequence[str], rows: Sequence[_Row]) -> None:
 
 def _as_csv(names: Sequence[str], rows: Sequence[_Row]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for row in [("", names), *rows]:
-        writer.writerow([_harmless(printable(cell)) for cell in (row[0].strip(), *row[1])])
+    write_csv(out, (map(printable, (name.strip(), *cells)) for name, cells in [("", names), *rows]))
     return out.getvalue()
-
-
-def _harmless(text: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula."""
-    try:
-        float(text.replace(",", ""))
-    except ValueError:
-        return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-    return text
 
 
 def _as_markdown(names: Sequence[str], rows: Sequence[_Row]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import os
@@ -13,6 +12,7 @@ from typing import IO, Any, Final
 import orjson
 
 from toolkit.exchange.exported_run import ExportedRun
+from toolkit.runfolder import columns
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.metrics import metrics_of, position_of
 
@@ -29,15 +29,15 @@ def write_csv(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     names = _names(runs) if wide else []
     points = 0
     with _created(out) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*WIDE, *names] if wide else LONG)
+        columns.write_csv(file, [[*WIDE, *names] if wide else LONG])
         for head, values in _rows(runs):
-            start = [_cell(cell) for cell in head]
             points += len(values)
-            if wide:
-                writer.writerow([*start, *(_cell(values.get(name)) for name in names)])
-            else:
-                writer.writerows([*start, name, _cell(value)] for name, value in values.items())
+            columns.write_csv(
+                file,
+                [[*head, *map(values.get, names)]]
+                if wide
+                else ([*head, name, value] for name, value in values.items()),
+            )
     return points
 
 
@@ -146,12 +146,6 @@ def _parts(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
             part = []
     if part:
         yield part
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, (int, float)) else str(value)
 
 
 def _line(row: dict[str, Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import os
@@ -145,15 +144,6 @@ def table_of(given: Any, columns: Sequence[Any] | None = None) -> tuple[list[str
     width = max((len(row) for row in rows), default=0)
     names = [str(name) for name in columns] if columns is not None else [f"column_{i}" for i in range(width)]
     return names, [list(row) for row in rows]
-
-
-def csv_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """Return a table as the bytes of a CSV file that pandas reads."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue().encode("utf-8", "backslashreplace")
 
 
 def split_media(data: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
