@@ -30,8 +30,8 @@ from toolkit.fleet.object_store import FORMS, PlaceError, object_store
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
 
-_MISSING_PACKAGE = 1
-_BAD_OPTION = 2
+CANNOT_START = 2
+"""The exit code, as of every command that could not do what it was asked."""
 
 _PACKAGE = Path(__file__).resolve().parent
 _PAGES_TIMEOUT_S = 0.5
@@ -75,15 +75,15 @@ class PreparedDashboard:
 def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> int:
     """Serve the dashboard with the options in `argv` (default: the command line) and return the exit code.
 
-    0 after Ctrl-C or SIGTERM, 1 if a package is missing, 2 for an invalid option.
+    0 after Ctrl-C or SIGTERM, 2 if a package is missing or an option is invalid.
     """
     options = parse_options(argv, prog=prog)
     exit_on_signals()
     try:
         prepared = prepare(options)
     except LaunchError as error:
-        print(error if error.exit_code == _MISSING_PACKAGE else f"{prog}: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"{prog}: {error}", file=sys.stderr)
+        return CANNOT_START
     raise_exit_on_signals()
 
     def announce() -> None:
@@ -98,10 +98,6 @@ def main(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard"
 
 class LaunchError(Exception):
     """The dashboard cannot start; the message is for the terminal."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> LaunchOptions:
@@ -266,7 +262,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     """
     missing = missing_packages_message()
     if missing is not None:
-        raise LaunchError(missing, _MISSING_PACKAGE)
+        raise LaunchError(missing)
     if options.settings.engine is not None:
         _check_engine(options.settings.engine)
     try:
@@ -278,7 +274,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
             environ=os.environ,
         )
     except (ListenError, AccessError) as error:
-        raise LaunchError(str(error), _BAD_OPTION) from error
+        raise LaunchError(str(error)) from error
     if isinstance(access, Login):
         _check_login(access, listener)
     if options.port is None and listener.port != DEFAULT_PORT:
@@ -307,7 +303,7 @@ def _check_engine(engine: EngineSettings) -> None:
         if engine.objects is not None:
             object_store(engine.objects, engine.objects_endpoint)
     except PlaceError as error:
-        raise LaunchError(f"--objects: {_printable(str(error))}", _BAD_OPTION) from error
+        raise LaunchError(f"--objects: {_printable(str(error))}") from error
     try:
         address = address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca)
         connection = Engine(address, patience_s=_ENGINE_TIMEOUT_S)
@@ -316,12 +312,12 @@ def _check_engine(engine: EngineSettings) -> None:
         finally:
             connection.close()
     except (AddressError, EngineError) as error:
-        raise LaunchError(f"--store: {_printable(str(error))}", _BAD_OPTION) from error
+        raise LaunchError(f"--store: {_printable(str(error))}") from error
     try:
         if engine.request_key is not None:
             read_key(engine.request_key)
     except AddressError as error:
-        raise LaunchError(f"--request-key: {_printable(str(error))}", _BAD_OPTION) from error
+        raise LaunchError(f"--request-key: {_printable(str(error))}") from error
 
 
 def _page_access(access: Access) -> PageAccess:
@@ -335,14 +331,13 @@ def _page_access(access: Access) -> PageAccess:
 def _check_login(login: Login, listener: Listener) -> None:
     missing = missing_login_packages_message()
     if missing is not None:
-        raise LaunchError(missing, _MISSING_PACKAGE)
+        raise LaunchError(missing)
     if not listener.allowed_hosts.allows_origin(
         login.origin, login.origin.partition("://")[2]
     ) or not listener.allowed_hosts.allows_host(login.origin.partition("://")[2]):
         raise LaunchError(
             f"--login: redirect_uri points to {login.origin}, but the dashboard is at {listener.url}; "
-            "make them match with --public-url, --host or --port",
-            _BAD_OPTION,
+            "make them match with --public-url, --host or --port"
         )
 
 
@@ -492,7 +487,9 @@ def _printable(text: str) -> str:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(_BAD_OPTION, f"{self.prog}: {message}\nRun '{self.prog} --help' for the list of options.\n")
+        self.exit(
+            CANNOT_START, f"{self.prog}: {message}\nRun '{self.prog} --help' for the list of options.\n"
+        )
 
 
 def _log_dir(text: str) -> Path:

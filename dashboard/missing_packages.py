@@ -31,7 +31,7 @@ def missing_packages_message() -> str | None:
     if not problems:
         return None
     return (
-        f"The dashboard cannot start: {'; '.join(problems)}.\nTo install what it needs, run:\n  {_command()}"
+        f"the dashboard cannot start: {'; '.join(problems)}.\nTo install what it needs, run:\n  {_command()}"
     )
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 
 from dashboard.access.access_options import without_tokens
 from dashboard.launcher import (
+    CANNOT_START,
     LaunchError,
     LaunchOptions,
     exit_on_signals,
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prepared = prepare(options)
     except LaunchError as error:
         _print(str(error), to_stderr=True)
-        return error.exit_code
+        return CANNOT_START
     raise_exit_on_signals()
     server, url = prepared.server, prepared.listener.url
 

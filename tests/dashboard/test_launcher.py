@@ -443,6 +443,9 @@ def test_an_exposed_dashboard_warns_and_asks_for_a_token(tmp_path):
     ):
         assert part in started.err
     assert started.out.count(token) == 1
+    documented = (ROOT / "docs" / "remote.md").read_text("utf-8")
+    changing = r":\d+/\?token=\S+|runs in [^)]*"
+    assert re.sub(changing, "", started.out.splitlines()[0]) in re.sub(changing, "", documented)
     assert token not in started.err
     assert not any(token in word for word in argv)
 
@@ -567,7 +570,7 @@ def test_the_installed_command_is_telemetry_dashboard(capsys, monkeypatch):
 def test_a_missing_package_is_reported_with_the_command_that_installs_it():
     finished = run(python=(sys.executable, "-S"))
 
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     assert "Traceback" not in finished.stderr
     assert "streamlit, pandas, plotly, pyarrow, orjson, PyYAML" in finished.stderr
     command = shlex.split(finished.stderr.splitlines()[-1])
@@ -583,7 +586,7 @@ def test_a_streamlit_that_is_too_old_is_reported(tmp_path):
     (tmp_path / "streamlit-1.60.2.dist-info" / "METADATA").write_text("Name: streamlit\nVersion: 1.60.2\n")
     finished = run(environ={"PYTHONPATH": str(tmp_path)})
 
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     assert "streamlit 1.60.2 is too old, 1.65 or newer is required" in finished.stderr
     assert f"-r {ROOT / 'dashboard_requirements.txt'}" in finished.stderr
 

@@ -160,6 +160,75 @@ def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_
         assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
 
 
+NOT_A_NUMBER = """
+from toolkit.telemetry import TelemetryLogger
+
+with TelemetryLogger("greyjacket", log_dir="./logs", log_every=1) as log:
+    log.declare_action("stop")
+    for step in range(1, 81):
+        with log.span("forward"):
+            loss = float("nan") if step in (40, 41) else 1.0 / step
+        log.log_step(step, train_loss=loss)
+"""
+
+OUT_OF_MEMORY = """
+from toolkit.telemetry import TelemetryLogger
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+def attend():
+    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
+    for step in range(1, 413):
+        log.log_step(step, train_loss=1.0 / step)
+    with log.span("training_iteration"), log.span("forward"):
+        attend()
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "script", "command"),
+    [
+        ("doctor", 0, NOT_A_NUMBER, ""),
+        ("doctor", 1, OUT_OF_MEMORY, ""),
+        ("timeline", 0, NOT_A_NUMBER, ""),
+        ("errors", 0, None, "telemetry errors logs/flaky"),
+        ("completions", 0, None, "telemetry completions logs/rlhf --search green"),
+    ],
+)
+def test_a_page_shows_what_its_command_prints(page, number, script, command, tmp_path):
+    document = ROOT / "docs" / f"{page}.md"
+    shown = blocks(document, "text")[number].text
+    if not command:
+        command, _, shown = shown.removeprefix("$ ").partition("\n")
+    (tmp_path / "train.py").write_text(script or blocks(document, "python")[0].text)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run_python(["train.py"], A_RUN, cwd=tmp_path, env=environ, capture_output=True, timeout=110)
+    printed = run_python(
+        ["-m", "toolkit.cli.main", *shlex.split(command)[1:]],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    ).stdout
+    lines = iter(without_numbers(printed))
+
+    for line in without_numbers(shown):
+        # `in` moves on: the lines come in this order.
+        assert line == "…" or line in lines, printed
+
+
+def without_numbers(text):
+    """Return the lines of `text`: numbers, such as times and sizes, differ from run to run."""
+    return [re.sub(r"\d[\d.,]*", "0", line.rstrip()) for line in text.splitlines()]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(document):
     assert [target for target in links(document) if not (document.parent / target).exists()] == []
