@@ -164,7 +164,7 @@ def test_a_git_lfs_pointer_is_named(tmp_path):
     assert "is a Git LFS pointer" in run["notes"][0]
 
 
-@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_a_table_is_read_as_it_grows(delimiter, tmp_path):
     path = tmp_path / "results.csv"
     header = delimiter.join(["                  epoch", " train/box_loss", "note"])
@@ -179,6 +179,41 @@ def test_a_table_is_read_as_it_grows(delimiter, tmp_path):
     assert [(step, value) for step, _, value in found[0, 0, "train/box_loss"]] == [(0, "0.5"), (1, "nan")]
     assert found == cold(tmp_path)
     assert source.info.name == tmp_path.name
+    with path.open("a") as file:
+        file.write(delimiter.join(["2", "0.25", "no newline"]))
+    assert len(cold(tmp_path)[0, 0, "train/box_loss"]) == 2, "the number may get more digits"
+    os.utime(path, (1, 1))
+    assert cold(tmp_path)[0, 0, "train/box_loss"][2][2] == "0.25"
+
+
+def test_a_metric_of_dvclive_may_be_called_as_a_column_of_its_table(tmp_path):
+    for layout in ("dvclive/plots/metrics/train", "flat"):
+        (tmp_path / layout).mkdir(parents=True)
+        # As DVCLive writes them: the value has the place of the column.
+        (tmp_path / layout / "step.tsv").write_text("step\n7\n9\n")
+        (tmp_path / layout / "timestamp.tsv").write_text("step\ttimestamp\n0\t0.5\n")
+
+    found = {source.info.name: points_in(read_all(source)) for source in find_sources(tmp_path).runs}
+    for run, below in (("flat", ""), (tmp_path.name, "train/")):
+        assert found[run][0, 0, f"{below}step"] == [(7, "nan", "7.0"), (9, "nan", "9.0")]
+        assert found[run][0, 0, f"{below}timestamp"] == [(0, "nan", "0.5")]
+
+
+def test_settings_beside_a_log_are_its_config(tmp_path):
+    for name, log, settings in (
+        ("lightning", "metrics.csv", "hparams.yaml"),
+        ("yolo", "results.csv", "args.yaml"),
+        ("tb", "events.out.tfevents.1700000000.host", "hparams.yaml"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / log).write_text("step,loss\n0,1\n" if log.endswith("csv") else "")
+        (tmp_path / name / settings).write_text("lr: 0.1\noptim:\n  name: adamw\n")
+
+    for source in find_sources(tmp_path).runs:
+        config = {"lr": 0.1, "optim.name": "adamw"}
+        assert [event.payload for event in source.read(None).events] == [config], source.info.name
+        assert summarise(source, 0.0)["config"] == config
+    assert len(find_sources(tmp_path).runs) == 3
 
 
 def test_a_file_without_steps_is_read_only_if_it_is_named(tmp_path):
@@ -195,6 +230,9 @@ def test_a_file_without_steps_is_read_only_if_it_is_named(tmp_path):
         ("12 train 10.934416", "train", 12, 10.934416),
         ("step:3/20 train_loss:6.25 lr=1e-4", "train_loss", 3, 6.25),
         ("Step 7 | loss: 0.5 | norm: nan", "loss", 7, 0.5),
+        ("s:0 trl:10.9", "trl", 0, 10.9),
+        ("step:10/9536 train_loss:7.5 train_time:168ms step_avg:nanms", "train_time", 10, 168.0),
+        ("step 3 mfu=41.5% speed: 12.5tok/s", "mfu", 3, 41.5),
         ("{'loss': 1.5, 'learning_rate': 2e-05, 'epoch': 0.1}", "loss", 0, 1.5),
         (" 45%|####      | 9/20 [00:01<00:01, loss=0.25]", "loss", 9, 0.25),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import HEAD_BYTES, LinesSource, Stream, open_below, read_small
+from toolkit.importers.files import HEAD_BYTES, LinesSource, Stream, open_below
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.source import (
     BATCH_BYTES,
@@ -21,10 +21,8 @@ from toolkit.importers.source import (
     SourceInfo,
     as_number,
     as_step,
-    flattened,
     source_id,
 )
-from toolkit.importers.yaml_text import load
 
 FORMAT: Final = "dvclive"
 _LAYOUTS: Final = ("plots/metrics", "scalars", ".")
@@ -37,7 +35,7 @@ class DvcLiveSource(LinesSource):
     """One folder of DVCLive."""
 
     def __init__(self, info: SourceInfo, folder: str) -> None:
-        super().__init__(info)
+        super().__init__(info, settings=[_joined(folder, "params.yaml")])
         self._folder = folder
         self._seen_images: set[str] = set()
 
@@ -60,7 +58,6 @@ class DvcLiveSource(LinesSource):
     def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new, and the images that are new."""
         batch = super().read(cursor, max_bytes=max_bytes)
-        self._read_beside()
         for path in self._images():
             if path not in self._seen_images or cursor is None:
                 self._seen_images.add(path)
@@ -76,11 +73,15 @@ class DvcLiveSource(LinesSource):
             state["names"] = cells
             return
         step, moment, value = NO_STEP, NO_TIME, None
+        own = stream.path.rpartition("/")[2].removesuffix(".tsv")
         for name, cell in zip(names, cells, strict=False):
             number = _number(cell)
+            if name == own:
+                # A metric called `step` or `timestamp` has the place of that column.
+                value = number
             if name == "step":
                 step = as_step(number)
-            elif name == "timestamp":
+            elif name == "timestamp" != own:
                 moment = NO_TIME if number is None else number / 1000
             elif number is not None:
                 value = number
@@ -92,13 +93,6 @@ class DvcLiveSource(LinesSource):
             out.add(stream.metric, step, moment, value, session=session, repeated=stream.repeated)
         elif any(cells):
             out.not_number(stream.metric)
-
-    def _read_beside(self) -> None:
-        try:
-            found = load(read_small(self.info.root, _joined(self._folder, "params.yaml"), limit=1024**2))
-        except OSError:
-            return
-        self.info.config.update(list(flattened(found))[:5_000])
 
     def _images(self) -> list[str]:
         folder = self.info.root / self._folder / "plots" / "images"
@@ -166,9 +160,8 @@ def _has_metric(path: Path) -> bool:
 def _is_metric(name: str, head: bytes) -> bool:
     """Return whether a file has steps and the one metric that it is named after."""
     cells = head.split(b"\n")[0].decode("utf-8", "replace").strip().split("\t")
-    return "step" in cells and [cell for cell in cells if cell not in ("step", "timestamp")] == [
-        Path(name).stem
-    ]
+    own = Path(name).stem
+    return {"step", own} <= set(cells) <= {"step", "timestamp", own}
 
 
 def sources_in(folder: Folder) -> Found:

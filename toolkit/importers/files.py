@@ -9,6 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,8 +25,10 @@ from toolkit.importers.source import (
     Status,
     decode_cursor,
     encode_cursor,
+    flattened,
     is_alive,
 )
+from toolkit.importers.yaml_text import load
 from toolkit.runfolder.safefile import open_regular
 
 HEAD_BYTES: Final = 4096
@@ -38,6 +41,8 @@ STOP: Final = "stop"
 _LFS: Final = b"version https://git-lfs"
 _MOST_FILES: Final = 50_000
 _SMALL_FILE: Final = 16 * 1024**2
+_LARGEST_YAML: Final = 1024**2
+_MOST_SETTINGS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +95,10 @@ class FilesSource(ABC):
 
     window = _WINDOW
 
-    def __init__(self, info: SourceInfo) -> None:
+    def __init__(self, info: SourceInfo, *, settings: Sequence[str] = ()) -> None:
         self.info = info
+        self._settings: dict[str, tuple[int, float]] = dict.fromkeys(settings, (0, NO_TIME))
+        """YAML files beside the log with the run's settings, each with size and time of what was read."""
         self._last_sign = NO_TIME
         self._times: list[float] = []
         self._end: Status | None = None
@@ -144,6 +151,7 @@ class FilesSource(ABC):
         self.shared = places.pop(_SHARED, _Place()).state
         self._end = _end_in(self.shared)
         config = dict(self.info.config)
+        self._read_settings()
         left = max_bytes
         for stream in streams:
             if left <= 0:
@@ -186,6 +194,18 @@ class FilesSource(ABC):
             return None
         places = {path: _Place.of(value) for path, value in state.items()}
         return None if None in places.values() else {path: place for path, place in places.items() if place}
+
+    def _read_settings(self) -> None:
+        for path, seen in self._settings.items():
+            try:
+                with open_below(self.info.root, path) as file:
+                    self._settings[path] = (file.size, file.modified)
+                    if self._settings[path] == seen or file.size > _LARGEST_YAML:
+                        continue
+                    found = load(file.read(0, file.size))
+            except OSError:
+                continue
+            self.info.config.update(islice(flattened(found), _MOST_SETTINGS))
 
     def _was_replaced(self, streams: Sequence[Stream], places: dict[str, _Place]) -> bool:
         present = {stream.path for stream in streams}

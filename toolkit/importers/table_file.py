@@ -330,6 +330,8 @@ _OWN_FIELDS: Final = frozenset({NON_FINITE, *_TIMES})
 _LONGEST_ROW: Final = 64 * 1024
 _QUIET_S: Final = 10.0
 _USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
+_SETTINGS: Final = ("hparams.yaml", "args.yaml")
+"""Where Lightning and Ultralytics keep the settings, beside a table with a usual name."""
 _CSV_ENDINGS: Final = frozenset({".csv", ".tsv"})
 _JSONL_ENDINGS: Final = frozenset({".jsonl", ".ndjson"})
 
@@ -338,7 +340,9 @@ class TableSource(LinesSource):
     """One table, read as it grows. Its first line says what the columns are, or each line is an object."""
 
     def __init__(self, info: SourceInfo, path: str, *, is_json: bool) -> None:
-        super().__init__(info)
+        folder, _, name = path.rpartition("/")
+        is_usual = Path(name).stem in _USUAL_NAMES
+        super().__init__(info, settings=[f"{folder}/{file}".lstrip("/") for file in _SETTINGS if is_usual])
         self._path = path
         self._is_json = is_json
 
@@ -365,7 +369,8 @@ class TableSource(LinesSource):
             if _parse(rest) is None:
                 return 0
         elif (
-            time.time() - self._last_sign < _QUIET_S or rest.count(b",") != len(state.get("names") or ()) - 1
+            time.time() - self._last_sign < _QUIET_S
+            or rest.count(str(state.get("delimiter")).encode()) != len(state.get("names") or ()) - 1
         ):
             # The number at the end of a row that is being written may get more digits.
             return 0

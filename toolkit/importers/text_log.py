@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from toolkit.importers.files import LinesSource, Stream
 from toolkit.importers.source import (
+    MAX_METRICS,
     NO_STEP,
     NO_TIME,
     Builder,
@@ -25,8 +26,11 @@ FORMAT: Final = "text"
 _LONGEST: Final = 4_000
 _NUMBER: Final = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)"
 _PLAIN: Final = re.compile(rf"(\d+)\s+([A-Za-z][\w./-]*)\s+({_NUMBER})\s*$", re.IGNORECASE)
-_STEP: Final = re.compile(r"\b(?:step|iter|iteration|global_step)s?\b\s*[:=#]?\s*\[?(\d+)", re.IGNORECASE)
-_PAIR: Final = re.compile(rf"([A-Za-z][\w./-]*)\s*[:=]\s*({_NUMBER})(?![\w.])", re.IGNORECASE)
+_STEP: Final = re.compile(
+    r"(?:\b(?:step|iter|iteration|global_step)s?\b\s*[:=#]?\s*|^s[:=])\[?(\d+)", re.IGNORECASE
+)
+_UNIT: Final = r"[nuµm]?s|sec|min|h|%|[KMGT]?i?B|[a-z]+/s(?:ec)?|s/it"
+_PAIR: Final = re.compile(rf"([A-Za-z][\w./-]*)\s*[:=]\s*({_NUMBER})({_UNIT})?(?![\w.%])", re.IGNORECASE)
 _BAR: Final = re.compile(r"\|\s*(\d+)/\d+\s*\[")
 
 
@@ -69,9 +73,13 @@ def _take(words: str, state: dict[str, Any], out: Builder) -> bool:
     if not found:
         return False
     step = as_step(int(found[1][:18]))
-    pairs = [(name, value) for name, value in _PAIR.findall(words) if not _STEP.match(f"{name} 1")]
-    for name, value in pairs[:200]:
-        out.add(name, step, NO_TIME, float(value), session=state.get("session", 0))
+    pairs = [pair for pair in _PAIR.findall(words) if not _STEP.match(f"{pair[0]}:1")]
+    units = state.setdefault("units", {})
+    for name, value, unit in pairs[:200]:
+        if len(units) < MAX_METRICS and units.setdefault(name, unit) != unit:
+            out.pass_over(f"values in another unit than the first ({unit or 'none'})")
+        else:
+            out.add(name, step, NO_TIME, float(value), session=state.get("session", 0))
     return bool(pairs)
 
 

@@ -74,7 +74,8 @@ class TensorBoardSource(FilesSource):
     window = 16 * 1024**2
 
     def __init__(self, info: SourceInfo, folders: Sequence[str]) -> None:
-        super().__init__(info)
+        # Lightning writes its settings beside the event file.
+        super().__init__(info, settings=[f"{folder}/hparams.yaml" for folder in folders[:1] or ["."]])
         self._folders = list(folders)
         self._is_one_file = not folders
 
