@@ -29,8 +29,6 @@ LOAD = RESULTS / "load.json"
 FLEET = RESULTS / "fleet.json"
 """And so does a fleet, on engines that not every machine has."""
 
-HELPER = (RESULTS / "helper_process.json", RESULTS / "helper_faults.json")
-"""And so does the trial of a helper process, which is not repeated with the others."""
 
 BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
 END = "<!-- end of the figures -->"
@@ -42,10 +40,9 @@ def documents() -> dict[Path, str]:
     gpu, dashboard = (
         json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in (GPU, DASHBOARD)
     )
-    helper = [json.loads(path.read_text(encoding="utf-8")) for path in HELPER if path.exists()]
     return {
         ROOT / "README.md": overview(latest, gpu, dashboard),
-        ROOT / "docs" / "benchmarks.md": in_full(latest, gpu, dashboard, helper),
+        ROOT / "docs" / "benchmarks.md": in_full(latest, gpu, dashboard),
         **{
             ROOT / "docs" / name: alone(json.loads(path.read_text(encoding="utf-8")))
             for name, path in (("load.md", LOAD), ("fleet.md", FLEET))
@@ -125,14 +122,13 @@ def in_full(
     latest: Mapping[str, Any],
     gpu: Mapping[str, Any] | None,
     dashboard: Mapping[str, Any] | None = None,
-    helper: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Return every table as printed, with the project's targets."""
     parts = [f"Each table was measured in one session: {_machine(latest)}."]
     reports = [
         report for name, report in latest.items() if name not in ("gpu_loop", "dashboard", "load", "fleet")
     ]
-    reports += [report for report in (gpu, dashboard, *helper) if report is not None]
+    reports += [report for report in (gpu, dashboard) if report is not None]
     for report in reports:
         parts.append(f"### {report['title']}")
         parts.append(_table(report["columns"], report["rows"]))

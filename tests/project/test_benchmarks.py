@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 
 import pytest
 
@@ -13,7 +11,6 @@ from benchmarks import (
     figures,
     fleet,
     gpu_loop,
-    helper_process,
     import_cost,
     importers,
     kill_loss,
@@ -27,7 +24,6 @@ from benchmarks import (
 from benchmarks.child import ChildError, measure_in_child
 from benchmarks.command import Options
 from benchmarks.contenders import ALL, BARE, NOTHING, OURS
-from benchmarks.helper_child import FINDINGS
 from benchmarks.report import Claim, interval_of_median, median_and_quartiles, percentile
 from tests.lengths import is_long
 
@@ -49,7 +45,6 @@ OTHERS = [
     paced,
     fleet,
     sweep_truth,
-    helper_process,
 ]
 
 
@@ -141,19 +136,6 @@ def test_the_documents_show_the_figures_of_the_last_full_run():
         assert figures.put_between_marks(document, text) == document, (
             f"{path.name}: python -m benchmarks.figures"
         )
-
-
-@pytest.mark.skipif(os.name != "posix", reason="the helper waits for a pipe with select")
-def test_the_helper_process_of_the_trial_takes_every_record_and_ends_with_its_run(tmp_path):
-    run = helper_process.Run(helper_process.HELPER, tmp_path)
-    for step in range(300):
-        run.telemetry.log_step(step, train_loss=math.nan if step == 150 else 1.0)
-    run.close()
-
-    rows = (run.folder / "metrics.csv").read_text(encoding="utf-8").splitlines()
-    assert sum(row.startswith("step,") for row in rows) == 300
-    assert '"kind": "nan"' in (run.folder / FINDINGS).read_text(encoding="utf-8")
-    assert run.helper.process.returncode == 0
 
 
 def test_a_document_without_markers_is_not_changed():
