@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import struct
 
 import pytest
 
+from dashboard.data.foreign_runs import ForeignRuns
 from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, ours
+from tests.waiting import wait_until
+from toolkit.cli.main import main
 from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import DatabaseError, opened
@@ -104,6 +108,63 @@ def test_a_transaction_that_was_not_committed_is_not_shown(tmp_path):
     assert steps_of(cold(tmp_path)) == list(range(5))
     assert fingerprint(tmp_path) == before
     writer.close()
+
+
+MAGIC = bytes.fromhex("d9d505f920a163d7")
+
+
+@pytest.mark.parametrize("command", [["ls"], ["show"], ["import", "--dry-run"], None])
+def test_a_rollback_journal_that_names_another_file_does_not_delete_it(command, tmp_path, capsys):
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    path = tmp_path / "log" / "run" / "loss_log.db"
+    writer = ai_toolkit(path, wal=False)
+    log(writer, range(5))
+    writer.close()
+    header = MAGIC + struct.pack(">5I", 0, 1, path.stat().st_size // 4096, 512, 4096)
+    name = os.fsencode(victim)
+    trailer = struct.pack(">I", 2**30 // 4096 + 1) + name + struct.pack(">2I", len(name), sum(name)) + MAGIC
+    path.with_name("loss_log.db-journal").write_bytes(header.ljust(512, b"\0") + trailer)
+    before = fingerprint(tmp_path)
+
+    if command is None:
+        page = ForeignRuns([tmp_path / "log"], None)
+        (run,) = wait_until(lambda: page.all()[0])
+        wait_until(lambda: run.glance.step == 4)
+    else:
+        main([command[0], str(path.parent.parent), *command[1:]])
+        assert "run" in capsys.readouterr().out
+
+    assert steps_of(cold(tmp_path / "log")) == list(range(5))
+    assert fingerprint(tmp_path) == before
+    source = only_run(path.parent)
+    source.read(None)
+    assert "names another file" in " ".join(source.info.notes)
+
+
+def test_a_transaction_that_a_killed_writer_had_half_written_is_undone(tmp_path):
+    path = tmp_path / "loss_log.db"
+    writer = ai_toolkit(path, wal=False)
+    writer.execute("PRAGMA cache_size = 1")
+    log(writer, range(2_000))
+    writer.execute("BEGIN")
+    writer.execute("UPDATE metrics SET value_real = 7.0")
+    writer.execute("INSERT INTO metrics SELECT step + 10000, key, 8.0, NULL FROM metrics")
+    # What the cache has no room for is in the database before the commit; the journal undoes it.
+    shutil.copytree(tmp_path, tmp_path / "killed")
+    writer.close()
+    assert b"loss" in (tmp_path / "killed" / "loss_log.db-journal").read_bytes()
+    before = fingerprint(tmp_path / "killed")
+
+    found = cold(tmp_path / "killed")
+
+    assert steps_of(found) == list(range(2_000))
+    assert {value for _, _, value in found[0, 0, "loss"]} == {repr(1.0 / (step + 1)) for step in range(2_000)}
+    assert fingerprint(tmp_path / "killed") == before
+    # SQLite itself comes to the same.
+    itself = sqlite3.connect(tmp_path / "killed" / "loss_log.db")
+    assert itself.execute("SELECT count(*), max(value_real) FROM metrics").fetchone() == (2_000, 1.0)
+    itself.close()
 
 
 def test_only_select_on_the_named_tables_is_allowed(tmp_path):

@@ -49,7 +49,7 @@ def test_every_figure_is_the_latest_one(document):
 
 @pytest.mark.parametrize(
     ("document", "letter", "last"),
-    [(DOCUMENTS[0], "G", 24), (DOCUMENTS[1], "T", 45)],
+    [(DOCUMENTS[0], "G", 24), (DOCUMENTS[1], "T", 46)],
     ids=["promises", "threats"],
 )
 def test_no_number_is_left_out(document, letter, last):

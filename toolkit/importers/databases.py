@@ -106,6 +106,8 @@ class DatabaseSource(ABC):
                         state, out.batch.replaced = {}, True
                     if not is_gone or is_last:
                         out.batch.more = self.take(database, state, most, out)
+                    if database.note:
+                        self.info.note(f"{path.name}: {database.note}")
                     is_whole = database.is_copy or sqlite_view.stamp_of(path) == stamp
                 if is_whole and (not is_gone or is_last):
                     break

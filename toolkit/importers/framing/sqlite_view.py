@@ -2,27 +2,34 @@
 
 A plain connection, and even `mode=ro`, makes or changes `-wal` and `-shm` files; `immutable=1` does not, but is blind
 to what is still in the write-ahead log. So a database with a log is copied, and the copy is opened.
+
+SQLite never gets a rollback journal: one may name a file anywhere, which SQLite deletes. The pages in it are put back
+into the copy here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
+import struct
 import tempfile
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from toolkit.runfolder.safefile import open_regular
 
 LARGEST_COPY: Final = 256 * 1024**2
 _SIGNATURE: Final = b"SQLite format 3\0"
 _WAL_HEADER: Final = 32
+_WAL_MAGIC: Final = frozenset({0x377F0682, 0x377F0683})
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
+_JOURNAL_HEADER: Final = struct.Struct(">8s5I")
+_TO_THE_END: Final = 0xFFFFFFFF
 _TRIES: Final = 5
 _TICK_NS: Final = 50_000_000
 _NO_LOG: Final = b""
@@ -38,7 +45,7 @@ Signature = list[int]
 """Sizes and times of a database and its logs: the same as long as nothing was written."""
 
 _lock = threading.Lock()
-_copies: OrderedDict[str, tuple[Signature, tempfile.TemporaryDirectory[str]]] = OrderedDict()
+_copies: OrderedDict[str, tuple[Signature, _Copy]] = OrderedDict()
 
 
 class DatabaseError(OSError):
@@ -89,10 +96,12 @@ def is_settled(signature: Signature) -> bool:
 class Database:
     """An open database with a few named tables."""
 
-    def __init__(self, connection: sqlite3.Connection, tables: Sequence[str], *, is_copy: bool) -> None:
+    def __init__(self, connection: sqlite3.Connection, tables: Sequence[str], copy: _Copy | None) -> None:
         self._connection = connection
-        self.is_copy = is_copy
+        self.is_copy = copy is not None
         """Whether nothing can be written into it while it is read."""
+        self.note = copy.note if copy is not None else ""
+        """What may be missing or incomplete in it."""
         self._columns: dict[str, list[str]] = {}
         for table in tables:
             rows = self.rows("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,))
@@ -141,12 +150,10 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
     """
     os.close(open_regular(path))
     before = os.lstat(path)
-    if _has_log(path):
-        folder = _copy_of(path)
-        name = f"file:{_uri(Path(folder.name) / 'copy.db')}"
-    else:
-        folder = None
-        name = f"file:{_uri(Path(os.path.abspath(path)))}?immutable=1"
+    copy = _copy_of(path) if _has_log(path) else None
+    opened_path = Path(os.path.abspath(path)) if copy is None else copy.path
+    # Only a write-ahead log needs more, and then everything SQLite may write is in the copy's own folder.
+    name = f"file:{_uri(opened_path)}{'' if copy is not None and copy.has_wal else '?immutable=1'}"
     try:
         connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
     except _FAILURES as error:
@@ -155,7 +162,7 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
         if not os.path.samestat(before, os.lstat(path)):
             raise DatabaseError("the database was replaced while it was opened")
         _restrict(connection, tables)
-        yield Database(connection, tables, is_copy=folder is not None)
+        yield Database(connection, tables, copy)
     except _FAILURES as error:
         raise DatabaseError(f"the database cannot be read ({_first_line(error)})") from error
     finally:
@@ -169,17 +176,85 @@ def quoted(name: str) -> str:
 
 def _has_log(path: Path) -> bool:
     """Return whether there is something that the database file alone does not show."""
-    for ending, at_least in (("-wal", _WAL_HEADER), ("-journal", 0)):
-        try:
-            if os.lstat(f"{path}{ending}").st_size > at_least:
-                return True
-        except OSError:
-            pass
-    return False
+    return _is_wal_of(path) or _head_of(f"{path}-journal", 8) == _JOURNAL_MAGIC
 
 
-def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with a copy of the database and its logs that SQLite reads as after a crash at one moment.
+def _is_wal_of(path: Path) -> bool:
+    """Return whether the write-ahead log beside a database has frames, and pages of the database's size."""
+    wal = _head_of(f"{path}-wal", _WAL_HEADER + 1)
+    if len(wal) <= _WAL_HEADER:
+        return False
+    magic, _, page_size = struct.unpack_from(">3I", wal)
+    return magic in _WAL_MAGIC and page_size == _page_size(_head_of(path, 18))
+
+
+def _page_size(head: bytes) -> int:
+    (size,) = struct.unpack(">H", head[16:18].ljust(2, b"\0"))
+    return 65536 if size == 1 else int(size)
+
+
+class _Copy:
+    """A folder of its own with a copy of a database, and with nothing else but its write-ahead log."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="telemetry-sqlite-")
+        self.path = Path(self._folder.name) / "copy.db"
+        self.note = ""
+        self._take(path, "")
+        with contextlib.suppress(FileNotFoundError), _opened(f"{path}-journal") as journal:
+            self.note = _roll_back(journal, self.path)
+        self.has_wal = _is_wal_of(path)
+        if self.has_wal:
+            self._take(path, "-wal")
+
+    def _take(self, path: Path, ending: str) -> None:
+        with _opened(f"{path}{ending}") as source, open(f"{self.path}{ending}", "xb") as target:
+            # No more than was allowed, however fast it grows.
+            for _ in range(LARGEST_COPY // 1024**2 + 1):
+                target.write(data := source.read(1024**2))
+                if not data:
+                    break
+
+
+def _roll_back(journal: BinaryIO, database: Path) -> str:
+    """Put the pages of a rollback journal back into a copy of its database; return what may be wrong with that."""
+    size = os.fstat(journal.fileno()).st_size
+    journal.seek(max(0, size - 8))
+    if journal.read(8) == _JOURNAL_MAGIC:
+        return "its rollback journal names another file and was left alone: the last change may be incomplete"
+    at = pages = page_size = sector = 0
+    with open(database, "r+b") as target:
+        while True:
+            journal.seek(at)
+            header = journal.read(_JOURNAL_HEADER.size)
+            if len(header) < _JOURNAL_HEADER.size or not header.startswith(_JOURNAL_MAGIC):
+                return ""
+            _, count, nonce, *sizes = _JOURNAL_HEADER.unpack(header)
+            if at == 0:
+                pages, sector, page_size = sizes
+                is_its_own = page_size == _page_size(_head_of(database, 18)) and 512 <= page_size <= 65536
+                if not is_its_own or not 512 <= sector <= 65536 or pages * page_size > LARGEST_COPY:
+                    return "its rollback journal is of another database: the last change may be incomplete"
+                target.truncate(min(pages * page_size, os.fstat(target.fileno()).st_size))
+            at += sector
+            for _ in range((size - at) // (page_size + 8) if count == _TO_THE_END else count):
+                journal.seek(at)
+                data = journal.read(page_size + 8)
+                page = data[4:-4]
+                # SQLite's own checksum: the nonce and every 200th byte.
+                checksum = (nonce + sum(page[page_size - 200 : 0 : -200])) & 0xFFFFFFFF
+                if len(page) < page_size or data[-4:] != struct.pack(">I", checksum):
+                    return ""
+                number = int.from_bytes(data[:4], "big")
+                if 0 < number <= pages:
+                    target.seek((number - 1) * page_size)
+                    target.write(page)
+                at += page_size + 8
+            at = -(-at // sector) * sector
+
+
+def _copy_of(path: Path) -> _Copy:
+    """Return a copy of the database that is as after a crash at one moment.
 
     The database is copied first. As long as its log belongs to the same transaction, or was not begun again, the log
     has every page that was written into the database meanwhile.
@@ -197,24 +272,15 @@ def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
                     f"its write-ahead log is in use and it has {max(before[0::2]):,} bytes: too large to copy, and "
                     "opening it in place would write beside it"
                 )
-            folder = tempfile.TemporaryDirectory(prefix="telemetry-sqlite-")
-            for ending in ("", "-wal", "-journal"):
-                try:
-                    with os.fdopen(open_regular(Path(f"{path}{ending}")), "rb") as source:
-                        with open(os.path.join(folder.name, f"copy.db{ending}"), "xb") as target:
-                            shutil.copyfileobj(source, target, 1024**2)
-                except FileNotFoundError:
-                    if not ending:
-                        raise
+            copy = _Copy(path)
             _, counter_after, generation_after = stamp_of(path)
-            is_same = generation == generation_after == _generation(Path(folder.name) / "copy.db")
             # Without a log, only an unchanged database was not written meanwhile.
-            if is_same and (generation != _NO_LOG or counter == counter_after):
+            if generation == generation_after and (generation != _NO_LOG or counter == counter_after):
                 if is_settled(before) and signature_of(path) == before:
-                    _copies[key] = (before, folder)
+                    _copies[key] = (before, copy)
                     while len(_copies) > _COPIES:
                         _copies.popitem(last=False)
-                return folder
+                return copy
     raise DatabaseError("the database changed while it was copied; try again")
 
 
@@ -226,10 +292,14 @@ def _generation(path: Path) -> bytes:
 
 def _head_of(path: Path | str, count: int) -> bytes:
     try:
-        with os.fdopen(open_regular(Path(path)), "rb", buffering=0) as file:
+        with _opened(path) as file:
             return file.read(count)
     except OSError:
         return b""
+
+
+def _opened(path: Path | str) -> BinaryIO:
+    return os.fdopen(open_regular(Path(path)), "rb")
 
 
 def _restrict(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
