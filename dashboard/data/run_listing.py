@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from typing import Any
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.end_record import with_last_records
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
@@ -22,11 +22,12 @@ from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import describe_part, is_part_of, parts_of
 from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import BadLine, parse_line
+from toolkit.runfolder.reader import BadLine, parse_line, tail_lines
 from toolkit.runfolder.records import START, STEP, Record
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.runfolder.step_count import FIRST_STEP
+from toolkit.runs.loss import known_values, last_values, loss_name
 
 _MAX_SESSIONS = 1_000_000
 _MAX_RUNS = 20_000
@@ -299,7 +300,18 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
     status = work_out_status(manifest, now, last_sign=last_sign)
     if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
         manifest, status = ended, work_out_status(ended, now, last_sign=last_sign)
-    return card_with_status(found, manifest, status, now, newest=newest)
+        found = replace(found, manifest=manifest)
+    card = card_with_status(found, manifest, status, now, newest=newest)
+    if card.loss is None and card.step is not None and not card.live:
+        with suppress(OSError):
+            log = found.folder / METRICS_JSONL
+            return replace(card, loss=_loss_at_the_end(log, _signature(_stat(str(log)))))
+    return card
+
+
+@functools.lru_cache(maxsize=_MAX_RUNS)
+def _loss_at_the_end(log: Path, signature: Signature) -> float | None:  # noqa: ARG001 - one answer for each content
+    return _loss_in(last_values(log))
 
 
 def card_with_status(
@@ -342,7 +354,7 @@ def card_with_status(
         max_steps=_whole(summary.get("max_steps")) or _whole(found.config.get("max_steps")),
         from_zero=summary.get(FIRST_STEP) == 0,
         epoch=_number(summary.get("epoch")),
-        loss=_loss(summary, found.evaluations),
+        loss=_loss_in(known_values(summary, found.evaluations)),
         lr=_number(summary.get("lr")),
         samples_per_sec=_number(summary.get("samples_per_sec")),
         host=clean(latest.host) if latest else "",
@@ -356,34 +368,28 @@ def card_with_status(
     )
 
 
-def _loss(summary: Mapping[str, Any], evaluations: Mapping[str, Evaluation]) -> float | None:
-    if "train_loss" in summary:
-        # JSON has no NaN: a loss of null was NaN.
-        return math.nan if summary["train_loss"] is None else _number(summary["train_loss"])
-    # The last record has another metric alone.
-    known = evaluations.get("train_loss")
-    return None if known is None else known.last
+def _loss_in(values: Mapping[str, float]) -> float | None:
+    name = loss_name(values)
+    return None if name is None else values[name]
 
 
-_without_end: dict[Path, Signature] = {}
-"""Record files known to have no end record: those of killed runs are not read at every scan."""
+_caught_up: dict[Path, tuple[Manifest, Signature, Manifest]] = {}
+"""By record file: those of killed runs are not read at every scan."""
 
 
 def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
-    """Return the manifest with the end from the records, if run.json was not updated any more."""
+    """Return the manifest with the end and the last numbers from the records, if run.json was not updated any more."""
     log = found.folder / METRICS_JSONL
     try:
         signature = _signature(_stat(str(log)))
     except OSError:
         return manifest
-    if _without_end.get(log) == signature:
-        return manifest
-    ended = with_end_record(manifest, found.folder)
-    if ended is manifest:
-        if len(_without_end) >= _MAX_RUNS:
-            _without_end.clear()
-        _without_end[log] = signature
-    return ended
+    known = _caught_up.get(log)
+    if known is None or known[0] is not manifest or known[1] != signature:
+        if len(_caught_up) >= _MAX_RUNS:
+            _caught_up.clear()
+        known = _caught_up[log] = (manifest, signature, with_last_records(manifest, found.folder))
+    return known[2]
 
 
 def card_without_manifest(found: FoundRun) -> RunCard:
@@ -451,14 +457,11 @@ def _read_ends(log: Path) -> LogEnds | None:
         return None
     try:
         first = _first_record(descriptor)
-        size = os.fstat(descriptor).st_size
-        begin = max(0, size - _END_BYTES)
-        lines = pread(descriptor, size - begin, begin).split(b"\n")[1 if begin else 0 : -1]
+        return ends_of(first, tail_lines(log, _END_BYTES))
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return ends_of(first, lines)
 
 
 def ends_of(first: Record, lines: Sequence[bytes]) -> LogEnds:

@@ -140,6 +140,28 @@ def test_the_best_runs_are_kept_and_the_others_go_to_the_trash(tmp_path, capsys)
         main(["gc", str(tmp_path), "--keep-best", "0"])
 
 
+def test_the_best_run_is_found_in_its_records_whatever_its_loss_is_called_and_run_json_says(tmp_path, capsys):
+    for name, last in (("falling", 0.01), ("flat", 5.0)):
+        with TelemetryLogger(name, log_dir=tmp_path, log_every=1, system=False) as log:
+            for step in range(1500):
+                loss = 5.0 if name == "flat" else 10 - (10 - last) * step / 1499
+                log.log({"loss": loss, "my_loss": loss})
+            log.log({"val/acc": 0.5})
+    manifest = json.loads((tmp_path / "flat" / "run.json").read_bytes())
+    manifest["summary"]["loss"] = manifest["evaluations"]["loss"]["last"] = 0.0
+    (tmp_path / "flat" / "run.json").write_text(json.dumps(manifest))
+    write_run(tmp_path, "planted", [])
+    manifest["run_id"] = "another"
+    (tmp_path / "planted" / "run.json").write_text(json.dumps(manifest))
+
+    capsys.readouterr()
+    assert main(["ls", str(tmp_path / "falling"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["loss"] == pytest.approx(0.01)
+    for by in ("loss", "my_loss"):
+        found, _ = gc(capsys, tmp_path, "--keep-cache", "--keep-best", "1", "--by", by)
+        assert [Path(item["path"]).name for item in found["found"]] == ["flat"]
+
+
 def test_a_run_that_is_written_now_is_left_alone(tmp_path, capsys):
     log = TelemetryLogger("now", log_dir=tmp_path, system=False)
     try:

@@ -1,7 +1,9 @@
 """A run with an end record has ended, even if its run.json says otherwise."""
 
+import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -112,5 +114,39 @@ def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
     runs = LocalStore([run.parent], cache_dir=None)
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
-    monkeypatch.setattr("dashboard.data.run_listing.with_end_record", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("dashboard.data.run_listing.with_last_records", lambda *_: pytest.fail("read again"))
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
+
+
+def test_a_killed_run_has_the_numbers_of_its_records_not_of_its_last_heartbeat(run, capsys):
+    append(run, b'{"event":"step","seq":900,"session":1,"time":1.0,"global_step":173,"train_loss":0.25}')
+    manifest = read_manifest(run)
+    old = replace(manifest.evaluations["train_loss"], last=9.0, last_step=3)
+    write_manifest(
+        run,
+        replace(
+            manifest,
+            heartbeat=replace(manifest.heartbeat, seq=3, global_step=3),
+            summary={**manifest.summary, "train_loss": 9.0},
+            evaluations={"train_loss": old},
+        ),
+    )
+
+    def numbers():
+        assert telemetry(["ls", str(run), "--json"]) == 0
+        [listed] = json.loads(capsys.readouterr().out)["runs"]
+        (card,) = LocalStore([run.parent], cache_dir=None).list_runs().cards
+        evaluation = card.evaluations["train_loss"]
+        return (listed["step"], listed["loss"]), (card.step, card.loss), (evaluation.last, evaluation.best)
+
+    assert numbers() == ((173, 0.25), (173, 0.25), (0.25, 0.25))
+    assert telemetry(["repair", str(run)]) == 0
+    capsys.readouterr()
+    settled = read_manifest(run)
+    assert (settled.heartbeat.seq, settled.heartbeat.global_step, settled.summary["train_loss"]) == (
+        900,
+        173,
+        0.25,
+    )
+    assert settled.evaluations["train_loss"].best_step == 173
+    assert numbers() == ((173, 0.25), (173, 0.25), (0.25, 0.25))

@@ -15,13 +15,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.run_filter import value_of
-from toolkit.cli.run_list import our_run, run_folders
-from toolkit.runfolder.journal import AbandonedJournal, hold_abandoned, journals_in, shared_memory_folders
+from toolkit.cli.run_list import ListedRun, our_run, run_folders
+from toolkit.runfolder.journal import (
+    AbandonedJournal,
+    hold_abandoned,
+    journals_in,
+    pending_lines,
+    shared_memory_folders,
+)
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.portable import is_ours
+from toolkit.runfolder.reader import last_step
 from toolkit.runfolder.repair import HALF_DONE, discard_journals, is_being_written, journals_of, rank_files
 from toolkit.runfolder.status import RUNNING, STALLED
 from toolkit.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
+from toolkit.runs.loss import last_value
 
 TRASHED: Final = "trash"
 JOURNAL: Final = "journal"
@@ -164,16 +172,23 @@ def _delete_run(folder: Path) -> None:
 
 
 def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
-    """Yield the ended runs of a folder that are not among the best; those without the value are left alone."""
+    """Yield the ended runs of a folder that are not among the best, by their records.
+
+    Those without the value are left alone, and killed ones whose last records are not in the file yet.
+    """
     now = time.time()
     ranked = []
     for folder in run_folders(place):
         run = our_run(folder)
-        value = value_of(run, best.by, now)
-        if isinstance(value, (int, float)) and run.problem is None and not _is_live(folder):
+        if run.problem is not None or _is_live(folder):
+            continue
+        value = _recorded(run, best.by, now)
+        if isinstance(value, (int, float)):
             ranked.append((_rank(float(value), best), value, run))
     ranked.sort(key=lambda entry: (entry[0], entry[2].name))
     for at, (_, value, run) in enumerate(ranked[best.count :]):
+        if any(pending_lines(journal) for journal, _ in journals_of(run.path)):
+            continue
         yield Leftover(
             kind=WORSE_RUN,
             path=run.path,
@@ -182,6 +197,18 @@ def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
             why=f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g}); goes to the trash",
             delete=lambda folder=run.path: _move_to_trash(folder),  # type: ignore[misc]
         )
+
+
+def _recorded(run: ListedRun, by: str, now: float) -> Any:
+    """Return what runs are ranked by, from the records if they have it, never a number of run.json in place of it."""
+    log = run.path / METRICS_JSONL
+    name = run.loss_name if by == "loss" else by
+    try:
+        found = last_step(log) if by == "step" else None if name is None else last_value(log, name)
+    except OSError:
+        return None
+    is_number_of_run_json = by in ("loss", "step") or by in run.last
+    return found if found is not None or is_number_of_run_json else value_of(run, by, now)
 
 
 def _rank(value: float, best: Best) -> float:

@@ -35,7 +35,7 @@ class SearchedRun:
         if prefix in ("best", "last"):
             found = run.evaluations.get(name)
             value = None if found is None else found.best if prefix == "best" else found.last
-            value = run.last.get(name) if value is None and prefix == "last" else value
+            value = run.last_value(name) if value is None and prefix == "last" else value
             return () if value is None else (value,)
         if not prefix and name == "tag":
             return run.tags
@@ -95,7 +95,9 @@ def value_of(run: ListedRun, name: str, now: float) -> Any:
     if name in run.config:
         return run.config[name]
     # A setting may be called by the end of its name: ema_decay for train.ema_decay.
-    return next((value for full, value in run.config.items() if full.endswith(f".{name}")), None)
+    ending = (value for full, value in run.config.items() if full.endswith(f".{name}"))
+    found = next(ending, None)
+    return run.last_value(name) if found is None else found
 
 
 def sorted_runs(runs: Sequence[ListedRun], name: str, now: float, *, reverse: bool) -> list[ListedRun]:

@@ -14,30 +14,27 @@ from typing import Any, Final
 
 from toolkit.cli.chosen_run import find_run, no_run_in
 from toolkit.core.guard import Guard
-from toolkit.diagnostics.metric_aliases import LOSS, signal_of
 from toolkit.importers.detect import find_sources
 from toolkit.importers.record_file import OURS, source_of_folder
 from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read_all
 from toolkit.importers.summary import number, plain
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.end_record import with_last_records
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import OF_THE_PROCESS, KeyValues, Scalar, key_values_in, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.metrics import metrics_of
 from toolkit.runfolder.parts import part_in
-from toolkit.runfolder.reader import Cursor, last_step, read_from
-from toolkit.runfolder.records import START, STEP, Record
+from toolkit.runfolder.reader import last_step, read_from
+from toolkit.runfolder.records import START, Record
 from toolkit.runfolder.status import work_out_status
+from toolkit.runs.loss import known_values, last_values, loss_name
 
 UNREADABLE: Final = "unreadable"
 NO_END: Final = "no end"
 """Another tool's run that wrote no end: it may be finished, killed, or still running."""
 
 _HEAD_BYTES: Final = 1024 * 1024
-_TAIL_BYTES: Final = 64 * 1024
 _MAX_RUNS: Final = 100_000
 _MOST_CONFIG: Final = 5_000
 
@@ -64,6 +61,7 @@ class ListedRun:
     """Why it cannot be read, or not all of it."""
     source: RunSource | None = None
     """Another tool's run."""
+    _has_tail: bool = False
     _config: dict[str, Any] | None = None
     _key_values: KeyValues | None = None
 
@@ -91,7 +89,7 @@ class ListedRun:
     @property
     def loss_name(self) -> str | None:
         """The metric that is the training loss."""
-        return loss_name(list(self.last))
+        return loss_name(self.last)
 
     @property
     def loss(self) -> float | None:
@@ -105,6 +103,14 @@ class ListedRun:
             found = self.source.info.config if self.source is not None else _config_of(self.path)
             self._config = dict(list(_leaves(found))[:_MOST_CONFIG])
         return self._config
+
+    def last_value(self, name: str) -> float | None:
+        """Return the last value of a metric; of one that run.json does not have, from the end of the records."""
+        if name not in self.last and self.source is None and not self._has_tail:
+            self._has_tail = True
+            with suppress(OSError):
+                self.last = {**last_values(self.path / METRICS_JSONL), **self.last}
+        return self.last.get(name)
 
     def age(self, now: float) -> float | None:
         """Return how long ago it last wrote something."""
@@ -200,18 +206,6 @@ def source_for(run: ListedRun) -> RunSource:
     return run.source if run.source is not None else source_of_folder(run.path)
 
 
-def loss_name(names: Sequence[str]) -> str | None:
-    """Return which of the metrics is the training loss; None if none is."""
-    known = [name for name in names if signal_of(name) == LOSS]
-    others = [
-        name
-        for name in names
-        if "loss" in name.lower() and not name.lower().startswith(("val", "eval", "test"))
-    ]
-    named = [name for name in others if name.lower().endswith("loss")]
-    return next(iter([*known, *named, *others]), None)
-
-
 # ------------------------------------------------------------ ours
 
 
@@ -220,7 +214,7 @@ def our_run(folder: Path, *, deleted: bool = False) -> ListedRun:
     shown = Path(os.path.abspath(folder)).name
     run = ListedRun(name=shown, path=folder, format=OURS, deleted=deleted, last_sign=_written(folder))
     try:
-        manifest = with_end_record(read_manifest(folder), folder)
+        manifest = with_last_records(read_manifest(folder), folder)
     except FileNotFoundError:
         run.problem = f"it has no {MANIFEST}; `telemetry repair` recovers what it can"
     except (OSError, ManifestError) as error:
@@ -232,8 +226,8 @@ def our_run(folder: Path, *, deleted: bool = False) -> ListedRun:
     try:
         if run.step is None:
             run.step = last_step(records)
-        if loss_name(list(run.last)) is None:
-            run.last.update(_last_values(records))
+        if loss_name(run.last) is None:
+            run.last = {**last_values(records), **run.last}
     except FileNotFoundError:
         run.problem = run.problem or f"it has no {METRICS_JSONL}"
     except OSError as error:
@@ -253,9 +247,7 @@ def _take_manifest(run: ListedRun, manifest: Manifest) -> None:
     run.step = beat.global_step if beat is not None else None
     if manifest.config is not None:
         run._key_values = KeyValues(manifest.config, manifest.evaluations)  # noqa: SLF001
-    for name, value in with_non_finite(dict(manifest.summary)).items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            run.last[name] = float(value)
+    run.last = known_values(manifest.summary, manifest.evaluations)
 
 
 def _take_labels(run: ListedRun, manifest: Manifest) -> None:
@@ -313,16 +305,6 @@ def _written(folder: Path) -> float | None:
     except OSError:
         return None
     return status.st_mtime if stat.S_ISREG(status.st_mode) else None
-
-
-def _last_values(records: Path) -> dict[str, float]:
-    """Return the metrics of the last step record near the end of a file."""
-    offset = max(0, os.lstat(records).st_size - _TAIL_BYTES)
-    found: Record = {}
-    for record in read_from(records, Cursor(offset), max_bytes=_TAIL_BYTES).records:
-        if record.get("event") == STEP:
-            found = record
-    return dict(metrics_of(found))
 
 
 def _config_of(folder: Path) -> Mapping[str, Any]:

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.layout import other_ranks, rank_file
-from toolkit.runfolder.reader import BadLine, Cursor, lines_of, offset_behind, parse_line, read_block
+from toolkit.runfolder.reader import (
+    BadLine,
+    Cursor,
+    lines_of,
+    offset_behind,
+    parse_line,
+    read_block,
+    tail_cursor,
+)
 from toolkit.runfolder.records import STEP, Record
 
 MAX_RANKS: Final = 128
@@ -93,7 +101,7 @@ class RankFiles:
         if size == cursor.offset:
             return
         if cursor.offset < size - _BLOCK_BYTES:
-            cursor = Cursor(size - _BLOCK_BYTES)
+            cursor = tail_cursor(path, _BLOCK_BYTES)
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
         self._cursors[rank] = block.cursor
         if rank in self._had_nan:

@@ -1,23 +1,36 @@
-"""Takes the end of a run from its records if run.json was not updated any more.
+"""Takes the end of a run, and its last numbers, from its records if run.json was not updated any more.
 
 The records are the truth. A close that was cut short, by a second Ctrl-C or a disk that answered too late, may leave
-an end record in spite of a run.json that still says `running`.
+an end record in spite of a run.json that still says `running`; one of a killed run is as old as its last heartbeat.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest, write_manifest
-from toolkit.runfolder.reader import end_of_session
-from toolkit.runfolder.records import Record
+from toolkit.runfolder.manifest import (
+    IN_SUMMARY,
+    Heartbeat,
+    Manifest,
+    ManifestError,
+    read_manifest,
+    write_manifest,
+)
+from toolkit.runfolder.reader import end_of_session, last_end, offset_behind, tail_records
+from toolkit.runfolder.records import STEP, Record
 
 _UNENDED: Final = "running"
 _STATUSES: Final = frozenset({"finished", "failed", "stopped"})
+_LEAST_BYTES: Final = 64 * 1024
+_MOST_BYTES: Final = 16 * 1024 * 1024
+_LATEST: Final = 1e11
 
 
 def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
@@ -45,8 +58,42 @@ def ended_by(manifest: Manifest, end: Record | None) -> Manifest:
     )
 
 
+def with_last_records(manifest: Manifest, folder: Path) -> Manifest:
+    """Return `manifest` with the end of its newest session and its last numbers, from the records if it is unended."""
+    session, beat = manifest.latest, manifest.heartbeat
+    if session is None or session.status != _UNENDED:
+        return manifest
+    log = folder / METRICS_JSONL
+    try:
+        behind = os.lstat(log).st_size - (offset_behind(log, beat.seq) if beat is not None else 0)
+        # What evaluates the model may lag a little behind the heartbeat.
+        records = tail_records(log, min(max(behind, _LEAST_BYTES), _MOST_BYTES))
+    except OSError:
+        return manifest
+    values = KeyValues(manifest.config, manifest.evaluations)
+    values.take(records)
+    summary = dict(manifest.summary)
+    last = beat or Heartbeat(time=session.started)
+    for record in map(with_non_finite, records):
+        when, seq, step = (record.get(name) for name in ("time", "seq", "global_step"))
+        last = Heartbeat(
+            time=max(last.time, when) if isinstance(when, (int, float)) and when < _LATEST else last.time,
+            seq=max(last.seq, seq) if type(seq) is int else last.seq,
+            global_step=step if type(step) is int else last.global_step,
+        )
+        if record.get("event") == STEP:
+            summary |= {name: record[name] for name in IN_SUMMARY if type(record.get(name)) in (int, float)}
+    caught_up = replace(manifest, heartbeat=last, summary=summary)
+    if manifest.config is not None:
+        # Else an earlier version wrote it, and they are read from all of its records.
+        caught_up = replace(caught_up, config=values.config, evaluations=values.evaluations)
+    return ended_by(caught_up, last_end(reversed(records), session.session))
+
+
 def settle_manifest(folder: Path) -> str | None:
-    """Write the end in the records of `folder` into its run.json; return the status, None if it was there already.
+    """Write the end and the last numbers in the records of `folder` into its run.json, if it does not have them.
+
+    Returns the status that it was given, None if it has one already.
 
     Raises:
         OSError: run.json cannot be written.
@@ -56,13 +103,13 @@ def settle_manifest(folder: Path) -> str | None:
         mode = stat.S_IMODE((folder / MANIFEST).lstat().st_mode) & 0o666
     except (FileNotFoundError, ManifestError):
         return None
-    settled = with_end_record(manifest, folder)
+    settled = with_last_records(manifest, folder)
     ended = settled.latest
-    if settled is manifest or ended is None:
+    if settled == manifest or ended is None:
         return None
-    journal = ended.journal
-    if journal is not None and not os.path.lexists(journal):
+    has_ended = ended.status != _UNENDED
+    if has_ended and ended.journal is not None and not os.path.lexists(ended.journal):
         # Else it holds what this user could not recover.
         settled = settled.with_latest(journal=None)
-    write_manifest(folder, settled, mode=mode, durable=True)
-    return ended.status
+    write_manifest(folder, settled, mode=mode, durable=True, owner_of=folder)
+    return ended.status if has_ended else None

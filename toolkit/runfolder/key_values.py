@@ -16,7 +16,7 @@ from toolkit.runfolder.metric_meaning import is_evaluation, metric_direction
 from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, as_float
 from toolkit.runfolder.plain_lines import PlainLines, texts_in
 from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
+from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block, tail_records
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.same_fields import Run, runs_of
@@ -366,13 +366,12 @@ def key_values_in(log: Path) -> KeyValues:
             found.take(records_in(pread(descriptor, size, 0)))
             return found
         head = records_in(pread(descriptor, _HEAD_BYTES, 0))
-        tail = pread(descriptor, _TAIL_BYTES, size - _TAIL_BYTES).partition(b"\n")[2]
     finally:
         os.close(descriptor)
     found.take(record for record in head if record.get("event") == START)
     found.take(_evaluation_records(log))
     before = set(found.evaluations)
-    found.take(record for record in records_in(tail) if record.get("event") == STEP)
+    found.take(record for record in tail_records(log, _TAIL_BYTES) if record.get("event") == STEP)
     found.forget_best(set(found.evaluations) - before)
     if size > _MOST_BYTES:
         found.forget_best(found.evaluations)

@@ -16,6 +16,8 @@ from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import replace_file
 
 MAX_MANIFEST_BYTES = 1024 * 1024
+IN_SUMMARY = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec")
+"""What run.json says of the last step."""
 
 
 class ManifestError(ValueError):
@@ -109,11 +111,11 @@ class Manifest:
 
 
 def write_manifest(
-    folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False, name_too: bool = True
+    folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False, **options: Any
 ) -> None:
     """Write `manifest` to `folder` atomically; see `replace_file`."""
     data = _dump(_to_mapping(manifest))
-    replace_file(folder / MANIFEST, data, mode=mode, durable=durable, name_too=name_too)
+    replace_file(folder / MANIFEST, data, mode=mode, durable=durable, **options)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.portable import pread
+from toolkit.runfolder.reader import tail_lines
 from toolkit.runfolder.records import END, NON_FINITE, STEP, SYSTEM, Record
-from toolkit.runfolder.safefile import open_regular
 
 _TAIL_BYTES: Final = 8 * 1024
 """Some dozens of records, and little enough for the files of a thousand ranks."""
@@ -56,20 +55,14 @@ def read_tail(path: Path, rank: int) -> RankTail | None:
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
     """
-    descriptor = open_regular(path)
-    try:
-        status = os.fstat(descriptor)
-        size = status.st_size
-        within = _TAIL_BYTES
-        while True:
-            start = max(0, size - within)
-            lines = pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
-            # A record may be 64 KiB long.
-            if start == 0 or len(lines) >= _FEWEST_LINES or within >= _MOST_BYTES:
-                break
-            within *= 4
-    finally:
-        os.close(descriptor)
+    status = os.lstat(path)
+    within = _TAIL_BYTES
+    while True:
+        lines = tail_lines(path, within)
+        # A record may be 64 KiB long.
+        if within >= min(status.st_size, _MOST_BYTES) or len(lines) >= _FEWEST_LINES:
+            break
+        within *= 4
     records = [record for line in lines if (record := _record(line)) is not None]
     return _tail_of(records, rank, status) if records else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -279,26 +279,59 @@ def _pread(descriptor: int, length: int, offset: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | None:
-    """Return the last readable record of `path` that has a `seq`, looking at most `within_bytes` back."""
+def tail_lines(path: Path, within_bytes: int) -> list[bytes]:
+    """Return the lines that begin within the last `within_bytes` of `path`; the last one may be unfinished.
+
+    Raises:
+        OSError: the file is missing, unreadable, or no regular file.
+    """
     descriptor = open_regular(path)
     try:
         size = os.fstat(descriptor).st_size
-        within = min(_BLOCK_BYTES, within_bytes)
-        while True:
-            start = max(0, size - within)
-            # From the middle of a line on nothing can be read; the first newline is where reading begins.
-            for line in reversed(
-                _pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
-            ):
-                record = _record_with_seq(line)
-                if record is not None:
-                    return record
-            if start == 0 or within >= within_bytes:
-                return None
-            within = min(within * 8, within_bytes)
+        # A line begins at the offset only if the byte before it ends one.
+        start = max(0, size - within_bytes - 1)
+        lines = _pread(descriptor, size - start, start).split(b"\n")
     finally:
         os.close(descriptor)
+    return lines[1:] if start else lines
+
+
+def tail_records(path: Path, within_bytes: int) -> list[Record]:
+    """Return the readable records among the lines that `tail_lines` returns, in their order."""
+    found = (parse_line(0, line) for line in tail_lines(path, within_bytes) if line)
+    return [record for record in found if not isinstance(record, BadLine)]
+
+
+def tail_cursor(path: Path, within_bytes: int) -> Cursor:
+    """Return where the first of these lines begins: an offset in the middle of a line is no cursor."""
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        at = start = max(0, size - within_bytes)
+        if not start:
+            return Cursor()
+        at -= 1
+        while block := _pread(descriptor, _BLOCK_BYTES, at):
+            newline = block.find(b"\n")
+            if newline >= 0:
+                return Cursor(at + newline + 1)
+            at = _behind_hole(descriptor, at + len(block), size)
+        return Cursor(at, long_line_at=start)
+    finally:
+        os.close(descriptor)
+
+
+def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | None:
+    """Return the last readable record of `path` that has a `seq`, looking at most `within_bytes` back."""
+    within = min(_BLOCK_BYTES, within_bytes)
+    while True:
+        for line in reversed(tail_lines(path, within)):
+            record = _record_with_seq(line)
+            if record is not None:
+                return record
+        if within >= within_bytes:
+            return None
+        within = min(within * 8, within_bytes)
 
 
 def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) -> Record | None:
@@ -306,21 +339,18 @@ def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) 
 
     Behind it come at most a few records, of what went wrong while the run was closed, and no step.
     """
-    descriptor = open_regular(path)
-    try:
-        size = os.fstat(descriptor).st_size
-        start = max(0, size - within_bytes)
-        lines = _pread(descriptor, size - start, start).split(b"\n")[0 if start == 0 else 1 :]
-    finally:
-        os.close(descriptor)
-    return end_in(lines, session)
+    return end_in(tail_lines(path, within_bytes), session)
 
 
 def end_in(lines: Sequence[bytes], session: int) -> Record | None:
     """Return the end record of `session` in the last lines of a file; None if the session has not ended."""
-    for line in reversed(lines):
-        record = _record_with_seq(line)
-        if record is not None and record.get("event") in (END, STEP):
+    return last_end(filter(None, map(_record_with_seq, reversed(lines))), session)
+
+
+def last_end(newest_first: Iterable[Record], session: int) -> Record | None:
+    """Return the end record of `session`; None if the session has not ended."""
+    for record in newest_first:
+        if record.get("event") in (END, STEP):
             return record if record["event"] == END and record.get("session") == session else None
     return None
 
@@ -331,14 +361,7 @@ def last_step(path: Path, *, within_bytes: int = 1024 * 1024) -> int | None:
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
     """
-    descriptor = open_regular(path)
-    try:
-        size = os.fstat(descriptor).st_size
-        start = max(0, size - within_bytes)
-        lines = _pread(descriptor, size - start, start).split(b"\n")
-    finally:
-        os.close(descriptor)
-    for line in reversed(lines):
+    for line in reversed(tail_lines(path, within_bytes)):
         record = _record_with_seq(line)
         step = None if record is None else record.get("global_step")
         if isinstance(step, int):

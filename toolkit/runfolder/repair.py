@@ -8,7 +8,6 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
-from toolkit.runfolder.safefile import open_regular, rename_over, write_all
+from toolkit.runfolder.safefile import give_to_owner, open_regular, rename_over, write_all
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 
 _T = TypeVar("_T")
@@ -507,7 +506,7 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | 
     try:
         if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
             return None
-        _give_to_owner(descriptor, record_file.parent)
+        give_to_owner(descriptor, record_file.parent)
         last_seq = _last_seq(record_file)
         torn = _torn_tail(descriptor)
         if _seq_of(torn) == last_seq:
@@ -523,14 +522,6 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | 
     finally:
         os.close(descriptor)
     return len(missing)
-
-
-def _give_to_owner(descriptor: int, path: Path) -> None:
-    """Where root repairs a run of another user: have a file that was made for it belong to the owner of `path`."""
-    status = os.stat(path)
-    if this_user() == 0 and hasattr(os, "fchown") and os.fstat(descriptor).st_uid == 0 != status.st_uid:
-        with suppress(OSError):  # root in a container may not be allowed to
-            os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def _last_seq(record_file: Path) -> int:
@@ -605,7 +596,7 @@ def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: 
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
     try:
         try:
-            _give_to_owner(descriptor, record_file)
+            give_to_owner(descriptor, record_file)
             write_rows(descriptor, columns, (columns.parts(record) for record in rows))
         finally:
             os.close(descriptor)

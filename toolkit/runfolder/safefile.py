@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY
+from toolkit.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY, this_user
 
 NO_FILE = (-1, -1)
 """The identity of no file."""
@@ -60,11 +60,18 @@ def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
 
 
 def replace_file(
-    path: Path, data: bytes, *, mode: int = 0o600, durable: bool = False, name_too: bool = True
+    path: Path,
+    data: bytes,
+    *,
+    mode: int = 0o600,
+    durable: bool = False,
+    name_too: bool = True,
+    owner_of: Path | None = None,
 ) -> None:
     """Put `data` at `path` in one step: a reader sees the old file or the new one, never a part of either.
 
-    The new file has `mode`, narrowed by the umask. A link at `path` is replaced, not followed.
+    The new file has `mode`, narrowed by the umask, and, written by root, belongs to the owner of `owner_of`.
+    A link at `path` is replaced, not followed.
     With `durable` the data has reached the disk before the name points to it, and the name before this returns; after a
     power cut without `name_too` the old file may be there, whole.
     When anything fails the old file is still there, and the error is raised.
@@ -73,6 +80,8 @@ def replace_file(
     fd = os.open(temporary, _CREATE, mode)
     try:
         try:
+            if owner_of is not None:
+                give_to_owner(fd, owner_of)
             write_all(fd, data)
             if durable:
                 os.fsync(fd)
@@ -85,6 +94,14 @@ def replace_file(
         raise
     if durable and name_too:
         _sync_folder(path.parent)
+
+
+def give_to_owner(descriptor: int, path: Path) -> None:
+    """Where root repairs a run of another user: have a file that was made for it belong to the owner of `path`."""
+    status = os.stat(path)
+    if this_user() == 0 and hasattr(os, "fchown") and os.fstat(descriptor).st_uid == 0 != status.st_uid:
+        with suppress(OSError):  # root in a container may not be allowed to
+            os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
 def is_sharing_violation(error: OSError) -> bool:

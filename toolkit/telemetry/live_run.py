@@ -19,6 +19,7 @@ from toolkit.core.sink import Sink
 from toolkit.runfolder import records
 from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.manifest import IN_SUMMARY
 from toolkit.runfolder.reader import last_step
 from toolkit.runfolder.status import FINISHED
 from toolkit.runfolder.step_count import FIRST_STEP
@@ -47,7 +48,6 @@ from toolkit.telemetry.writing.pipeline import RecordPipeline, size_of
 from toolkit.telemetry.writing.session_folder import SessionFolder
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
-_IN_SUMMARY: Final = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec")
 _CONTROL_EVERY_S: Final = 2.0
 _HEARTBEAT_EVERY_S: Final = 5.0
 _SAMPLE_EVERY_S: Final = 1.0
@@ -598,7 +598,7 @@ class LiveRun:
 
     def _beat(self) -> None:
         latest = self.steps.latest
-        summary = {name: latest[name] for name in _IN_SUMMARY if type(latest.get(name)) in (int, float)}
+        summary = {name: latest[name] for name in IN_SUMMARY if type(latest.get(name)) in (int, float)}
         control: dict[str, Any] = {}
         if self.rank_control is not None and self.session_folder.rank == 0:
             # Only rank 0 reads requests.

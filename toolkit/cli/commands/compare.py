@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.run_list import ListedRun, list_runs, loss_name, run_at, source_for
+from toolkit.cli.run_list import ListedRun, list_runs, run_at, source_for
 from toolkit.cli.terminal import (
     Cell,
     Column,
@@ -32,6 +32,7 @@ from toolkit.importers.summary import number
 from toolkit.runfolder.columns import write_csv
 from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.records import SPREAD
+from toolkit.runs.loss import loss_name
 
 JSON_FORM: Final = """\
 an object with `runs`, `config`, `metrics` and `baseline` (the position of the baseline in `runs`, or `null`). Each of \

@@ -79,7 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
     parser.epilog = (
         "It never touches runs that are written now, records of a run that is there, or files of other tools. "
-        "--keep-best leaves runs without the value alone. "
+        "--keep-best reads all records of the runs; it leaves those without the value alone, and killed ones that "
+        "`telemetry repair` was not run on. "
         "Exit code: 0; 1 if something could not be deleted; 2 if a PATH is not a folder."
     )
 

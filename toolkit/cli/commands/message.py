@@ -24,7 +24,7 @@ from toolkit.mirrors.messages.sink import link_to
 from toolkit.privacy.redaction import Redactor
 from toolkit.privacy.secret_shapes import MASK
 from toolkit.runfolder.layout import METRICS_JSONL, safe_run_name
-from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.reader import read_from, tail_records
 from toolkit.runfolder.records import START, Record
 from toolkit.telemetry.options import (
     OptionsError,
@@ -154,9 +154,7 @@ def _start_of(folder: Path) -> Record:
 
 
 def _last_records(folder: Path) -> Sequence[Record]:
-    path = folder / METRICS_JSONL
-    offset = max(0, path.stat().st_size - _TAIL_BYTES)
-    return read_from(path, Cursor(offset)).records
+    return tail_records(folder / METRICS_JSONL, _TAIL_BYTES)
 
 
 def _test_message(run_state: RunState) -> RunEvent:

@@ -22,7 +22,7 @@ from toolkit.importers.source import BATCH_BYTES, NO_STEP, Batch, RunSource
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.metrics import metrics_of
-from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.reader import Cursor, read_from, tail_cursor
 from toolkit.runfolder.records import (
     END,
     ENVELOPE,
@@ -35,7 +35,6 @@ from toolkit.runfolder.records import (
     Record,
     is_spread,
 )
-from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import RUNNING, STALLED
 
 JSON_FORM: Final = """\
@@ -122,20 +121,13 @@ def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
 
 def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record], Cursor]:
     """Return the last records that are shown, and the cursor behind them, reading as little as possible."""
-    descriptor = open_regular(path)
-    try:
-        size = os.fstat(descriptor).st_size
-    finally:
-        os.close(descriptor)
+    size = os.lstat(path).st_size
     within = _BLOCK_BYTES
     while True:
-        cursor = Cursor(max(0, size - within))
-        begins_inside = cursor.offset > 0
+        cursor = tail_cursor(path, within)
         found: deque[Record] = deque(maxlen=args.rows)
         while True:
-            # A plain offset in the middle of a line: what is before the first newline is counted as unreadable.
-            chunk = read_from(path, _behind_newline(path, cursor) if begins_inside else cursor)
-            begins_inside = False
+            chunk = read_from(path, cursor)
             found += [record for record in chunk.records if _is_shown(record, args)]
             cursor = chunk.cursor
             if not chunk.records and not chunk.bad_count:
@@ -143,20 +135,6 @@ def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record
         if len(found) == args.rows or within >= size:
             return found, cursor
         within *= 8
-
-
-def _behind_newline(path: Path, cursor: Cursor) -> Cursor:
-    """Return the cursor at the first line that begins at or after `cursor`."""
-    descriptor = open_regular(path)
-    try:
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            file.seek(cursor.offset - 1)
-            file.readline(_BLOCK_BYTES)
-            at = file.tell()
-            file.seek(at - 1)
-            return Cursor(at) if file.read(1) == b"\n" else Cursor(0)
-    finally:
-        os.close(descriptor)
 
 
 def _is_shown(record: Record, args: argparse.Namespace) -> bool:
