@@ -21,6 +21,7 @@ import pyarrow as pa
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.run_columns import MetricColumn, RunColumns, Segment
 from toolkit.diagnostics.finding import Finding, finding_from
+from toolkit.runfolder.owner import why_not_ours_alone
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
 from toolkit.runfolder.safefile import open_regular
@@ -171,7 +172,7 @@ class ColumnCache:
             return f"cannot be used: {error.strerror}"
         if not stat.S_ISDIR(folder.st_mode):
             return "is not a folder"
-        return _why_not_ours(link) or _why_not_ours(folder)
+        return why_not_ours_alone(link) or why_not_ours_alone(folder)
 
     def _path(self, log: Path, ending: str = _COLUMNS) -> Path:
         return self._folder / f"{hashlib.sha256(os.fsencode(log)).hexdigest()[:32]}{ending}"
@@ -214,7 +215,7 @@ def _mapped(path: Path) -> pa.Buffer:
     descriptor = open_regular(path)
     try:
         # Check the open file, not the path: that may point elsewhere a moment later.
-        problem = _why_not_ours(os.fstat(descriptor))
+        problem = why_not_ours_alone(os.fstat(descriptor))
         if problem is not None:
             raise PermissionError(f"{path.name} {problem}")
         return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
@@ -225,7 +226,7 @@ def _mapped(path: Path) -> pa.Buffer:
 def _read_ours(path: Path) -> bytes:
     descriptor = open_regular(path)
     try:
-        problem = _why_not_ours(os.fstat(descriptor))
+        problem = why_not_ours_alone(os.fstat(descriptor))
         if problem is not None:
             raise PermissionError(f"{path.name} {problem}")
         return pread(descriptor, _MAX_FINDINGS_BYTES, 0)
@@ -240,17 +241,6 @@ def _finding(fields: dict[str, Any]) -> Finding:
     if finding_from(found.to_fields()) != found:
         raise ValueError("not a finding")
     return found
-
-
-def _why_not_ours(status: os.stat_result) -> str | None:
-    if not hasattr(os, "geteuid"):
-        return None
-    if status.st_uid != os.geteuid():
-        return f"belongs to another user (uid {status.st_uid})"
-    # The mode of a symbolic link is meaningless.
-    if not stat.S_ISLNK(status.st_mode) and status.st_mode & 0o022:
-        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
-    return None
 
 
 def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:

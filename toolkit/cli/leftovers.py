@@ -24,7 +24,7 @@ from toolkit.runfolder.journal import (
     shared_memory_folders,
 )
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.portable import is_ours
+from toolkit.runfolder.owner import is_ours
 from toolkit.runfolder.reader import last_step
 from toolkit.runfolder.repair import HALF_DONE, discard_journals, is_being_written, journals_of, rank_files
 from toolkit.runfolder.status import RUNNING, STALLED

@@ -38,6 +38,7 @@ from toolkit.runfolder.manifest import (
     read_manifest,
     write_manifest,
 )
+from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.records import END, STEP, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING
 
@@ -431,7 +432,8 @@ def _imported_in(log_dir: Path) -> Iterator[tuple[str, tuple[int, Path]]]:
         except (OSError, ManifestError):
             continue
         match = _RUN_ID.fullmatch(run_id)
-        if match is not None:
+        # The id follows from the source, so that another user may have made a folder with it.
+        if match is not None and why_not_ours(log_dir, folder) is None:
             found.append((int(match["number"] or 1), match["base"], folder))
     for number, base, folder in sorted(found):
         yield base, (number, folder)

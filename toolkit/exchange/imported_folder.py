@@ -20,6 +20,7 @@ from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder.codec import encode, read_object
 from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.layout import METRICS_JSONL, PRIVATE, candidate_names
+from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import SAFELY, pread, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import Record
@@ -181,11 +182,20 @@ def all_records(folder: Path) -> Iterable[Record]:
 
 
 def make_half(log_dir: Path, run_id: str) -> Path:
-    """Return the folder in which a new import is made; it may be there already, after a kill."""
+    """Return the folder in which a new import is made; it may be there already, after a kill.
+
+    Raises:
+        FolderError: another user made it.
+    """
     os.makedirs(log_dir, 0o775, exist_ok=True)
     # One level down: what looks for runs in the log directory does not see it.
     folder = log_dir / f"{HALF}{run_id}" / "run"
     os.makedirs(folder, PRIVATE.folder, exist_ok=True)
+    why = why_not_ours(log_dir, folder.parent) or why_not_ours(log_dir, folder)
+    if why is not None:
+        raise FolderError(
+            f"{why}, and is where the import would be made; remove it, or import into another folder"
+        )
     os.utime(folder.parent)
     return folder
 

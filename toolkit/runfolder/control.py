@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from toolkit.runfolder.layout import CONTROL
-from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd, is_ours, this_user
+from toolkit.runfolder.owner import why_not_ours_alone
+from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
 
 KnobValue: TypeAlias = bool | int | float | str
@@ -155,8 +156,7 @@ def require_own_folder(run_folder: Path) -> None:
     status = os.lstat(run_folder)
     if not stat.S_ISDIR(status.st_mode):
         raise ControlRefused("the run folder is a link or no folder")
-    if this_user() is not None:
-        _require_ours(status, "the run folder")
+    _require_ours(status, "the run folder")
 
 
 def _write(run_folder: Path, request: ControlRequest) -> None:
@@ -290,8 +290,7 @@ def _read_trusted(run_folder: Path) -> tuple[bytes, os.stat_result]:
 def _read_bounded(fd: int) -> tuple[bytes, os.stat_result]:
     try:
         status = os.fstat(fd)
-        if this_user() is not None:
-            _require_ours(status, CONTROL)
+        _require_ours(status, CONTROL)
         if status.st_nlink > 1:  # 0 when it was replaced a moment ago: still whole, and still ours
             raise ControlRefused(f"{CONTROL} has {status.st_nlink} names (hard links), where one is allowed")
         if status.st_size > MAX_BYTES:
@@ -307,13 +306,9 @@ def _read_bounded(fd: int) -> tuple[bytes, os.stat_result]:
 
 
 def _require_ours(status: os.stat_result, what: str) -> None:
-    if not is_ours(status):
-        raise ControlRefused(f"{what} belongs to another user (uid {status.st_uid})")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(status.st_mode)
-        raise ControlRefused(
-            f"{what} can be written by others (mode {mode:04o}); chmod go-w makes it yours alone"
-        )
+    why = why_not_ours_alone(status)
+    if why is not None:
+        raise ControlRefused(f"{what} {why}")
 
 
 # ---------------------------------------------------------------- the content

@@ -38,10 +38,10 @@ from toolkit.runfolder.journal_head import (
     make_head,
     read_head,
 )
+from toolkit.runfolder.owner import is_ours
 from toolkit.runfolder.portable import (
     SAFELY,
     allocate,
-    is_ours,
     off_the_usual_numbers,
     pread,
     pwrite,

@@ -87,11 +87,6 @@ def this_user() -> int | None:
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
-def is_ours(status: os.stat_result) -> bool:
-    """Return whether a file belongs to the user this process acts for; always where files have no owners."""
-    return this_user() in (None, status.st_uid)
-
-
 def try_lock(descriptor: int, *, within_s: float = 0.0) -> bool | None:
     """Lock an open file; False if it is locked already, None if this system or file system has no locks.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import orjson
 
 from toolkit.runfolder.layout import PRIVATE, TRASH, claim_folder
+from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.repair import discard_journals
 from toolkit.runfolder.safefile import replace_file
 
@@ -205,12 +206,15 @@ def _require_run_folder(root: Path, name: str) -> None:
 def _make_trash(root: Path) -> None:
     with suppress(FileExistsError):
         os.mkdir(root / TRASH, PRIVATE.folder)
-    if not _is_own_folder(root / TRASH):
+    if not _is_folder(root / TRASH):
         raise TrashError(f"{root / TRASH} is not a regular folder; move it away to delete runs")
+    why = why_not_ours(root, root / TRASH)
+    if why is not None:
+        raise TrashError(f"{why}: a run in it would be theirs to replace; delete the run's folder by hand")
 
 
 def _places(root: Path, pattern: re.Pattern[str]) -> list[str]:
-    if not _is_own_folder(root / TRASH):
+    if not _is_folder(root / TRASH) or why_not_ours(root, root / TRASH) is not None:
         return []
     try:
         with os.scandir(root / TRASH) as entries:
@@ -231,7 +235,7 @@ def _run_in(place: Path) -> str | None:
         return None
 
 
-def _is_own_folder(path: Path) -> bool:
+def _is_folder(path: Path) -> bool:
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:

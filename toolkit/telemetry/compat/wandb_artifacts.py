@@ -3,7 +3,8 @@
     <run folder>/artifacts/<name>/v0/…        its files
     <run folder>/artifacts/<name>/v0.json     its description
 
-Versions are counted over all runs of a log directory, where `use_artifact` looks for them.
+Versions are counted over all runs of a log directory, where `use_artifact` looks for them. A script may unpickle what
+it gets, so that is only what a run of the same user logged in the same log directory: artifact_seal.py.
 """
 
 # ruff: noqa: ARG002 - the parameters are W&B's, and some have no meaning here
@@ -25,6 +26,7 @@ import orjson
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.telemetry.compat.artifact_seal import seal, why_not_sealed
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.wandb_media import Table, as_json, no_run_guard
 from toolkit.telemetry.logger import TelemetryLogger
@@ -348,16 +350,20 @@ class ArtifactStore:
         folder = self.telemetry.run_folder
         if folder is None:
             return null_object(f"the artifact {artifact_or_name!r}", "is not looked up: nothing is logged")
-        found = None
+        found: Artifact | None = None
+        refused: list[tuple[Path, str]] = []
         with self.telemetry.guard.catch("wandb.use_artifact"):
-            found = find_artifact(folder.parent, str(artifact_or_name))
+            found, refused = find_artifact(folder.parent, str(artifact_or_name))
+            for place, why in refused:
+                warn_once(f"the artifact in {place}", f"is not used: {why}")
             if found is not None:
                 self._event(
                     "artifact_used", name=found.base_name, version=found.version, path=str(found.folder)
                 )
         if found is None:
+            by_whom = "no run of this user" if refused else "no run"
             return null_object(
-                f"the artifact {artifact_or_name!r}", f"was logged by no run in {folder.parent}"
+                f"the artifact {artifact_or_name!r}", f"was logged by {by_whom} in {folder.parent}"
             )
         return found
 
@@ -439,26 +445,31 @@ def _store(artifact: Artifact, run_folder: Path) -> Path:
         raise
     stored = base / artifact.version
     artifact.moved_to(stored)
-    replace_file(base / f"{artifact.version}.json", as_json(artifact.describe()), mode=mode & 0o666)
+    described = artifact.describe()
+    with no_run_guard.catch("sealing an artifact"):
+        described |= seal(run_folder.parent, artifact.base_name, stored)
+    replace_file(base / f"{artifact.version}.json", as_json(described), mode=mode & 0o666)
     return stored
 
 
-def find_artifact(log_dir: Path, asked: str) -> Artifact | None:
-    """Return the artifact `entity/project/name:alias`, of those that the runs in `log_dir` logged."""
+def find_artifact(log_dir: Path, asked: str) -> tuple[Artifact | None, list[tuple[Path, str]]]:
+    """Return the artifact `entity/project/name:alias`, of those that this user's runs in `log_dir` logged.
+
+    With it come the folders of newer ones that are not used, and why.
+    """
     name, _, alias = asked.rpartition("/")[2].partition(":")
-    known = _versions(log_dir, name)
-    if alias in ("", _LATEST):
-        fitting = sorted(known, key=lambda one: one["number"])[-1:]
-    else:
-        fitting = [one for one in known if alias == one["version"] or alias in one["aliases"]]
-    if not fitting:
-        return None
-    chosen = max(fitting, key=lambda one: one["number"])
-    artifact = Artifact(name, chosen["type"], chosen.get("description"), chosen.get("metadata"))
-    artifact.version, artifact.aliases = chosen["version"], chosen["aliases"]
-    artifact.add_dir(chosen["folder"])
-    artifact.folder = chosen["folder"]
-    return artifact
+    refused: list[tuple[Path, str]] = []
+    for one in sorted(_versions(log_dir, name), key=lambda one: -one["number"]):
+        if alias in ("", _LATEST, one["version"], *one["aliases"]):
+            why = why_not_sealed(log_dir, name, one["folder"], one)
+            if why is None:
+                artifact = Artifact(name, one["type"], one.get("description"), one.get("metadata"))
+                artifact.version, artifact.aliases = one["version"], one["aliases"]
+                artifact.add_dir(one["folder"])
+                artifact.folder = one["folder"]
+                return artifact, refused
+            refused.append((one["folder"], why))
+    return None, refused
 
 
 def _versions(log_dir: Path, name: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.core.ranks import Rank, launch_id
+from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import is_locked, try_lock
 from toolkit.telemetry.options import TelemetryOptions
 
@@ -39,7 +40,7 @@ class RankClaim:
         log_dir = Path(os.path.abspath(Path(options.log_dir).expanduser()))
         self._path = log_dir / f".one-rank-{known_by}"
         with suppress(OSError):
-            log_dir.mkdir(parents=True, exist_ok=True)
+            os.makedirs(log_dir, 0o775, exist_ok=True)
             if rank.rank:
                 self._wait_for_rank_zero()
             descriptor = self._open()
@@ -77,5 +78,8 @@ class RankClaim:
             time.sleep(_LOOK_EVERY_S)
 
     def _open(self) -> int:
+        why = why_not_ours(self._path.parent, self._path)
+        if why is not None:
+            raise PermissionError(why)
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         return os.open(self._path, flags, 0o600)

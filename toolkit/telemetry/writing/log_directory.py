@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.layout import PRIVATE, rank_file
+from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.portable import this_user
+from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.safefile import UnsafeFile, open_regular
 from toolkit.telemetry.options import TelemetryOptions
 
@@ -67,38 +67,12 @@ def manifest_of(folder: Path) -> Manifest | None:
 
 
 def not_ours(log_dir: Path, folder: Path) -> str | None:
-    """Return why the run in `folder` must not be resumed: where others may write, one of them may have put it there.
-
-    The owner of the log directory could do anything in any case, so runs of that user are resumed.
-    """
+    """Return why the run in `folder` must not be resumed: where others may write, one of them may have put it there."""
     try:
         os.close(open_regular(rank_file(folder, 0)))
     except UnsafeFile as error:
         return f"{folder.name} cannot be resumed: {error}; {A_FOLDER_OF_ITS_OWN}"
     except OSError:
         pass
-    user = this_user()
-    if user is None:
-        return None
-    try:
-        trusted = {user, os.stat(log_dir).st_uid}
-        # The folder itself, and the link where it is one.
-        owners = {os.lstat(folder).st_uid, os.stat(folder).st_uid}
-    except OSError:
-        return None
-    if owners <= trusted or owners <= {*trusted, _owner_of_what_we_make(log_dir)}:
-        return None
-    return f"{folder.name} belongs to another user (uid {min(owners - trusted)}); {A_FOLDER_OF_ITS_OWN}"
-
-
-def _owner_of_what_we_make(log_dir: Path) -> int | None:
-    """Return who owns a new folder in `log_dir`: a file server that does not trust root gives it to another user."""
-    tried = log_dir / f".{os.urandom(8).hex()}"
-    try:
-        os.mkdir(tried, PRIVATE.folder)
-        try:
-            return os.lstat(tried).st_uid
-        finally:
-            os.rmdir(tried)
-    except OSError:
-        return None
+    why = why_not_ours(log_dir, folder)
+    return None if why is None else f"{why}; {A_FOLDER_OF_ITS_OWN}"

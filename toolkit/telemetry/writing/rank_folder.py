@@ -132,7 +132,8 @@ def _join_announced(
     while True:
         # The same path on another disk is another folder, and so is that of an earlier session which rank 0 left.
         manifest = manifest_of(folder) if run.folder in names_in(place.log_dir) else None
-        if manifest is not None and manifest.part_of is None and _is_session_of(manifest, run):
+        is_it = manifest is not None and manifest.part_of is None and _is_session_of(manifest, run)
+        if manifest is not None and is_it and not_ours(place.log_dir, folder) is None:
             return _as_rank(place, folder, manifest, guard)
         if time.monotonic() >= deadline:
             return _open_part(place, run, options, guard)
@@ -147,7 +148,7 @@ def _join_launched(place: _Place, guard: Guard) -> SessionFolder | None:
     for folder, manifest in runs_called(place.log_dir, place.name, place.display_name):
         is_it = manifest.run_id == place.run_id if launch is None else manifest.other.get("launch") == launch
         # Launchers use their names again: a run of an earlier launch may have been killed while it was running.
-        if is_it and _seems_alive(manifest):
+        if is_it and _seems_alive(manifest) and not_ours(place.log_dir, folder) is None:
             return _as_rank(place, folder, manifest, guard)
     return None
 
@@ -219,7 +220,7 @@ def _open_part(
             os.makedirs(place.log_dir, 0o775, exist_ok=True)
             os.mkdir(folder, place.modes.folder)
         except FileExistsError:
-            if folder.is_symlink() or not folder.is_dir():
+            if folder.is_symlink() or not folder.is_dir() or not_ours(place.log_dir, folder) is not None:
                 continue
         except OSError as error:
             if error.errno not in NOT_THE_CALLERS_FAULT:
@@ -243,18 +244,13 @@ def _enter_part(
     by_launch: bool,
     deadline: float,
 ) -> SessionFolder | None:
-    """Return `folder` as the part of `run`, or None if it is another folder or must not be written to."""
+    """Return `folder` as the part of `run`, or None if it is another one's."""
     earlier = manifest_of(folder)
     if earlier is None:
         if any(not name.startswith(".") for name in names_in(folder)):
             return None
         manifest = _new_part(folder, run, options)
-    elif (
-        earlier.part_of is None
-        or earlier.run_id != run.run_id
-        or earlier.format > FORMAT
-        or not_ours(place.log_dir, folder) is not None
-    ):
+    elif earlier.part_of is None or earlier.run_id != run.run_id or earlier.format > FORMAT:
         return None
     elif _is_session_of(earlier, run) or (by_launch and _is_of_this_launch(earlier)):
         return _as_rank(place, folder, earlier, guard)

@@ -1,0 +1,171 @@
+"""In a log directory of several users nothing of another user is taken, joined or written to."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.hostile_folders import an_ordinary_run
+from toolkit.cli.main import main
+from toolkit.core.ranks import Rank
+from toolkit.runfolder.owner import why_not_ours
+from toolkit.runfolder.trash import TrashError, list_trash, move_to_trash
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.compat import null_object, wandb
+from toolkit.telemetry.writing import rank_folder
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's file"
+)
+OTHER = 12345
+QUIET = {"system": False, "csv": False, "log_every": 1}
+
+
+def give_away(*folders):
+    """Make folders and all in them another user's, open to everyone."""
+    for folder in folders:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, OTHER, OTHER)
+            os.chmod(path, 0o777)
+
+
+@pytest.fixture
+def log_dir(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    os.chmod(folder, 0o1777)
+    return folder
+
+
+def logged(place, text, name="r"):
+    """Log a pickled text as the next version of the artifact `model`, and return its run folder."""
+    (place.parent / "model.pkl").write_bytes(pickle.dumps(text))
+    run = wandb.init(dir=place.parent, name=name, mode="offline", telemetry=QUIET)
+    run.log_model(place.parent / "model.pkl", name="model")
+    wandb.finish()
+    return run.telemetry.run_folder
+
+
+@pytest.mark.parametrize("how", ["another user's", "downloaded", "changed", "linked", "without a key"])
+def test_no_artifact_is_used_that_this_user_did_not_log_there(tmp_path, log_dir, monkeypatch, caplog, how):
+    monkeypatch.setattr(null_object, "_warned", set())
+    ours = logged(log_dir, "ours")
+    elsewhere = tmp_path / "elsewhere" / "logs"
+    elsewhere.mkdir(parents=True)
+    planted = log_dir / "planted"
+    # The newest version, and made by this package.
+    logged(elsewhere, "old")
+    shutil.move(logged(elsewhere, "evil"), planted)
+    match how:
+        case "another user's":
+            give_away(planted)
+        case "changed" | "linked":
+            shutil.rmtree(planted)
+            planted = logged(log_dir, "newer", "planted")
+            file = planted / "artifacts" / "model" / "v1" / "model.pkl"
+            if how == "changed":
+                file.write_bytes(pickle.dumps("evil"))
+            else:
+                os.link(tmp_path / "model.pkl", file.with_name("more.pkl"))
+        case "without a key":
+            (log_dir / ".artifact-key-0").unlink()
+    run = wandb.init(dir=tmp_path, name="user", mode="offline", telemetry=QUIET)
+    path = run.use_model("model:latest")
+    refused = run.use_artifact("model:v1")
+    wandb.finish()
+
+    assert (planted / "artifacts" / "model" / "v1.json").exists(), "or the test proves nothing"
+    assert not refused
+    assert "planted/artifacts/model/v1 is not used: " in caplog.text
+    if how == "without a key":
+        assert path == ""
+    else:
+        assert Path(path).is_relative_to(ours)
+        assert pickle.loads(Path(path).read_bytes()) == "ours"
+
+
+def test_an_import_does_not_continue_another_users_folder(tmp_path, log_dir, capsys):
+    table = tmp_path / "progress.csv"
+    table.write_text("step,loss\n1,2.0\n2,1.0\n")
+    assert main(["import", str(table), "--to", str(log_dir)]) == 0
+    [planted] = log_dir.iterdir()
+    run_id = json.loads((planted / "run.json").read_text())["run_id"]
+    give_away(planted)
+    before = {path: path.read_bytes() for path in planted.iterdir()}
+    table.write_text("step,loss\n1,2.0\n2,1.0\n3,0.5\n")
+    assert main(["import", str(table), "--to", str(log_dir)]) == 0
+    [own] = [folder for folder in log_dir.iterdir() if folder != planted]
+
+    assert {path: path.read_bytes() for path in planted.iterdir()} == before
+    assert own.stat().st_uid == 0
+    assert b"0.5" in (own / "metrics.jsonl").read_bytes()
+    # The folder in which an import is made has a name that can be known before.
+    shutil.rmtree(own)
+    half = log_dir / f".importing-{run_id}"
+    (half / "run").mkdir(parents=True)
+    give_away(half)
+    main(["import", str(table), "--to", str(log_dir)])
+    assert "belongs to another user (uid 12345)" in capsys.readouterr().err
+    assert [*(half / "run").iterdir()] == []
+
+
+@pytest.mark.parametrize("planted", ["run of the launch", "empty part"])
+def test_a_rank_does_not_join_another_users_folder(log_dir, monkeypatch, planted):
+    for name, value in (
+        ("MASTER_ADDR", "A"),
+        ("MASTER_PORT", "1"),
+        ("TELEMETRY_RUN_ID", "e" * 16),
+        ("TELEMETRY_NODE", "B"),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(rank_folder, "_WAIT_FOR_FOLDER_S", 0.0)
+    how = {"log_dir": log_dir, "ranks": "all", **QUIET}
+    trap = log_dir / ("run" if planted == "run of the launch" else "run@B")
+    if planted == "run of the launch":
+        zero = TelemetryLogger("run", rank=Rank(0, 2), **how)
+        zero.log_step(1, train_loss=1.0)
+        assert zero.flush()
+        assert trap == zero.run_folder
+    else:
+        trap.mkdir()
+    give_away(trap)
+    before = {path.name for path in trap.rglob("*")}
+    with TelemetryLogger("run", rank=Rank(1, 2), **how) as log:
+        log.log_step(1, note="what no one else may read")
+
+    assert log.run_folder is not None
+    assert log.run_folder != trap
+    assert {path.name for path in trap.rglob("*")} <= before
+    if planted == "run of the launch":
+        zero.close()
+
+
+def test_a_deleted_run_does_not_go_into_another_users_trash(log_dir):
+    run = an_ordinary_run(log_dir, "r")
+    trash = log_dir / ".trash"
+    (trash / "1-00000000" / "planted").mkdir(parents=True)
+    give_away(trash)
+
+    with pytest.raises(TrashError, match=r"\.trash belongs to another user \(uid 12345\)"):
+        move_to_trash(log_dir, run.name)
+    assert run.is_dir()
+    assert list_trash(log_dir) == []
+
+
+@pytest.mark.parametrize(
+    ("log_dir_of", "folder_of", "may_join", "may_take"),
+    [(0, 0, True, True), (OTHER, OTHER, True, False), (0, OTHER, False, False), (OTHER, 4711, False, False)],
+)
+def test_whose_folders_are_joined_and_taken_from(log_dir, log_dir_of, folder_of, may_join, may_take):
+    folder = log_dir / "r"
+    folder.mkdir()
+    os.chown(folder, folder_of, -1)
+    os.chown(log_dir, log_dir_of, -1)
+
+    assert (why_not_ours(log_dir, folder) is None) is may_join
+    assert (why_not_ours(log_dir, folder, takes=True) is None) is may_take
