@@ -20,6 +20,7 @@ from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import describe_part, is_part_of, parts_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line, tail_lines
@@ -241,6 +242,8 @@ class RootListing:
                 manifest = read_manifest(folder)
             except (ManifestError, OSError) as error:
                 problem = clean(str(error))
+        if manifest is None and another_programs_file(folder) is not None:
+            return None
         try:
             labels = read_labels(folder)
         except (LabelsError, OSError) as error:

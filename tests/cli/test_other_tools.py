@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from dashboard.data.any_format_store import AnyFormatStore
 from tests.importers.samples import fingerprint, ours
 from toolkit.cli.main import main
+from toolkit.diagnostics.history import is_run_folder
+from toolkit.fleet.run_folders import run_folders
 from toolkit.importers.detect import find_sources
 
 
@@ -35,3 +40,32 @@ def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkey
     assert main(["gc", str(samples), "--yes", "--keep-cache", "--older-than", "5200w"]) == 0
 
     assert fingerprint(samples) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        # As Sacred 0.8 and ClearML 2.1 write them.
+        ("run.json", {"command": "main", "experiment": {"name": "ex"}, "heartbeat": "2026-11-17T18:06:52"}),
+        ("metrics.jsonl", [{"type": "training_stats_scalar", "metric": "loss", "value": 1.0, "iter": 0}]),
+        ("metrics.jsonl", {"loss": 1.0}),
+    ],
+    ids=["Sacred", "ClearML", "no event"],
+)
+def test_a_file_with_a_name_of_ours_does_not_make_a_folder_ours(name, content, tmp_path, capsys):
+    folder = tmp_path / "logs" / "1"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(json.dumps(content) + "\n")
+    before = fingerprint(tmp_path)
+
+    assert main(["repair", str(folder)]) == 2
+    assert f"its {name} is another program's; nothing was changed" in capsys.readouterr().err
+    for command in ("ls", "doctor", "show"):
+        main([command, str(folder.parent)])
+        printed = "".join(capsys.readouterr())
+        assert "unreadable" not in printed, command
+        assert "repair" not in printed, command
+    assert not is_run_folder(folder)
+    assert run_folders([folder.parent]) == []
+    assert AnyFormatStore([folder.parent], cache_dir=None, labels_dir=None).list_runs().cards == ()
+    assert fingerprint(tmp_path) == before

@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -348,3 +351,59 @@ def test_versions_of_lightning_are_named_with_their_experiment(tmp_path):
         "csv/version_0",
         "plain",
     }
+
+
+def test_names_and_end_of_a_local_run_of_swanlab_need_no_database(tmp_path):
+    shutil.copytree(ours() / "swanlab" / "local_current", tmp_path / "copy")
+    with_names = {source.info.run_id: summarise(source, 0.0) for source in find_sources(tmp_path).runs}
+    os.remove(tmp_path / "copy" / "swanlog" / "runs.swanlab")
+
+    for source in find_sources(tmp_path).runs:
+        run = summarise(source, 0.0)
+        before = with_names[source.info.run_id]
+        assert {key: run[key] for key in ("name", "status", "metrics")} == {
+            key: before[key] for key in ("name", "status", "metrics")
+        }
+        assert not any(name.isdecimal() for name in run["metrics"])
+        assert run["name"] != run["run_id"]
+
+
+@pytest.mark.parametrize("has_times", [True, False])
+def test_a_log_is_live_if_its_points_are_recent_or_it_was_seen_to_grow(has_times, tmp_path):
+    path = tmp_path / "metrics.csv"
+    now = time.time()
+
+    def row(step, moment):
+        return f"{step},{step * 0.5},{moment if has_times else ''}\n"
+
+    path.write_text("step,loss,time\n" + "".join(row(step, now - 5_000 + step) for step in range(20)))
+    source = only_run(path)
+    cursor = source.read(None).cursor
+    assert source.status(now).state == "unknown", "a copy, made a moment ago"
+    with path.open("a") as file:
+        file.writelines(row(step, now - 40 + step) for step in range(20, 40))
+    source.read(cursor)
+    assert source.status(now).state == "live"
+    assert source.status(now + 3600).state == "unknown"
+    fresh = only_run(path)
+    fresh.read(None)
+    assert fresh.status(now).state == ("live" if has_times else "unknown")
+
+
+def test_a_repository_that_aim_up_never_opened_is_read_with_its_settings(tmp_path):
+    pytest.importorskip("aim")
+    program = """
+import sys
+from aim import Run
+run = Run(repo=sys.argv[1], system_tracking_interval=None)
+run.name, run["hparams"], run["seed"] = "first", {"lr": 0.1}, 3
+for step in range(3):
+    run.track(1 / (step + 1), name="loss", step=step)
+run.close()
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)
+
+    run = shown(tmp_path)
+    assert run["config"] == {"hparams.lr": 0.1, "seed": 3}
+    assert run["metrics"]["loss"]["count"] == 3
+    assert (run["name"], run["status"]["state"]) == ("first", "finished")

@@ -13,6 +13,7 @@ from typing import Final
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import describe_part, part_in
 from toolkit.runfolder.status import work_out_status
 
@@ -51,6 +52,8 @@ def no_run_in(path: Path) -> str:
         return f"{path} is {describe_part(path, part)}; rank 0's folder has the run"
     if records.is_symlink():
         reason = f"its {METRICS_JSONL} is a symbolic link, which is not followed"
+    elif (name := another_programs_file(path)) is not None:
+        reason = f"its {name} is another program's"
     elif records.exists():
         reason = f"its {METRICS_JSONL} is not a regular file"
     else:
@@ -83,12 +86,13 @@ def status_of(folder: Path) -> str:
 
 
 def _written(folder: Path) -> float | None:
-    """Return when the records in `folder` were last written; None if it has no regular file of them."""
+    """Return when the records in `folder` were last written; None if it has no regular file of ours."""
     try:
         status = os.lstat(folder / METRICS_JSONL)
     except (OSError, ValueError):
         return None
-    return status.st_mtime if stat.S_ISREG(status.st_mode) else None
+    is_ours = stat.S_ISREG(status.st_mode) and another_programs_file(folder) is None
+    return status.st_mtime if is_ours else None
 
 
 def printable(text: str) -> str:

@@ -24,6 +24,7 @@ from toolkit.runfolder.key_values import OF_THE_PROCESS, KeyValues, Scalar, key_
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import part_in
 from toolkit.runfolder.reader import last_step, read_from
 from toolkit.runfolder.records import START, Record
@@ -296,7 +297,7 @@ def _folders_in(path: Path, *, hidden: bool = False) -> list[Path]:
 
 def _is_ours(folder: Path) -> bool:
     """Return whether a folder has our manifest; records alone may be another program's."""
-    return os.path.lexists(folder / MANIFEST)
+    return os.path.lexists(folder / MANIFEST) and another_programs_file(folder) is None
 
 
 def _written(folder: Path) -> float | None:

@@ -21,6 +21,7 @@ from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import describe_part, part_in, record_files
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record
@@ -91,7 +92,8 @@ def find_runs(path: Path) -> list[Path]:
 
 def is_run_folder(path: Path) -> bool:
     """Return whether `path` is a folder that a run wrote or started to write."""
-    return any(os.path.lexists(path / name) for name in (METRICS_JSONL, MANIFEST))
+    is_named_so = any(os.path.lexists(path / name) for name in (METRICS_JSONL, MANIFEST))
+    return is_named_so and another_programs_file(path) is None
 
 
 def diagnose(path: Path, *, policy: Policy | None = None, on_records: OnRecords | None = None) -> Diagnosis:

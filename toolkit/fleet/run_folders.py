@@ -15,6 +15,7 @@ from typing import Final
 from toolkit.fleet.tail import RunKey
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, LinkedRanks, other_ranks, rank_file
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.reader import read_from
 from toolkit.runfolder.records import START, Record
 
@@ -137,7 +138,8 @@ def signature_of(path: Path) -> Signature:
 
 
 def _is_run(folder: Path) -> bool:
-    return any(_is_file(folder / name) for name in (METRICS_JSONL, MANIFEST))
+    is_named_so = any(_is_file(folder / name) for name in (METRICS_JSONL, MANIFEST))
+    return is_named_so and another_programs_file(folder) is None
 
 
 def _is_file(path: Path) -> bool:

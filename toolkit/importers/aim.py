@@ -49,7 +49,10 @@ out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 for run in Repo(sys.argv[1]).iter_runs():
     about = {"run": run.hash, "name": run.name, "experiment": run.experiment, "end": run.end_time}
-    about["params"] = json.loads(json.dumps(run.collect(), default=str)) if hasattr(run, "collect") else {}
+    try:
+        about["params"] = json.loads(json.dumps(run[...], default=str))
+    except KeyError:
+        about["params"] = {}
     print(json.dumps(about, default=str), file=out)
     for metric in run.metrics():
         context = metric.context.to_dict()
@@ -82,7 +85,7 @@ class Repository:
             self._runs, self.problem = {}, ""
             if signature[0] > _LARGEST:
                 self.problem = "Aim repositories of more than 1 GB"
-            elif importlib.util.find_spec("aim") is not None:
+            elif _is_installed():
                 self._read()
         return self._runs.get(run, [])
 
@@ -118,8 +121,11 @@ class AimSource:
         if kept is not None and kept == decode_cursor(batch.cursor):
             return batch
         batch.replaced = cursor is not None
-        for row in self._repository.rows(self.info.run_id):
+        rows = self._repository.rows(self.info.run_id)
+        for row in rows:
             self._take(row, out)
+        if not rows and not self._repository.problem and _is_installed():
+            self.info.note("Aim itself does not find this run in the repository")
         if self._repository.problem:
             out.pass_over(self._repository.problem)
         return batch
@@ -154,6 +160,10 @@ class AimSource:
         return read_blob(self.info.root, ref, max_bytes)
 
 
+def _is_installed() -> bool:
+    return importlib.util.find_spec("aim") is not None
+
+
 def _size_of(top: Path) -> tuple[int, float]:
     size, newest = 0, NO_TIME
     for folder, _, names in os.walk(top):
@@ -171,7 +181,14 @@ def _read(top: Path) -> tuple[bytes, str]:
     """Copy the repository, which opening would change; return what the child process prints, and what went wrong."""
     with tempfile.TemporaryDirectory(prefix="telemetry-aim-") as folder:
         try:
-            shutil.copytree(top, os.path.join(folder, ".aim"), symlinks=True)
+            # The index has only runs that `aim up` has seen; without it, Aim reads all of them one by one.
+            index = os.path.join(top, "meta")
+            shutil.copytree(
+                top,
+                os.path.join(folder, ".aim"),
+                symlinks=True,
+                ignore=lambda path, _: ["index"] if path == index else [],
+            )
             done = subprocess.run(
                 [sys.executable, "-c", _PROGRAM, folder, str(_MEMORY)],
                 capture_output=True,
@@ -210,7 +227,7 @@ def sources_in(folder: Folder) -> Found:
             run_id=run,
             pieces=[Piece(folder.below(f".aim/{run}"))],
         )
-        if importlib.util.find_spec("aim") is None:
+        if not _is_installed():
             info.note(_NEEDED)
         found.append(AimSource(info, repository))
     return Found(found, skipped=frozenset({".aim"}))

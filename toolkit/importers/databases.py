@@ -19,11 +19,11 @@ from toolkit.importers.source import (
     BlobRef,
     Builder,
     Event,
+    Growth,
     SourceInfo,
     Status,
     decode_cursor,
     encode_cursor,
-    is_alive,
 )
 
 BYTES_PER_ROW = 64
@@ -41,7 +41,7 @@ class DatabaseSource(ABC):
         self.info = info
         self._path = path
         self._last_sign = NO_TIME
-        self._times: list[float] = []
+        self._growth = Growth()
         self._end: Status | None = None
 
     @abstractmethod
@@ -81,9 +81,7 @@ class DatabaseSource(ABC):
         is_done = not batch.more and sqlite_view.is_settled(signature)
         state["signature"] = signature if is_done else None
         batch.cursor = encode_cursor(state)
-        for column in batch.columns[:8]:
-            self._times += [moment for moment in (column.times[0], column.times[-1]) if moment == moment]
-        self._times = sorted(self._times)[-64:]
+        self._growth.take(batch, cursor)
         return batch
 
     def _read_whole(
@@ -119,7 +117,6 @@ class DatabaseSource(ABC):
                     raise
             time.sleep(_PAUSE_S)
         if kept is not None and out.batch.replaced:
-            self._times.clear()
             self.info.note("rows that were read before were deleted or changed: it was read again")
         return out, state
 
@@ -134,8 +131,7 @@ class DatabaseSource(ABC):
         """Return how the run ended, as far as the database says so."""
         if self._end is not None:
             return self._end
-        state = "live" if is_alive(self._last_sign, self._times, now) else "unknown"
-        return Status(state, last_sign=self._last_sign)
+        return Status(self._growth.state(self._last_sign, now), last_sign=self._last_sign)
 
     def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
         """Return the bytes that an event refers to."""

@@ -34,6 +34,7 @@ from toolkit.importers.files import HEAD_BYTES, open_below
 from toolkit.importers.folders import Finder, Folder
 from toolkit.importers.source import MAX_RUNS, RunSource
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.runfolder.other_programs import another_programs_file
 
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 200_000
@@ -237,7 +238,8 @@ class _Walk:
 
     def _is_ours(self, folder: Folder) -> bool:
         """Return whether this is a run folder of ours: its mirrors are not runs of their own."""
-        return METRICS_JSONL in folder.files and MANIFEST in folder.files
+        is_named_so = METRICS_JSONL in folder.files and MANIFEST in folder.files
+        return is_named_so and another_programs_file(folder.path) is None
 
     def _look(self, folder: Folder) -> frozenset[str]:
         skipped: set[str] = set()

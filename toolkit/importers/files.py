@@ -21,12 +21,12 @@ from toolkit.importers.source import (
     BlobRef,
     Builder,
     Event,
+    Growth,
     SourceInfo,
     Status,
     decode_cursor,
     encode_cursor,
     flattened,
-    is_alive,
 )
 from toolkit.importers.yaml_text import load
 from toolkit.runfolder.safefile import open_regular
@@ -100,7 +100,7 @@ class FilesSource(ABC):
         self._settings: dict[str, tuple[int, float]] = dict.fromkeys(settings, (0, NO_TIME))
         """YAML files beside the log with the run's settings, each with size and time of what was read."""
         self._last_sign = NO_TIME
-        self._times: list[float] = []
+        self._growth = Growth()
         self._end: Status | None = None
         self._cut: dict[str, str] = {}
         self.shared: dict[str, Any] = {}
@@ -147,7 +147,6 @@ class FilesSource(ABC):
         batch.replaced = replaced and cursor is not None
         if places is None:
             places = {}
-            self._times.clear()
         self.shared = places.pop(_SHARED, _Place()).state
         self._end = _end_in(self.shared)
         config = dict(self.info.config)
@@ -162,7 +161,7 @@ class FilesSource(ABC):
             left -= done
             batch.bytes_read += done
             batch.more = batch.more or not is_complete
-        self._remember_times(batch)
+        self._growth.take(batch, cursor)
         if self.info.config != config:
             out.event(Event(kind="config", payload=dict(self.info.config)))
         if self._end is not None:
@@ -178,8 +177,7 @@ class FilesSource(ABC):
         """Return how the run ended, as far as its files say so."""
         if self._end is not None:
             return self._end
-        state = "live" if is_alive(self._last_sign, self._times, now) else "unknown"
-        return Status(state, last_sign=self._last_sign)
+        return Status(self._growth.state(self._last_sign, now), last_sign=self._last_sign)
 
     def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
         """Return the bytes that an event refers to."""
@@ -272,13 +270,6 @@ class FilesSource(ABC):
                 if place.state.get(STOP):
                     return done, True
             return done, place.offset >= file.size
-
-    def _remember_times(self, batch: Batch) -> None:
-        for column in batch.columns[:8]:
-            for moment in (column.times[0], column.times[-1]) if len(column) else ():
-                if not math.isnan(moment):
-                    self._times.append(moment)
-        self._times = sorted(self._times)[-64:]
 
 
 class OpenFile:

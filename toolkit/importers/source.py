@@ -7,7 +7,7 @@ import math
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -38,6 +38,7 @@ _MAX_STEP: Final = 2**62
 _MAX_REASONS: Final = 200
 _MIN_PAUSE_S: Final = 30.0
 _PAUSES: Final = 3
+_LAST_POINTS: Final = 16
 
 
 @dataclass(slots=True)
@@ -341,12 +342,35 @@ def flattened(value: Any, prefix: str = "", separator: str = ".") -> Iterable[tu
             yield name, item
 
 
-def is_alive(last_sign: float, times: Sequence[float], now: float) -> bool:
-    """Return whether a file that was written at `last_sign` still grows, judged by the pauses between its points."""
-    if math.isnan(last_sign):
-        return False
-    pause = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    return now - last_sign <= max(_MIN_PAUSE_S, _PAUSES * pause)
+class Growth:
+    """What shows that a log still grows."""
+
+    def __init__(self) -> None:
+        self._newest = NO_TIME
+        self._pause = 0.0
+        self._is_seen = False
+        self._is_at_end = True
+
+    def take(self, batch: Batch, cursor: bytes | None) -> None:
+        """Take what was read since `cursor`."""
+        if cursor is not None and not batch.replaced and self._is_at_end:
+            self._is_seen = self._is_seen or bool(batch.columns or batch.bytes_read)
+        self._is_at_end = not batch.more
+        for column in batch.columns:
+            times = [moment for moment in column.times[-_LAST_POINTS:] if moment == moment]
+            if times and not times[-1] < self._newest:
+                before = times[0] if len(times) > 1 else self._newest
+                self._newest = times[-1]
+                self._pause = max((self._newest - before) / max(len(times) - 1, 1), 0.0)
+
+    def state(self, last_sign: float, now: float) -> str:
+        """Return `live` if a log that was written at `last_sign` grows, judged by the pauses between its points.
+
+        A copy was written lately, too: its points must be as recent, or it must have grown since it was read before.
+        """
+        longest = max(_MIN_PAUSE_S, _PAUSES * self._pause)
+        is_recent = self._is_seen or abs(now - self._newest) <= longest
+        return "live" if is_recent and now - last_sign <= longest else "unknown"
 
 
 def read_all(source: RunSource, *, limit_s: float = math.inf) -> Iterable[Batch]:

@@ -46,7 +46,7 @@ _MOST_TAGS: Final = 5_000
 
 
 class SwanLabSource(FilesSource):
-    """One run: the files in `logs`, or the log of frames if there are none."""
+    """One run: the log of frames, or the files in `logs` if there is none."""
 
     def __init__(self, info: SourceInfo, folder: str, frames: Sequence[str], about: dict[str, Any]) -> None:
         super().__init__(info)
@@ -57,10 +57,9 @@ class SwanLabSource(FilesSource):
         self._has_config = False
 
     def streams(self) -> Sequence[Stream]:
-        """Return the logs, a metric each; else the frames, which hold all metrics."""
+        """Return the frames, which hold all metrics with their names; else the logs, a metric each."""
         self._read_config()
-        logs = self._logs()
-        return logs or [Stream(name) for name in self._frames]
+        return [Stream(name) for name in self._frames] or self._logs()
 
     def status(self, now: float) -> Status:
         """Return what the log says about the end, else what the database beside the run says."""

@@ -30,6 +30,7 @@ from toolkit.runfolder.journal_head import Head, id_key
 from toolkit.runfolder.kept_table import keep_fuller
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, TRASH, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
@@ -101,7 +102,12 @@ def repair_run(folder: Path) -> Repair:
 
     A run that a live process writes is left alone, and so is the table of a run of another program. A table with more
     data than the records is kept beside the new one.
+
+    Raises:
+        OSError: the folder is another program's, or cannot be written.
     """
+    if (name := another_programs_file(folder)) is not None:
+        raise OSError(f"its {name} is another program's; nothing was changed")
     records = folder / METRICS_JSONL
     if any(is_being_written(path) for path in (records, *rank_files(folder))):
         return Repair(in_use=True)
