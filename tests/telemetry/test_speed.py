@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
+from tests.lengths import longer
 from tests.telemetry.logged import make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
 from toolkit.telemetry.machine import environment
+from toolkit.telemetry.testing import MemorySink, settle, steps_of
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +33,8 @@ def make(tmp_path, clock):
     made = []
 
     def make(**options):
-        made.append(make_logger(tmp_path, clock=clock, spans={"around": 0}, **options))
+        name = f"r{len(made)}"
+        made.append(make_logger(tmp_path, name, clock=clock, spans={"around": 0}, **options))
         made[-1].log_start(training={"batch_size": 8})
         return made[-1]
 
@@ -94,6 +100,88 @@ def test_what_a_script_without_spans_logs_right_after_a_record_is_not_a_steps(ma
             log.log_epoch(step // 10, global_step=step)
 
     assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * 9
+
+
+RECORDS = {
+    "eval": lambda log, step: log.log_eval(step, val_loss=0.5),
+    "sample": lambda log, step: log.log_sample(step, "picture.png"),
+    "checkpoint": lambda log, step: log.log_checkpoint(step),
+    "epoch": lambda log, step: log.log_epoch(1, global_step=step),
+    "epoch without a step": lambda log, step: log.log_epoch(1),
+}
+KINDS = st.sampled_from(sorted(RECORDS))
+STEPS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "seconds": st.floats(0.4, 0.8),
+            # Which step it says it belongs to, and how long a span of it took.
+            "before": st.lists(
+                st.tuples(KINDS, st.sampled_from([0, -1]), st.sampled_from([0.0, 7.0])), max_size=3
+            ),
+            "after": st.lists(st.tuples(KINDS, st.sampled_from([0.0, 0.05, 20.0])), max_size=3),
+        }
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("loss", [float, torch.tensor])
+@pytest.mark.parametrize("in_spans", [False, True])
+@pytest.mark.parametrize("log_every", [1, 3])
+def test_records_in_any_order_leave_the_speed_that_of_the_iterations(make, clock, loss, in_spans, log_every):
+    sink = MemorySink()
+    log = make(log_every=log_every, sinks=[sink])
+    taken = []
+
+    # A logger is made once, so that an example follows the one before it: it is not made smaller.
+    @settings(max_examples=longer(25, 2000), deadline=None, database=None, phases=[Phase.generate])
+    @given(STEPS)
+    def train(steps):
+        for step in steps:
+            with log.span("training_iteration") if in_spans else nullcontext():
+                clock.advance(step["seconds"])
+            number = len(taken)
+            taken.append(step["seconds"])
+            for kind, belongs_to, seconds in step["before"]:
+                if seconds:
+                    with log.span("validation_loop"):
+                        clock.advance(seconds)
+                RECORDS[kind](log, number + belongs_to)
+            log.log_step(number, train_loss=loss(0.5))
+            for kind, seconds in step["after"]:
+                clock.advance(seconds)
+                RECORDS[kind](log, number)
+            if in_spans:
+                # Such as emptying a cache: it belongs to no record and to no span.
+                clock.advance(0.3 if step["after"] else 0.0)
+        settle(log)
+        for record in steps_of(sink):
+            number = record["global_step"] + 1
+            # Where it is measured from a later step on, it is the mean of fewer iterations.
+            parts = [taken[first:number] for first in range(number - log_every, number)]
+            seconds = record["sec_per_step"] if number > 1 else taken[0]
+            assert any(seconds == pytest.approx(sum(part) / len(part)) for part in parts if part)
+        sink.records.clear()
+
+    train()
+
+
+@pytest.mark.parametrize("log_every", [1, 5])
+def test_a_speed_that_nothing_tells_apart_from_an_evaluation_is_absent(make, clock, log_every):
+    log = make(log_every=log_every)
+    for step in range(1, 41):
+        clock.advance(0.5)
+        if step % 10 == 0:
+            clock.advance(20.0)
+            log.log_eval(step, val_loss=0.5)
+        log.log_step(step, train_loss=0.5)
+
+    found = {record["global_step"]: record.get("sec_per_step") for record in records_of(log, "step")}
+    assert {step: seconds for step, seconds in found.items() if step % 10} == {
+        step: pytest.approx(0.5) if step > 1 else None for step in found if step % 10
+    }
+    assert [found[step] for step in (10, 20, 30, 40)] == [None] * 4
 
 
 def test_the_seconds_of_a_checkpoint_count_once_however_it_is_logged(make, clock):

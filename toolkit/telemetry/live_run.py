@@ -229,7 +229,8 @@ class LiveRun:
         fields, pending = self._values.fields(given)
         if event in _BETWEEN_STEPS:
             seconds = fields.get("seconds") if event == records.CHECKPOINT else None
-            self.steps.leave(self.pipeline.elapsed(), seconds if type(seconds) is float else None)
+            step = fields.get("global_step")
+            self.steps.leave(self.pipeline.elapsed(), step, seconds if type(seconds) is float else None)
         self.pipeline.put(event, fields, pending)
         if event not in _NOT_FROM_THE_LOOP:
             self.errors.other_records += 1

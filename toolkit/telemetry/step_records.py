@@ -29,8 +29,23 @@ _MOST_FETCHED: Final = 8
 
 
 _Take = Callable[[Any, Any, dict[str, Any], dict[str, Any]], None]
-_Complete = Callable[[dict[str, Any], int, "float | None", float], None]
-_Leave = Callable[[float, "float | None"], None]
+_Point = tuple[int, float, float, float, float]
+"""A moment between two steps: the last step, and as of then the seconds of the session, those that were not spent on
+steps, those that were spent on steps (0 where nothing times them), and the samples that were missing."""
+_Marks = tuple[tuple[_Point, bool], ...]
+"""Where other records were logged between two steps, and whether each is known to belong to the earlier one."""
+_Window = tuple[_Point, _Point, _Marks]
+"""What a speed is worked out from: where it begins, where it ends, and what was logged before its last step."""
+_Complete = Callable[[dict[str, Any], "float | None", _Window], None]
+_Leave = Callable[[float, Any, "float | None"], None]
+_Measure = Callable[[int, float, bool], _Window]
+
+_NO_POINT: Final = (-NEVER, 0.0, 0.0, 0.0, 0.0)
+_MOST_MARKS: Final = 16
+_CALL_S: Final = 1e-3
+"""Two calls that are closer together than this have no iteration between them."""
+_ALIKE: Final = 3.0
+"""A step that takes this many times as long as one before, or as short, has something else in it."""
 
 
 class Interval(Protocol):
@@ -93,6 +108,34 @@ def _foldable(given: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _seconds(begin: _Point, end: _Point) -> float:
+    return (end[1] - begin[1]) - (end[2] - begin[2])
+
+
+def _seconds_a_step(begin: _Point, end: _Point) -> float:
+    seconds = _seconds(begin, end)
+    # Steps may be inside something that is not training, and was perhaps never ended.
+    return (seconds if seconds > 0.0 else end[1] - begin[1]) / max(1, end[0] - begin[0])
+
+
+def _begin_of_steps(window: _Window, usual: float | None) -> _Point | None:
+    """Return where the steps of a window began in which other records were logged; None where nothing tells.
+
+    What such a record is about was done before it, perhaps after the iteration whose step it is logged ahead of.
+    """
+    begin, end, marks = window
+    found = begin
+    for point, is_over in marks:
+        if is_over and _seconds(point, end) >= _CALL_S:
+            found = point
+    if usual is None:
+        return found
+    for point in (found, begin, *(point for point, _ in marks)):
+        if usual / _ALIKE <= _seconds_a_step(point, end) <= usual * _ALIKE:
+            return point
+    return None
+
+
 class StepRecords:
     """Decides which steps are written and completes their records.
 
@@ -114,9 +157,7 @@ class StepRecords:
         self.samples_per_step: float | None = None
         """Samples that one step trains on, where the start record says so."""
         self.samples_fewer = 0.0
-        """How many samples fewer than that the steps since the last record have had together."""
-        self.left_s = 0.0
-        """Seconds of this session that were spent between steps, and in no span."""
+        """How many samples fewer than that the steps of this session have had together."""
         self.system: dict[str, Any] = {}
         """System metrics to be put on the next step record."""
         self.first_step: int | None = None
@@ -130,10 +171,10 @@ class StepRecords:
         self._times = times
         self._before_first = before_first
         self._context = context
-        self.take, self._complete, self.leave = self._make_hot_path()
+        self.take, self._complete, self.leave, self._measure = self._make_hot_path()
 
-    def _make_hot_path(self) -> tuple[_Take, _Complete, _Leave]:
-        """Return `take`, `complete` and `leave`.
+    def _make_hot_path(self) -> tuple[_Take, _Complete, _Leave, _Measure]:
+        """Return `take`, `complete`, `leave` and `measure`.
 
         They are functions that share local variables, because attributes would cost 4 % of a step that is written.
         """
@@ -145,12 +186,15 @@ class StepRecords:
         timed, take_times = times.active, times.take
         start_of_line = b'{"event":"step","session":%d,' % record_queue.session
         log_every = look_every = 0
-        next_due = last_due = last_recorded = asked = -NEVER
-        last_elapsed = last_away = 0.0
-        due_elapsed = left_at = left_away = 0.0
+        next_due = last_due = asked = -NEVER
+        begin: _Point = _NO_POINT
+        marks: _Marks = ()
+        usual: float | None = None
+        # Seconds that were spent between steps, in no span, as the caller says.
+        told_s = 0.0
 
         def take(step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-            nonlocal last_due, next_due, last_recorded, last_elapsed, last_away, due_elapsed
+            nonlocal last_due, next_due, begin, marks
             if type(step) is int and step == gate.due_at == next_due:
                 # The usual record: the step is the one that was due, and nothing was requested.
                 next_due = step + log_every
@@ -170,7 +214,6 @@ class StepRecords:
                 next_due = step + log_every if step == next_due else step - step % log_every + log_every
                 gate.due_at = min(next_due, step + look_every)
             last_due = gate.last_step = step
-            due_elapsed = record["elapsed"]
             if (
                 type(loss) is not float
                 or not gate.low < loss < gate.high
@@ -188,23 +231,23 @@ class StepRecords:
                         record_queue.busy = True
                         if scalars:
                             record.update(scalars)
+                        elapsed = record["elapsed"]
                         if timed:
-                            record.update(take_times(record["elapsed"]))
+                            record.update(take_times(elapsed))
+                        here = (step, elapsed, times.away + told_s, times.at_steps, self.samples_fewer)
+                        window = (begin, here, marks)
+                        if step != begin[0]:
+                            begin, marks = here, ()
                         if gate.losses or gate.summed or metrics.sums or self.system:
-                            complete(record, step, loss, times.away + self.left_s)
+                            complete(record, loss, window)
                         else:
                             # What `complete` does where nothing was folded or sampled since the last record; the call
                             # would cost 3 %.
                             block.append(loss)
                             if len(block) >= BLOCK:
                                 gate.update_jump_threshold()
-                            if step != last_recorded:
-                                away = times.away + self.left_s
-                                if "sec_per_step" in record:
-                                    self.samples_fewer = 0.0
-                                elif step > last_recorded >= 0:
-                                    add_speed(record, due_elapsed, away, step - last_recorded)
-                                last_recorded, last_elapsed, last_away = step, due_elapsed, away
+                            if "sec_per_step" not in record:
+                                add_speed(record, window)
                             self.latest = record
                         try:
                             # orjson refuses tensors and arrays, so that adding up asks no device; and adding up refuses
@@ -251,49 +294,73 @@ class StepRecords:
                 look_every = min(log_every, MAX_FOLDED)
                 next_due = gate.last_step - gate.last_step % log_every + log_every
 
-        def complete(record: dict[str, Any], step: int, loss: float | None, away: float) -> None:
+        def complete(record: dict[str, Any], loss: float | None, window: _Window) -> None:
             """Add to a record that is written what the caller did not say."""
-            nonlocal last_recorded, last_elapsed, last_away
             record.update(gate.take(loss))
             metrics.take_into(record)
-            elapsed = record["elapsed"]
-            if step != last_recorded:
-                if step > last_recorded >= 0:
-                    add_speed(record, elapsed, away, step - last_recorded)
-                last_recorded, last_elapsed, last_away = step, elapsed, away
+            if "sec_per_step" not in record:
+                add_speed(record, window)
             if self.system:
                 # Each sample is on one record, the next one: none is shown older than it is.
                 record.update({name: value for name, value in self.system.items() if name not in record})
                 self.system = {}
             self.latest = record
 
-        def add_speed(record: dict[str, Any], elapsed: float, away: float, steps: int) -> None:
-            """Say how fast the steps since the last record were: what else was done meanwhile is the ledger's."""
-            passed = elapsed - last_elapsed
-            seconds = passed - (away - last_away)
-            if seconds <= 0.0:
-                # Steps inside something that is not training, and was perhaps never ended.
-                seconds = passed
-            fewer, self.samples_fewer = self.samples_fewer, 0.0
-            if "sec_per_step" not in record:
-                record["sec_per_step"] = seconds = seconds / steps
-                if self.samples_per_step is not None and seconds > 0 and "samples_per_sec" not in record:
-                    record["samples_per_sec"] = (self.samples_per_step - fewer / steps) / seconds
+        def add_speed(record: dict[str, Any], window: _Window) -> None:
+            """Say how fast the steps of a window were: what else was done meanwhile is the ledger's."""
+            nonlocal usual
+            begin, end, marks = window
+            steps = end[0] - begin[0]
+            if begin[0] < 0 or steps <= 0:
+                return
+            if not marks:
+                # As `_seconds_a_step`, whose call would cost 3 %.
+                passed = end[1] - begin[1]
+                seconds = passed - end[2] + begin[2]
+                usual = seconds = (seconds if seconds > 0.0 else passed) / steps
+            elif end[3] > begin[3]:
+                # Spans say which seconds were the steps'; those between them belong to what was logged there.
+                seconds = (end[3] - begin[3]) / steps
+            else:
+                found = _begin_of_steps(window, usual)
+                if found is None:
+                    usual = None
+                    return
+                begin, steps = found, max(1, end[0] - found[0])
+                seconds = _seconds_a_step(found, end)
+            record["sec_per_step"] = seconds
+            if self.samples_per_step is not None and seconds > 0 and "samples_per_sec" not in record:
+                record["samples_per_sec"] = (self.samples_per_step - (end[4] - begin[4]) / steps) / seconds
 
-        def leave(elapsed: float, seconds: float | None) -> None:
-            """Have what was done since the last step not count as a step's: all of it, or `seconds` of it."""
-            nonlocal left_at, left_away
+        def measure(step: int, elapsed: float, due: bool) -> _Window:
+            """Return what the speed of a step is worked out from, and begin the next window with a due step."""
+            nonlocal begin, marks
+            here = point(step, elapsed)
+            window = (begin, here, marks)
+            # What came between two steps without a record is left out with the steps before.
+            if step != begin[0] and (due or marks):
+                begin, marks = here, ()
+            return window
+
+        def point(step: int, elapsed: float) -> _Point:
+            away, at_steps = times.away_at(elapsed)
+            return step, elapsed, away + told_s, at_steps, self.samples_fewer
+
+        def leave(elapsed: float, step: Any, seconds: float | None) -> None:
+            """Take note of a record that belongs to `step`: what it took, `seconds` if that is known, is no step's."""
+            nonlocal marks, told_s
             if not times.is_of_training_thread():
                 return
-            if gate.last_step == last_due:
-                # No step has come since. What spans have counted already is not counted again.
-                since, away = (left_at, left_away) if left_at > due_elapsed else (due_elapsed, times.away)
-                left_at, left_away = elapsed, times.away_at(elapsed)
-                self.left_s += max(0.0, elapsed - since - (left_away - away))
-            elif seconds is not None and not times.times_checkpoints:
-                self.left_s += seconds
+            if seconds is not None and not times.times_checkpoints:
+                told_s += min(seconds, elapsed - begin[1])
+                return
+            last = gate.last_step
+            is_over = type(step) is not int or step <= last
+            marks = (*marks[: _MOST_MARKS - 1], (point(last, elapsed), is_over))
+            # So that the time of the next step is known.
+            gate.due_at = asked
 
-        return take, complete, leave
+        return take, complete, leave, measure
 
     def count_samples(self, share: Any) -> None:
         """Set which share of its usual samples the current step has."""
@@ -307,17 +374,10 @@ class StepRecords:
             return
         given = {"train_loss": gate.losses.pop()} if gate.losses else {}
         wall, elapsed = self._context.clock.wall(), self._context.elapsed()
-        finish = partial(self._finish_rest, gate.last_step, elapsed)
+        here = (gate.last_step, elapsed, 0.0, 0.0, 0.0)
+        finish = partial(self._finish, True, (_NO_POINT, here, ()))
         fields = {**given, **(self._times.take(elapsed) if self._times.active else {})}
         self._record_queue.put(STEP, wall, elapsed, fields, finish=finish)
-
-    def _finish_rest(self, step: int, elapsed: float, fields: dict[str, Any]) -> dict[str, Any] | None:
-        record = self._finish(step, True, elapsed, 0.0, fields)
-        if record is not None:
-            # The time since the last step was not spent on steps.
-            record.pop("sec_per_step", None)
-            record.pop("samples_per_sec", None)
-        return record
 
     def _take_any(self, step: int, due: bool, record: dict[str, Any], scalars: dict[str, Any]) -> None:
         """Take a step of whatever values."""
@@ -331,7 +391,7 @@ class StepRecords:
         if due and self._times.active:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
             plain.update(self._times.take(elapsed))
-        finish = partial(self._finish, step, due, elapsed, self._times.away + self.left_s)
+        finish = partial(self._finish, due, self._measure(step, elapsed, due))
         self._record_queue.put(STEP, wall, elapsed, plain, pending, finish=finish)
 
     def _put_completed(self, record: dict[str, Any]) -> None:
@@ -353,9 +413,7 @@ class StepRecords:
         record["global_step"] = step
         return step
 
-    def _finish(
-        self, step: int, due: bool, elapsed: float, away: float, fields: dict[str, Any]
-    ) -> dict[str, Any] | None:
+    def _finish(self, due: bool, window: _Window, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Return the whole record, or None for a step that was folded; called in the order of the steps."""
         loss = fields.get("train_loss")
         if type(loss) is int or type(loss) is bool:
@@ -366,11 +424,10 @@ class StepRecords:
                 self._gate.add(loss)
             self._gate.metrics.add(fields)
             return None
-        record = {"elapsed": elapsed, "global_step": step, NAN_INF_DETECTED: False, **fields}
+        record = {"global_step": window[1][0], NAN_INF_DETECTED: False, **fields}
         is_finite = type(loss) is float and loss - loss == 0.0
-        self._complete(record, step, loss if is_finite else None, away)
+        self._complete(record, loss if is_finite else None, window)
         if not ordinary:
             record[LOSS_JUMP if is_finite else NAN_INF_DETECTED] = True
             self._context.events.incident.publish()
-        del record["elapsed"]
         return record

@@ -289,6 +289,8 @@ class BaseSDTrainProcess:
                     self.save(step)
                 if self.sample_config.sample_every and step % self.sample_config.sample_every == 0:
                     self.sample(step)
+                    # ai-toolkit collects garbage and empties the GPU's cache here.
+                    time.sleep(0.05)
             if step % self.logging_every == 0:
                 self.logger.log({"learning_rate": train.lr})
                 self.logger.log({f"loss/{name}": value for name, value in (losses or {}).items()})

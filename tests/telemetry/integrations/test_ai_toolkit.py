@@ -153,6 +153,10 @@ def test_work_between_two_steps_does_not_count_as_their_time(trained, records):
             and before["elapsed"] <= span["elapsed"] <= step["elapsed"]
         ]
         assert step["sec_per_step"] <= step["elapsed"] - before["elapsed"] - sum(beside) + 1e-6
+        assert step["sec_per_step"] >= step["time/training_iteration"] - 1e-6
+    assert steps[7]["sec_per_step"] == pytest.approx(
+        steps[7]["ledger/training"] + steps[7]["ledger/data_wait"]
+    )
 
 
 def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_in, records):

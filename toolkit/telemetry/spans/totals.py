@@ -15,6 +15,7 @@ from toolkit.timing.names import (
     DEVICE_TIME_PREFIX,
     ENTRY_OF,
     IN_CHECKPOINT,
+    IN_TRAINING,
     OF_A_STEP,
     ONE_LOGGER_NAMES,
     PAUSED,
@@ -130,6 +131,8 @@ class SpanTotals:
         """Profiled names, which step records have as well."""
         self.away = 0.0
         """Seconds of this session in which the training was not at its steps, as of the last `take`."""
+        self.at_steps = 0.0
+        """Seconds in which it was, where iterations are in spans."""
         self._before: dict[str, tuple[float, float]] | None = None
         """What parts of a step had taken when something beside the training began, until that ends."""
         self._began = began
@@ -176,13 +179,15 @@ class SpanTotals:
             profile.put_on(fields)
         now = self._began + elapsed
         totals = self.meter.totals_at(now)
-        self.away = _away(totals) if totals else self.away
+        if totals:
+            self.away, self.at_steps = _split(totals)
         fields.update(self.meter.take(now, totals))
         return fields
 
-    def away_at(self, elapsed: float) -> float:
-        """Return for how many seconds of the session up to `elapsed` the training was not at its steps."""
-        return _away(self.meter.totals_at(self._began + elapsed))
+    def away_at(self, elapsed: float) -> tuple[float, float]:
+        """Return `away` and `at_steps` as of `elapsed`."""
+        totals = self.meter.totals_at(self._began + elapsed) if self.by_name else ()
+        return _split(totals) if totals else (self.away, self.at_steps)
 
     @property
     def times_checkpoints(self) -> bool:
@@ -235,8 +240,10 @@ class SpanTotals:
         return {times.name: times.summary() for times in list(self.by_name.values()) if times.is_used}
 
 
-def _away(totals: Sequence[tuple[str, float]]) -> float:
-    return sum([seconds for entry, seconds in totals if entry not in AT_TRAINING])
+def _split(totals: Sequence[tuple[str, float]]) -> tuple[float, float]:
+    away = sum([seconds for entry, seconds in totals if entry not in AT_TRAINING])
+    at_steps = sum([seconds for entry, seconds in totals if entry in AT_TRAINING])
+    return away, at_steps if any(entry == IN_TRAINING for entry, _ in totals) else 0.0
 
 
 class _Block:
