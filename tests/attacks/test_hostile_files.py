@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,10 @@ from tests.attacks.hostile_folders import (
 from tests.dashboard.run_folders import BEGAN, step_record
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records
+from toolkit.runfolder.inside import NotInside, read_inside
+from toolkit.runfolder.labels import LabelsError, read_labels
+from toolkit.runfolder.reader import read_from
+from toolkit.runfolder.safefile import UnsafeFile
 from toolkit.telemetry import TelemetryLogger
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither FIFOs nor O_NOFOLLOW")
@@ -57,6 +63,40 @@ def test_links_pipes_and_devices_in_place_of_files_are_neither_read_nor_written_
     assert os.environ.get("PATH", "no-path-here") not in report.said, "/proc/self/environ was read"
     assert contents(secrets) == before
     record_property("measured", f"{places} places, {report.looked} reads, 0 followed, 0 waits")
+
+
+@pytest.mark.parametrize("whose", ["one user's", "another user's"])
+def test_a_hard_link_to_a_file_outside_is_not_read(tmp_path, whose):
+    """A backup may have its records as hard links of one user; all else, and another user's link, is refused."""
+    if whose == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can make another user's folder")
+    secrets = outside(tmp_path)
+    folder = an_ordinary_run(tmp_path / "logs", "r")
+    table = {"event": "table", "seq": 90, "session": 1, "time": 1.0, "global_step": 3, "path": "tables/a.csv"}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(table) + "\n")
+    (folder / "tables").mkdir()
+    (secrets / "a.csv").write_text(f"{SECRET}\n1\n")
+    names = ["labels.json", "control.json", "metrics.csv", "samples/0.png", "tables/a.csv"]
+    if whose == "another user's":
+        names += ["metrics.jsonl", "run.json", "ranks/00001.jsonl"]
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, 12345, 12345)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+        os.link(secrets / Path(name).name, folder / name)
+        with pytest.raises(NotInside, match="hard link"):
+            read_inside(folder, name, max_bytes=10_000)
+
+    with pytest.raises(LabelsError, match="hard link"):
+        read_labels(folder)
+    if whose == "another user's":
+        with pytest.raises(UnsafeFile, match="hard link"):
+            read_from(folder / "metrics.jsonl")
+    if is_long():
+        report = look_at_all(tmp_path / "logs", room=tmp_path / "room", limit_s=30.0)
+        assert report.broken == {}
+        assert SECRET not in report.said
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds_here() if kind != "socket"])

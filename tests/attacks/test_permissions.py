@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
+from toolkit.cli.main import main
+from toolkit.telemetry.compat import wandb
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes of this kind are POSIX's")
 pytestmark = posix
@@ -51,16 +53,40 @@ def test_only_the_owner_can_read_configuration_whatever_the_umask(everything, re
         made = json.loads((place / umask / "made.json").read_text())
         count += len(made)
         # The folders on the way hold names of runs and nothing else.
-        on_the_way = {"deep", "deep/logs", "cache"}
+        on_the_way = {"deep", "deep/logs", "cache", "exported"}
 
         assert {
             name: oct(mode) for name, mode in made.items() if name not in on_the_way and mode & 0o077
         } == {}
-        assert not made["deep/logs"] & 0o002, "anybody could put a run there"
+        for place_of_runs in ("deep", "deep/logs", "exported"):
+            assert not made[place_of_runs] & 0o002, "anybody could put a run there"
         for kind in ("metrics.jsonl", "metrics.csv", "run.json", "control.json", "labels.json", "journal",
-                     "shared.zip", "trace.json", ".arrow", "one_logger.jsonl", "tensorboard/"):  # fmt: skip
+                     "shared.zip", "trace.json", ".arrow", "one_logger.jsonl", "tensorboard/",
+                     "tables/", "exported/mlflow/", "artifacts/model/v0/deep/er", "artifact-key"):  # fmt: skip
             assert any(kind in name for name in made), kind
     record_property("measured", f"{count} files and folders under {len(UMASKS)} umasks, 0 for others")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_artifacts_and_exports_are_the_owners_alone(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        run = wandb.init(dir=tmp_path, name="w", mode="offline", telemetry={"system": False, "csv": False})
+        artifact = wandb.Artifact("model", "model")
+        artifact.add_file(__file__, name="deep/er/b.bin")
+        run.log({"loss": 1.0})
+        run.log_artifact(artifact)
+        wandb.finish()
+        folder = run.telemetry.run_folder
+        out = tmp_path / "on the way" / "exported"
+        assert main(["export", str(folder), "--to", "mlflow", "--out", str(out)]) == 0
+    finally:
+        os.umask(before)
+    made = [*(folder / "artifacts").rglob("*"), out, *out.rglob("*")]
+
+    assert (folder / "artifacts" / "model" / "v0" / "deep" / "er" / "b.bin") in made
+    assert {path: oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077} == {}
+    assert not out.parent.stat().st_mode & 0o002
 
 
 @in_make_faults
@@ -70,9 +96,13 @@ def test_no_file_name_can_be_taken_in_advance(everything, record_property):
     if calls is None:
         pytest.skip("there is no strace that may see each file being made")
     made = [line for line in calls if "O_CREAT" in line and " = -1" not in line and "made.json" not in line]
-    private = re.compile(rf'"{re.escape(str(place))}/[0-9]+/deep/logs/r/')
+    private = re.compile(
+        rf'"{re.escape(str(place))}/[0-9]+/(deep/logs/[rw]/|exported/\.\w+\.[0-9a-f]{{12}}\.export/)'
+    )
     open_to_others = [line for line in made if "O_EXCL" not in line and not private.search(line)]
     following = [line for line in made if "O_EXCL" not in line and "O_NOFOLLOW" not in line]
+    # An export is made in a new folder with a random name.
+    following = [line for line in following if ".export/" not in line]
 
     assert len(made) > 30
     assert open_to_others == []
@@ -83,7 +113,6 @@ def test_no_file_name_can_be_taken_in_advance(everything, record_property):
 def test_an_export_does_not_write_through_a_planted_link(tmp_path, monkeypatch):
     """In a folder where others may write, such as /tmp, another user creates the file first."""
     from tests.attacks.hostile_folders import an_ordinary_run
-    from toolkit.cli.main import main
 
     run = an_ordinary_run(tmp_path / "logs", "r")
     victim = tmp_path / "victim"

@@ -9,10 +9,10 @@ import threading
 import pytest
 
 from toolkit.runfolder import portable
+from toolkit.runfolder.owner import is_ours
 from toolkit.runfolder.portable import (
     allocate,
     is_locked,
-    is_ours,
     off_the_usual_numbers,
     pread,
     this_user,

@@ -12,7 +12,7 @@ from typing import Final
 
 from toolkit.exchange.exported_run import ExportedRun, ExportError
 from toolkit.exchange.targets import mlflow_store, tables, tensorboard, trackio_db, wandb
-from toolkit.runfolder.layout import safe_run_name
+from toolkit.runfolder.layout import make_folders, safe_run_name
 
 MARK: Final = ".telemetry-export"
 """An empty file in a folder that was exported: `--force` replaces only such a folder."""
@@ -60,7 +60,7 @@ def export(
     _check(out, format_name, force=force)
     for run in runs:
         run.look()
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(out.parent, 0o775)
     half = out.with_name(f".{out.name}.{os.urandom(6).hex()}.export")
     notes: list[str] = []
     try:

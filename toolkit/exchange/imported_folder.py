@@ -19,7 +19,7 @@ import orjson
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder.codec import encode, read_object
 from toolkit.runfolder.csv_table import SHORT
-from toolkit.runfolder.layout import METRICS_JSONL, PRIVATE, candidate_names
+from toolkit.runfolder.layout import METRICS_JSONL, PRIVATE, candidate_names, make_folders
 from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import SAFELY, pread, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
@@ -187,10 +187,10 @@ def make_half(log_dir: Path, run_id: str) -> Path:
     Raises:
         FolderError: another user made it.
     """
-    os.makedirs(log_dir, 0o775, exist_ok=True)
+    make_folders(log_dir, 0o775)
     # One level down: what looks for runs in the log directory does not see it.
     folder = log_dir / f"{HALF}{run_id}" / "run"
-    os.makedirs(folder, PRIVATE.folder, exist_ok=True)
+    make_folders(folder, PRIVATE.folder)
     why = why_not_ours(log_dir, folder.parent) or why_not_ours(log_dir, folder)
     if why is not None:
         raise FolderError(

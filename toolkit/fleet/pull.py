@@ -24,6 +24,7 @@ from toolkit.runfolder.layout import (
     PRIVATE,
     RANKS,
     is_safe_name,
+    make_folders,
     rank_file,
     safe_run_name,
 )
@@ -79,7 +80,7 @@ def pull(engine: Engine, wanted: str, log_dir: Path, objects: ObjectStore | None
     folder = log_dir / (name if is_safe_name(name) else safe_run_name(run.name))
     if os.path.lexists(folder):
         raise PullError(f"{folder} exists already; name another folder with --to")
-    os.makedirs(log_dir, 0o775, exist_ok=True)
+    make_folders(log_dir, 0o775)
     half = log_dir / f".{folder.name}.{os.urandom(6).hex()}.pull"
     os.mkdir(half, PRIVATE.folder)
     try:
@@ -145,7 +146,7 @@ def _write_objects(
         try:
             place = folder.joinpath(*checked_path(path))
             data = read_object(store, found, MAX_BYTES)
-            os.makedirs(place.parent, PRIVATE.folder, exist_ok=True)
+            make_folders(place.parent, PRIVATE.folder)
             _write_file(place, data)
         except (NotInside, StoreError) as error:
             missing.append(str(error))

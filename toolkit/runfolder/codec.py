@@ -248,14 +248,16 @@ def _with_bare_words(line: bytes) -> Any:
     return {**plain, NAN_INF_DETECTED: True, NON_FINITE: {**named, **found} if type(named) is dict else found}
 
 
-def read_object(path: Path, max_bytes: int, invalid: type[ValueError]) -> dict[str, Any]:
-    """Return the JSON object in the file at `path`.
+def read_object(
+    path: Path, max_bytes: int, invalid: type[ValueError], *, only_name: bool = False
+) -> dict[str, Any]:
+    """Return the JSON object in the file at `path`; `only_name` as in `open_regular`.
 
     Raises:
         OSError: it cannot be read.
         ValueError: of the type `invalid`: it is too large, or is not one object.
     """
-    descriptor = open_regular(path)
+    descriptor = open_regular(path, only_name=only_name)
     try:
         data = b""
         while len(data) <= max_bytes and (part := os.read(descriptor, max_bytes + 1 - len(data))):

@@ -269,7 +269,7 @@ def is_name(text: str) -> bool:
 def _read_trusted(run_folder: Path) -> tuple[bytes, os.stat_result]:
     """Return the bytes of the control file and which file it is, having checked that they can only be ours."""
     if not has_dir_fd():  # Windows: no owners and modes to check, either
-        return _read_bounded(open_regular(run_folder / CONTROL))
+        return _read_bounded(open_regular(run_folder / CONTROL, only_name=True))
     try:
         folder = os.open(run_folder, os.O_RDONLY | DIRECTORY | SAFELY)
     except OSError as error:
@@ -282,7 +282,7 @@ def _read_trusted(run_folder: Path) -> tuple[bytes, os.stat_result]:
         raise
     try:
         _require_ours(os.fstat(folder), "the run folder")
-        return _read_bounded(open_regular(Path(CONTROL), dir_fd=folder))
+        return _read_bounded(open_regular(Path(CONTROL), dir_fd=folder, only_name=True))
     finally:
         os.close(folder)
 
@@ -291,8 +291,6 @@ def _read_bounded(fd: int) -> tuple[bytes, os.stat_result]:
     try:
         status = os.fstat(fd)
         _require_ours(status, CONTROL)
-        if status.st_nlink > 1:  # 0 when it was replaced a moment ago: still whole, and still ours
-            raise ControlRefused(f"{CONTROL} has {status.st_nlink} names (hard links), where one is allowed")
         if status.st_size > MAX_BYTES:
             raise ControlRefused(f"{CONTROL} has {status.st_size} bytes, more than {MAX_BYTES}")
         data = b""

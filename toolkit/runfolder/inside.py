@@ -39,7 +39,7 @@ def parts_inside(relative: str) -> tuple[str, ...]:
 
 
 def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
-    """Return the contents of `relative` in `folder`, following no symbolic links.
+    """Return the contents of `relative` in `folder`, following no links, symbolic or hard.
 
     Raises:
         NotInside: it is outside the folder, a link, not a regular file, too large, or missing.
@@ -78,13 +78,13 @@ def _open_without_links(folder: Path, parts: tuple[str, ...]) -> int:
         path = folder.joinpath(*parts)
         if not path.resolve().is_relative_to(folder.resolve()):
             raise UnsafeFile(f"{parts[-1]} is outside the run's folder")
-        return open_regular(path)
+        return open_regular(path, only_name=True)
     at = os.open(folder, os.O_RDONLY | _DIRECTORY)
     try:
         for part in parts[:-1]:
             deeper = os.open(part, os.O_RDONLY | _DIRECTORY, dir_fd=at)
             os.close(at)
             at = deeper
-        return open_regular(Path(parts[-1]), dir_fd=at)
+        return open_regular(Path(parts[-1]), dir_fd=at, only_name=True)
     finally:
         os.close(at)

@@ -73,7 +73,7 @@ def read_labels(folder: Path) -> Labels:
     """
     path = folder / LABELS
     try:
-        mapping = read_object(path, MAX_LABELS_BYTES, LabelsError)
+        mapping = read_object(path, MAX_LABELS_BYTES, LabelsError, only_name=True)
     except FileNotFoundError:
         return Labels()
     except OSError as error:

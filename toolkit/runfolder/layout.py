@@ -107,7 +107,7 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
         OSError: the folder cannot be made.
     """
     # Not world-writable, whatever the umask: other users could replace runs with folders of their own.
-    os.makedirs(log_dir, 0o775, exist_ok=True)
+    make_folders(log_dir, 0o775)
     for candidate in candidate_names(log_dir, name):
         folder = log_dir / candidate
         try:
@@ -116,6 +116,18 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
             continue
         return folder
     raise FileExistsError(f"{log_dir} has thousands of runs called {name!r}; choose another name")
+
+
+def make_folders(folder: Path, mode: int) -> None:
+    """Make a folder that is missing, with those above it: all with `mode`, which os.makedirs gives only to the last."""
+    if not folder.is_dir() and folder != folder.parent:
+        make_folders(folder.parent, mode)
+        # Another process may make it now; and a link to nothing, or a file, is an error.
+        try:
+            os.mkdir(folder, mode)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
 
 
 def rank_file(folder: Path, rank: int) -> Path:

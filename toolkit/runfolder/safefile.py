@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import time
 from contextlib import suppress
@@ -26,17 +27,19 @@ _RETRY_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 class UnsafeFile(OSError):  # noqa: N818 - the name says what it found
-    """A path is not a regular file; the message says what it is."""
+    """A path is not a regular file of its own; the message says what it is."""
 
 
-def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
+def open_regular(path: Path, *, dir_fd: int | None = None, only_name: bool = False) -> int:
     """Open the regular file at `path` for reading and return its descriptor, which the caller closes.
 
     Never follows a link in the last component, never waits (a FIFO would), never opens a device.
-    With `dir_fd`, `path` is relative to that open folder.
+    With `dir_fd`, `path` is relative to that open folder. A hard link is refused if the file belongs to another user
+    than the folder: whoever made the link may not be able to read it. With `only_name` every hard link is refused;
+    records in a backup may be hard links of one user.
 
     Raises:
-        UnsafeFile: something other than a regular file is there.
+        UnsafeFile: something other than a regular file is there, or a hard link.
         FileNotFoundError: nothing is there.
     """
     before = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
@@ -50,6 +53,8 @@ def open_regular(path: Path, *, dir_fd: int | None = None) -> int:
     try:
         after = os.fstat(fd)
         _require_regular(path, after)
+        if after.st_nlink > 1 and (only_name or _is_from_another(after, path, dir_fd)):
+            raise UnsafeFile(f"{path.name} is a hard link: the file has {after.st_nlink} names")
         # Without O_NOFOLLOW a link put there after the first look would have been followed.
         if not NOFOLLOW and not os.path.samestat(before, after):
             raise UnsafeFile(f"{path.name} was replaced while it was being opened")
@@ -104,6 +109,12 @@ def give_to_owner(descriptor: int, path: Path) -> None:
             os.fchown(descriptor, status.st_uid, status.st_gid)
 
 
+def copy_file(source: Path, target: Path, *, mode: int = 0o600) -> None:
+    """Copy a file to a new name with `mode`, which the umask narrows. Raises FileExistsError if it is taken."""
+    with open(source, "rb") as data, open(os.open(target, _CREATE, mode), "wb") as copy:
+        shutil.copyfileobj(data, copy, 1024 * 1024)
+
+
 def is_sharing_violation(error: OSError) -> bool:
     """Return whether Windows refused an operation because a file is open."""
     return getattr(error, "winerror", None) in _SHARING_VIOLATIONS
@@ -121,6 +132,10 @@ def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
     except OSError as error:
         # Its disk or its server may be gone; it is still ours to close.
         return error.errno != errno.EBADF
+
+
+def _is_from_another(status: os.stat_result, path: Path, dir_fd: int | None) -> bool:
+    return status.st_uid != (os.stat(path.parent) if dir_fd is None else os.fstat(dir_fd)).st_uid
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:

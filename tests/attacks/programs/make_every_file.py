@@ -18,6 +18,7 @@ from toolkit.runfolder.control import write_request
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.reader import Cursor
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.compat import wandb
 
 
 def make(place, umask):
@@ -31,6 +32,8 @@ def make(place, umask):
         with log.span("forward"):
             log.log_step(step, train_loss=1.0)
     log.log_completion(3, prompt="p", completion="c")
+    log.log_image("picture", [[[0, 0, 0]]], step=3)
+    log.log_table("table", [{"a": 1}], step=3)
     log.flush()
     made = {}
     for session in json.loads((log.run_folder / "run.json").read_text())["sessions"]:
@@ -40,11 +43,25 @@ def make(place, umask):
     main(["repair", str(log.run_folder)])
     main(["share", str(log.run_folder), "-o", "shared.zip"])
     main(["trace", str(log.run_folder), "-o", "trace.json"])
+    for format_name in ("mlflow", "trackio", "csv", "jsonl"):
+        out = str(place / "exported" / format_name)
+        assert main(["export", str(log.run_folder), "--to", format_name, "--out", out]) == 0
+    run = wandb.init(dir=place / "deep", name="w", mode="offline", telemetry={"system": False, "csv": False})
+    artifact = wandb.Artifact("model", "model")
+    for name in ("a.bin", "deep/er/b.bin"):
+        artifact.add_file(__file__, name=name)
+    run.log_artifact(artifact)
+    run.save(__file__)
+    wandb.finish()
     store = LocalStore([place / "deep" / "logs"], cache_dir=None)
     store.label("r", Labels(notes="private"))
     ColumnCache(place / "cache" / "ours").save(store.card("r").path / "metrics.jsonl", RunColumns(), Cursor())
     store.delete("r")
-    made |= {str(path.relative_to(place)): path.lstat().st_mode & 0o777 for path in place.rglob("*")}
+    made |= {
+        str(path.relative_to(place)): path.lstat().st_mode & 0o777
+        for path in place.rglob("*")
+        if not path.is_symlink()
+    }
     (place / "made.json").write_text(json.dumps(made))
 
 

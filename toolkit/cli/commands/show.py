@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         # open_regular: the folder is not trusted, and the file may be a link out of it, or a pipe.
-        with os.fdopen(open_regular(csv), "rb") as file:
+        with os.fdopen(open_regular(csv, only_name=True), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 return refuse(f"{csv} is empty; {again}")

@@ -14,6 +14,8 @@ import yaml
 
 from toolkit.exchange.exported_run import ExportedRun
 from toolkit.importers.source import flattened
+from toolkit.runfolder.layout import make_folders
+from toolkit.runfolder.safefile import replace_file
 
 LOSES: Final = "times are whole milliseconds; images, texts and spans are not exported"
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-. /]")
@@ -37,7 +39,7 @@ def write(runs: Sequence[ExportedRun], out: Path) -> int:
 
 
 def _write_experiment(folder: Path, experiment: str, run: ExportedRun) -> None:
-    folder.mkdir(0o700, parents=True)
+    make_folders(folder, 0o700)
     at = _milliseconds(run.started)
     about = {
         "artifact_location": f"mlruns/{experiment}",
@@ -54,7 +56,7 @@ def _write_run(experiment_folder: Path, experiment: str, run: ExportedRun) -> in
     run_id = _digest(run.run_id)
     folder = experiment_folder / run_id
     for name in ("artifacts", "metrics", "params", "tags"):
-        (folder / name).mkdir(0o700, parents=True)
+        make_folders(folder / name, 0o700)
     about = {
         "artifact_uri": f"mlruns/{experiment}/{run_id}/artifacts",
         "end_time": _milliseconds(run.ended),
@@ -115,7 +117,7 @@ def _write_metrics(folder: Path, run: ExportedRun) -> int:
 def _append(folder: Path, names: dict[str, str], waiting: dict[str, list[str]]) -> None:
     for name, lines in waiting.items():
         path = folder.joinpath(*names[name].split("/"))
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        make_folders(path.parent, 0o700)
         with open(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
         ) as file:
@@ -141,14 +143,12 @@ def _free(name: str, used: set[str], others: set[str]) -> str:
 
 def _write_value(folder: Path, name: str, value: Any, taken: set[str]) -> None:
     path = folder.joinpath(*_free(_allowed(name).replace("/", "."), taken, set()).split("/"))
-    text = str(value)[:_MAX_PARAM].encode("utf-8", "backslashreplace")
-    path.write_bytes(text)
-    path.chmod(0o600)
+    replace_file(path, str(value)[:_MAX_PARAM].encode("utf-8", "backslashreplace"))
 
 
 def _write_yaml(path: Path, about: dict[str, Any]) -> None:
-    path.write_text(yaml.safe_dump(about, default_flow_style=False, allow_unicode=True), "utf-8")
-    path.chmod(0o600)
+    text: str = yaml.safe_dump(about, default_flow_style=False, allow_unicode=True)
+    replace_file(path, text.encode("utf-8"))
 
 
 def _milliseconds(moment: float) -> int:

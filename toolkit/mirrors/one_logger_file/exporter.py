@@ -12,6 +12,7 @@ import orjson
 from toolkit.mirrors.shared.span_attributes import plain_attributes
 from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.privacy.masking import Masker
+from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.records import ERROR, LOST, SPAN, SPAN_EVENT, SPAN_START, Record
 from toolkit.runfolder.safefile import write_all
 from toolkit.timing.names import ONE_LOGGER_NAMES
@@ -184,7 +185,7 @@ class OneLoggerFileExporter:
 
     def _append(self, lines: bytes) -> None:
         """Append all of `lines` or, if the disk fails, none of them."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self._path.parent, 0o775)
         descriptor = os.open(self._path, _OPEN, self._mode)
         try:
             size = os.fstat(descriptor).st_size

@@ -16,6 +16,8 @@ from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
+from toolkit.runfolder.layout import make_folders
+
 _numbers = itertools.count()
 
 _SLICE_BYTES = 4096
@@ -26,7 +28,7 @@ class EventFile:
 
     def __init__(self, folder: Path, first_event: bytes) -> None:
         """Make the file and write its first event. Raises OSError if the file cannot be made."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder, 0o700)
         # The reader takes the files of a folder in the order of their names.
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers):04d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)

@@ -87,4 +87,4 @@ def _open(log_dir: Path, path: Path) -> int:
     why = why_not_ours(log_dir, path, takes=True)
     if why is not None:
         raise UnsafeFile(why)
-    return open_regular(path)
+    return open_regular(path, only_name=True)

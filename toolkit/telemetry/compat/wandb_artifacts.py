@@ -24,8 +24,8 @@ from typing import IO, Any, Final
 import orjson
 
 from toolkit.privacy.masking import mask_secrets
-from toolkit.runfolder.layout import safe_run_name
-from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.runfolder.layout import make_folders, safe_run_name
+from toolkit.runfolder.safefile import copy_file, open_regular, replace_file
 from toolkit.telemetry.compat.artifact_seal import seal, why_not_sealed
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.wandb_media import Table, as_json, no_run_guard
@@ -271,13 +271,13 @@ class Artifact:
             "time": time.time(),
         }
 
-    def copy_into(self, folder: Path) -> None:
-        """Copy its files into a new folder, and use the copies from now on. Raises OSError if that fails."""
+    def copy_into(self, folder: Path, mode: int) -> None:
+        """Copy its files into a new folder with `mode`, and use the copies from now on. Raises OSError if it fails."""
         copied = {}
         for name, path in self._files.items():
             target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            make_folders(target.parent, mode)
+            copy_file(path, target, mode=mode & 0o666)
             copied[name] = target
         self._files = copied
 
@@ -426,11 +426,11 @@ def _as_artifact(given: Any, name: str | None, kind: str | None, run: str) -> Ar
 def _store(artifact: Artifact, run_folder: Path) -> Path:
     mode = stat.S_IMODE(run_folder.stat().st_mode)
     base = run_folder / ARTIFACTS / safe_run_name(artifact.base_name)
-    base.mkdir(mode=mode, parents=True, exist_ok=True)
+    make_folders(base, mode)
     half_done = Path(tempfile.mkdtemp(prefix=".", dir=base))
     try:
         os.chmod(half_done, mode)
-        artifact.copy_into(half_done)
+        artifact.copy_into(half_done, mode)
         number = 1 + max(
             (known["number"] for known in _versions(run_folder.parent, artifact.base_name)), default=-1
         )

@@ -19,6 +19,8 @@ from typing import Any, Final
 from toolkit.core.lifetime import close_at_exit, code_of, do_not_close_at_exit
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
+from toolkit.runfolder.layout import make_folders
+from toolkit.runfolder.safefile import copy_file
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
 from toolkit.telemetry.compat.wandb_artifacts import ArtifactStore
@@ -382,11 +384,11 @@ def _link_into(folder: Path, path: Path, base_path: str | os.PathLike[str] | Non
     target = Path(os.path.normpath(folder / name))
     if path.is_relative_to(folder) or not target.is_relative_to(folder):
         return str(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(target.parent, 0o700)
     target.unlink(missing_ok=True)
     try:
         # A link, as in W&B: a checkpoint may be large, and is on this machine already.
         os.symlink(path, target)
     except OSError:
-        shutil.copyfile(path, target)
+        copy_file(path, target)
     return str(target)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.core.ranks import Rank, launch_id
+from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import is_locked, try_lock
 from toolkit.telemetry.options import TelemetryOptions
@@ -40,7 +41,7 @@ class RankClaim:
         log_dir = Path(os.path.abspath(Path(options.log_dir).expanduser()))
         self._path = log_dir / f".one-rank-{known_by}"
         with suppress(OSError):
-            os.makedirs(log_dir, 0o775, exist_ok=True)
+            make_folders(log_dir, 0o775)
             if rank.rank:
                 self._wait_for_rank_zero()
             descriptor = self._open()

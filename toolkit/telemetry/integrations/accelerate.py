@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +17,8 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
+from toolkit.runfolder.layout import make_folders
+from toolkit.runfolder.safefile import replace_file
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     given_logger,
@@ -164,8 +168,10 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         for name, images in values.items():
             for i, image in enumerate(images if hasattr(images, "__iter__") else [images]):
                 path = folder / "samples" / f"{_NOT_IN_FILE_NAMES.sub('_', str(name))}_{step:09d}_{i}.png"
-                path.parent.mkdir(exist_ok=True)
-                _as_pillow(image).save(path)
+                mode = stat.S_IMODE(folder.stat().st_mode)
+                make_folders(path.parent, mode)
+                _as_pillow(image).save(data := io.BytesIO(), "PNG")
+                replace_file(path, data.getvalue(), mode=mode & 0o666)
                 self._log.log_sample(step, path, prompt=str(name))
 
     def finish(self) -> None:

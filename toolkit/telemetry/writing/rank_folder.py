@@ -10,7 +10,15 @@ from pathlib import Path
 from toolkit.core.group_store import has_process_group
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank, given_run_id, launch_id, node_name
-from toolkit.runfolder.layout import PRIVATE, SHARED, Modes, candidate_names, rank_file, safe_run_name
+from toolkit.runfolder.layout import (
+    PRIVATE,
+    SHARED,
+    Modes,
+    candidate_names,
+    make_folders,
+    rank_file,
+    safe_run_name,
+)
 from toolkit.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.runfolder.parts import part_name
 from toolkit.runfolder.process import boot_id
@@ -217,7 +225,7 @@ def _open_part(
         folder = place.log_dir / candidate
         try:
             # Not world-writable, whatever the umask: other users could replace runs with folders of their own.
-            os.makedirs(place.log_dir, 0o775, exist_ok=True)
+            make_folders(place.log_dir, 0o775)
             os.mkdir(folder, place.modes.folder)
         except FileExistsError:
             if folder.is_symlink() or not folder.is_dir() or not_ours(place.log_dir, folder) is not None:

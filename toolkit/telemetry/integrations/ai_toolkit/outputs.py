@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.integrations.ai_toolkit.start_fields import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.written_files import (
-    link_sample,
+    copy_sample,
     make_lineage_folder,
     new_samples,
     sample_names,
@@ -118,7 +118,7 @@ class Outputs:
         for index, path in new_samples(Path(process.save_root), sampling.known):
             inside = path
             with self._guard.catch("linking a sample into the run folder"):
-                inside = link_sample(path, run_folder)
+                inside = copy_sample(path, run_folder)
             self._log.log_sample(
                 self._number(sampling.step),
                 inside,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
+import stat
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.layout import SAMPLES
+from toolkit.runfolder.layout import SAMPLES, make_folders
+from toolkit.runfolder.safefile import copy_file
 
 _SAMPLE: Final = re.compile(r"__(?P<step>\d{1,9})_(?P<index>\d+)\.[A-Za-z0-9]+$")
 _STEP: Final = re.compile(r"_\d{9}(?!\d)")
@@ -67,20 +67,18 @@ def new_samples(save_root: Path, known: Collection[str]) -> list[tuple[int, Path
     return sorted(found)
 
 
-def link_sample(path: Path, run_folder: Path) -> Path:
-    """Link, or else copy, a sample into the run folder, where pages can read it, and return the new path."""
-    folder = run_folder / SAMPLES
-    folder.mkdir(exist_ok=True, mode=0o700)
-    inside = folder / path.name
+def copy_sample(path: Path, run_folder: Path) -> Path:
+    """Copy a sample into the run folder, where pages can read it, and return the new path; the old one if it is large.
+
+    Not a hard link: pages refuse those, because they may be any file of its owner.
+    """
+    if path.stat().st_size > _MAX_COPIED:
+        return path
+    mode = stat.S_IMODE(run_folder.stat().st_mode)
+    inside = run_folder / SAMPLES / path.name
+    make_folders(inside.parent, mode)
     with suppress(FileExistsError):
-        try:
-            os.link(path, inside)
-        except FileExistsError:
-            raise
-        except OSError:
-            if path.stat().st_size > _MAX_COPIED:
-                return path
-            shutil.copyfile(path, inside)
+        copy_file(path, inside, mode=mode & 0o666)
     return inside
 
 
