@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -171,6 +172,22 @@ def test_jobs_that_hang_hold_up_no_other(background, count):
         assert job.join(PATIENCE_S)
     # What was needed for those that hung is not any more.
     wait_until(lambda: len(background._workers) <= 3)
+    let_end(other)
+
+
+def test_jobs_for_a_disk_that_does_not_answer_go_behind_all_others(background):
+    hanging = [Hanging() for _ in range(60)]
+    jobs = [background_job("telemetry-hung", turn, disk=Path("/dead")) for turn in hanging]
+    turn = Counting(0.0)
+    for job in [*jobs, other := background_job("telemetry-test", turn, disk=Path("/good"))]:
+        job.start()
+
+    wait_until(lambda: turn.count > 20)
+    assert sum(one.hangs.is_set() for one in hanging) < 60
+    for one in hanging:
+        one.let_go.set()
+    for job in jobs:
+        assert job.join(PATIENCE_S)
     let_end(other)
 
 

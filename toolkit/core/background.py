@@ -3,7 +3,7 @@
 One worker is enough as long as no job takes long: it waits for the next job that is due, and runs what is due at the
 same moment one after the other. The monitor runs no job. It looks now and then whether jobs are due that no worker
 gets to, because a disk, a driver or a network does not answer, and starts another worker. So there are never more
-workers than jobs that hang, and a few.
+workers than jobs that hang, and a few. Jobs for a disk that does not answer go behind all others.
 
 A caller's thread takes no lock that a worker needs: a signal handler may interrupt it anywhere, and close a run there.
 It changes a job or a queue in one step and rings a bell.
@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.bell import Bell
@@ -242,8 +243,8 @@ class Background:
             now = time.monotonic()
             self._collect(now)
             others_wait = any(other.is_idle for other in self._workers)
-            if self._ready:
-                job = self._ready.popleft()
+            job = self._first_ready(now, is_only_worker=not others_wait)
+            if job is not None:
                 job.state = Job.RUNNING
                 worker.job, worker.since = job, now
                 if self._leader is worker:
@@ -271,6 +272,22 @@ class Background:
                 return None, _LINGER_S
             worker.is_idle = True
             return None, self._next() - now
+
+    def _first_ready(self, now: float, *, is_only_worker: bool) -> Job | None:
+        """Take the next job to run off the list: one for a disk that does not answer only if it can do no harm."""
+        dead = self._dead_disks(now) if self._ready else set()
+        for place, job in enumerate(self._ready):
+            if job.disk not in dead:
+                del self._ready[place]
+                return job
+        return self._ready.popleft() if self._ready and not is_only_worker else None
+
+    def _dead_disks(self, now: float) -> set[Path]:
+        """Return the disks that hold a worker up."""
+        held_up = [
+            worker.job for worker in list(self._workers) if worker.job and now - worker.since > _SLOW_S
+        ]
+        return {job.disk for job in held_up if job.disk is not None}
 
     def _leave(self, worker: _Worker) -> float | None:
         """Take a worker off the list; return None, or 0 where it is needed after all."""
@@ -363,22 +380,28 @@ class Background:
                 self._workers.remove(worker)
             next_job = self._next()
             waiting = len(self._ready)
+            not_answering = self._dead_disks(now)
+            others = sum(job.disk not in not_answering for job in self._ready)
         workers = list(self._workers)
         count = len(workers)
         held_up = sum(one.job is not None and now - one.since > _SLOW_S for one in workers)
         if self._jobs and count - held_up < _FEWEST and count < _SEVERAL:
             return _SOON_S if self._start_workers(1) else _LOOK_S
-        if any(worker.is_idle for worker in workers):
+        # The last idle one is for the jobs that do not hang.
+        if sum(worker.is_idle for worker in workers) > (waiting > others == 0):
             if waiting:
                 self._work.ring()
             return self._usual_pause(now)
         if not waiting:
             # No worker waits for the next job that is due.
             return max(_SOON_S, min(next_job - now, self._usual_pause(now)))
+        if others:
+            # Workers that hang are no help.
+            count -= held_up
         patience_s = (
             0.0 if not count else _SOON_S if count < _FEW else _SLOW_S if count < _SEVERAL else _HUNG_S
         )
-        left_s = max((worker.since for worker in workers), default=now) + patience_s - now
+        left_s = max((one.since for one in workers if one.job is not None), default=now) + patience_s - now
         if left_s > 0.0:
             return max(_SOON_S, min(left_s, _LOOK_S))
         return _SOON_S if self._start_workers(1 if count < _SEVERAL else min(_AT_ONCE, waiting)) else _LOOK_S
@@ -425,9 +448,9 @@ def background() -> Background:
     return _background
 
 
-def background_job(name: str, turn: Turn, *, may_block: bool = False) -> Job:
+def background_job(name: str, turn: Turn, *, may_block: bool = False, disk: Path | None = None) -> Job:
     """Return a job that runs on the threads that all loggers of this process share."""
-    return Job(name, turn, _background, may_block=may_block)
+    return Job(name, turn, _background, may_block=may_block, disk=disk)
 
 
 def _in_forked_child() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 _NOTICE_WITHIN_S = 0.25
@@ -44,11 +45,15 @@ class Job:
 
     WAITING, READY, RUNNING = range(3)
 
-    def __init__(self, name: str, turn: Turn, runner: Runner, *, may_block: bool = False) -> None:
+    def __init__(
+        self, name: str, turn: Turn, runner: Runner, *, may_block: bool = False, disk: Path | None = None
+    ) -> None:
         self.name = name
         """The name of the thread while it runs this."""
         self.may_block = may_block
         """Whether a turn usually waits for a disk or a network, so that others are soon to run without it."""
+        self.disk = disk
+        """A folder on the disk that its turns use; None if they use none, or any."""
         self.asked = False
         """Whether a turn is wanted before its time."""
         self.is_over = False

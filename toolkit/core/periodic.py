@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from toolkit.core.background import background_job
 from toolkit.core.clock import Clock
@@ -33,13 +34,19 @@ class PeriodicTasks:
     """
 
     def __init__(
-        self, tasks: list[Task], *, clock: Clock, guard: Guard, name: str = "telemetry-periodic"
+        self,
+        tasks: list[Task],
+        *,
+        clock: Clock,
+        guard: Guard,
+        name: str = "telemetry-periodic",
+        disk: Path | None = None,
     ) -> None:
         self._tasks = tasks
         self._clock = clock
         self._guard = guard
         self._is_stopped = False
-        self._job = background_job(name, self._turn)
+        self._job = background_job(name, self._turn, disk=disk)
 
     def start(self) -> None:
         """Begin. Raises RuntimeError where the system refuses a thread."""

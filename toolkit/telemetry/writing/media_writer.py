@@ -34,13 +34,13 @@ def write_media_file(run_folder: Path, subfolder: str, name: str, step: int, end
 class MediaWriter:
     """Does one job after the other in the background; when too many wait, a new one is refused."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, disk: Path | None = None) -> None:
         self._guard = guard
         self._jobs: deque[tuple[str, Callable[[], None]]] = deque()
         self._condition = threading.Condition()
         self._is_busy = False
         self._is_closed = False
-        self._turns = background_job("telemetry-media", self._turn, may_block=True)
+        self._turns = background_job("telemetry-media", self._turn, may_block=True, disk=disk)
 
     def put(self, doing: str, job: Callable[[], None]) -> bool:
         """Have `job` done soon; say whether there was room for it."""

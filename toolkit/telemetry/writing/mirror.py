@@ -78,7 +78,12 @@ class Mirror:
         self._asked = 0
         self._done = 0
         self._off = False
-        self._job = (background_job if ours else own_thread_job)(f"telemetry-{sink.name}", self._turn)
+        name = f"telemetry-{sink.name}"
+        self._job = (
+            background_job(name, self._turn, disk=record_file.parents[1])
+            if ours
+            else own_thread_job(name, self._turn)
+        )
 
     def start(self) -> None:
         """Begin."""

@@ -53,6 +53,8 @@ class Writer:
         self.trouble: str | None = None
         """Why the disk takes no records now, or None while it does."""
         self.sync_failures = 0
+        self.disk = file.path.parents[1]
+        """The folder of the runs, which is on the same disk."""
         self._record_queue = record_queue
         self._file = file
         self._lock = lock
@@ -72,7 +74,7 @@ class Writer:
         """Seconds between batches; gets shorter slowly, so that two in a row do not count for much."""
         self._sync_failed = False
         self._syncing = threading.Lock()
-        self._job = background_job("telemetry-writer", self._run)
+        self._job = background_job("telemetry-writer", self._run, disk=self.disk)
 
     def start(self) -> None:
         """Begin. Raises RuntimeError where the system refuses a thread."""
@@ -241,7 +243,7 @@ class Syncer:
         self._guard = guard
         self._interval_s = interval_s
         self._is_closed = False
-        self._job = background_job("telemetry-sync", self._turn, may_block=True)
+        self._job = background_job("telemetry-sync", self._turn, may_block=True, disk=writer.disk)
 
     def start(self) -> None:
         """Begin, unless syncing is left to the kernel."""
