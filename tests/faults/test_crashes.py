@@ -532,13 +532,3 @@ def findings(twice):
 
 def hangs(twice):
     return [record for record in findings(twice) if record["kind"] == "hang"]
-
-
-def test_an_exception_at_the_prompt_before_the_run_began_is_not_recorded(tmp_path):
-    twice = Twice(tmp_path, "sys.last_value = sys.last_exc = ValueError('earlier')\nlog = begin()" + TRAINS)
-    twice.run_logged()
-
-    errors, end = told(twice)
-
-    assert errors == []
-    assert (end["status"], end["reason"]) == ("finished", "exit")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import psutil
@@ -59,6 +60,13 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False) as l
             LOGS_500_STEPS_IN_A_BLOCK + "    1 / 0", 1, "failed", "failed", id="an exception in a block"
         ),
         pytest.param(
+            "class TrialPruned(Exception): pass\ntry:"
+            + textwrap.indent(LOGS_500_STEPS_IN_A_BLOCK + "    raise TrialPruned", " ")
+            + "\nexcept TrialPruned: pass",
+            *(0, "stopped", "pruned"),
+            id="a trial that Optuna prunes",
+        ),
+        pytest.param(
             LOGS_500_STEPS_IN_A_BLOCK + "    os.kill(os.getpid(), signal.SIGINT); time.sleep(5)",
             *(-2, "stopped", "interrupted"),
             id="Ctrl-C in a block",
@@ -88,6 +96,27 @@ def test_each_end_is_recorded_and_the_exit_code_stays(tmp_path, start, source, c
     worked_out = work_out_status(read_manifest(tmp_path / "run"), time.time())
     assert worked_out.name == status
     assert worked_out.sure
+
+
+@pytest.mark.parametrize("console", [("-i",), ("-c", "import code; code.interact()")])
+def test_an_exception_at_a_prompt_ends_no_run(tmp_path, console):
+    # A cell of a notebook is run like a line of `code.interact`.
+    source = PREAMBLE + LOGS_500_STEPS.replace("sys.argv[1]", repr(str(tmp_path))) + "\nno_such_name\n"
+    ended = subprocess.run(
+        [sys.executable, "-q", *console],
+        input=source,
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        timeout=150,
+    )
+
+    assert "NameError" in ended.stderr
+    records = whole_run(tmp_path / "run", steps=range(500))
+    (end,) = with_event(records, "end")
+    assert (end["status"], end["reason"]) == ("finished", "exit")
+    assert not with_event(records, "error")
 
 
 @pytest.mark.parametrize(

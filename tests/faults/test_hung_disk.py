@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, ROOT, repair
@@ -102,6 +104,37 @@ def test_a_checkpoint_whose_disk_hangs_is_recorded_without_waiting(tmp_path, sta
     assert not ended.number("waits")
     (checkpoint,) = with_event(whole_run(tmp_path / "run"), "checkpoint")
     assert checkpoint["checkpoint_path"] == "/far/away/model.safetensors"
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(7)", "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)"])
+def test_all_runs_of_a_process_share_the_time_for_their_end(tmp_path, start, ending):
+    child = start(
+        """
+        write, is_dead = os.write, threading.Event()
+
+        def hanging_write(descriptor, data):
+            if is_dead.is_set() and os.readlink(f"/proc/self/fd/{descriptor}").endswith(".jsonl"):
+                threading.Event().wait()
+            return write(descriptor, data)
+
+        os.write = hanging_write
+        logs = [TelemetryLogger("run", log_dir=sys.argv[1], close_timeout=1.0, system=False) for _ in range(15)]
+        is_dead.set()
+        for log in logs:
+            log.log_step(0, train_loss=1.0)
+        print("ending", flush=True)
+        """
+        + ending,
+        tmp_path,
+    )
+    child.wait_for_line("ending")
+    began = time.monotonic()
+    ended = child.end()
+
+    assert ended.code in (7, -15), ended.err
+    assert time.monotonic() - began < LONGEST_PAUSE_S, "one after the other they would take 15 seconds"
+    repair(tmp_path / "run-15")
+    whole_run(tmp_path / "run-15", steps=range(1))
 
 
 @pytest.mark.parametrize("operation", ["write", "any"])

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -18,11 +19,15 @@ class Closable(Protocol):
 
 
 # Strong references: a logger whose variable has gone out of scope still has a run to end.
-_living: dict[int, tuple[Closable, Callable[[], None]]] = {}
+_living: dict[int, tuple[Closable, Callable[[], None], float]] = {}
 _is_watching = False
+_ends_by: float | None = None
+"""When all loggers are to be closed (monotonic), once the process ends."""
 _FIRST: Final = "first"
-_EARLIER: Final = "_telemetry_was_before"
-"""Attribute of an exception that was printed at a prompt before a run began: it did not end that run."""
+_OUTERMOST: Final = ("__main__", "runpy")
+"""Modules whose frame an exception leaves last when it ends the process."""
+_PRUNED: Final = "TrialPruned"
+"""What Optuna's trials raise when they are given up: by its name, since Optuna is not imported for it."""
 
 
 class CloseOnce:
@@ -62,13 +67,16 @@ class CloseOnce:
             self._under_way.release()
 
 
-def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None]) -> None:
-    """Close `logger` at exit; call `in_forked_child` in forked children, whose parent owns its threads and files."""
-    global _is_watching
-    _living[id(logger)] = logger, in_forked_child
-    earlier = _last_printed()
-    if earlier is not None:
-        vars(earlier).setdefault(_EARLIER, []).append(id(logger))
+def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None], timeout_s: float = 0.0) -> None:
+    """Close `logger`, which may take `timeout_s`, at exit.
+
+    In forked children `in_forked_child` is called instead: their parent owns its threads and files.
+    """
+    global _is_watching, _ends_by
+    if not _living:
+        # A process that was to end by a signal may survive it.
+        _ends_by = None
+    _living[id(logger)] = logger, in_forked_child, timeout_s
     _close_with_multiprocessing()
     if not _is_watching:
         _is_watching = True
@@ -90,31 +98,58 @@ def _close_with_multiprocessing() -> None:
         util.Finalize(None, _close_all, exitpriority=-100)
 
 
+def share_one_deadline() -> None:
+    """Give all living loggers together the time of the most patient one: the process ends."""
+    global _ends_by
+    if _ends_by is None:
+        _ends_by = time.monotonic() + max((timeout_s for *_, timeout_s in _living.values()), default=0.0)
+
+
+def seconds_to_close(timeout_s: float) -> float:
+    """Return how long a logger that has `timeout_s` may take to close now: its share of what is left to all."""
+    if _ends_by is None:
+        return timeout_s
+    return min(timeout_s, max(0.0, _ends_by - time.monotonic()) / max(1, len(_living)))
+
+
 def _close_all() -> None:
-    # The interpreter keeps the exception that ended the script once it has printed it; multiprocessing calls this while
-    # the exception that ended its process is still being handled.
-    error = sys.exc_info()[1] or _last_printed()
-    if code_of(error) == 0:
-        error = None
-    for logger, _ in list(_living.values()):
-        if error is None or id(logger) in vars(error).get(_EARLIER, ()):
-            logger.close("exit")
-        elif isinstance(error, KeyboardInterrupt):
-            logger.close("interrupted")
-        else:
-            logger.close("failed", error=error)
+    share_one_deadline()
+    # Multiprocessing calls this while the exception that ended its process is still being handled.
+    error = sys.exc_info()[1] or _printed_at_the_end()
+    reason = reason_of(error)
+    for logger, *_ in list(_living.values()):
+        logger.close(reason or "exit", error=error if reason == "failed" else None)
 
 
-def _last_printed() -> BaseException | None:
-    """Return the exception that the interpreter printed last: that ended the script, or the last one at a prompt."""
+def _printed_at_the_end() -> BaseException | None:
+    """Return the exception that ended the script, which the interpreter has printed.
+
+    An exception that was printed at a prompt or in a cell of a notebook ended neither the process nor a run.
+    """
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return error if isinstance(error, BaseException) else None
+    trace = error.__traceback__ if isinstance(error, BaseException) else None
+    if trace is None or trace.tb_frame.f_globals.get("__name__") not in _OUTERMOST:
+        # What called the code has caught it: a notebook's kernel, a console, a test runner.
+        return None
+    is_at_prompt = hasattr(sys, "ps1") and trace.tb_frame.f_code.co_filename.startswith("<")
+    return None if is_at_prompt else error
 
 
 def _silence_all() -> None:
-    for _, in_forked_child in list(_living.values()):
+    global _ends_by
+    for _, in_forked_child, _ in list(_living.values()):
         in_forked_child()
     _living.clear()
+    _ends_by = None
+
+
+def reason_of(error: BaseException | None) -> str | None:
+    """Return why a run ends whose block or process is ended by `error`; None for an end without a fault."""
+    if error is None or code_of(error) == 0:
+        return None
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return "pruned" if any(kind.__name__ == _PRUNED for kind in type(error).__mro__) else "failed"
 
 
 def exit_code(status: Any) -> int:

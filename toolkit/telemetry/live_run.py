@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.lifetime import code_of
+from toolkit.core.lifetime import code_of, seconds_to_close
 from toolkit.core.periodic import PeriodicTasks, Task
 from toolkit.core.ranks import Rank
 from toolkit.core.run_context import RunContext
@@ -90,7 +90,7 @@ class LiveRun:
         self._guard = guard
         self._values = PlainValues(guard, DeviceScalars())
         self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, context=context)
-        self.media = MediaWriter(guard)
+        self.media = MediaWriter(guard, session_folder.folder.parent)
         """Writes images, tables and histograms on a thread of its own."""
         self.step_before: int | None = None
         """The last step of the sessions before this one, where that is known."""
@@ -104,6 +104,7 @@ class LiveRun:
         self._starting_thread: int | None = None
         self._rest_is_put = False
         self._has_ended = False
+        self._close_s = options.close_timeout
         self._environment_is_written = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
@@ -182,7 +183,9 @@ class LiveRun:
             last_step=self._last_planned_step,
             put=self._put_error,
         )
-        self.periodic = PeriodicTasks(self._tasks(), clock=clock, guard=guard)
+        self.periodic = PeriodicTasks(
+            self._tasks(), clock=clock, guard=guard, disk=session_folder.folder.parent
+        )
         # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
         watching = [Task(*task) for task in self.errors.tasks]
         if self.pipeline.waits_for_no_disk:
@@ -356,13 +359,15 @@ class LiveRun:
     def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
         """Write the last records, stop the threads, and return messages about what could not be done.
 
-        All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. Who
-        interrupts it, with Ctrl-C or a time limit of their own, waits a moment longer: the end is written first.
+        All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. When
+        the process ends, all its runs share that time. Who interrupts it, with Ctrl-C or a time limit of their own,
+        waits a moment longer: the end is written first.
 
         Raises:
             BaseException: what interrupted it.
         """
-        deadline = time.monotonic() + self._options.close_timeout
+        self._close_s = seconds_to_close(self._options.close_timeout)
+        deadline = time.monotonic() + self._close_s
         interrupt: BaseException | None = None
         try:
             self._conclude(status, reason, error, deadline)
@@ -384,7 +389,7 @@ class LiveRun:
 
     def _conclude(self, status: str, reason: str, error: BaseException | None, deadline: float) -> None:
         """Write all that is to be known before the end record, and have the last messages sent."""
-        timeout_s = self._options.close_timeout
+        timeout_s = self._close_s
 
         def at_most(share: float, of_what_is_left: float) -> float:
             return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
@@ -441,7 +446,7 @@ class LiveRun:
 
     def _let_go(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
         """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
-        timeout_s = self._options.close_timeout
+        timeout_s = self._close_s
 
         def at_most(share: float) -> float:
             return max(0.0, min(share * timeout_s, share * (deadline - time.monotonic())))
@@ -467,7 +472,7 @@ class LiveRun:
         if self.session_folder.writes_manifest:
             with self._guard.catch("writing run.json"):
                 self._beat()
-        return self.pipeline.close(status=status, reason=reason, deadline=deadline)
+        return self.pipeline.close(status=status, reason=reason, deadline=deadline, timeout_s=timeout_s)
 
     def _put_start_if_none(self) -> None:
         if not self._has_started:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overl
 
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard, guarded
-from toolkit.core.lifetime import CloseOnce, close_at_exit, code_of, do_not_close_at_exit
+from toolkit.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit, reason_of
 from toolkit.core.missing_names import hint_at_missing
 from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-CloseReason = Literal["finished", "exit", "stopped", "interrupted", "signal", "failed"]
+CloseReason = Literal["finished", "exit", "stopped", "interrupted", "pruned", "signal", "failed"]
 """How a run ends."""
 
 _STATUS_OF: Final[Mapping[str, str]] = {
@@ -72,6 +72,7 @@ _STATUS_OF: Final[Mapping[str, str]] = {
     "exit": "finished",
     "stopped": "stopped",
     "interrupted": "stopped",
+    "pruned": "stopped",
     "signal": "stopped",
     "failed": "failed",
 }
@@ -237,7 +238,7 @@ class TelemetryLogger:
             ranks=self._rank_control if among_ranks else None,
         )
         self.is_live = True
-        close_at_exit(self, in_forked_child=self._after_fork_in_child)
+        close_at_exit(self, in_forked_child=self._after_fork_in_child, timeout_s=options.close_timeout)
         self._run.start()
         with self.guard.catch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
@@ -951,14 +952,8 @@ class TelemetryLogger:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.close()
-        elif isinstance(error, KeyboardInterrupt):
-            self.close("interrupted")
-        elif code_of(error) == 0:
-            self.close("finished")
-        else:
-            self.close("failed", error=error)
+        reason = reason_of(error)
+        self.close(reason, error=error if reason == "failed" else None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process must not write, so it is one that does nothing.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.lifetime import close_at_exit, code_of, do_not_close_at_exit
+from toolkit.core.lifetime import close_at_exit, do_not_close_at_exit, reason_of
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.runfolder.layout import make_folders
@@ -88,7 +88,7 @@ class Run(RunIdentity, ArtifactStore):
         if options.enabled:
             # Instead of the logger: the rest must be written before it is closed.
             do_not_close_at_exit(self.telemetry)
-            close_at_exit(self, in_forked_child=self._after_fork_in_child)
+            close_at_exit(self, in_forked_child=self._after_fork_in_child, timeout_s=options.close_timeout)
 
     @property
     def is_of_this_process(self) -> bool:
@@ -267,12 +267,8 @@ class Run(RunIdentity, ArtifactStore):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or code_of(error) == 0:
-            self._finish(None, None)
-        elif isinstance(error, KeyboardInterrupt):
-            self._finish("interrupted", None)
-        else:
-            self._finish("failed", error)
+        reason = reason_of(error)
+        self._finish(reason, error if reason == "failed" else None)
 
     def close(self, reason: str | None = None, *, error: BaseException | None = None) -> None:
         """End the run like a logger, at the end of the process if the script does not."""

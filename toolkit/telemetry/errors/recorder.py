@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.core.lifetime import code_of, exit_code
+from toolkit.core.lifetime import exit_code, reason_of
 from toolkit.privacy.masking import mask_secrets
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.failure import STACK, describe_in_full, fingerprint_of
@@ -93,7 +93,7 @@ class ErrorRecorder:
     def take(self, error: BaseException, *, caught_by: str, thread: str | None = None) -> None:
         """Record an exception that is being raised; `thread` is where it was raised, if not on this one.
 
-        What is not a failure (`StopIteration`, an interrupt, an exit with 0) is not recorded.
+        What is not a failure (`StopIteration`, an interrupt, a pruned trial, an exit with 0) is not recorded.
         """
         if not self._options.enabled:
             return
@@ -186,15 +186,13 @@ class ErrorRecorder:
         if error is not None or reason not in (None, "exit"):
             return reason, error
         on_its_way = sys.exc_info()[1]
-        if on_its_way is not None:
-            if self.has_seen(on_its_way):
-                if isinstance(on_its_way, KeyboardInterrupt):
-                    return "interrupted", None
-                if is_failure(on_its_way):
-                    return "failed", on_its_way
-            if isinstance(on_its_way, SystemExit) and is_failure(on_its_way):
-                # Only a `finally` closes a run while SystemExit is being raised.
+        ends_by = reason_of(on_its_way)
+        if on_its_way is not None and ends_by is not None:
+            # Only a `finally` closes a run while SystemExit is being raised.
+            if is_failure(on_its_way) and (isinstance(on_its_way, SystemExit) or self.has_seen(on_its_way)):
                 return "failed", on_its_way
+            if ends_by == "pruned" or (ends_by == "interrupted" and self.has_seen(on_its_way)):
+                return ends_by, None
         left = self._exit
         # sys.exit(3) was called, and no step came after it.
         is_left = reason == "exit" and left is not None and left.at == self._around.where()
@@ -297,9 +295,9 @@ def note_spans(error: BaseException | str | None, spans: Callable[[], list[str]]
 
 def is_failure(error: BaseException) -> bool:
     """Return whether an exception means that something failed."""
-    if isinstance(error, (KeyboardInterrupt, *_NO_FAILURES)) or type(error).__name__ in _CALLED_OFF:
+    if isinstance(error, _NO_FAILURES) or type(error).__name__ in _CALLED_OFF:
         return False
-    return code_of(error) != 0
+    return reason_of(error) == "failed"
 
 
 def _is_power_of_ten(count: int) -> bool:

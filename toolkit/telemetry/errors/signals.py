@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
+from toolkit.core.lifetime import share_one_deadline
 from toolkit.telemetry.errors.signal_wake import SignalWake
 from toolkit.telemetry.errors.stack import frame_of_main_thread
 
@@ -182,6 +183,8 @@ class Signals:
 
     def _record(self, number: int, frame: FrameType | None, *, is_end: bool) -> None:
         name = signal.Signals(number).name
+        if is_end:
+            share_one_deadline()
         for on_signal, _ in list(self._listeners.values()):
             with self._guard.catch("recording a signal"):
                 on_signal(name, frame, is_end)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from toolkit.core.background import background
 from toolkit.core.guard import Guard
+from toolkit.core.lifetime import share_one_deadline
 from toolkit.telemetry.errors.stack import frame_of_main_thread
 
 NAMES: Final = ("SIGTERM", "SIGHUP")
@@ -198,6 +199,7 @@ class _End:
 
         def record() -> None:
             self.thread = threading.get_ident()
+            share_one_deadline()
             try:
                 for on_signal, _ in self.listeners:
                     with guard.catch("recording a signal"):
@@ -214,7 +216,7 @@ class _End:
 
     def wait(self) -> None:
         """Wait until the runs are ended, no longer than they may take."""
-        if self._ending.acquire(timeout=sum(timeout_s for _, timeout_s in self.listeners)):
+        if self._ending.acquire(timeout=max((timeout_s for _, timeout_s in self.listeners), default=0.0)):
             self._ending.release()
 
 

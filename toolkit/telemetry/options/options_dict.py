@@ -16,7 +16,7 @@ class OptionsDict(TypedDict, total=False):
     """Options by name; docs/options.md lists what each may be."""
 
     close_timeout: float
-    """Seconds that `close()` waits for a disk or mirror that does not answer."""
+    """Seconds that `close()`, or the end of the process for all its runs, waits for a disk or mirror."""
     completions: bool | Mapping[str, Any] | None
     """Keep completions; a mapping sets how many."""
     control: bool

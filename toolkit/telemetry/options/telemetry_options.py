@@ -206,7 +206,9 @@ class TelemetryOptions(ExporterOptions):
         number(1.0, 4096.0),
     )
     close_timeout: float = option(
-        5.0, "Seconds that `close()` waits for a disk or mirror that does not answer.", number(0.1, 600.0)
+        5.0,
+        "Seconds that `close()`, or the end of the process for all its runs, waits for a disk or mirror.",
+        number(0.1, 600.0),
     )
 
     def __post_init__(self) -> None:

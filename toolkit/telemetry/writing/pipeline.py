@@ -322,8 +322,12 @@ class RecordPipeline:
         self.wait_for_devices(timeout_s / 2)
         return self._writer.flush(timeout_s / 2) and self._writer.sync()
 
-    def close(self, *, status: str, reason: str, deadline: float) -> list[str]:
-        """Write what is left before `deadline` (monotonic); return messages about what could not be done."""
+    def close(self, *, status: str, reason: str, deadline: float, timeout_s: float) -> list[str]:
+        """Write what is left before `deadline` (monotonic); return messages about what could not be done.
+
+        `timeout_s` is what the end may take in all: whoever comes last has a small part of it in any case.
+        """
+        least_s = min(0.1, 0.05 * timeout_s)
         reason = mask_secrets(reason)
         left_undone = []
         self.record_queue.await_no_start()
@@ -331,9 +335,7 @@ class RecordPipeline:
         self.record_queue.say_what_was_dropped(self._wall(), self.elapsed())
         self._syncer.close()
         # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
-        written = self._writer.close(
-            max(0.1, deadline - time.monotonic() - 0.05 * self._options.close_timeout)
-        )
+        written = self._writer.close(max(least_s, deadline - time.monotonic() - 0.05 * timeout_s))
         if not written:
             self._keep_what_is_in_memory()
             where = (
@@ -352,10 +354,10 @@ class RecordPipeline:
             )
             self._manifest_writer.put(self.manifest)
             # Before the mirrors: a slow one may make the user interrupt.
-            if not self._manifest_writer.close(max(0.1, deadline - time.monotonic())):
+            if not self._manifest_writer.close(max(least_s, deadline - time.monotonic())):
                 left_undone.append("run.json could not be written in time")
         for mirror in self._all_mirrors():
-            if not mirror.close(max(0.1, deadline - time.monotonic())):
+            if not mirror.close(max(least_s, deadline - time.monotonic())):
                 left_undone.append(f"{mirror.sink.name} did not take everything in time")
         if not self._writer.is_stuck:
             # Else the locks stay until the process ends: no other may write what this disk may still be writing.
@@ -579,7 +581,7 @@ class _ManifestWriter:
         self._on_disk: Manifest | None = None
         """What a power cut leaves for certain, without what every heartbeat changes."""
         self._closing = False
-        self._job = background_job("telemetry-manifest", self._turn, may_block=True)
+        self._job = background_job("telemetry-manifest", self._turn, may_block=True, disk=folder.parent)
 
     def start(self) -> None:
         """Begin. Raises RuntimeError where the system refuses a thread."""
