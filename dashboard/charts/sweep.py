@@ -10,7 +10,8 @@ from typing import Any, Final
 from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.palette import SERIES, color, series_color
 from dashboard.data.formatting import html_text, short_number
-from dashboard.data.sweep import Direction, Factor, as_number, is_log_scale, setting_text
+from dashboard.data.sweep import Direction, Factor, is_log_scale
+from toolkit.runs.settings import as_number, setting_text
 
 _MAX_CATEGORIES: Final = SERIES
 _LABEL_LENGTH: Final = 26

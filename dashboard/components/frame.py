@@ -31,6 +31,7 @@ from dashboard.data.run_store import (
     RunList,
     RunStore,
     UnknownRun,
+    labelled,
 )
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
@@ -376,7 +377,7 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
 def _run_picker(page: RunPage, runs: RunList) -> None:
     names = {
         card.key: f"{card.name}  ·  {card.status.name}"
-        for card in runs.cards
+        for card in labelled(runs.cards).values()
         if not card.archived or card.key == page.key
     }
     keys = list(names)

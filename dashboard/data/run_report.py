@@ -30,8 +30,8 @@ _WAIT_S: Final = 20.0
 _ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END)
 
 
-def content_of_run(store: RunStore, key: str, *, points: int = POINTS) -> RunContent:
-    """Return what a report says about a run, from the records that have been read so far.
+def content_of_run(store: RunStore, key: str, *, name: str | None = None, points: int = POINTS) -> RunContent:
+    """Return what a report says about a run, from the records that have been read so far, and call it `name`.
 
     The detectors and the ledger get a while to reach the last record; what they have not reached is said in a note.
     """
@@ -57,7 +57,7 @@ def content_of_run(store: RunStore, key: str, *, points: int = POINTS) -> RunCon
     config = start.get("config")
     return masked(
         RunContent(
-            name=card.name,
+            name=name or card.name,
             logged_by=card.logged_by or "",
             status=card.status.name,
             why=card.status.why,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -22,6 +22,7 @@ from toolkit.runfolder.reader import BadLine
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.status import Status
 from toolkit.runfolder.step_count import steps_done
+from toolkit.runs.labels import Label, RunName, labels_of
 from toolkit.timing.ledger import Ledger
 
 Floats = npt.NDArray[np.float64]
@@ -137,6 +138,20 @@ class RunCard:
     def live(self) -> bool:
         """Whether the run may be able to answer requests."""
         return self.status.name in ("running", "stalled", STARTING)
+
+
+def card_labels(cards: Iterable[RunCard]) -> dict[str, Label]:
+    """Return what each run is called among these, by key."""
+    runs = list(cards)
+    names = [RunName(card.name, card.place, card.key, lambda card=card: card.config) for card in runs]  # type: ignore[misc]
+    return {card.key: label for card, label in zip(runs, labels_of(names), strict=True)}
+
+
+def labelled(cards: Iterable[RunCard]) -> dict[str, RunCard]:
+    """Return the runs by key, each named so that no two of them are called the same."""
+    runs = list(cards)
+    labels = card_labels(runs)
+    return {card.key: replace(card, name=labels[card.key].text) for card in runs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

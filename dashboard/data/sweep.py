@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from dashboard.data import sweep_statistics as stats
+from toolkit.runs.settings import UNSET, as_number, is_label, is_seed, level_text, setting_text
 
 Direction = Literal["min", "max"]
 State = Literal["done", "running", "failed"]
@@ -37,33 +37,6 @@ _MAX_STEPS: Final = 6
 _FEW_VALUES: Final = 6
 _FOR_QUARTERS: Final = 24
 _MIN_FAILED: Final = 3
-_SEEDS: Final = frozenset({"seed", "random_seed", "data_seed", "global_seed", "torch_seed"})
-_LABELS: Final = frozenset(
-    {
-        *("name", "run_name", "experiment_name", "job_name", "run_id", "id", "notes", "description", "tags"),
-        *(
-            "output_dir",
-            "log_dir",
-            "logging_dir",
-            "save_dir",
-            "training_folder",
-            "host",
-            "hostname",
-            "pid",
-            "port",
-        ),
-        *("commit", "git_commit", "created", "created_at", "started", "date", "time", "timestamp", "version"),
-    }
-)
-_UNSET: Final = "not set"
-
-
-class HasSettings(Protocol):
-    """A run of which the settings are known."""
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Settings by name, not nested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,55 +254,10 @@ def answer(
     return SweepAnswer(verdict=verdict, **common, differs=differs, suggestions=suggestions)
 
 
-def setting_text(value: Any) -> str:
-    """Return one setting as people write it: 1e-4, 0.05, 64, true, adamw."""
-    if value is None:
-        return _UNSET
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        if value == 0 or 1e-3 <= abs(value) < 1e6 or not math.isfinite(value):
-            return f"{value:.3g}" if abs(value) < 100 else f"{value:.6g}"
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
-    return str(value)
-
-
-def as_number(value: Any) -> float | None:
-    """Return a setting as a finite number; YAML reads 1e-4 as a text."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, (int, float, str)):
-        try:
-            number = float(value)
-        except (ValueError, OverflowError):
-            return None
-        return number if math.isfinite(number) else None
-    return None
-
-
 def is_log_scale(values: Sequence[float]) -> bool:
     """Return whether numbers are better drawn on a logarithmic axis: all above 0, and spread over decades."""
     positive = [value for value in values if value > 0]
     return len(positive) == len(values) and len(set(values)) > 2 and max(positive) >= 30 * min(positive)
-
-
-def is_label(key: str) -> bool:
-    """Return whether a setting only names a run: its name, id, tags, folder or host."""
-    parts = re.split(r"[./]|\[\d+\]", key.lower())
-    return any(part in _LABELS for part in [part for part in parts if part][-1:]) or "tags" in parts
-
-
-def differing_settings(runs: Iterable[HasSettings], *, most: int = 100) -> list[str]:
-    """Return the settings with different values in some of `runs`, without names of runs; seeds last."""
-    values: dict[str, set[str]] = {}
-    settings = [run.config for run in runs]
-    for key in dict.fromkeys(key for config in settings for key in config):
-        if not is_label(key):
-            values[key] = {_level(config.get(key)) for config in settings}
-    return sorted((key for key, found in values.items() if len(found) > 1), key=_is_seed)[:most]
 
 
 # ---------------------------------------------------------------- settings as columns
@@ -347,7 +275,7 @@ class _Column:
     def setting(self, rows: Sequence[int]) -> stats.Setting:
         if self.numbers is not None:
             return stats.number_setting(np.array([self.numbers[row] for row in rows]))
-        _, levels = np.unique([_level(self.values[row]) for row in rows], return_inverse=True)
+        _, levels = np.unique([level_text(self.values[row]) for row in rows], return_inverse=True)
         return stats.level_setting(levels)
 
 
@@ -357,10 +285,10 @@ def _columns(runs: Sequence[SweepRun]) -> tuple[list[_Column], tuple[str, ...], 
     found: dict[tuple[float, ...], _Column] = {}
     constant, left_out = [], []
     for key in names:
-        if is_label(key) or _is_seed(key):
+        if is_label(key) or is_seed(key):
             continue
         values = tuple(run.config.get(key) for run in runs)
-        texts = [_level(value) for value in values]
+        texts = [level_text(value) for value in values]
         different = set(texts)
         if len(different) < 2:
             constant.append(key)
@@ -384,7 +312,7 @@ def _columns(runs: Sequence[SweepRun]) -> tuple[list[_Column], tuple[str, ...], 
     columns = list(found.values())
     most = _MAX_KEYS if len(runs) <= _MANY_RUNS else _MAX_KEYS_OF_MANY
     if len(columns) > most:
-        columns.sort(key=lambda column: max(Counter(map(_level, column.values)).values()))
+        columns.sort(key=lambda column: max(Counter(map(level_text, column.values)).values()))
         left_out += [key for column in columns[most:] for key in column.keys]
         columns = columns[:most]
     return columns, tuple(constant), tuple(left_out)
@@ -407,24 +335,11 @@ def _numbers(values: Sequence[Any]) -> tuple[float, ...] | None:
     return tuple(math.nan if value is None else float(as_number(value) or 0.0) for value in values)
 
 
-def _level(value: Any) -> str:
-    number = as_number(value)
-    return repr(number) if number is not None else setting_text(value)
-
-
-def _last_part(key: str) -> str:
-    return key.replace("/", ".").rsplit(".", 1)[-1].lower()
-
-
-def _is_seed(key: str) -> bool:
-    return _last_part(key) in _SEEDS
-
-
 def _configurations(runs: Sequence[SweepRun], columns: Sequence[_Column]) -> list[int]:
     """Return the number of each run's configuration: runs with equal settings have the same one."""
     known: dict[Hashable, int] = {}
     return [
-        known.setdefault(tuple(_level(column.values[row]) for column in columns), len(known))
+        known.setdefault(tuple(level_text(column.values[row]) for column in columns), len(known))
         for row in range(len(runs))
     ]
 
@@ -635,7 +550,7 @@ def _levels(
     # Of a value that a single run had, little is known.
     solid = [level for level in levels if level.runs > 1] or list(levels)
     best = min(solid, key=lambda level: sign * level.median).label
-    known = [level.label for level in levels if level.label != _UNSET]
+    known = [level.label for level in levels if level.label != UNSET]
     if column.numbers is None or best not in known or len(known) < 2:
         return levels, best, "level"
     place = known.index(best)
@@ -667,7 +582,7 @@ def _groups(column: _Column) -> list[tuple[str, list[int]]]:
             if rows:
                 label = f"{_number_text(column, numbers[rows].min())} to {_number_text(column, numbers[rows].max())}"
                 groups.append((label, rows))
-    return [*groups, *([(_UNSET, missing)] if missing else [])]
+    return [*groups, *([(UNSET, missing)] if missing else [])]
 
 
 def _number_text(column: _Column, number: float) -> str:
@@ -703,10 +618,10 @@ def _differences(
                 continue
             typical = _number_text(column, middle)
         else:
-            usual, times = Counter(_level(value) for value in column.values).most_common(1)[0]
-            if usual == _level(mine) or times < len(runs) / 2:
+            usual, times = Counter(level_text(value) for value in column.values).most_common(1)[0]
+            if usual == level_text(mine) or times < len(runs) / 2:
                 continue
-            typical = next(setting_text(value) for value in column.values if _level(value) == usual)
+            typical = next(setting_text(value) for value in column.values if level_text(value) == usual)
         differences.append(Difference(key=column.keys[0], value=setting_text(mine), typical=typical))
     return tuple(differences[:4])
 
@@ -734,7 +649,7 @@ def _seed_spread(runs: Sequence[SweepRun], units: Sequence[int]) -> SeedSpread |
 
 
 def _seed_of(run: SweepRun) -> str:
-    return " ".join(setting_text(value) for key, value in sorted(run.config.items()) if _is_seed(key))
+    return " ".join(setting_text(value) for key, value in sorted(run.config.items()) if is_seed(key))
 
 
 def _suggestions(

@@ -15,9 +15,7 @@ from dashboard.data.sweep import (
     SweepAnswer,
     SweepRun,
     answer,
-    as_number,
     is_log_scale,
-    setting_text,
 )
 from dashboard.data.sweep_text import answer_text, percent
 from toolkit.privacy.masking import Masker
@@ -25,6 +23,7 @@ from toolkit.reports.document import Bar, Bars, Block, Document, Dot, Scatter, S
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
 from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
+from toolkit.runs.settings import as_number, setting_text
 
 _MAX_BARS: Final = 15
 _MAX_SCATTERS: Final = 4
@@ -40,6 +39,10 @@ class ListedRun(Protocol):
     name: str
     path: Path
     status: str
+
+    @property
+    def called(self) -> str:
+        """A name that no other run of the list has."""
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -77,7 +80,7 @@ def _run(run: ListedRun, metric: str, direction: Direction, masker: Masker) -> S
     if run.status in (FAILED, LOST, _UNREADABLE):
         state = "failed"
     config = masker.mask(dict(run.settings))
-    name = masker.rewrite_text(run.name)
+    name = masker.rewrite_text(run.called)
     return SweepRun(key=str(run.path), name=name, config=config, value=value, state=state)
 
 

@@ -38,14 +38,14 @@ from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
 from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_report import content_of_run
-from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis
+from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
 from dashboard.data.run_table import Column
-from dashboard.data.sweep import as_number, differing_settings, is_label, setting_text
 from toolkit.reports.compare import compare as comparison
 from toolkit.reports.document import Document
 from toolkit.reports.read_content import points_for
 from toolkit.runfolder.metric_meaning import NOT_RESULTS, is_evaluation, metric_direction
 from toolkit.runfolder.records import is_spread
+from toolkit.runs.settings import as_number, differing_settings, is_label, setting_text
 
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 8
@@ -74,9 +74,9 @@ def main() -> None:
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
         return
-    cards = {card.key: card for card in runs.cards}
+    cards = labelled(runs.cards)
     if runs.truncated:
-        cards.update(_named_and_not_listed(store, cards))
+        cards = labelled((*runs.cards, *_named_and_not_listed(store, cards).values()))
     keys = _pick_runs(cards)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         by = _pick_grouping([cards[key] for key in keys])
@@ -115,7 +115,7 @@ def main() -> None:
         page_states.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
     if len(keys) >= 2:
         with report:
-            report_button("compare", lambda: _report(store, keys, metric))
+            report_button("compare", lambda: _report(store, keys, cards, metric))
         base = _pick_baseline(keys, cards)
         page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
         page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
@@ -134,9 +134,10 @@ def main() -> None:
         st.fragment(lambda: page_states.guarded("The samples", lambda: sample_grid(store, names)))()
 
 
-def _report(store: RunStore, keys: Sequence[str], metric: str) -> Document:
+def _report(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str) -> Document:
     points = points_for(len(keys))
-    return comparison([content_of_run(store, key, points=points) for key in keys], metric=metric)
+    contents = [content_of_run(store, key, name=cards[key].name, points=points) for key in keys]
+    return comparison(contents, metric=metric)
 
 
 def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
@@ -218,7 +219,7 @@ def _named_in_url(cards: Mapping[str, RunCard]) -> tuple[list[str], list[str]]:
 
 def _pick_grouping(cards: Sequence[RunCard]) -> str | None:
     """Show the settings by which the chosen runs can be grouped, and return the chosen one."""
-    options = differing_settings(cards)
+    options = differing_settings([card.config for card in cards])
     if any(card.tags for card in cards):
         options = [_BY_TAG, *options]
     if len(cards) < 2 or not options:
@@ -546,7 +547,7 @@ def _summary(
     rows = [
         Row(
             key=key,
-            name=_column(cards, keys, key),
+            name=clean(cards[key].name),
             href=f"overview?run={quote(key, safe='')}",
             colour=run_colour(cards[key]),
             cells=[
@@ -644,7 +645,7 @@ def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard])
     frame = pd.DataFrame(
         [
             {
-                "Run": _column(cards, keys, key),
+                "Run": clean(cards[key].name),
                 **{short[row.key]: _cell(row.values[place]) for row in rows[:_MAX_SETTINGS]},
             }
             for place, key in enumerate(keys)
@@ -695,12 +696,6 @@ def _config(store: RunStore, key: str) -> Mapping[str, Any]:
         for name, value in start.items()
         if name not in ("event", "time", "elapsed", "seq", "session")
     }
-
-
-def _column(cards: Mapping[str, RunCard], keys: Sequence[str], key: str) -> str:
-    name = cards[key].name
-    alone = sum(cards[other].name == name for other in keys) == 1
-    return clean(name) if alone and name else f"{clean(name)} ({clean(key)})"
 
 
 main()

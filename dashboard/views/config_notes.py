@@ -19,7 +19,7 @@ from dashboard.data import config_summary
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
 from dashboard.data.formatting import clean, clock, count, duration, md, size
 from dashboard.data.notes import notes_markdown
-from dashboard.data.run_store import Refused, RunMeta, RunQuery
+from dashboard.data.run_store import Refused, RunMeta, RunQuery, labelled
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE
 
@@ -203,11 +203,12 @@ def _environment(meta: RunMeta) -> None:
 
 
 def _difference(page: RunPage, meta: RunMeta) -> None:
-    others = [card for card in page.store.list_runs().cards if card.key != page.key]
-    if not others:
+    names = {
+        key: card.name for key, card in labelled(page.store.list_runs().cards).items() if key != page.key
+    }
+    if not names:
         st.caption("There is no other run to compare with.")
         return
-    names = {card.key: card.name for card in others}
     other = st.selectbox(
         "Compare with", list(names), format_func=lambda key: names.get(key, str(key)), key="_diff_against"
     )
@@ -224,8 +225,8 @@ def _difference(page: RunPage, meta: RunMeta) -> None:
                 **({"": "≠" if row.differs else ""} if every else {}),
                 "key": clean(row.key),
                 "this run": _cell(row.values[0]),
-                # With its key, because the name may equal another column's.
-                f"{names[other]} ({other})": _cell(row.values[1]),
+                # In quotes, because the name may equal another column's.
+                f"“{names[other]}”": _cell(row.values[1]),
             }
             for row in rows[:1_000]
         ]

@@ -21,7 +21,17 @@ from dashboard.components.run_filter import pick_project, search_box, suggest_na
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_search import QueryError
-from dashboard.data.run_store import STILL_LOOKING, Refused, RunCard, RunList, RunQuery, RunStore, SortBy
+from dashboard.data.run_store import (
+    STILL_LOOKING,
+    Refused,
+    RunCard,
+    RunList,
+    RunQuery,
+    RunStore,
+    SortBy,
+    card_labels,
+    labelled,
+)
 from dashboard.data.run_table import (
     NAME,
     Column,
@@ -253,7 +263,7 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
     columns.sort(key=lambda shown: (shown.column.id != NAME, not shown.pinned))
     limit = _limit(query)
     shown = cards[:limit]
-    names = Counter(card.name for card in cards)
+    labels = card_labels(cards)
     wants_trends = any(one.column.id == "trend" for one in columns)
     trends = store.trends([card.key for card in shown]) if wants_trends else {}
     now = time.time()
@@ -264,7 +274,7 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
             href=f"overview?run={quote(card.key, safe='')}",
             cells=[_cell(card, one.column, trends, now) for one in columns],
             colour=run_colour(card),
-            also=card.key if names[card.name] > 1 and card.key != card.name else "",
+            also=" ".join(filter(None, labels[card.key][1:])),
             place=card.place,
             is_best=best is not None and card.key == best.key and len(cards) > 1,
         )
@@ -533,7 +543,8 @@ def _answer(found: _Shown) -> str:
         return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. Select rows to compare them.]"
     word = "lowest" if found.primary.direction == "min" else "highest"
     value = short_number(found.primary.best_of(found.best))
-    return f"Best: **{md(found.best.name, 60)}**, {word} {md(found.primary.metric, 60)} **{md(value)}**"
+    best = labelled(found.runs.cards).get(found.best.key, found.best)
+    return f"Best: **{md(best.name, 60)}**, {word} {md(found.primary.metric, 60)} **{md(value)}**"
 
 
 def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:

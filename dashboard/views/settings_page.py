@@ -15,6 +15,7 @@ from dashboard.components.headings import page_title, section
 from dashboard.components.login_page import account
 from dashboard.data.formatting import ago, clean, clock, count, md, size
 from dashboard.data.run_store import Refused, StoreState
+from toolkit.runs.labels import RunName, labels_of
 
 _CLOCK_SHOWN_S: Final = 2.0
 
@@ -136,7 +137,11 @@ def _trash() -> None:
     )
     if session.read_only_reason() is not None:
         return
-    names = {item.token: f"{clean(item.name)}, deleted {clock(item.deleted)}" for item in trashed}
+    texts = [
+        RunName(f"{clean(item.name)}, deleted {clock(item.deleted)}", item.token, "", dict)
+        for item in trashed
+    ]
+    names = {item.token: label.text for item, label in zip(trashed, labels_of(texts), strict=True)}
     with st.container(horizontal=True, vertical_alignment="bottom"):
         token = st.selectbox(
             "Deleted run",

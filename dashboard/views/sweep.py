@@ -20,14 +20,24 @@ from dashboard.components.report_dialog import report_button
 from dashboard.components.run_filter import pick_project, search_box
 from dashboard.data.formatting import clean, count, md
 from dashboard.data.run_search import QueryError
-from dashboard.data.run_store import STILL_LOOKING, UNREADABLE, Refused, RunCard, RunList, RunQuery, RunStore
-from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, setting_text
+from dashboard.data.run_store import (
+    STILL_LOOKING,
+    UNREADABLE,
+    Refused,
+    RunCard,
+    RunList,
+    RunQuery,
+    RunStore,
+    labelled,
+)
+from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale
 from dashboard.data.sweep_report import sweep_document
 from dashboard.data.sweep_text import Marks, answer_text
 from toolkit.reports.document import Document
 from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
 from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import FAILED, LOST
+from toolkit.runs.settings import setting_text
 
 Take = Literal["best", "last"]
 _TAKES: Final[dict[str, Take]] = {"Best value": "best", "Last value": "last"}
@@ -83,7 +93,7 @@ def _filters(runs: RunList) -> RunQuery:
 
 def _matching(store: RunStore, query: RunQuery) -> Sequence[RunCard]:
     try:
-        return store.list_runs(query).cards
+        return list(labelled(store.list_runs(query).cards).values())
     except QueryError as error:
         st.warning(md(str(error), 400), icon=":material/search_off:")
         return ()

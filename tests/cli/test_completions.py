@@ -70,17 +70,10 @@ def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
     assert "\x1b" not in short + whole
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "reason"),
-    [
-        (["--search", "elephant"], 1, "none of 21 completions contains 'elephant'"),
-        (["--rows", "0"], 2, "--rows must be at least 1, got 0"),
-    ],
-)
-def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys, arguments, code, reason):
-    assert main(["completions", str(answered), *arguments]) == code
+def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys):
+    assert main(["completions", str(answered), "--search", "elephant"]) == 1
 
-    assert reason in capsys.readouterr().err
+    assert "none of 21 completions contains 'elephant'" in capsys.readouterr().err
 
 
 def test_a_run_without_any_says_how_to_get_some(tmp_path, capsys):

@@ -45,7 +45,9 @@ COMMANDS = {
     "trace": (["RUN", "-o", "TRACE"], 0),
     "usage": (["RUN", "--show"], 0),
 }
-LS = "name path format id status why step loss loss_metric started last_sign age_s project tags deleted problem".split()
+LS = (
+    "name label path format id status why step loss loss_metric started last_sign age_s project tags deleted problem"
+).split()
 """The fields of a run, which compare has too."""
 
 ELSEWHERE = {"pull", "ship"}

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.runs import write_run, write_table
 from toolkit.cli.main import main
 from toolkit.runfolder.labels import Labels, write_labels
+from toolkit.telemetry import TelemetryLogger
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_the_json_has_the_documented_fields(logs, capsys):
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"runs", "notes", "missing"}
     fields = "name path format id status why step loss loss_metric started last_sign age_s project tags deleted problem"
-    assert all(set(run) == set(fields.split()) for run in found["runs"])
+    assert all(set(run) == {*fields.split(), "label"} for run in found["runs"])
     by_name = {run["name"]: run for run in found["runs"]}
     assert by_name["bad"]["loss"] == "NaN"
     assert by_name["bad"]["tags"] == ["x"]
@@ -148,3 +149,29 @@ def test_on_a_terminal_rows_fit_its_width_with_rich_and_without(logs, capsys, mo
     assert "\x1b[31munreadable" in printed[1]
     assert "\x1b" not in printed[2]
     assert all(len(line) <= 40 for line in printed[2].splitlines()[:4])
+
+
+def test_namesakes_the_loss_the_order_and_sizes_are_shown(tmp_path, capsys):
+    for at in range(3):
+        with TelemetryLogger("same", log_dir=tmp_path, log_every=1, system=False) as log:
+            log.log_start(config={"lr": 10.0**-at})
+            log.log({"loss": 1.0 + at, "foo": 9.0 - at})
+            log.log({"loss/aux": 0.5})
+    capsys.readouterr()
+
+    assert main(["ls", str(tmp_path), "--sort", "foo", "--size"]) == 0
+    head, *rows = [re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines()]
+    assert head[:7] == ["run", "folder", "what differs", "status", "step", "loss", "foo"]
+    assert [(row[1], row[2], row[5], row[6]) for row in rows] == [
+        ("same-3", "lr=0.01", "3", "7"),
+        ("same-2", "lr=0.1", "2", "8"),
+        ("same", "lr=1", "1", "9"),
+    ]
+    assert all(re.fullmatch(r"[0-9.]+ kB", row[7]) for row in rows)
+
+    assert main(["ls", str(tmp_path), "--sort", "fooo"]) == 2
+    assert re.search("Did you mean foo.* Allowed: age, name", capsys.readouterr().err)
+    assert main(["compare", str(tmp_path)]) == 0
+    assert "same-2 lr=0.1" in capsys.readouterr().out.splitlines()[0]
+    assert main(["report", str(tmp_path), "--view", "compare"]) == 0
+    assert "Best by loss: same lr=1, 1" in capsys.readouterr().out

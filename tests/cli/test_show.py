@@ -82,7 +82,7 @@ def test_a_number_of_rows_below_one_is_refused(run, capsys):
     with pytest.raises(SystemExit):
         main(["show", str(run), "--rows", "0"])
 
-    assert "must be at least 1" in capsys.readouterr().err
+    assert "--rows: '0' is not a whole number from 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "no table", "other table", "nothing"])

@@ -20,6 +20,8 @@ from toolkit.runfolder.status import work_out_status
 LOGS: Final = Path("logs")
 """Where runs are looked for if no RUN is given."""
 
+_MOST_ENTRIES: Final = 100_000
+
 COULD_NOT: Final = 2
 """Exit code: it could not be done. 0 is well, 1 means that something bad was found."""
 
@@ -93,6 +95,28 @@ def _written(folder: Path) -> float | None:
         return None
     is_ours = stat.S_ISREG(status.st_mode) and another_programs_file(folder) is None
     return status.st_mtime if is_ours else None
+
+
+def size_of(path: Path) -> int:
+    """Return how many bytes a file or a folder holds, of at most 100,000 entries."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            # A journal is mostly a hole.
+            return getattr(status, "st_blocks", status.st_size // 512) * 512
+    except OSError:
+        return 0
+    size = seen = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            seen += 1
+            try:
+                size += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
+        if seen > _MOST_ENTRIES:
+            break
+    return size
 
 
 def printable(text: str) -> str:

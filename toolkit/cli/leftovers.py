@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.chosen_run import size_of
 from toolkit.cli.run_filter import value_of
 from toolkit.cli.run_list import ListedRun, our_run, run_folders
 from toolkit.runfolder.journal import (
@@ -45,7 +46,6 @@ _CACHE_NAME: Final = "ai-toolkit-telemetry"
 _CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
 _IMPORTING: Final = ".importing-"
 _IMPORT_IS_OLD_S: Final = 86_400.0
-_MOST_ENTRIES: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ def _trash_of(place: Path) -> Iterator[Leftover]:
         yield Leftover(
             kind=TRASHED,
             path=run.path,
-            bytes=_size(run.path),
+            bytes=size_of(run.path),
             changed=run.deleted,
             why=f"{run.name or 'a run'}, which was deleted on the page",
             delete=lambda run=run: delete_permanently(run),  # type: ignore[misc]
@@ -127,7 +127,7 @@ def _unfinished_imports(place: Path) -> Iterator[Leftover]:
             yield Leftover(
                 kind=IMPORT,
                 path=path,
-                bytes=_size(path),
+                bytes=size_of(path),
                 changed=changed,
                 why="an import that was killed more than a day ago",
                 delete=lambda path=path: shutil.rmtree(path),  # type: ignore[misc]
@@ -143,7 +143,7 @@ def _half_written(folder: Path) -> Iterator[Leftover]:
         yield Leftover(
             kind=HALF_WRITTEN,
             path=path,
-            bytes=_size(path),
+            bytes=size_of(path),
             changed=_changed(path),
             why="a file that a kill left before it had its name",
             delete=path.unlink,
@@ -157,7 +157,7 @@ def _empty_run(folder: Path) -> Iterator[Leftover]:
         yield Leftover(
             kind=EMPTY_RUN,
             path=folder,
-            bytes=_size(folder),
+            bytes=size_of(folder),
             changed=run.last_sign or _changed(folder),
             why=f"a run that is {run.status} and never made a step",
             delete=lambda: _delete_run(folder),
@@ -192,7 +192,7 @@ def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
         yield Leftover(
             kind=WORSE_RUN,
             path=run.path,
-            bytes=_size(run.path),
+            bytes=size_of(run.path),
             changed=run.last_sign or _changed(run.path),
             why=f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g}); goes to the trash",
             delete=lambda folder=run.path: _move_to_trash(folder),  # type: ignore[misc]
@@ -242,7 +242,7 @@ def _journals(*, orphans: bool) -> Iterator[Leftover]:
                 continue
             try:
                 why = _why_deletable(journal, orphans=orphans)
-                size = _size(path)
+                size = size_of(path)
             finally:
                 journal.close(remove=False)
             if why is not None:
@@ -287,7 +287,7 @@ def _cache(environ: Mapping[str, str]) -> Iterator[Leftover]:
         yield Leftover(
             kind=CACHE,
             path=folder,
-            bytes=sum(_size(folder / name) for name in names),
+            bytes=sum(size_of(folder / name) for name in names),
             changed=max(_changed(folder / name) for name in names),
             why=f"{len(names):,} files that make pages open faster, and are made again when needed",
             delete=lambda: _delete_files(folder, names),
@@ -331,28 +331,6 @@ def _names(folder: Path, *, folders: bool) -> list[str]:
             )
     except OSError:
         return []
-
-
-def _size(path: Path) -> int:
-    """Return how many bytes a file or a folder holds, of at most 100,000 entries."""
-    try:
-        status = os.lstat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            # A journal is mostly a hole.
-            return getattr(status, "st_blocks", status.st_size // 512) * 512
-    except OSError:
-        return 0
-    size = seen = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            seen += 1
-            try:
-                size += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
-        if seen > _MOST_ENTRIES:
-            break
-    return size
 
 
 def _changed(path: Path) -> float:

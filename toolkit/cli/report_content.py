@@ -52,15 +52,16 @@ def content_of(
         UnreadableRunError: there is nothing to read.
     """
     source = _other_tools(run)
+    name = run.called
     found = _diagnosis(run, on_work) if found is None else found
     last = max([run.step or 0, *(finding.noticed_step for finding in found.findings)])
-    reader = CurveReader(run.name, findings=found.findings, steps=(0.0, float(last)), points=points)
+    reader = CurveReader(name, findings=found.findings, steps=(0.0, float(last)), points=points)
     ledger: Ledger | None = None
     pictures: list[Picture] = []
     problems: list[str] = []
     if source is not None:
         guard = Guard()
-        if guard.call("reading", _read, reader, source, run.name, on_work) is None:
+        if guard.call("reading", _read, reader, source, name, on_work) is None:
             raise UnreadableRunError(f"{run.path} could not be read: {', '.join(guard.counts)}")
         given = plain(source.info.config)
     else:
@@ -68,7 +69,7 @@ def content_of(
         with _as_unreadable(run.path):
             ledger = read_run_time(
                 run.path,
-                on_records=lambda records: on_work(f"{run.name}: curves of {records:,} records"),
+                on_records=lambda records: on_work(f"{name}: curves of {records:,} records"),
                 also=folder.take,
             ).ledger
         pictures, problems = folder.samples.pictures(run.path)
@@ -78,7 +79,7 @@ def content_of(
     steps = run.settings.get("max_steps")
     return masked(
         RunContent(
-            name=run.name,
+            name=name,
             logged_by="" if run.format == OURS else run.format,
             status=(ending.status if ending is not None else None) or run.status,
             why=(ending.why if ending is not None else None) or run.why or "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -16,6 +17,8 @@ HELP: Final = (
     "part of the name, or a glob"
 )
 _FIELDS: Final = ("name", "format", "status", "step", "loss", "started", "project")
+_ORDERS: Final = ("age", *_FIELDS, "duration", "updated")
+_MOST_NAMED: Final = 30
 
 
 class SearchedRun:
@@ -107,6 +110,17 @@ def sorted_runs(runs: Sequence[ListedRun], name: str, now: float, *, reverse: bo
     numbers = all(isinstance(value, (int, float)) for value, _ in known)
     known.sort(key=lambda pair: pair[0] if numbers else str(pair[0]), reverse=reverse)
     return [run for _, run in known] + [run for value, run in found if not _is_comparable(value)]
+
+
+def unknown_order(runs: Sequence[ListedRun], name: str, now: float) -> str | None:
+    """Return why `name` is nothing to sort by, and what is; None if it is, or if there are no runs."""
+    if not runs or name in _ORDERS or any(value_of(run, name, now) is not None for run in runs):
+        return None
+    known = sorted(_names_in(runs) - {"tag", "tool"})
+    near = difflib.get_close_matches(name, [*_ORDERS, *known], n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    metrics = ", ".join([one for one in known if one not in _ORDERS][:_MOST_NAMED])
+    return f"--sort {name}: no run has it.{hint} Allowed: {', '.join(_ORDERS)}; of these runs also {metrics}"
 
 
 def _is_comparable(value: Any) -> bool:

@@ -29,6 +29,7 @@ from toolkit.runfolder.parts import part_in
 from toolkit.runfolder.reader import last_step, read_from
 from toolkit.runfolder.records import START, Record
 from toolkit.runfolder.status import work_out_status
+from toolkit.runs.labels import Label, RunName, labels_of
 from toolkit.runs.loss import known_values, last_values, loss_name
 
 UNREADABLE: Final = "unreadable"
@@ -62,6 +63,7 @@ class ListedRun:
     """Why it cannot be read, or not all of it."""
     source: RunSource | None = None
     """Another tool's run."""
+    label: Label | None = None
     _has_tail: bool = False
     _config: dict[str, Any] | None = None
     _key_values: KeyValues | None = None
@@ -105,6 +107,11 @@ class ListedRun:
             self._config = dict(list(_leaves(found))[:_MOST_CONFIG])
         return self._config
 
+    @property
+    def called(self) -> str:
+        """What it is called among the runs that it is listed with."""
+        return self.name if self.label is None else self.label.text
+
     def last_value(self, name: str) -> float | None:
         """Return the last value of a metric; of one that run.json does not have, from the end of the records."""
         if name not in self.last and self.source is None and not self._has_tail:
@@ -122,6 +129,7 @@ class ListedRun:
         loss, age = self.loss, self.age(now)
         return {
             "name": self.name,
+            "label": self.called,
             "path": os.fspath(self.path),
             "format": self.format,
             "id": self.id,
@@ -148,6 +156,16 @@ class RunList:
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     """Sentences about paths that do not exist or have no run."""
+
+
+def label_runs(runs: Sequence[ListedRun]) -> None:
+    """Give each of `runs` a label that no other of them has."""
+    names = [
+        RunName(run.name, os.path.abspath(run.path), run.id or "", lambda run=run: run.settings)  # type: ignore[misc]
+        for run in runs
+    ]
+    for run, label in zip(runs, labels_of(names), strict=True):
+        run.label = label
 
 
 OnRun = Callable[[str, int, int], None]
@@ -183,6 +201,7 @@ def list_runs(
                 if only is None
                 else f"no run in the format {only} found in {path}"
             )
+    label_runs(found.runs)
     return found
 
 
@@ -196,7 +215,7 @@ def run_at(path: Path) -> ListedRun | str:
         return found.runs[0]
     if not found.runs:
         return "; ".join([*found.missing, *found.notes])
-    names = ", ".join(run.name for run in found.runs[:5])
+    names = ", ".join(run.called for run in found.runs[:5])
     return (
         f"{path} has {len(found.runs)} runs ({names}{' …' if len(found.runs) > 5 else ''}); name one of them"
     )

@@ -98,7 +98,8 @@ def _verdict(runs: Sequence[RunContent], metric: str | None) -> tuple[str, Tone]
         else:
             relative = abs(other.y - point.y) / abs(point.y) if point.y else math.inf
             side = "higher" if direction == "min" else "lower"
-            by = f"is {100 * relative:.2g} % {side} ({short_number(other.y)})"
+            percent = f"{100 * relative:.2g}" if relative < 1 else f"{100 * relative:.0f}"
+            by = f"is {percent} % {side} ({short_number(other.y)})"
             said += f" Next, {second.name} {by if relative < 10 else f'has {short_number(other.y)}'}."
     without = len(runs) - len(ranked)
     return said + (f" {count(without)} without a value." if without else ""), "info"

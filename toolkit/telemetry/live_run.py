@@ -199,7 +199,8 @@ class LiveRun:
             also = f" (and {METRICS_CSV})" if self._options.csv else ""
             # Standard output may be closed, full, or a pipe without a reader.
             with self._guard.catch("saying where the run is logged"):
-                print(f"[telemetry] run_name={self.session_folder.manifest.display_name}")
+                name, place = self.session_folder.manifest.display_name, self.session_folder.folder.name
+                print(f"[telemetry] run_name={name}{'' if place == name else f' folder={place}'}")
                 print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
         elif self.session_folder.leads_part:
             manifest = self.session_folder.manifest

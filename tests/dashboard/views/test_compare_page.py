@@ -247,3 +247,31 @@ def test_the_title_counts_what_is_no_number(logs):
     write_run(logs, "s")
 
     assert "1 NaN" in said(open_page("compare", runs="r,s"))
+
+
+def test_namesakes_have_labels_in_curves_tables_and_every_select(logs):
+    for number in range(3):
+        write_run(
+            logs,
+            f"same-{number}",
+            display_name="same",
+            curves={"train_loss": lambda step, number=number: 1.0 + number},
+            start={"config": {"lr": 10.0**-number}},
+            sessions=(range(5),),
+        )
+    labels = {"same-0 lr=1", "same-1 lr=0.1", "same-2 lr=0.01"}
+
+    tab = open_page("compare", runs="same-0,same-1,same-2")
+    assert is_well(tab)
+    assert labels <= curve_names(tab)
+    assert set(run_table(tab)["Run"]) == labels
+    assert set(tab.selectbox(key="base").options) == labels
+    assert len({*tab.multiselect(key="_compared").options}) == 3
+
+    sweep = open_page("sweep")
+    assert "Best of 3 runs: **same-0 lr=1**" in said(sweep)
+    assert "**same-1 lr=0.1**, is 100 %" in said(sweep)
+    for page in ("overview", "config_notes"):
+        tab = open_page(page, run="same-0")
+        for select in tab.selectbox:
+            assert len(set(select.options)) == len(select.options), (page, select.label)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.argument_types import seconds, whole
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.runfolder.control import ControlRefused, ControlRequest, KnobValue, deliver, new_request
@@ -36,7 +37,7 @@ _SHORT: Final = ("save", "sample", "stop")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run and what to ask for."""
     add_run_argument(parser)
-    parser.add_argument("--log-every", metavar="N", type=int, help="write a step record every N steps")
+    parser.add_argument("--log-every", metavar="N", type=whole(), help="write a step record every N steps")
     for name, what in zip(
         _SHORT, ("save a checkpoint now", "make samples now", "stop after this step"), strict=True
     ):
@@ -59,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         default=60.0,
         help="wait this long for the answer; the run does not obey later (default: 60)",
     )
@@ -246,10 +247,3 @@ def _as_declared(name: str, text: str, control: Mapping[str, Any]) -> KnobValue:
     except ValueError:
         return text
     return value if isinstance(value, (bool, int, float, str)) else text
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text}")
-    return value

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.run_list import ListedRun, list_runs, run_at, source_for
+from toolkit.cli.run_list import ListedRun, label_runs, list_runs, run_at, source_for
 from toolkit.cli.terminal import (
     Cell,
     Column,
@@ -136,11 +136,12 @@ def run(args: argparse.Namespace) -> int:
         baseline = same[0] if same else 0
     if len(chosen) < 2:
         return refuse(f"there is one run to compare ({chosen[0].path}); name another")
+    label_runs(chosen)
     progress = Progress()
     guard = Guard()
     compared = []
     for at, run in enumerate(chosen):
-        progress.show(run.name, at, len(chosen))
+        progress.show(run.called, at, len(chosen))
         metrics = guard.call("reading", _metrics_of, source_for(run))
         if metrics is None:
             progress.clear()
@@ -170,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     rows = _rows(compared, config, metrics_rows, baseline)
-    names = [each.run.name for each in compared]
+    names = [each.run.called for each in compared]
     if args.to == "csv":
         print(_as_csv(names, rows), end="")
     elif args.to == "md":

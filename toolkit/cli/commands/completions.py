@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.runfolder.blocks import blocks_of
 from toolkit.runfolder.layout import METRICS_JSONL
@@ -32,7 +33,7 @@ one record of the event `completion` per line, as `metrics.jsonl` has it."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run and which completions to show."""
     add_run_argument(parser)
-    parser.add_argument("--rows", metavar="N", type=int, default=5, help="show the newest N (default: 5)")
+    parser.add_argument("--rows", metavar="N", type=whole(), default=5, help="show the newest N (default: 5)")
     parser.add_argument(
         "--search", metavar="TEXT", default="", help="show only completions that contain this text"
     )
@@ -45,8 +46,6 @@ def run(args: argparse.Namespace) -> int:
     folder = chosen_run(args.run)
     if folder is None:
         return COULD_NOT
-    if args.rows < 1:
-        return refuse(f"--rows must be at least 1, got {args.rows}")
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
     try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.argument_types import age, whole
 from toolkit.cli.chosen_run import LOGS, printable, refuse
 from toolkit.cli.leftovers import CACHE, TRASHED, WORSE_RUN, Best, Leftover, leftovers
 from toolkit.cli.terminal import (
@@ -27,9 +27,6 @@ an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of every
 `run without a step` or `run that is not among the best`), \
 `path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
 
-_AGE: Final = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?)(?P<unit>s|min|h|d|w)")
-_UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders and what may go."""
@@ -48,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than",
         metavar="AGE",
-        type=_age,
+        type=age,
         default=0.0,
         help="only what was last changed longer ago, such as 12h, 30d or 4w; of trash, when it was deleted",
     )
@@ -61,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-best",
         metavar="N",
-        type=_count,
+        type=whole(),
         help="also runs that ended and are not among the N best of their folder; they go to the trash",
     )
     parser.add_argument(
@@ -156,16 +153,3 @@ def _print(found: list[Leftover], now: float, *, is_deleted: bool) -> None:
     print(f"{total} in all. Nothing was deleted; add --yes to delete it.")
     if any(left.kind == TRASHED for left in found):
         print(printable("A run in the trash can be restored on the Runs page until then."))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, 1 or more")
-    return int(text)
-
-
-def _age(text: str) -> float:
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number with a unit, such as 12h, 30d or 4w")
-    return float(match["number"]) * _UNITS[match["unit"]]

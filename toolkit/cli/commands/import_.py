@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from toolkit.cli.argument_types import seconds
 from toolkit.cli.chosen_run import LOGS, printable
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.exchange.import_run import (
@@ -58,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval",
         metavar="S",
-        type=_seconds,
+        type=seconds,
         default=2.0,
         help="with --follow: look every S seconds (default: 2)",
     )
     parser.add_argument(
         "--quiet",
         metavar="S",
-        type=_seconds,
+        type=seconds,
         default=300.0,
         help="with --follow: stop after S seconds without anything new (default: 300)",
     )
@@ -215,10 +216,3 @@ def _line(outcome: Outcome, *, is_dry: bool = False) -> str:
     parts += [f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in outcome.events.items()]
     would = "would add " if is_dry else "" if outcome.state == NEW else "added "
     return f"{place}: {would}{', '.join(parts)} from {outcome.format}"
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
-    return value

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from toolkit.cli.chosen_run import LOGS, refuse
 from toolkit.cli.report_content import STDOUT, UnreadableRunError, content_of, write_report, written_text
-from toolkit.cli.run_list import ListedRun, list_runs, run_at
+from toolkit.cli.run_list import ListedRun, label_runs, list_runs, run_at
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.reports.compare import MAX_RUNS, compare
 from toolkit.reports.document import Document
@@ -74,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(chosen, str):
         return refuse(chosen)
     runs, view = chosen
+    label_runs(runs)
     progress = Progress()
     try:
         document = _document(runs, view, args.metric, progress)
@@ -148,7 +149,7 @@ def _write(document: Document, args: argparse.Namespace, runs: Sequence[ListedRu
     if args.json:
         found: dict[str, Any] = {
             "view": view,
-            "runs": [run.name for run in runs],
+            "runs": [run.called for run in runs],
             "title": document.title,
             "verdict": document.verdict,
             "html": None if args.html is None else str(args.html),

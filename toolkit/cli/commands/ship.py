@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import LOGS, printable, refuse
 from toolkit.cli.engine_arguments import (
     add_engine_arguments,
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--replicas",
         metavar="QUORUM",
         nargs="?",
-        type=_positive,
+        type=whole(),
         const=2,
         default=0,
         help="with --set-up --cluster: the hosts of a shard are replicas, and an insert succeeds once QUORUM of them "
@@ -84,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-days",
         metavar="DAYS",
-        type=_positive,
+        type=whole(),
         default=0,
         help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
     )
@@ -145,13 +146,6 @@ def _archive(folders: list[Path], args: argparse.Namespace) -> int:
         f"{done.failed} failed"
     )
     return 1 if done.failed else 0
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 def _set_up(

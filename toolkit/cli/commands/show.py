@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
 from toolkit.importers.detect import find_sources, names_of
 from toolkit.importers.record_file import source_of_folder
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run and how many rows to show."""
     add_run_argument(parser)
     parser.add_argument(
-        "--rows", metavar="N", type=_positive, default=5, help="show the last N steps (default: 5)"
+        "--rows", metavar="N", type=whole(), default=5, help="show the last N steps (default: 5)"
     )
     parser.add_argument(
         "--json",
@@ -197,10 +198,3 @@ def _recipe(csv: Path) -> str:
         f"    table = pd.read_csv({quoted})\n"
         '    steps = table[table["event"] == "step"]\n'
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
 from toolkit.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
 from toolkit.core.guard import Guard
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run, how many records, and whether to follow it."""
     add_run_argument(parser)
     parser.add_argument(
-        "-n", "--rows", metavar="N", type=_rows, default=10, help="the last N records (default: 10)"
+        "-n", "--rows", metavar="N", type=whole(), default=10, help="the last N records (default: 10)"
     )
     parser.add_argument(
         "-f", "--follow", action="store_true", help="print new records as they come, until the run ends"
@@ -266,10 +267,3 @@ def _text(value: Any) -> str:
 
 def _is_chosen(name: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
-
-
-def _rows(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value

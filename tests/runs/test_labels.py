@@ -1,0 +1,46 @@
+"""Labels of runs: short, and no two are the same."""
+
+from toolkit.runs.labels import RunName, labels_of
+
+
+def texts(*runs):
+    return [
+        label.text
+        for label in labels_of([RunName(*run, dict) if len(run) == 3 else RunName(*run) for run in runs])
+    ]
+
+
+def test_a_name_alone_is_enough_where_it_is_the_only_one():
+    assert texts(("a", "/logs/a", ""), ("b", "/logs/x", "")) == ["a", "b"]
+    assert texts(("", "/logs/a", "")) == ["a"], "a run without a name is called by its folder"
+
+
+def test_namesakes_have_their_folder_and_what_differs():
+    runs = [
+        (
+            "sweep",
+            f"/logs/{folder}",
+            "",
+            lambda lr=lr, seed=seed: {"learning_rate": lr, "seed": seed, "same": 1},
+        )
+        for folder, lr, seed in (("sweep", 1e-4, 3), ("sweep-2", 1e-3, 3), ("sweep-3", 1e-4, 4))
+    ]
+
+    assert texts(*runs) == ["sweep lr=1e-4 seed=3", "sweep-2 lr=0.001 seed=3", "sweep-3 lr=1e-4 seed=4"]
+
+
+def test_every_label_is_unique_whatever_folders_and_ids_are_called():
+    assert texts(("a", "/x/one/a", ""), ("a", "/x/two/a", "")) == ["a (one/a)", "a (two/a)"]
+    assert texts(("a", "/x/m.db", "12345678abc"), ("a", "/x/m.db", "22345678abc")) == [
+        "a (m.db 12345678)",
+        "a (m.db 22345678)",
+    ]
+    odd = texts(
+        ("a", "/x/b", ""), ("a", "/x/a-2", ""), ("a-2", "/x/c", ""), ("a", "/x/m", "1"), ("a", "/x/m", "1")
+    )
+    assert len(set(odd[:3])) == 3
+
+
+def test_a_secret_among_the_settings_is_masked():
+    found = texts(*(("a", f"/x/{n}", "", lambda n=n: {"api_key": f"k-{n}"}) for n in "bc"))
+    assert not any("k-" in text for text in found)
