@@ -126,3 +126,34 @@ def test_a_bundle_of_a_hostile_run_has_plain_names_and_no_links_in_it(tmp_path):
     assert names
     assert all(".." not in name.split("/") and "\\" not in name and ":" not in name for name in names)
     assert not any(name.startswith("/") or len(name.split("/")) > 3 for name in names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse names that are not UTF-8")
+def test_a_name_that_is_no_text_stops_no_command(tmp_path, capsys):
+    logs = tmp_path / "logs"
+    good = an_ordinary_run(logs, "good")
+    ours, table = (os.fsdecode(os.fsencode(logs) + name) for name in (b"/run\xff", b"/table\xff.csv"))
+    os.rename(an_ordinary_run(logs, "other"), ours)
+    with open(table, "w") as file:
+        file.write("step,loss\n1,2.0\n2,1.0\n")
+    commands = [
+        *(["ls", str(logs), *more] for more in ([], ["--json"])),
+        ["compare", str(good), ours, table],
+        *([name, ours] for name in ("doctor", "time", "tail", "errors", "repair")),
+        *([name, ours, "-o", str(tmp_path / name)] for name in ("trace", "share")),
+        *(["show", run, "--json"] for run in (ours, table)),
+        *(["import", run, "--to", str(tmp_path / "imported")] for run in (table, table, str(logs))),
+        *(
+            ["export", run, "--to", to, "--out", str(tmp_path / f"{number}-{to}")]
+            for to in ("csv", "jsonl", "mlflow", "trackio", "tensorboard")
+            for number, run in enumerate((ours, table, str(logs)))
+        ),
+    ]
+    for command in commands:
+        status = main(command)
+        said = capsys.readouterr()
+        assert status in (0, 1), (command, said.err)
+        assert [word for word in ("Traceback", "could not be read") if word in said.err] == [], (
+            command,
+            said.err,
+        )

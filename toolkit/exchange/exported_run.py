@@ -15,6 +15,7 @@ from toolkit.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.importers.source import RunSource, read_all
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import other_ranks
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -50,6 +51,11 @@ class ExportedRun:
     """`finished`, `failed`, `stopped`, or `unknown`."""
     started: float = math.nan
     ended: float = math.nan
+
+    def __post_init__(self) -> None:
+        # The name of a file may have bytes that are no text.
+        self.name, self.run_id, self.project = map(encodable, (self.name, self.run_id, self.project))
+        self.tags = tuple(map(encodable, self.tags))
 
     def look(self) -> None:
         """Read the records once, to know the configuration, when it began and how it ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import time
 from array import array
@@ -312,7 +313,11 @@ def source_id(format_name: str, own_id: str) -> str:
 
 def encode_cursor(state: Any) -> bytes:
     """Return `state` as a cursor."""
-    return orjson.dumps({"v": 1, "s": state}, option=orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps({"v": 1, "s": state}, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # A file name may have bytes that are no text; Python's own JSON keeps them.
+        return json.dumps({"v": 1, "s": state}).encode()
 
 
 def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
@@ -322,7 +327,10 @@ def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
     try:
         found = orjson.loads(cursor)
     except orjson.JSONDecodeError:
-        return None
+        try:
+            found = json.loads(cursor)
+        except (ValueError, RecursionError):
+            return None
     state = found.get("s") if type(found) is dict and found.get("v") == 1 else None
     return state if type(state) is dict else None
 

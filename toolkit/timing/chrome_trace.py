@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.layout import LinkedRanks, rank_file
 from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.reader import BadLine, BlockSource, Cursor, RecordFile, lines_of, parse_line
@@ -71,6 +72,7 @@ def chrome_trace(files: Sequence[RankRecords], *, name: str = "run") -> Iterator
 
     The records are gone through twice: once for where everything lies, once to write it out. In memory are only times.
     """
+    name = encodable(name)
     plan = _Plan()
     for rank, records in files:
         plan.look_at(rank, records)
