@@ -33,12 +33,16 @@ def read_training_yaml(path: Path) -> Mapping[str, Any]:
     """
     import yaml
 
+    from toolkit.importers.yaml_text import check
+
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UnusableError("not valid UTF-8") from error
     try:
-        config = yaml.safe_load(_with_variables(text))
+        filled_in = _with_variables(text)
+        check(filled_in)
+        config = yaml.safe_load(filled_in)
     except yaml.YAMLError as error:
         # PyYAML's own message repeats the line, which may contain a secret.
         mark = getattr(error, "problem_mark", None)
@@ -46,9 +50,9 @@ def read_training_yaml(path: Path) -> Mapping[str, Any]:
         raise UnusableError(
             f"invalid YAML{where}: {getattr(error, 'problem', None) or 'it cannot be parsed'}"
         ) from error
-    except (ValueError, RecursionError) as error:
-        # PyYAML passes on Python's errors for a date such as 2001-99-99, or for a thousand brackets.
-        raise UnusableError("invalid YAML: it contains an invalid value or is nested too deeply") from error
+    except ValueError as error:
+        # PyYAML passes on Python's errors for a date such as 2001-99-99.
+        raise UnusableError("invalid YAML: it contains an invalid value") from error
     if not isinstance(config, Mapping):
         raise UnusableError("not a mapping, as the YAML of a training must be")
     return config

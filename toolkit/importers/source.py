@@ -337,12 +337,14 @@ def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
 
 def flattened(value: Any, prefix: str = "", separator: str = ".") -> Iterable[tuple[str, Any]]:
     """Yield the leaves of nested dicts with their joined names, without recursion."""
-    stack: list[tuple[str, Any, int]] = [(prefix, value, 0)]
+    stack: list[tuple[str, Any, int]] = [(prefix[:MAX_NAME_CHARS], value, 0)]
     while stack:
         name, item, depth = stack.pop()
         if type(item) is dict and item and depth < 8:
+            # A long name would be repeated for each of many values in it.
+            before = f"{name}{separator}" if name else ""
             pairs = [
-                (f"{name}{separator}{key}" if name else str(key), inner, depth + 1)
+                (f"{before}{key!s:.{MAX_NAME_CHARS}}"[:MAX_NAME_CHARS], inner, depth + 1)
                 for key, inner in item.items()
             ]
             stack += reversed(pairs)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from toolkit.core.checks import OptionsError, wrong
+from toolkit.importers.yaml_text import check
 
 
 def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
@@ -61,14 +62,15 @@ def _parse_json(text: str) -> object:
 
 def _parse_yaml(text: str) -> object:
     try:
+        check(text)
         content: object = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise OptionsError(f"{line}invalid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise OptionsError(f"invalid YAML: {error}") from error
-    except (ValueError, RecursionError) as error:
-        # PyYAML passes on Python's errors for a date such as 2001-99-99, or for a thousand brackets.
+    except ValueError as error:
+        # PyYAML passes on Python's errors for a date such as 2001-99-99.
         raise OptionsError(f"invalid YAML: {error}") from error
     return content
 

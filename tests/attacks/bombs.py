@@ -1,0 +1,583 @@
+"""Small files of other tools that would take gigabytes or never end, and a process that lists each of them.
+
+`python -m tests.attacks.bombs ROOT OUT` lists every folder in ROOT as the command and as the dashboard do, and leaves
+in OUT what each took.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import sqlite3
+import struct
+import sys
+import time
+import zipfile
+import zlib
+from pathlib import Path
+
+GOOD = "step,loss\n0,3.0\n1,2.0\n2,1.0\n"
+LEVELS = 50
+MLFLOW = (
+    "CREATE TABLE experiments (experiment_id INTEGER, name TEXT, lifecycle_stage TEXT);"
+    "CREATE TABLE runs (run_uuid TEXT, name TEXT, status TEXT, experiment_id INTEGER, lifecycle_stage TEXT);"
+    "CREATE TABLE metrics (key TEXT, value REAL, timestamp INTEGER, run_uuid TEXT, step INTEGER, is_nan INTEGER);"
+    "CREATE TABLE params (key TEXT, value TEXT, run_uuid TEXT);"
+    "INSERT INTO experiments VALUES (0, 'e', 'active'); INSERT INTO runs VALUES ('aa', 'one', 'FINISHED', 0, 'active');"
+    "INSERT INTO metrics VALUES ('loss', 1.0, 0, 'aa', 1, 0);"
+)
+SWANLAB = b":SWL" + struct.pack("<HB", 0xE1D6, 2)
+WANDB = b":W&B" + struct.pack("<HB", 0xBEE1, 0)
+
+BOMBS = {}
+
+
+def bomb(make):
+    BOMBS[make.__name__] = make
+    return make
+
+
+# ---------------------------------------------------------------- YAML
+
+
+def params(folder, text):
+    """Write `text` as the settings of a run of DVCLive."""
+    (folder / "plots" / "metrics").mkdir(parents=True)
+    (folder / "plots" / "metrics" / "loss.tsv").write_text("step\tloss\n0\t1.0\n")
+    (folder / "params.yaml").write_text(text)
+
+
+def meta(folder, text):
+    """Write `text` as what MLflow says about a run."""
+    (folder / "metrics").mkdir()
+    (folder / "metrics" / "loss").write_text("1700000000000 1.0 0\n")
+    (folder / "meta.yaml").write_text(f"run_id: abc\nexperiment_id: 0\nname: x\n{text}")
+
+
+@bomb
+def yaml_brackets(folder):
+    params(folder, "[" * 50_000)
+
+
+@bomb
+def yaml_brackets_of_mlflow(folder):
+    (folder / "metrics").mkdir()
+    (folder / "meta.yaml").write_text("[" * 50_000)
+
+
+@bomb
+def yaml_braces(folder):
+    meta(folder, "tags: " + "{a: " * 50_000)
+
+
+@bomb
+def yaml_dashes(folder):
+    run = folder / "swanlog" / "run-20260101_000000-abc"
+    (run / "files").mkdir(parents=True)
+    (run / "logs" / "loss").mkdir(parents=True)
+    (run / "logs" / "loss" / "10.log").write_text('{"index": 1, "data": 1.0}\n')
+    (run / "files" / "config.yaml").write_text("- " * 50_000)
+
+
+@bomb
+def yaml_aliases(folder):
+    lines = [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]\n" for at in range(1, LEVELS)]
+    params(folder, "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(lines))
+
+
+@bomb
+def yaml_aliases_of_mappings(folder):
+    lines = [
+        f"a{at}: &a{at} {{{', '.join(f'k{n}: *a{at - 1}' for n in range(9))}}}\n" for at in range(1, LEVELS)
+    ]
+    params(folder, "a0: &a0 {x: 1}\n" + "".join(lines))
+
+
+@bomb
+def yaml_aliases_of_a_long_text(folder):
+    params(folder, f"a: &a {'x' * 400_000}\nb: [{', '.join(['*a'] * 40_000)}]")
+
+
+@bomb
+def yaml_alias_of_itself(folder):
+    params(folder, "a: &a {b: &b [*a, *b]}")
+
+
+@bomb
+def yaml_merge_keys(folder):
+    lines = [f"a{at}: &a{at}\n  <<: [{', '.join([f'*a{at - 1}'] * 4)}]\n" for at in range(1, 20)]
+    meta(folder, "a0: &a0 {k: 1}\n" + "".join(lines))
+
+
+@bomb
+def yaml_base_60(folder):
+    params(folder, "a: 1" + ":59" * 266_000)
+
+
+@bomb
+def yaml_digits(folder):
+    params(folder, f"a: {'9' * 900_000}\n")
+
+
+@bomb
+def yaml_keys_of_one_hash(folder):
+    params(folder, "".join(f"{at * (2**61 - 1)}: 1\n" for at in range(1, 40_000)))
+
+
+@bomb
+def yaml_directives(folder):
+    params(folder, "#\n" + "".join(f"%TAG !a{at}! x\n" for at in range(60_000)) + "--- {}\n")
+
+
+@bomb
+def yaml_beside_an_event_file(folder):
+    (folder / "events.out.tfevents.1700000000.host").write_bytes(b"".join(record(event(b"loss"))))
+    (folder / "hparams.yaml").write_text("[" * 50_000)
+
+
+# ---------------------------------------------------------------- tables and JSON
+
+
+@bomb
+def table_of_a_million_columns(folder):
+    names = ",".join(f"a{at}" for at in range(700_000))
+    cells = ",".join(["1"] * 700_000)
+    (folder / "metrics.csv").write_text(f"step,{names}\n{cells}\n{cells}\n")
+
+
+@bomb
+def table_with_an_open_quote(folder):
+    (folder / "metrics.csv").write_text('step,loss\n1,"' + "\n" * 1_000_000)
+
+
+@bomb
+def table_of_short_lines_after_a_long_one(folder):
+    long = "0," + "1" * 5_000_000
+    (folder / "metrics.csv").write_text(f"step,loss\n{long}\n" + "1\n" * 5_000_000)
+
+
+@bomb
+def table_of_dvclive_with_a_million_columns(folder):
+    names = "\t".join(f"a{at}" for at in range(700_000))
+    (folder / "plots" / "metrics").mkdir(parents=True)
+    (folder / "plots" / "metrics" / "loss.tsv").write_text(
+        f"step\t{names}\n" + "\t".join(["1"] * 700_000) + "\n"
+    )
+
+
+@bomb
+def json_of_empty_lists(folder):
+    (folder / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "x": [' + "[]," * 4_000_000 + "[]]}\n")
+
+
+@bomb
+def json_of_many_names(folder):
+    names = ",".join(f'"{at:x}":1' for at in range(1_000_000))
+    (folder / "log.jsonl").write_text(f'{{"step": 1}}\n{{"step": 2, {names}}}\n')
+
+
+@bomb
+def json_brackets(folder):
+    (folder / "log.jsonl").write_text(
+        '{"step": 1, "loss": 1}\n{"step": 2, "x": ' + "[" * 500_000 + "]" * 500_000 + "}\n"
+    )
+
+
+@bomb
+def json_of_a_trainer_state(folder):
+    (folder / "trainer_state.json").write_text('{"log_history": [' + "{}," * 4_000_000 + "{}]}")
+
+
+@bomb
+def json_of_the_same_state_in_many_checkpoints(folder):
+    rows = ",\n".join(f'  {{"step": {at}, "loss": 0.123456789, "grad_norm": 1.5}}' for at in range(40_000))
+    (folder / "trainer_state.json").write_text(f'{{"log_history": [\n{rows}]}}')
+    for at in range(60):
+        (folder / f"checkpoint-{at}").mkdir()
+        os.link(folder / "trainer_state.json", folder / f"checkpoint-{at}" / "trainer_state.json")
+
+
+@bomb
+def json_of_a_queue_of_neptune(folder):
+    path = ",".join(['"' + "n" * 20 + '"'] * 300_000)
+    line = f'{{"obj": {{"type": "LogFloats", "path": [{path}], "values": [{"{}," * 1_000_000}{{}}]}}}}\n'
+    (folder / "data-1.log").write_text(line)
+
+
+@bomb
+def json_of_an_inbox(folder):
+    (folder / "inbox" / "w").mkdir(parents=True)
+    start = '{"kind": "metric", "project": "p", "run": "r", "step": 1, '
+    config = ",".join(f'"{at:x}":{{}}' for at in range(1_000_000))
+    (folder / "inbox" / "w" / "1.jsonl").write_text(
+        start + '"metrics": {"loss": 1}}\n' + start + f'"config": {{{config}}}, "metrics": {{}}}}\n'
+    )
+
+
+@bomb
+def params_of_mlflow_that_are_one_file(folder):
+    meta(folder, "")
+    (folder / "params").mkdir()
+    (folder / "params" / "a").write_text("x" * 64_000)
+    for at in range(12_000):
+        os.link(folder / "params" / "a", folder / "params" / f"p{at}")
+
+
+# ---------------------------------------------------------------- zip
+
+
+@bomb
+def zip_of_many_entries(folder):
+    entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+    directory = entry * 1_000_000
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, len(directory), 4, 0)
+    (folder / "x.zip").write_bytes(b"PK\3\4" + directory + end)
+
+
+def comet(folder, messages, method=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(folder / "x.zip", "w", method) as archive:
+        archive.writestr("experiment.json", '{"offline_id": "x"}')
+        archive.writestr("messages.json", messages)
+
+
+@bomb
+def zip_of_newlines(folder):
+    # As much noise as makes the rest look like an ordinary text.
+    comet(folder, os.urandom(330_000) + b"\n" * 64_000_000)
+
+
+@bomb
+def zip_of_zeros(folder):
+    comet(folder, bytes(200_000_000))
+
+
+@bomb
+def zip_with_a_dictionary_of_4_gb(folder):
+    comet(folder, b"{}\n" * 1000, zipfile.ZIP_LZMA)
+    content = (folder / "x.zip").read_bytes()
+    (folder / "x.zip").write_bytes(content.replace(b"\x5d\0\0\x80\0", b"\x5d\xff\xff\xff\xff"))
+
+
+# ---------------------------------------------------------------- Parquet
+
+
+def parquet(folder, columns, **how):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), folder / "project.parquet", **how)
+    (folder / "project_configs.parquet").write_bytes((folder / "project.parquet").read_bytes())
+
+
+def repeated(value, count):
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([value]))
+
+
+@bomb
+def parquet_dictionary(folder):
+    columns = {"run_name": repeated("x" * 4_000_000, 65_536), "step": [1] * 65_536}
+    parquet(folder, columns, compression="zstd")
+
+
+@bomb
+def parquet_dictionary_of_a_metric(folder):
+    columns = {"run_name": ["r"] * 65_536, "step": [1] * 65_536, "loss": repeated("x" * 4_000_000, 65_536)}
+    parquet(folder, columns, compression="zstd")
+
+
+@bomb
+def parquet_of_equal_rows(folder):
+    columns = {"run_name": repeated("r", 8_000_000), "step": repeated(1, 8_000_000)}
+    parquet(folder, columns, compression="zstd")
+
+
+@bomb
+def parquet_of_zeros(folder):
+    import pyarrow as pa
+
+    columns = {"run_name": ["r"], "step": [1], "x": pa.array([bytes(600_000_000)])}
+    parquet(folder, columns, compression="zstd", use_dictionary=False)
+
+
+@bomb
+def parquet_of_many_columns(folder):
+    parquet(folder, {"run_name": ["r"], "step": [1], **{f"a{at}": [1.0] for at in range(20_000)}})
+
+
+# ---------------------------------------------------------------- SQLite
+
+
+def database(folder, script, name="mlflow.db"):
+    writer = sqlite3.connect(folder / name, isolation_level=None)
+    writer.executescript(script)
+    roots = dict(writer.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"))
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.close()
+    return folder / name, roots, pages
+
+
+def leaf(cells):
+    """Return a page of a table with these cells."""
+    page, starts = bytearray(4096), []
+    at = 4096
+    for cell in cells:
+        at -= len(cell)
+        page[at : at + len(cell)] = cell
+        starts.append(at)
+    page[:8] = struct.pack(">BHHHB", 13, 0, len(cells), at, 0)
+    page[8 : 8 + 2 * len(starts)] = struct.pack(f">{len(starts)}H", *starts)
+    return bytes(page)
+
+
+def varint(number):
+    found = [number & 0x7F]
+    while number := number >> 7:
+        found.append(number & 0x7F | 0x80)
+    return bytes(reversed(found))
+
+
+@bomb
+def sqlite_tree_that_repeats_itself(folder):
+    path, roots, pages = database(folder, MLFLOW)
+    content = bytearray(path.read_bytes())
+    # Each of five levels has 400 times the same page below it: 10 billion rows.
+    rows = content[(roots["metrics"] - 1) * 4096 : roots["metrics"] * 4096]
+    for level in range(5):
+        below = pages + 1 + level
+        cells = [struct.pack(">I", below) + varint(at) for at in range(400)]
+        page = bytearray(leaf(cells))
+        page[0:1] = b"\5"
+        page[12 : 12 + 800] = page[8 : 8 + 800]
+        page[8:12] = struct.pack(">I", below)
+        number = roots["metrics"] if level == 0 else pages + level
+        content[(number - 1) * 4096 : number * 4096] = page
+    content[(pages + 4) * 4096 :] = rows
+    content[28:32] = struct.pack(">I", len(content) // 4096)
+    path.write_bytes(content)
+
+
+@bomb
+def sqlite_texts_that_are_one_text(folder):
+    path, roots, pages = database(folder, MLFLOW)
+    content = bytearray(path.read_bytes())
+    length = 12_000_000
+    # 200 params, each of 12 MB in the same chain of pages.
+    header = b"\x06\x0f" + varint(2 * length + 13) + b"\x11"
+    size = len(header) + 1 + length + 2
+    local = header + b"k" + b"x" * 480
+    minimum = 489
+    kept = minimum + (size - minimum) % 4092
+    kept = kept if kept <= 4061 else minimum
+    cells = [
+        varint(size) + varint(at) + local[:kept].ljust(kept, b"x") + struct.pack(">I", pages + 1)
+        for at in range(1, 4000 // (kept + 12))
+    ]
+    chain = -(-size // 4092)
+    for at in range(chain):
+        content += struct.pack(">I", pages + 2 + at if at < chain - 1 else 0).ljust(4096, b"x")
+    content[-4096 + 4 : -4096 + 4 + (size - kept) % 4092] = b"x" * ((size - kept) % 4092)
+    content[(roots["params"] - 1) * 4096 : roots["params"] * 4096] = leaf(cells)
+    content[28:32] = struct.pack(">I", len(content) // 4096)
+    path.write_bytes(content)
+
+
+@bomb
+def sqlite_columns_that_are_computed(folder):
+    doubled = ", ".join(f"c{at} TEXT AS (c{at - 1} || c{at - 1})" for at in range(1, 24))
+    script = MLFLOW.replace(
+        "value TEXT, run_uuid TEXT);", f"c0 TEXT, {doubled}, value TEXT AS (c23), run_uuid TEXT);"
+    )
+    rows = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) "
+    database(folder, script + rows + "INSERT INTO params SELECT 'k' || i, 'x', 'aa' FROM n;")
+
+
+@bomb
+def sqlite_of_many_tables(folder):
+    tables = "".join(f"CREATE TABLE t{at} (a);" for at in range(3_000))
+    database(folder, f"BEGIN; {MLFLOW}{tables} COMMIT;")
+
+
+@bomb
+def sqlite_of_many_runs(folder):
+    rows = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) "
+    script = "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT);"
+    database(
+        folder, script + rows + "INSERT INTO metrics SELECT i, '', 'r' || i % 50, i, '' FROM n;", "trackio.db"
+    )
+
+
+# ---------------------------------------------------------------- event files and logs of frames
+
+
+def field(number, content):
+    size, out = len(content), b""
+    while True:
+        out += bytes([size & 0x7F | (0x80 if size > 0x7F else 0)])
+        size >>= 7
+        if not size:
+            break
+    key = number << 3 | 2
+    return (bytes([key]) if key < 128 else bytes([key & 0x7F | 0x80, key >> 7])) + out + content
+
+
+def event(tag, value=b"\x15\0\0\x80\x3f"):
+    return b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x01" + field(5, field(1, field(1, tag) + value))
+
+
+def record(data):
+    """Yield the parts of a record of an event file, without the checksum of its data."""
+    from toolkit.importers.framing.tfrecord import checksum_of_length
+
+    yield struct.pack("<QI", len(data), checksum_of_length(len(data)))
+    yield data
+    yield bytes(4)
+
+
+def events(folder, records):
+    start = b"".join(record(event(b"loss")))
+    (folder / "events.out.tfevents.1700000000.host").write_bytes(start + records)
+
+
+@bomb
+def events_that_are_empty(folder):
+    events(folder, b"".join(record(b"")) * 1_000_000)
+
+
+@bomb
+def events_of_many_tags(folder):
+    events(folder, b"".join(b"".join(record(event(b"%d" % at))) for at in range(400_000)))
+
+
+@bomb
+def events_with_many_texts_in_one(folder):
+    text = field(8, b"\x08\x07" + field(8, b"") * 4_000_000)
+    plugin = field(9, field(1, field(1, b"text")))
+    events(folder, b"".join(record(event(b"t", text + plugin))))
+
+
+def frames(kind, records, magic):
+    """Return a log of LevelDB's format."""
+    out = bytearray(magic)
+    for content in records:
+        first = True
+        while first or content:
+            left = 32768 - len(out) % 32768
+            if left < 7:
+                out += bytes(left)
+                continue
+            part, content = content[: left - 7], content[left - 7 :]
+            chunk = (1 if first else 4) if not content else (2 if first else 3)
+            out += struct.pack("<IHB", zlib.crc32(part, zlib.crc32(bytes([chunk]))), len(part), chunk) + part
+            first = False
+    return bytes(out)
+
+
+def history(items):
+    return field(2, b"".join(field(1, field(1, key) + field(16, value)) for key, value in items))
+
+
+@bomb
+def wandb_of_many_images_in_a_row(folder):
+    items = [(b"%d._type" % at, b'"image-file"') for at in range(30_000)]
+    (folder / "run-x.wandb").write_bytes(frames("wandb", [history(items)], WANDB))
+
+
+@bomb
+def wandb_of_many_values_in_a_row(folder):
+    item = field(1, field(1, b"") + field(16, b""))
+    (folder / "run-x.wandb").write_bytes(frames("wandb", [field(2, item * 1_200_000)], WANDB))
+
+
+@bomb
+def wandb_of_a_long_name_of_many_values(folder):
+    value = ("{" + ",".join(f'"{at:x}":1' for at in range(100_000)) + "}").encode()
+    (folder / "run-x.wandb").write_bytes(frames("wandb", [history([(b"k" * 500_000, value)])], WANDB))
+
+
+@bomb
+def wandb_settings_of_empty_lists(folder):
+    config = field(1, field(1, b"k") + field(16, b"[" + b"[]," * 4_000_000 + b"[]]"))
+    (folder / "run-x.wandb").write_bytes(frames("wandb", [field(17, field(4, config))], WANDB))
+
+
+@bomb
+def swanlab_of_many_fields(folder):
+    (folder / "run-x.swanlab").write_bytes(frames("swanlab", [field(13, field(7, b"") * 3_000_000)], SWANLAB))
+
+
+@bomb
+def swanlab_json_of_empty_lists(folder):
+    run = folder / "swanlog" / "run-20260101_000000-abc"
+    (run / "files").mkdir(parents=True)
+    (run / "logs" / "loss").mkdir(parents=True)
+    (run / "logs" / "loss" / "10.json").write_text('{"data": [' + "{}," * 4_000_000 + "{}]}")
+
+
+# ---------------------------------------------------------------- the process that looks at them
+
+
+class Cost:
+    """Seconds of the processor and megabytes that something took, in this process and its children."""
+
+    def __enter__(self):
+        # Linux forgets the peak so far: then each has its own.
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = _megabytes("VmRSS")
+        self._began = self._seconds()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = self._seconds() - self._began
+        in_children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        self.megabytes = max(_megabytes("VmHWM") - self._before, in_children)
+
+    @staticmethod
+    def _seconds():
+        times = os.times()
+        return times.user + times.system + times.children_user + times.children_system
+
+
+def _megabytes(name):
+    return int(re.search(rf"{name}:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+
+
+def listed_by_the_command(folder):
+    from toolkit.cli.run_list import list_runs
+
+    return [run.name for run in list_runs([folder]).runs]
+
+
+def listed_by_the_dashboard(folder):
+    from dashboard.data.foreign_runs import ForeignRuns
+
+    page = ForeignRuns([folder], None)
+    end = time.monotonic() + 100
+    while time.monotonic() < end:
+        runs, _ = page.all()
+        # All cards as well: they are what the page shows.
+        names = [run.card(time.time()).name for run in runs]
+        if page._is_listed and not page._thread.is_alive():
+            return names
+        time.sleep(0.005)
+    return []
+
+
+def main(root, out):
+    result = {}
+    # What is imported counts for no bomb.
+    for look in (listed_by_the_command, listed_by_the_dashboard):
+        look(root)
+    for folder in sorted(root.iterdir()):
+        for look in (listed_by_the_command, listed_by_the_dashboard):
+            with Cost() as cost:
+                names = look(folder)
+            result[f"{folder.name} {look.__name__}"] = [names[:10], cost.seconds, cost.megabytes]
+            out.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
