@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import streamlit as st
 
 from dashboard import session
@@ -20,15 +23,13 @@ from dashboard.data.formatting import count, md
 from dashboard.data.pins import Pins
 from dashboard.data.run_store import MetricInfo
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.metric_meaning import INTERNAL
 from toolkit.runfolder.records import EPOCH, EVAL, is_spread
 
 _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""
 _MOST_IN_GROUP = 60
-_MAX_REPEATS, _MAX_GROUPS = 2, 3
-# Characters of a name that the filter searches.
-_SEARCHED = 200
 _MACHINE = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 _INTERNAL = frozenset({"steps_folded", "nan_inf_detected"})
 _LOSS, _EVALUATION, _TRAINING = "loss", "evaluation", "training"
@@ -65,31 +66,32 @@ def main() -> None:
     page_states.guarded("The data", lambda: _data(page, options))
 
 
-def _matching(pattern: str) -> tuple[re.Pattern[str], str | None]:
+def _matching(pattern: str) -> tuple[str, str | None]:
+    """Return the expression to search for, and what is wrong with `pattern` if it is searched as plain text."""
     if len(pattern) > 200:
-        return re.compile(""), "the filter is longer than 200 characters and was ignored"
-    as_text = re.compile(re.escape(pattern), re.IGNORECASE)
-    if _takes_long(pattern):
-        return as_text, "too many repeats or groups for a regular expression; searched as plain text"
+        return "", "the filter is longer than 200 characters and was ignored"
     try:
-        return re.compile(pattern, re.IGNORECASE), None
-    except re.error as error:
-        return as_text, f"invalid regular expression ({error}); searched as plain text"
+        _search([""], pattern)
+    except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+        why = str(error).removeprefix("Invalid regular expression: ")
+        return re.escape(encodable(pattern)), f"invalid regular expression ({why}); searched as plain text"
+    return pattern, None
 
 
-def _takes_long(pattern: str) -> bool:
-    # Catastrophic backtracking could take hours, and all pages would wait for it.
-    return (
-        sum(pattern.count(sign) for sign in "*+?{") > _MAX_REPEATS
-        or pattern.count("(") > _MAX_GROUPS
-        or re.search(r"\)\s*[*+?{]", pattern) is not None
-    )
+def _search(names: list[str], pattern: str) -> list[bool]:
+    # Arrow searches with RE2, in linear time. Python's own expressions could take hours over back-references and
+    # repeats, and all pages would wait for it.
+    found: list[bool] = pc.match_substring_regex(
+        pa.array([encodable(name) for name in names], pa.string()), pattern, ignore_case=True
+    ).to_pylist()
+    return found
 
 
-def _shown(page: RunPage, pattern: re.Pattern[str], pins: Pins) -> dict[str, list[MetricInfo]]:
+def _shown(page: RunPage, pattern: str, pins: Pins) -> dict[str, list[MetricInfo]]:
     """Return the metrics that match by group: pinned first, then people's own, the machine and the logger last."""
-    found = [info for info in page.store.metrics(page.key) if pattern.search(info.name[:_SEARCHED])]
-    if not pattern.pattern:
+    metrics = page.store.metrics(page.key)
+    found = [*compress(metrics, _search([info.name for info in metrics], pattern))]
+    if not pattern:
         # Min, mean and max between records are drawn as a band around the metric; on their own only if searched for.
         names = {info.name for info in found}
         found = [info for info in found if not is_spread(info.name, names) and info.name not in pins.hidden]
@@ -120,7 +122,7 @@ def _group(info: MetricInfo) -> str:
     return name.split("/", 1)[0] if "/" in name else _TRAINING
 
 
-def _open_groups(page: RunPage, pattern: re.Pattern[str], pins: Pins) -> list[str]:
+def _open_groups(page: RunPage, pattern: str, pins: Pins) -> list[str]:
     """Show the groups with their sizes, and return those that are open."""
     groups = _shown(page, pattern, pins)
     if not groups:
@@ -129,12 +131,12 @@ def _open_groups(page: RunPage, pattern: re.Pattern[str], pins: Pins) -> list[st
     charts = 0
     for group, infos in groups.items():
         # What was searched for is shown, whatever it is about.
-        if (group in _CLOSED and not pattern.pattern) or (opened and charts + len(infos) > _MOST_OPEN):
+        if (group in _CLOSED and not pattern) or (opened and charts + len(infos) > _MOST_OPEN):
             continue
         opened.append(group)
         charts += len(infos)
     # Another set of groups is another choice.
-    key = f"_groups {page.key} {pattern.pattern} {hash(tuple(groups))}"
+    key = f"_groups {page.key} {pattern} {hash(tuple(groups))}"
     chosen = st.pills(
         "Groups",
         list(groups),
@@ -168,7 +170,7 @@ def _overlay(page: RunPage) -> str | None:
 def _charts(
     page: RunPage,
     options: ChartOptions,
-    pattern: re.Pattern[str],
+    pattern: str,
     opened: Sequence[str],
     columns: int,
     overlay: str | None,
