@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
+import random
+import re
+import uuid
+from datetime import datetime, timezone
+from importlib.metadata import distributions
+from itertools import islice
+from pathlib import Path
+
 import pytest
 
-from toolkit.privacy.masking import mask_secrets
+from tests.lengths import longer
+from toolkit.privacy.masking import Masker, mask_secrets
 from toolkit.privacy.redaction import Redactor
 
 PATHS = (
@@ -124,3 +136,87 @@ def test_a_password_that_is_called_pwd_is_one(given):
 
 def test_the_folder_is_a_path_where_it_is_shared(redactor):
     assert redactor.redact({"env": {"PWD": "/srv/orchid"}}) == {"env": {"PWD": "<path-1>"}}
+
+
+# ------------------------------------------------------------ how often the rule for random tokens is wrong
+
+WORDS = "flux qwen llama wan sdxl clip vit resnet adam cosine lora rank grey jacket cats train eval v2 large".split()
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+AN_IMAGE = (
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    b"\xff\xd8\xff\xe0\0\x10JFIF\0",
+    b"GIF89a",
+    b"RIFF\0\0\0\0WEBPVP8 ",
+)
+
+
+def made_up(chance):
+    """Yield ordinary texts of each kind in turn, without end."""
+
+    def some(alphabet, length):
+        return "".join(chance.choices(alphabet, k=length))
+
+    def hexadecimal(length):
+        return some("0123456789abcdef", length)
+
+    def name(sign="-"):
+        return sign.join(chance.choices(WORDS, k=chance.randint(2, 5)))
+
+    def data(size):
+        return base64.b64encode(chance.choice(AN_IMAGE) + chance.randbytes(size)).decode()
+
+    while True:
+        step = chance.randrange(10**6)
+        moment = datetime.fromtimestamp(1.6e9 + chance.random() * 1e8, timezone.utc)
+        yield f"commit {hexadecimal(40)} of main, was {hexadecimal(7)}"
+        yield hexadecimal(chance.choice([8, 16, 24, 32, 40, 64, 128]))
+        yield f"wandb: run {some(LETTERS + '0123456789', 8)} in wandb/run-{moment:%Y%m%d_%H%M%S}-{some(LETTERS, 8)}"
+        yield str(uuid.UUID(int=chance.getrandbits(128)))
+        yield f"run {some('0123456789ABCDEFGHJKMNPQRSTVWXYZ', 26)} of session {hexadecimal(12)}"
+        yield f"mlruns/{chance.randrange(10**18)}/{hexadecimal(32)}/metrics/{name('_')}"
+        yield f"sha256:{hexadecimal(64)}  model-0000{step % 9}-of-00009.safetensors"
+        yield f"sha256-{base64.b64encode(chance.randbytes(32)).decode()}"
+        yield f'"etag": "{base64.urlsafe_b64encode(chance.randbytes(24)).decode()}"'
+        yield f"md5 {base64.b64encode(chance.randbytes(16)).decode()} of {name('_')}.pt"
+        yield data(chance.randint(60, 3000))
+        yield f"data:image/png;base64,{data(chance.randint(20, 300))}"
+        image = data(600)
+        yield "\n".join(image[at : at + 76] for at in range(0, len(image), 76))
+        yield f"models--{name()}--{name()}/snapshots/{hexadecimal(40)}/model.safetensors"
+        yield f"/data/{name('/')}/{name('_')}_{step:09d}.safetensors"
+        yield f"events.out.tfevents.{moment.timestamp():.0f}.{name()}.{step}.0"
+        yield f"{moment.isoformat()} step={step} loss={chance.random():.6f} lr={chance.random():.3e}"
+        yield f"{name('_')}_lr{chance.random():.0e}_bs{step % 512}_seed{step}_{moment:%Y-%m-%dT%H-%M-%S}"
+        yield f"https://huggingface.co/{name()}/{name()}/resolve/{hexadecimal(40)}/{name('_')}.safetensors"
+        yield f"https://example.com/{name('/')}?page={step}&sort={name('_')}#L{step}"
+        yield f"ampere_bf16_s16816gemm_bf16_{step % 512}x128_ldg8_f2f_stages_64x3_{some('nt', 2)}"
+        yield f"_ZN2at6native{step % 30}{name('_')}kernel_implILi{step}EEEvNS_14TensorIteratorE"
+        yield f"torchinductor_bob/{some(LETTERS, 2)}/c{some(LETTERS + '234567', 51)}.py"
+        yield f"triton/cache/{some(LETTERS.upper() + '234567', 52)}/kernel.cubin"
+        yield f"model.layers.{step % 80}.self_attn.{name('_')}_proj.lora_A.weight"
+        yield " ".join(chance.choices(WORDS, k=12))
+
+
+def real_strings(chance, most):
+    """Yield names, paths and checksums of what is installed here."""
+    installed = [file for one in distributions() for file in islice(one.files or (), 100)]
+    for file in chance.sample(installed, min(most, len(installed))):
+        yield f"{file},{file.hash.mode}={file.hash.value}" if file.hash else str(file)
+    files = [*Path(json.__file__).parents[1].glob("*.py"), *(file.locate() for file in installed)]
+    for path in chance.sample(sorted(map(str, files)), min(most // 8, len(files))):
+        yield path
+        if path.endswith(".py") and os.path.isfile(path):
+            source = Path(path).read_text("utf-8", "replace")[:100_000]
+            yield from sorted(set(re.findall(r"[A-Za-z_][\w.-]{17,}", source)))
+
+
+def test_one_ordinary_text_in_a_thousand_at_most_is_taken_for_a_secret(record_property):
+    chance = random.Random(20240607)
+    count = longer(10_000, 50_000)
+    texts = [*islice(dict.fromkeys(real_strings(chance, count // 6)), count // 2)]
+    texts += islice(made_up(chance), count - len(texts))
+    masker = Masker({})
+    wrong = [text for text in texts if masker.mask(text) != text]
+
+    assert len(wrong) <= count // 1_000, wrong
+    record_property("measured", f"{len(wrong)} of {len(texts):,} ordinary texts are masked")

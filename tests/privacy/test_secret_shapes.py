@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 import re
 
+from tests.lengths import longer
 from tests.privacy.anchors import (
     DETECT_SECRETS,
     DOCUMENT,
     GITLEAKS,
     OURS,
+    TOKENS,
     document,
     sample,
+    token,
 )
 from tests.privacy.token_samples import samples
 from toolkit.privacy import token_shapes
 from toolkit.privacy.masking import Masker
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.privacy.token_shapes import SHAPES, SHORTEST, Shape
 
 APPLYING = [rule for rule in (*GITLEAKS, *DETECT_SECRETS, *OURS) if rule.applies]
 SERVICES = {shape.service: shape for shape in SHAPES}
 OF_A_SHAPE = [rule for rule in APPLYING if rule.found_by in SERVICES]
-WAYS = {"name", "service name", "text", "address"}
+WAYS = {"name", "service name", "text", "address", "random"}
 PROSE = (
     "Once upon a time a fox ran over a hill. It was never seen again, and the key to its den is lost. " * 20
 )
@@ -111,7 +115,7 @@ def places_of(rule, seed):
     yield "setting", {"note": value}, parts
     yield "argument", {"args": ["train.py", value]}, parts
     yield "prose", f"{PROSE}\n{value}\n{PROSE}", parts
-    if rule.found_by in SERVICES:
+    if rule.found_by in SERVICES or rule.found_by == "random":
         yield "sentence", f"we use {value}, do we not", parts
         yield "JSON", f'{{"x":"{value}"}}', parts
         yield "key", {value: 1}, parts
@@ -137,3 +141,54 @@ def test_no_shape_takes_long_for_a_hostile_text():
     for shape in SHAPES:
         for piece in ("a1B2", "aaaa", "-_", *filter(None, shape.hints)):
             token_shapes._without(shape, piece * (20_000 // len(piece)), "***")
+    for piece in ("aB3", "aB3/", "aB3 " * 8, "aGZf", "61", "key ", "aB3x" * 19 + "\n", "machine a login b "):
+        mask_text(piece * (200_000 // len(piece)))
+
+
+IDS = re.compile(r"(?:\{(?:h\d+|uuid)\}|[-:])+")
+"""Recipes of tokens that look like a commit, a checksum or an id: masked only if something says what they are."""
+PLACES = {
+    "free text": lambda text: f"we use {text} here",
+    "source": lambda text: f"client = Client('{text}', 30)",
+    "list": lambda text: ["train.py", text],
+    "path": lambda text: f"https://api.example.com/v1/{text}/models",
+    "name": lambda text: {f"loss/{text}": 1.0},
+}
+TELLING_PLACES = {
+    "key": lambda text: {"api_key": text},
+    "nested": lambda text: {"auth": {"value": [text]}},
+    "option": lambda text: ["--service-token", text],
+    "assignment": lambda text: f'SERVICE_API_KEY="{text}"',
+    "header": lambda text: f"Authorization: Bearer {text}" if " " not in text else {"Authorization": text},
+}
+
+
+def test_tokens_of_services_are_masked_known_shape_or_not(record_property):
+    masker = Masker({})
+    seeds = range(longer(2, 20))
+
+    def passing(places):
+        return [
+            (service, place)
+            for service in TOKENS
+            for seed in seeds
+            for text, parts in [token(service, seed)]
+            for place, put in places.items()
+            if any(part in json.dumps(masker.mask(put(text))) for part in parts)
+        ]
+
+    ids = {service for service, recipe in TOKENS.items() if IDS.fullmatch(recipe)}
+    others = len(TOKENS) - len(ids)
+    looked_at = others * len(seeds) * len(PLACES)
+    passed = [one for one in passing(PLACES) if one[0] not in ids]
+    named = {service for service, _ in passing({"named": lambda text: f"the service key is {text}"})}
+
+    assert len(TOKENS) >= 129
+    assert passing(TELLING_PLACES) == []
+    assert len(passed) <= 0.03 * looked_at, sorted(set(passed))
+    assert not ids & named, "hex digits that are called a key"
+    record_property(
+        "measured",
+        f"{len(TOKENS)} kinds of token, 0 pass under a telling key; elsewhere {100 * len(passed) / looked_at:.1f} % of "
+        f"{others} kinds, and {len(ids)} kinds that are hex digits or ids",
+    )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolkit.core.formatting import words
 from toolkit.privacy.message_services import MESSAGE_SERVICES
+from toolkit.privacy.random_tokens import SHORTEST, mask_random_tokens
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.privacy.token_shapes import long_runs, mask_tokens
 
@@ -33,12 +34,17 @@ def mask_text(text: str) -> str:
     if "kind" in small and _KUBERNETES_SECRET.search(text):
         text = _KUBERNETES_DATA.sub(_mask_kubernetes_data, text)
     for pattern, hints in _BEHIND_A_WORD.items():
-        if any(hint in small for hint in hints):
-            text = pattern.sub(rf"\1{MASK}", text)
+        for hint in hints:
+            if hint in small:
+                text = pattern.sub(rf"\1{MASK}", text)
+                break
     if any(hint in small for hint in _HINTS_OF_NAMES):
         text = _OPTION.sub(_mask_option, text)
         text = _mask_assignments(text)
-    return mask_tokens(text, MASK)
+    text = mask_tokens(text, MASK)
+    if any(len(run) >= SHORTEST for run in long_runs(text)):
+        text = mask_random_tokens(text, MASK, mask_text)
+    return text
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
@@ -131,6 +137,14 @@ _WANDB_KEY = re.compile(
 _CURL_LOGIN = re.compile(
     r"(\bcurl\b[^\n]{0,200}?\s(?:-u|--user)[ =]{0,3}[^\s:]{1,64}:)[^\s\"']+", re.IGNORECASE
 )
+_CONTAINER_LOGIN = re.compile(
+    r"(\b(?:docker|podman)\s{1,3}login\b[^\n]{0,200}?\s-p[ =]{1,3})[^\s]+", re.IGNORECASE
+)
+_NETRC = re.compile(
+    r"(machine\s{1,20}[^\s]{1,253}\s{1,20}(?:(?:login|account)\s{1,20}[^\s]{1,253}\s{1,20}){0,2}password\s{1,20})[^\s]+"
+)
+# host:port:database:user:password, as PostgreSQL keeps them
+_PGPASS = re.compile(r"((?<![\w.:*-])[\w.*-]{1,253}:[0-9*]{1,5}:[\w.*-]{1,63}:[\w.*-]{1,63}:)[^\s:]{6,}")
 _SSHPASS = re.compile(r"(\bsshpass\s{1,3}-p\s{0,3})[^\s]+", re.IGNORECASE)
 
 # "the password is abc1": a word without a digit is more likely the rest of the sentence.
@@ -167,6 +181,9 @@ _BEHIND_A_WORD: Final = {
     _WANDB_KEY: ("wandb",),
     _CURL_LOGIN: ("curl",),
     _SSHPASS: ("sshpass",),
+    _CONTAINER_LOGIN: ("docker", "podman"),
+    _NETRC: ("machine",),
+    _PGPASS: (":5432:", ":5433:", ":6543:", ":*:"),
 }
 """Patterns, each with hints: a text without any of them is not searched."""
 

@@ -92,7 +92,6 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("OpenAI, Anthropic and others", r"sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}", ("sk-",)),
     Shape("Langfuse", r"[ps]k-lf-[0-9a-f-]{20,}", ("k-lf-",)),
     Shape("W&B", r"wandb_v[0-9]+_\w{20,}", ("wandb_v",)),
-    Shape("Comet", r"(?<![\w+/~%-])[A-Za-z0-9]{25}(?![\w+/=~%-])", NO_HINT, looks_random),
     Shape("Groq", r"gsk_\w{20,}", ("gsk_",)),
     Shape("Replicate", r"r8_\w{20,}", ("r8_",)),
     Shape("RunPod", r"rpa_\w{20,}", ("rpa_",)),
@@ -107,6 +106,14 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("LangSmith", r"lsv2_(?:pt|sk)_\w{20,}", ("lsv2_",)),
     Shape("Databricks", r"dapi[0-9a-f]{32}(?:-[0-9])?", ("dapi",)),
     Shape("Prefect", r"pn[ub]_[A-Za-z0-9]{36}", ("pnu_", "pnb_")),
+    Shape("E2B", r"e2b_[0-9a-f]{32,}", ("e2b_",)),
+    Shape("Fal", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9a-f]{32}", (":",)),
+    Shape("Firecrawl", r"fc-[0-9a-f]{32}(?![0-9a-f])", ("fc-",)),
+    Shape("Kaggle", r"KGAT_[0-9a-f]{32}", ("KGAT_",)),
+    Shape("Luma", r"luma-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:-[0-9a-f]{8,})?", ("luma-",)),
+    Shape("OpenPipe", r"opk_[0-9a-f]{32,}", ("opk_",)),
+    Shape("Segmind", r"SG_[0-9a-f]{16}(?![0-9a-f])", ("SG_",)),
+    Shape("Snowflake", r"ETMsDgAAA[A-Za-z0-9+/=]{40,}", ("ETMsDgAAA",)),
     Shape("ClickHouse Cloud", r"4b1d[A-Za-z0-9]{38}(?![A-Za-z0-9])", ("4b1d",), looks_random),
     # Clouds.
     Shape(
@@ -253,7 +260,6 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("Mapbox", r"[ps]k\.[A-Za-z0-9]{60,}\.[\w-]{22}", ("pk.", "sk.")),
     Shape("MaxMind", r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk", ("_mmk",)),
     Shape("Adobe", r"p8e-[A-Za-z0-9]{32}", ("p8e-",)),
-    Shape("Okta", r"(?<![\w-])00[\w=-]{40}(?![\w=-])", NO_HINT, _is_random),
     Shape(
         "Authress",
         r"(?:sc|ext|scauth|authress)_[A-Za-z0-9]{5,30}\.[A-Za-z0-9]{4,6}\.acc[_-][A-Za-z0-9-]{10,32}\.[\w+/=-]{30,120}",
