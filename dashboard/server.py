@@ -51,6 +51,7 @@ from dashboard.network_guard import NetworkGuard
 from dashboard.page_messages import PageMessages
 from dashboard.preload import with_preloads
 from dashboard.theme import PAGE_STYLE, THEME_OPTIONS
+from dashboard.widget_values import ignore_invalid_values
 
 APP_SCRIPT = Path(__file__).with_name("app.py")
 
@@ -70,6 +71,7 @@ class DashboardServer(uvicorn.Server):
         bootstrap.load_config_options(_supported_options(streamlit_options(listener, access)))
         _register_no_installed_components()
         _skip_check_for_notebooks()
+        ignore_invalid_values()
         bundle = first_page_bundle() if preload else None
         application = st.App(
             script,
@@ -215,6 +217,8 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "client.showSidebarNavigation": True,
         "client.toolbarMode": "minimal",
         "global.developmentMode": False,
+        # It prints past the limit of terminal_log.
+        "logger.enableRich": False,
         "logger.hideWelcomeMessage": True,
         "logger.level": "warning",
         "runner.magicEnabled": False,

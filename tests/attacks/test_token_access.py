@@ -14,7 +14,7 @@ pytest.importorskip("streamlit")
 from tests.attacks.http_client import Tab, Visitor, pressed
 from tests.attacks.two_runs import snapshot, two_runs
 from tests.dashboard.serving import RUN_DASHBOARD, Started, ask, dashboard, free_port
-from tests.lengths import in_make_faults
+from tests.lengths import in_make_faults, longer
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +274,45 @@ def test_whatever_a_reader_sends_changes_nothing(reader, owner, logs, record_pro
     assert after == before
     assert (logs / "alive" / "control.json").exists(), "the same press of one who may steer arrives"
     (logs / "alive" / "control.json").unlink()
+
+
+_VALUES = (
+    {"bool_value": True},
+    {"double_value": 1e308},
+    {"int_value": -5},
+    {"string_value": "x'\"{"},
+    {"string_value": '{"selection": [1]}'},
+    {"json_value": "[1"},
+    {"json_value": '{"selection": 5}'},
+    {"int_array_value": {"data": [99_999]}},
+    {"double_array_value": {"data": [1.0]}},
+    {"string_array_value": {"data": ["no such option", "y"]}},
+    {"bytes_value": b"\xff"},
+    {"trigger_value": True},
+    {"string_trigger_value": {"data": "no such option"}},
+    {"json_trigger_value": "[1"},
+    {"chat_input_value": {"data": "x"}},
+    {"arrow_value": {}},
+    {"file_uploader_state_value": {}},
+)
+"""A value of each type that a widget may have, wrong for all others."""
+
+
+def test_widget_values_of_another_type_neither_fail_nor_print(reader, guarded, record_property):
+    before = guarded.out + guarded.err
+    sent = 0
+    with reader.tab() as tab:
+        for page in longer(("metrics", "timeline", "settings"), EVERY_PAGE):
+            tab.open(page, "run=alive")
+            widgets = {getattr(getattr(one, one.WhichOneof("type")), "id", "") for one in tab.elements} - {""}
+            for value in longer(_VALUES[::4], _VALUES):
+                tab.open(page, "run=alive", states=[{"id": widget, **value} for widget in widgets])
+                sent += len(widgets)
+                assert [one for one in tab.elements if one.WhichOneof("type") == "exception"] == []
+    record_property("measured", f"{sent} values of another type, 0 bytes printed")
+
+    assert sent > 30
+    assert guarded.out + guarded.err == before
 
 
 def test_a_reader_cannot_claim_rights_or_take_over_the_tab_of_another(guarded, reader, owner, logs):

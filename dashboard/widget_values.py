@@ -1,0 +1,30 @@
+"""Ignores values that a widget could not have sent, so that the page is drawn with the widget's default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamlit.runtime.state.session_state import Serialized, Value, WStates
+
+_INVALID = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+
+_read = WStates.__getitem__
+
+
+def ignore_invalid_values() -> None:
+    """Have Streamlit ignore values of another type, which would fail in every page of the tab."""
+    WStates.__getitem__ = _read_valid  # type: ignore[method-assign]
+
+
+def _read_valid(states: WStates, widget: str) -> Any:
+    state, known = states.states.get(widget), states.widget_metadata.get(widget)
+    if not isinstance(state, Serialized) or known is None:
+        return _read(states, widget)
+    try:
+        if state.value.WhichOneof("value") not in (None, known.value_type):
+            raise TypeError
+        return _read(states, widget)
+    except _INVALID:
+        default = known.deserializer(None)
+        states.states[widget] = Value(default)
+        return default
