@@ -33,6 +33,8 @@ MAX_EVENTS: Final = 20_000
 """Texts, images and the like of one batch; more are only counted."""
 MAX_NAME_CHARS: Final = 1_000
 BATCH_BYTES: Final = 64 * 1024**2
+MANY: Final = 10_000
+"""So many numbers are worth the import of numpy, where it is installed."""
 
 _MAX_EVENT_BYTES: Final = 64 * 1024**2
 _MAX_STEP: Final = 2**62
@@ -381,6 +383,25 @@ class Growth:
         longest = max(_MIN_PAUSE_S, _PAUSES * self._pause)
         is_recent = self._is_seen or abs(now - self._newest) <= longest
         return "live" if is_recent and now - last_sign <= longest else "unknown"
+
+
+def if_numpy() -> Any:
+    """Return numpy; None if it is not installed."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+def ends_of(numbers: array[Any]) -> tuple[Any, Any]:
+    """Return the smallest and the largest; something that is not finite if one of them is not."""
+    if len(numbers) >= MANY and (np := if_numpy()) is not None:
+        shown = np.frombuffer(numbers, numbers.typecode)
+        return shown.min().item(), shown.max().item()
+    if numbers.typecode == "d" and not math.isfinite(sum(numbers)):
+        return math.nan, math.nan
+    return min(numbers), max(numbers)
 
 
 def read_all(source: RunSource, *, limit_s: float = math.inf) -> Iterable[Batch]:

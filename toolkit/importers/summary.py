@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.importers.source import NO_STEP, SYSTEM, Column, RunSource, read_all
+from toolkit.importers.source import (
+    MANY,
+    NO_STEP,
+    SYSTEM,
+    Column,
+    RunSource,
+    ends_of,
+    if_numpy,
+    read_all,
+)
 
 _WORDS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
@@ -22,7 +32,6 @@ class Series:
         self._last: tuple[int, float, float] | None = None
         self._min = math.inf
         self._max = -math.inf
-        self._has_finite = False
 
     def take(self, column: Column) -> None:
         """Add the points of a column."""
@@ -31,26 +40,22 @@ class Series:
         steps, values = column.steps, column.values
         if self._first is None:
             self._first = (steps[0], column.times[0], values[0])
-        before = self._last[0] if self._last is not None else steps[0]
-        for step in steps:
-            if step < before:
-                self.steps_back += 1
-            before = step
-        for value in values:
-            if value - value == 0.0:
-                self._has_finite = True
-                if value < self._min:
-                    self._min = value
-                if value > self._max:
-                    self._max = value
-            elif value != value:
-                self.nan += 1
-            elif value > 0:
-                self.inf += 1
-            else:
-                self.neg_inf += 1
-        self.count += len(column)
+        self.steps_back += self._last is not None and steps[0] < self._last[0]
         self._last = (steps[-1], column.times[-1], values[-1])
+        self.count += len(column)
+        if len(column) >= MANY and (np := if_numpy()) is not None:
+            shown = np.frombuffer(steps, "int64")
+            self.steps_back += int((shown[1:] < shown[:-1]).sum())
+        else:
+            self.steps_back += sum(map(operator.gt, steps, steps[1:]))
+        lowest, highest = ends_of(values)
+        if not math.isfinite(lowest + highest):
+            self.nan += sum(map(math.isnan, values))
+            self.inf += values.count(math.inf)
+            self.neg_inf += values.count(-math.inf)
+            finite = [*filter(math.isfinite, values)]
+            lowest, highest = min(finite, default=math.inf), max(finite, default=-math.inf)
+        self._min, self._max = min(self._min, lowest), max(self._max, highest)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as an object without NaN words."""
@@ -58,8 +63,8 @@ class Series:
             "count": self.count,
             "first": _point(self._first),
             "last": _point(self._last),
-            "min": self._min if self._has_finite else None,
-            "max": self._max if self._has_finite else None,
+            "min": self._min if self._min <= self._max else None,
+            "max": self._max if self._min <= self._max else None,
             "nan": self.nan,
             "inf": self.inf,
             "neg_inf": self.neg_inf,
@@ -167,11 +172,7 @@ def summarise(source: RunSource, now: float) -> dict[str, Any]:
 
 
 def _add_session(sessions: dict[int, dict[str, Any]], column: Column) -> None:
-    steps = [
-        step
-        for step in (min(column.steps, default=NO_STEP), max(column.steps, default=NO_STEP))
-        if step != NO_STEP
-    ]
+    steps = [step for step in (ends_of(column.steps) if column.steps else ()) if step != NO_STEP]
     if not steps:
         return
     found = sessions.setdefault(

@@ -9,7 +9,9 @@ import math
 import os
 import sys
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +26,7 @@ from toolkit.importers.source import (
     RunSource,
     SourceInfo,
     as_number,
+    ends_of,
     source_id,
 )
 from toolkit.runfolder.blocks import blocks_of, unended_line
@@ -329,6 +332,7 @@ _TIMES: Final = ("time", "timestamp", "_timestamp", "wall_time", "Wall time")
 _OWN_FIELDS: Final = frozenset({NON_FINITE, *_TIMES})
 _LONGEST_ROW: Final = 64 * 1024
 _QUIET_S: Final = 10.0
+_MANY_BYTES: Final = 512 * 1024
 _USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
 _SETTINGS: Final = ("hparams.yaml", "args.yaml")
 """Where Lightning and Ultralytics keep the settings, beside a table with a usual name."""
@@ -338,6 +342,8 @@ _JSONL_ENDINGS: Final = frozenset({".jsonl", ".ndjson"})
 
 class TableSource(LinesSource):
     """One table, read as it grows. Its first line says what the columns are, or each line is an object."""
+
+    window = 4 * 1024**2
 
     def __init__(self, info: SourceInfo, path: str, *, is_json: bool) -> None:
         folder, _, name = path.rpartition("/")
@@ -349,6 +355,17 @@ class TableSource(LinesSource):
     def streams(self) -> Sequence[Stream]:
         """Return the one file."""
         return [Stream(self._path)]
+
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
+        """Parse complete lines: rows of plain cells all at once, others one by one."""
+        start, end = 0, data.rfind(b"\n") + 1
+        while not self._is_json and start < end and state.get("names") is None:
+            header = data[start : data.index(b"\n", start)]
+            self.line(stream, header, state, out)
+            start += len(header) + 1
+        if state.get("names") and start < end and self._take_rows(data[start:end], state, out):
+            return end
+        return start + super().parse(stream, data[start:], offset + start, state, out)
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Add one row."""
@@ -414,6 +431,42 @@ class TableSource(LinesSource):
             return
         self._add(record, state, out)
 
+    def _take_rows(self, data: bytes, state: dict[str, Any], out: Builder) -> bool:
+        """Add rows column by column; return False, with nothing added, if one of them needs a closer look."""
+        names: list[str] = state["names"]
+        delimiter = str(state.get("delimiter", ","))
+        width = len(names)
+        if b'"' in data or state.get("open") or width < 2 or len({*names, ""}) <= width:
+            return False
+        columns = _by_pyarrow(data, names, delimiter) or _by_column(data, names, delimiter)
+        if columns is None:
+            return False
+        axis = next((name for name in _STEPS if name in columns), None)
+        moment = next((name for name in _TIMES if name in columns and columns[name].values), None)
+        if any(name is not None and not columns[name].are_places for name in (axis, moment)):
+            return False
+        if axis is None and all(column.rows is not None for column in columns.values()):
+            return False
+        row = state.get("rows", -1) + 1
+        count = columns[names[0]].count
+        state["rows"] = row + count - 1
+        steps = array("q", map(int, columns[axis].values) if axis is not None else range(row, row + count))
+        times = columns[moment].values if moment is not None else array("d", [NO_TIME]) * count
+        for name, found in columns.items():
+            if (name == axis and name not in _EPOCHS) or name in _OWN_FIELDS:
+                continue
+            if found.texts:
+                out.not_number(name, found.texts)
+            column = out.column(name) if found.values else None
+            if column is not None:
+                rows = found.rows
+                column.values.extend(found.values)
+                column.steps.extend(steps if rows is None else map(steps.__getitem__, rows))
+                column.times.extend(times if rows is None else map(times.__getitem__, rows))
+            elif found.values:
+                out.pass_over("points of metrics beyond the first 5,000", len(found.values) - 1)
+        return True
+
     def _add(self, record: Record, state: dict[str, Any], out: Builder) -> None:
         row = state["rows"] = state.get("rows", -1) + 1
         axis = next((name for name in _STEPS if _is_number(record.get(name))), None)
@@ -427,6 +480,85 @@ class TableSource(LinesSource):
                 out.add(name, step, float(moment), number)
             elif value is not None:
                 out.not_number(name)
+
+
+class _Cells:
+    """The numbers of one column."""
+
+    def __init__(self, cells: Sequence[str]) -> None:
+        self.count = len(cells)
+        self.rows: Sequence[int] | None = None
+        """Which cells they are; None if all are numbers."""
+        self.texts = 0
+        try:
+            self.values = array("d", map(float, cells))
+        except ValueError:
+            filled = [row for row, cell in enumerate(cells) if cell]
+            self.rows = [row for row in filled if not isinstance(_value_of(cells[row]), str)]
+            self.texts = len(filled) - len(self.rows)
+            self.values = array("d", (float(cells[row]) for row in self.rows))
+
+    @property
+    def are_places(self) -> bool:
+        """Whether each row has a number that can be a step or a time."""
+        if self.rows is not None:
+            return False
+        lowest, highest = ends_of(self.values)
+        return bool(-_LARGEST_WHOLE < lowest <= highest < _LARGEST_WHOLE)
+
+
+def _by_column(data: bytes, names: Sequence[str], delimiter: str) -> dict[str, _Cells] | None:
+    """Return the columns of rows without quotes; None if they have not all as many cells as there are names."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\n")
+    lines = text.split("\n")
+    counts = {*map(methodcaller("count", delimiter), lines)}
+    if counts != {len(names) - 1} or max(map(len, lines)) > _LONGEST_ROW:
+        return None
+    cells = text.replace("\n", delimiter).split(delimiter)
+    return {name: _Cells(cells[at :: len(names)]) for at, name in enumerate(names)}
+
+
+def _by_pyarrow(data: bytes, names: Sequence[str], delimiter: str) -> dict[str, _Cells] | None:
+    """Return the same several times as fast; None if pyarrow is not installed, or if it finds fault with a row."""
+    if len(data) < _MANY_BYTES:
+        return None
+    try:
+        import pyarrow as pa
+        from pyarrow import compute
+        from pyarrow import csv as arrow_csv
+    except ImportError:
+        return None
+    first = data[: data.find(b"\n")].decode("utf-8", "replace").split(delimiter)
+    texts = {
+        name
+        for name, cell in zip(names, first, strict=False)
+        if cell.strip() and isinstance(_value_of(cell), str)
+    }
+    kinds = {name: pa.string() if name in texts else pa.float64() for name in names}
+    try:
+        table = arrow_csv.read_csv(
+            pa.py_buffer(data),
+            read_options=arrow_csv.ReadOptions(
+                column_names=names, use_threads=False, block_size=len(data) + 1
+            ),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=delimiter, quote_char=False, ignore_empty_lines=False
+            ),
+            convert_options=arrow_csv.ConvertOptions(column_types=kinds, null_values=[""]),
+        )
+    except pa.ArrowInvalid:
+        return None
+    found = {}
+    for name, chunks in zip(names, table.columns, strict=True):
+        column = chunks.combine_chunks()
+        found[name] = cells = _Cells(column.to_pylist() if name in texts else ())
+        if name not in texts:
+            cells.count = len(column)
+            if column.null_count:
+                cells.rows = compute.indices_nonzero(column.is_valid()).to_pylist()
+                column = column.drop_null()
+            cells.values.frombytes(column.buffers()[1].slice(8 * column.offset, 8 * len(column)))
+    return found
 
 
 def sources_in(folder: Folder) -> Found:

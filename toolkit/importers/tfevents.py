@@ -37,6 +37,7 @@ from toolkit.importers.source import (
     Event,
     Piece,
     SourceInfo,
+    if_numpy,
     kind_of,
     source_id,
 )
@@ -52,6 +53,9 @@ _OTHERS: Final = 16
 """After so many unusual records among those of one length, the others of that length are read one by one too."""
 _LONGEST_CHECKED: Final = 64 * 1024
 _MAX_TAGS: Final = 20_000
+_FIRST_FIELDS: Final = (b"\x09", b"\x1a", b"")
+"""Of the first record: its time, or its version where the time is 0."""
+_numpy = if_numpy
 
 # DataType of a tensor: how its bytes are unpacked.
 _TYPES: Final = {1: "f", 2: "d", 3: "i", 4: "B", 5: "h", 6: "b", 9: "q", 22: "I", 23: "Q"}
@@ -680,14 +684,6 @@ def _word_tables(np: Any) -> Any:
     return _tables["word"]
 
 
-def _numpy() -> Any:
-    try:
-        import numpy
-    except ImportError:
-        return None
-    return numpy
-
-
 # ---------------------------------------------------------------- detection
 
 
@@ -730,7 +726,7 @@ def _looks_right(head: bytes) -> bool:
     if len(head) < tfrecord.HEADER:
         return False
     length, checksum = struct.unpack_from("<QI", head)
-    return bool(tfrecord.checksum_of_length(length) == checksum) and head[12:13] in (b"\x09", b"")
+    return bool(tfrecord.checksum_of_length(length) == checksum) and head[12:13] in _FIRST_FIELDS
 
 
 def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
