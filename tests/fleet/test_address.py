@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from toolkit.fleet import engine, schema
 from toolkit.fleet.address import AddressError, address_of, read_password
 from toolkit.fleet.backoff import Backoff
-from toolkit.fleet.engine import Engine, chunks, quote
+from toolkit.fleet.engine import Engine, EngineError, chunks, quote
 from toolkit.fleet.last_values import MetricsServer, host_and_port
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.row_binary import rows_of
@@ -197,6 +200,66 @@ def test_threads_that_share_a_connection_wait_for_each_other():
         server.server_close()
 
     assert [answer.decode() for answer in answers] == questions
+
+
+def endless(send):
+    send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    part = b"100000\r\n" + bytes(1024**2) + b"\r\n"
+    while True:
+        send(part)
+
+
+def a_byte_at_a_time(send):
+    send(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        send(b"X")
+        time.sleep(0.05)
+
+
+def nested(send):
+    content = b'{"version": ' + b"[" * 100_000
+    send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
+
+
+def lengths_without_end(send):
+    content = b"\xff" * 1_000_000
+    send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
+
+
+def cut_off(send):
+    send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nonly this")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (endless, "gave an answer of more than 2 MiB"),
+        (a_byte_at_a_time, "has not finished its answer after 0.5 s"),
+        (nested, "gave an answer of another form"),
+        (lengths_without_end, "gave an answer of another form"),
+        (cut_off, "cannot be reached: IncompleteRead"),
+    ],
+)
+def test_an_answer_without_end_or_form_is_refused(monkeypatch, answer, said):
+    monkeypatch.setattr(engine, "_MAX_ANSWER", 2 * 1024**2)
+    if answer is a_byte_at_a_time:
+        monkeypatch.setattr(engine, "_WHOLE_ANSWER", 0.5 / engine.PATIENCE_S)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    with contextlib.suppress(ConnectionError), listener.accept()[0] as connection:
+                        asked_for = b""
+                        while b"FORMAT" not in asked_for:
+                            asked_for += connection.recv(65_536)
+                        answer(connection.sendall)
+
+        threading.Thread(target=serve, daemon=True).start()
+        asked = Engine(address_of(f"clickhouse://127.0.0.1:{listener.getsockname()[1]}/t"))
+        with pytest.raises(EngineError, match=said):
+            schema._tables(asked) if answer is nested else asked.rows("SELECT 1", "String")
+        asked.close()
 
 
 def test_no_user_but_the_administrator_may_change_tables():

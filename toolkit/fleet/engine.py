@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
@@ -22,6 +23,9 @@ from toolkit.fleet.row_binary import rows_of
 PATIENCE_S: Final = 30.0
 """How long the engine may be silent before a request counts as failed."""
 
+_WHOLE_ANSWER: Final = 10
+"""How many times as long a whole answer may take."""
+_MAX_ANSWER: Final = 256 * 1024**2
 _GZIP_LEVEL: Final = 1
 _SMALL_BODY: Final = 1024
 _BUFFER_BYTES: Final = 1024 * 1024
@@ -213,9 +217,15 @@ class Engine:
         try:
             if self._connection is None:
                 self._connection = self._connect(host, port)
-            self._connection.request("POST", path, body, headers)
-            response = self._connection.getresponse()
-            answer = response.read()
+            with _all_within(_WHOLE_ANSWER * self._patience_s, self._connection, place):
+                self._connection.request("POST", path, body, headers)
+                response = self._connection.getresponse()
+                answer = response.read(_MAX_ANSWER + 1)
+                if response.length and len(answer) <= _MAX_ANSWER:
+                    raise http.client.IncompleteRead(answer, response.length)
+            if len(answer) > _MAX_ANSWER:
+                self.close()
+                raise EngineError(f"{place} gave an answer of more than {_MAX_ANSWER // 1024**2} MiB")
         except ssl.SSLCertVerificationError as error:
             self.close()
             if error.verify_code in _OTHER_HOST:
@@ -298,6 +308,33 @@ def _explained(code: int | None, status: int, reason: str, address: Address, pla
     if code is None:
         return EngineError(f"{place} is not ClickHouse, or a proxy failed (status {status})")
     return EngineError(f"{place} answered with error {code}: {reason}")
+
+
+@contextmanager
+def _all_within(limit_s: float, connection: http.client.HTTPConnection, place: str) -> Iterator[None]:
+    """Have the block fail after `limit_s`: a socket's own timeout begins again with each byte that comes."""
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.set()
+        if connection.sock is not None:
+            with suppress(OSError):
+                # Not SSLSocket's own, which takes its state away from the thread that reads.
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_over.is_set():
+            raise
+    finally:
+        timer.cancel()
+    # Headers that are cut off are no error for http.client.
+    if is_over.is_set():
+        raise UnreachableError(f"{place} has not finished its answer after {limit_s:g} s")
 
 
 _DROPPED: Final = (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine)

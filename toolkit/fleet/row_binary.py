@@ -16,11 +16,17 @@ _FIXED: Final = {
     "Float64": "<d",
 }
 
+_LENGTH_BITS: Final = 63
+
 _Reader = Callable[[bytes, int], tuple[Any, int]]
 
 
 def rows_of(data: bytes, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows in `data`, whose columns have `types`: numbers, `String` (as text) and `Bytes` (as bytes)."""
+    """Yield the rows in `data`, whose columns have `types`: numbers, `String` (as text) and `Bytes` (as bytes).
+
+    Raises:
+        IndexError, struct.error: they are not of this form.
+    """
     readers = [_reader_of(kind) for kind in types]
     at, end = 0, len(data)
     while at < end:
@@ -57,17 +63,20 @@ def _array_reader(read_item: _Reader) -> _Reader:
 
 def _read_length(data: bytes, at: int) -> tuple[int, int]:
     length = shift = 0
-    while True:
+    while shift < _LENGTH_BITS:
         byte = data[at]
         at += 1
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
             return length, at
         shift += 7
+    raise IndexError("a length without end")
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
     length, at = _read_length(data, at)
+    if length > len(data) - at:
+        raise IndexError("a text beyond the end")
     return data[at : at + length], at + length
 
 

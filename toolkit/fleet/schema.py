@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Final
 
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
+from toolkit.runfolder.codec import parse_object
 
 VERSION: Final = 1
 INBOX: Final = f"inbox_{VERSION}"
@@ -390,23 +390,26 @@ def _policies(name: str, table: str) -> Iterator[str]:
 
 
 _UNKNOWN_TABLE: Final = 60
+_MAX_ABOUT: Final = 64 * 1024
 
 
 def _tables(engine: Engine) -> Tables | None:
     try:
         answer = engine.query(f"SELECT *, version() AS engine_version FROM {_ABOUT} FORMAT JSONEachRow")
         # What a later version adds is not for this one; what an earlier one lacks has its default.
-        found = {"oldest": None, **json.loads(answer)}
+        found = {"oldest": None, **parse_object(answer, "about", _MAX_ABOUT, ValueError)}
         known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}
+        if not isinstance(found["version"], int):
+            raise TypeError
+        return Tables(
+            **{**known, "cluster": found["cluster"] or None, "oldest": found["oldest"] or found["version"]}
+        )
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise EngineError(f"{engine.address} gave an answer of another form than asked for") from error
-    return Tables(
-        **{**known, "cluster": found["cluster"] or None, "oldest": found["oldest"] or found["version"]}
-    )
 
 
 def _other_version(found: Tables, address: Address) -> SchemaError:
