@@ -83,4 +83,4 @@ def test_one_run_alone_or_none_cannot_be_compared(logs, tmp_path, capsys):
     assert main(["compare", str(alone)]) == 2
     assert "name another" in capsys.readouterr().err
     assert main(["compare", str(logs / "a"), str(tmp_path / "none")]) == 2
-    assert "none does not exist" in capsys.readouterr().err
+    assert "none (it does not exist)" in capsys.readouterr().err

@@ -565,4 +565,4 @@ def test_without_a_path_the_newest_run_in_logs_is_diagnosed(tmp_path, doctor, mo
 def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, doctor, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert doctor() == (2, "", "no run found in logs (no metrics.jsonl there or one level below)\n")
+    assert doctor() == (2, "", "no run found in logs (it does not exist)\n")

@@ -204,3 +204,31 @@ def test_journals_of_dead_runs_go_if_nothing_is_lost_or_it_is_allowed(tmp_path, 
     assert paths["needed"].exists()
     assert live.path.exists()
     live.close(remove=True)
+
+
+def test_runs_go_to_the_trash_by_name_and_by_age_with_the_bytes_said_first(tmp_path, capsys):
+    old, new = write_run(tmp_path, "old", [1.0]), write_run(tmp_path, "new", [1.0])
+    text = (old / "run.json").read_bytes()
+    manifest = json.loads(text)
+    for place in (manifest["heartbeat"], manifest["sessions"][0]):
+        place.update({name: 1.7e9 for name in ("time", "started", "ended") if name in place})
+    (old / "run.json").write_text(json.dumps(manifest))
+    live = TelemetryLogger("live", log_dir=tmp_path, system=False)
+
+    assert main(["gc", str(tmp_path), "--older-than", "90d", "--keep-cache"]) == 0
+    assert "1 runs are older than that too, " in capsys.readouterr().out
+    assert main(["gc", str(tmp_path), "--runs"]) == 2
+    found, kinds = gc(capsys, tmp_path, "--older-than", "90d", "--runs", "--keep-cache", "--yes")
+    assert kinds == {"old run": str(old)}
+    assert found["bytes"] > 1000
+
+    capsys.readouterr()
+    assert main(["rm", str(new)]) == 0
+    assert "kB in all. Nothing was deleted" in capsys.readouterr().out
+    assert new.exists()
+    for path, reason in ((tmp_path, "is no run of ours"), (live.run_folder, "is being written now")):
+        assert main(["rm", str(path), "--yes"]) == 2
+        assert reason in capsys.readouterr().err
+    assert main(["rm", str(new), "--yes"]) == 0
+    assert {run.name for run in list_trash(tmp_path)} == {"old", "new"}
+    live.close()

@@ -111,7 +111,7 @@ def test_a_path_without_a_run_is_named(tmp_path, capsys):
 
     err = capsys.readouterr().err
     assert f"no run found in {tmp_path}" in err
-    assert f"{tmp_path / 'nothing'} does not exist" in err
+    assert f"no run found in {tmp_path / 'nothing'} (it does not exist)" in err
 
 
 def test_a_name_with_terminal_codes_is_cleaned_and_links_are_not_followed(tmp_path, capsys, logs):

@@ -6,13 +6,16 @@ import os
 import pkgutil
 import subprocess
 import sys
+from io import StringIO
 
 import pytest
 
+from tests.cli.runs import write_run
 from tests.project.markdown import ROOT
 from toolkit.cli import commands
 from toolkit.cli.document import document
-from toolkit.cli.main import SUBCOMMANDS, main
+from toolkit.cli.main import SUBCOMMANDS, grouped, main
+from toolkit.runfolder.labels import Labels, write_labels
 
 
 def test_without_a_subcommand_the_help_lists_all_of_them(capsys):
@@ -50,12 +53,72 @@ def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkey
     assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
 
 
-def test_an_unknown_subcommand_is_rejected(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["shw"], "there is no command 'shw'; did you mean show?"),
+        (["ls", "--limt", "3"], "unknown: --limt; did you mean --limit?"),
+        (["tail", "-n", "9" * 20], f"--rows: '{'9' * 20}' is not a whole number from 1 to 1,000,000,000"),
+        (["ls", "--limit", "x"], "--limit: 'x' is not a whole number"),
+        (["ask", "--timeout", "soon"], "--timeout: 'soon' is not a number of seconds above 0"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_refused_with_what_is_allowed(arguments, hint, capsys):
     with pytest.raises(SystemExit) as ended:
-        main(["shwo"])
+        main(arguments)
 
     assert ended.value.code == 2
-    assert "'shwo'" in capsys.readouterr().err
+    assert hint in capsys.readouterr().err
+
+
+def test_every_subcommand_is_in_one_group_of_the_help_and_list_means_ls(tmp_path, capsys):
+    assert sorted(name for names in grouped().values() for name in names) == sorted(SUBCOMMANDS)
+    assert main(["list", str(tmp_path)]) == main(["ls", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, encoding):
+    run = write_run(tmp_path, "run", [0.5] * 3000)
+    write_labels(run, Labels(display_name="näme"))
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "toolkit.cli"]
+    listed = subprocess.run([*command, "ls", tmp_path], env=environ, capture_output=True, check=True)
+    assert ("näme".encode(encoding, "backslashreplace")) in listed.stdout
+
+    with subprocess.Popen(
+        [*command, "tail", run, "-n", "3000"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as tail:
+        assert b"step" in tail.stdout.readline()
+        tail.stdout.close()
+        assert (tail.wait(), tail.stderr.read()) == (0, b"")
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    "arguments",
+    [["show", "RUN"], ["show", "RUN", "--json"], ["report", "RUN", "--html", "NO"], ["ls", "RUN"]],
+)
+def test_what_may_not_be_read_or_written_is_said_in_a_sentence(tmp_path, arguments):
+    os.chmod(tmp_path, 0o755)
+    run = write_run(tmp_path, "run", [0.5])
+    names = {"RUN": str(run), "NO": str(tmp_path / "no" / "report.html")}
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.dup2(writing, 2)
+        sys.stdout, sys.stderr = StringIO(), os.fdopen(2, "w")
+        os.setgid(65534)
+        os.setuid(65534)
+        code = main([names.get(word, word) for word in arguments])
+        sys.stderr.flush()
+        os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in (1, 2)
+    assert "Traceback" not in said
+    assert "ermission denied" in said
 
 
 def test_the_version_is_the_installed_one(capsys):

@@ -27,6 +27,7 @@ COMMANDS = {
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "report": [["{run}", "--html", "{out}.html", "--markdown", "{out}.md"], ["{run}", "--view", "compare"]],
+    "rm": [["{run}", "--yes"]],
     "share": [["{run}", "--output", "{out}.zip"]],
     "show": [["{run}"], ["{run}", "--json"]],
     "status": [["{run}"]],

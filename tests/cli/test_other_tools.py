@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 
 import pytest
 
@@ -12,6 +13,8 @@ from toolkit.cli.main import main
 from toolkit.diagnostics.history import is_run_folder
 from toolkit.fleet.run_folders import run_folders
 from toolkit.importers.detect import find_sources
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry import TelemetryLogger
 
 
 def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkeypatch):
@@ -69,3 +72,53 @@ def test_a_file_with_a_name_of_ours_does_not_make_a_folder_ours(name, content, t
     assert run_folders([folder.parent]) == []
     assert AnyFormatStore([folder.parent], cache_dir=None, labels_dir=None).list_runs().cards == ()
     assert fingerprint(tmp_path) == before
+
+
+def test_a_run_has_the_same_name_in_a_list_and_alone_from_any_folder(capsys, monkeypatch):
+    for name in ("wandb/offline_0_31", "dvclive/live_3_49", "ai_toolkit/nan_values"):
+        place = ours() / name
+        monkeypatch.chdir(place)
+        named = []
+        for arguments in (["ls", str(place)], ["ls", "."], ["show", str(place)], ["show", "."]):
+            assert main([*arguments, "--json"]) == 0
+            named.append(sorted(run["name"] for run in json.loads(capsys.readouterr().out)["runs"]))
+        assert named[0] == named[1] == named[2] == named[3]
+        assert all(named[0])
+
+
+def test_the_reason_why_there_is_no_run_is_the_right_one(tmp_path, capsys):
+    database = tmp_path / "db" / "mlflow.db"
+    database.parent.mkdir()
+    connection = sqlite3.connect(database)
+    connection.execute("CREATE TABLE runs (run_uuid TEXT)")
+    connection.close()
+    store = tmp_path / "mlruns" / "0" / "0123456789abcdef0123456789abcdef"
+    (store / "metrics").mkdir(parents=True)
+    (store / "metrics" / "loss").write_text("1700000000000 0.5 1\n")
+    (store.parent / "meta.yaml").write_text("experiment_id: '0'\nname: x\nlifecycle_stage: active\n")
+    (store / "meta.yaml").write_text(
+        f"run_id: {store.name}\nexperiment_id: '0'\nlifecycle_stage: deleted\nstatus: 3\nstart_time: 1\n"
+    )
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.csv").write_text("")
+    for path, reason in {
+        "db": "no run in mlflow.db",
+        "mlruns": "the run there is deleted",
+        "empty": "the folder is empty",
+        "empty.csv": "the file is empty",
+        "gone": "it does not exist",
+    }.items():
+        assert main(["ls", str(tmp_path / path)]) == 2
+        assert reason in capsys.readouterr().err, path
+
+
+def test_the_json_of_our_own_run_has_its_id_and_its_configuration(tmp_path, capsys):
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_start(config={"lr": 0.1})
+        log.log_step(1, train_loss=1.0)
+    capsys.readouterr()
+    assert main(["show", str(tmp_path / "run"), "--json"]) == 0
+    [run] = json.loads(capsys.readouterr().out)["runs"]
+    assert run["run_id"] == read_manifest(tmp_path / "run").run_id
+    assert run["config"]["lr"] == 0.1
+    assert not {"event", "time", "seq", "pid", "config"} & set(run["config"])

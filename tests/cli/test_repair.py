@@ -118,7 +118,7 @@ def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
 def test_without_a_run_in_logs_nothing_is_repaired(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert repair() == (2, "", "no run found in logs (no metrics.jsonl there or one level below)\n")
+    assert repair() == (2, "", "no run found in logs (it does not exist)\n")
 
 
 def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path):

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import describe_part, part_in
+from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import work_out_status
 
 LOGS: Final = Path("logs")
@@ -46,21 +48,39 @@ def chosen_run(path: Path) -> Path | None:
     return folder
 
 
-def no_run_in(path: Path) -> str:
-    """Return the message for a `path` without a run."""
-    records = path / METRICS_JSONL
+def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0) -> str:
+    """Return the message for a `path` without a run; `deleted` is how many were deleted in the tool that wrote them."""
     part = part_in(path)
     if part is not None:
         return f"{path} is {describe_part(path, part)}; rank 0's folder has the run"
-    if records.is_symlink():
-        reason = f"its {METRICS_JSONL} is a symbolic link, which is not followed"
-    elif (name := another_programs_file(path)) is not None:
-        reason = f"its {name} is another program's"
-    elif records.exists():
-        reason = f"its {METRICS_JSONL} is not a regular file"
+    if deleted:
+        reason = "the run there is deleted" if deleted == 1 else f"all {deleted:,} runs there are deleted"
     else:
-        reason = f"no {METRICS_JSONL} there or one level below"
-    return f"no run found in {path} ({reason})"
+        reason = _why_none(path)
+    return "; ".join([f"no run found in {path} ({reason})", *notes])
+
+
+def _why_none(path: Path) -> str:
+    try:
+        status = os.stat(path)
+        if not stat.S_ISDIR(status.st_mode):
+            os.close(open_regular(path))
+            return "a file that is no log of a run" if status.st_size else "the file is empty"
+        names = sorted(os.listdir(path))
+        if METRICS_JSONL in names:
+            os.close(open_regular(path / METRICS_JSONL))
+    except FileNotFoundError:
+        return "it does not exist"
+    except OSError as error:
+        # A link or a pipe has no number of an error.
+        return error.strerror.lower() if error.strerror else str(error)
+    closed = [name for name in names[:_MOST_ENTRIES] if not os.access(path / name, os.R_OK)]
+    databases = [name for name in names if name.endswith((".db", ".sqlite", ".sqlite3"))]
+    if closed:
+        return f"permission denied: {', '.join(closed[:3])}{' …' if len(closed) > 3 else ''}"
+    if databases:
+        return f"no {METRICS_JSONL} there or one level below, and no run in {', '.join(databases[:3])}"
+    return f"no {METRICS_JSONL} there or one level below" if names else "the folder is empty"
 
 
 def find_run(path: Path) -> Path | None:

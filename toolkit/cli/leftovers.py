@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import re
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import size_of
+from toolkit.cli.chosen_run import printable, refuse, size_of
 from toolkit.cli.run_filter import value_of
 from toolkit.cli.run_list import ListedRun, our_run, run_folders
+from toolkit.cli.terminal import Cell, Column, Progress, age_text, print_json, print_table, size_text
 from toolkit.runfolder.journal import (
     AbandonedJournal,
     hold_abandoned,
@@ -26,7 +28,8 @@ from toolkit.runfolder.journal import (
 )
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.owner import is_ours
-from toolkit.runfolder.reader import last_step
+from toolkit.runfolder.reader import Cursor, last_step, read_from
+from toolkit.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.runfolder.repair import HALF_DONE, discard_journals, is_being_written, journals_of, rank_files
 from toolkit.runfolder.status import RUNNING, STALLED
 from toolkit.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
@@ -39,6 +42,10 @@ IMPORT: Final = "unfinished import"
 CACHE: Final = "cache"
 EMPTY_RUN: Final = "run without a step"
 WORSE_RUN: Final = "run that is not among the best"
+OLD_RUN: Final = "old run"
+NAMED_RUN: Final = "run"
+TO_TRASH: Final = frozenset({WORSE_RUN, OLD_RUN, NAMED_RUN})
+"""What is moved to the trash, and not deleted."""
 
 CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
 """The dashboard's own variable; empty for no cache."""
@@ -86,6 +93,7 @@ def leftovers(
     *,
     orphans: bool,
     empty_runs: bool,
+    old_runs: bool = False,
     best: Best | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Leftover]:
@@ -97,6 +105,8 @@ def leftovers(
             yield from _half_written(folder)
             if empty_runs:
                 yield from _empty_run(folder)
+            if old_runs and not is_live(folder):
+                yield run_to_trash(folder, OLD_RUN)
         if best is not None:
             yield from _worse_runs(place, best)
     yield from _journals(orphans=orphans)
@@ -136,7 +146,7 @@ def _unfinished_imports(place: Path) -> Iterator[Leftover]:
 
 def _half_written(folder: Path) -> Iterator[Leftover]:
     names = [name for name in _names(folder, folders=False) if HALF_DONE.fullmatch(name)]
-    if not names or _is_live(folder):
+    if not names or is_live(folder):
         return
     for name in names:
         path = folder / name
@@ -153,7 +163,8 @@ def _half_written(folder: Path) -> Iterator[Leftover]:
 def _empty_run(folder: Path) -> Iterator[Leftover]:
     run = our_run(folder)
     # A killed run's first steps may be in its journal alone.
-    if run.step is None and run.problem is None and not _is_live(folder) and not journals_of(folder):
+    is_empty = run.step is None and run.problem is None and not _has_metrics(folder / METRICS_JSONL)
+    if is_empty and not is_live(folder) and not journals_of(folder):
         yield Leftover(
             kind=EMPTY_RUN,
             path=folder,
@@ -164,8 +175,34 @@ def _empty_run(folder: Path) -> Iterator[Leftover]:
         )
 
 
+def _has_metrics(log: Path) -> bool:
+    """Return whether any record has a step or a metric, whoever wrote it."""
+    cursor = Cursor()
+    try:
+        while (chunk := read_from(log, cursor)).cursor != cursor:
+            if any(record.get("event") in (STEP, EVAL, EPOCH) for record in chunk.records):
+                return True
+            cursor = chunk.cursor
+    except OSError:
+        return True
+    return False
+
+
+def run_to_trash(folder: Path, kind: str = NAMED_RUN, why: str | None = None) -> Leftover:
+    """Return a run folder of ours as something that goes to the trash."""
+    run = our_run(folder)
+    return Leftover(
+        kind=kind,
+        path=folder,
+        bytes=size_of(folder),
+        changed=run.last_sign or _changed(folder),
+        why=f"{why or f'{run.name}, {run.status}'}; goes to the trash",
+        delete=lambda: _move_to_trash(folder),
+    )
+
+
 def _delete_run(folder: Path) -> None:
-    if _is_live(folder):
+    if is_live(folder):
         raise OSError(f"{folder} is being written now")
     discard_journals(folder)
     shutil.rmtree(folder)
@@ -180,7 +217,7 @@ def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
     ranked = []
     for folder in run_folders(place):
         run = our_run(folder)
-        if run.problem is not None or _is_live(folder):
+        if run.problem is not None or is_live(folder):
             continue
         value = _recorded(run, best.by, now)
         if isinstance(value, (int, float)):
@@ -189,14 +226,8 @@ def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
     for at, (_, value, run) in enumerate(ranked[best.count :]):
         if any(pending_lines(journal) for journal, _ in journals_of(run.path)):
             continue
-        yield Leftover(
-            kind=WORSE_RUN,
-            path=run.path,
-            bytes=size_of(run.path),
-            changed=run.last_sign or _changed(run.path),
-            why=f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g}); goes to the trash",
-            delete=lambda folder=run.path: _move_to_trash(folder),  # type: ignore[misc]
-        )
+        why = f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g})"
+        yield run_to_trash(run.path, WORSE_RUN, why)
 
 
 def _recorded(run: ListedRun, by: str, now: float) -> Any:
@@ -219,7 +250,7 @@ def _rank(value: float, best: Best) -> float:
 
 
 def _move_to_trash(folder: Path) -> None:
-    if _is_live(folder):
+    if is_live(folder):
         raise OSError(f"{folder} is being written now")
     place = Path(os.path.abspath(folder))
     try:
@@ -228,7 +259,8 @@ def _move_to_trash(folder: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def _is_live(folder: Path) -> bool:
+def is_live(folder: Path) -> bool:
+    """Return whether a run is being written."""
     return our_run(folder).status in (RUNNING, STALLED) or any(
         is_being_written(path) for path in (folder / METRICS_JSONL, *rank_files(folder))
     )
@@ -338,3 +370,71 @@ def _changed(path: Path) -> float:
         return os.lstat(path).st_mtime
     except OSError:
         return time.time()
+
+
+# ------------------------------------------------------------ what a command does with it
+
+
+def delete_or_list(found: list[Leftover], args: argparse.Namespace) -> int:
+    """Say what was found and how much it holds, and with --yes delete it; return 1 if something could not be."""
+    failed = _delete(found) if args.yes else []
+    if args.json:
+        print_json(
+            {
+                "found": [left.as_json() for left in found],
+                "deleted": args.yes,
+                "bytes": sum(left.bytes for left in found),
+                "failed": failed,
+            }
+        )
+    else:
+        _print(found, is_deleted=args.yes)
+    for failure in failed:
+        refuse(f"{failure['path']}: {failure['reason']}")
+    return 1 if failed else 0
+
+
+def _delete(found: list[Leftover]) -> list[dict[str, Any]]:
+    failed = []
+    progress = Progress()
+    for at, left in enumerate(found):
+        progress.show(left.path.name, at, len(found))
+        try:
+            left.delete()
+        except OSError as error:
+            failed.append({"path": str(left.path), "reason": error.strerror or str(error)})
+    progress.clear()
+    return failed
+
+
+def _print(found: list[Leftover], *, is_deleted: bool) -> None:
+    if not found:
+        print("nothing to delete")
+        return
+    now = time.time()
+    rows: list[list[Cell]] = [
+        [left.kind, size_text(left.bytes), age_text(now - left.changed), str(left.path), left.why]
+        for left in found
+    ]
+    print_table(
+        [
+            Column("kind", keep=True),
+            Column("size", right=True, keep=True),
+            Column("age", right=True, keep=True),
+            Column("path"),
+            Column("what it is"),
+        ],
+        rows,
+    )
+    total = size_text(sum(left.bytes for left in found))
+    moved = sum(left.kind in TO_TRASH for left in found)
+    if is_deleted:
+        if moved < len(found):
+            print(f"deleted: {size_text(sum(left.bytes for left in found if left.kind not in TO_TRASH))}")
+        if moved:
+            held = size_text(sum(left.bytes for left in found if left.kind in TO_TRASH))
+            print(f"moved to the trash: {moved:,} {'run' if moved == 1 else 'runs'}, {held}")
+        return
+    print(f"{total} in all. Nothing was deleted; add --yes to delete it.")
+    if any(left.kind == TRASHED for left in found):
+        print(printable("A run in the trash can be restored on the Runs page until then."))

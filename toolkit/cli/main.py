@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import keyword
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol, cast
 
-from toolkit.cli.terminal import turn_colours_off
+from toolkit.cli.chosen_run import refuse
+from toolkit.cli.terminal import ReaderGoneError, turn_colours_off, write_any_text
 
 SUBCOMMANDS: Final = {
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
@@ -31,6 +35,7 @@ SUBCOMMANDS: Final = {
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "pull": "bring a run folder back from ClickHouse, byte for byte",
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
+    "rm": "move runs to the trash, with --yes",
     "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
     "share": "write a redacted zip of a run that is safe to post, and list what was replaced",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
@@ -44,8 +49,19 @@ SUBCOMMANDS: Final = {
 }
 """Name and summary of each subcommand.
 
-To add one: write `toolkit/cli/commands/<name>.py`, add a line here, run `make docs`.
+To add one: write `toolkit/cli/commands/<name>.py`, add a line here and its name to a group, run `make docs`.
 """
+
+GROUPS: Final = {
+    "Look at runs": "ls show tail doctor errors time completions formats dashboard",
+    "Decide": "compare report ask",
+    "Keep and delete": "repair rm gc import export trace",
+    "Send": "share message ship pull usage",
+    "Set up": "train attach detach status completion",
+}
+"""What one does, and the subcommands for it, in the order of the help."""
+
+ALIASES: Final = {"list": "ls"}
 
 
 _NO_COLOUR_HELP: Final = "print no colours, as with the variable NO_COLOR"
@@ -64,23 +80,37 @@ class Subcommand(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand named in `argv` (default: the command line) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser, subcommand = _parser_for(arguments)
-    args = parser.parse_args(arguments)
-    if args.no_color:
-        turn_colours_off()
-
-    if subcommand is None:
-        parser.print_help()
-        return 2
-
     try:
-        return subcommand.run(args)
+        if argv is None:
+            # A training goes on without a reader.
+            write_any_text(end_quietly=_requested(arguments) not in ("train", "dashboard"))
+        return _run(arguments)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGoneError):
         # `telemetry show | head` closed the pipe; the interpreter must not flush into it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser, command_parser, subcommand = _parser_for(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        options = list((command_parser or parser)._option_string_actions)  # noqa: SLF001 - there is no public list
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        (command_parser or parser).error(f"unknown: {' '.join(unknown)}{hint}")
+    if args.no_color:
+        turn_colours_off()
+    if subcommand is None:
+        parser.print_help()
+        return 2
+    code = subcommand.run(args)
+    sys.stdout.flush()
+    return code
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
@@ -90,28 +120,67 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _parser_for(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, Subcommand | None]:
-    parser = argparse.ArgumentParser(prog="telemetry", description="Inspect, repair and share run folders.")
+def grouped() -> dict[str, list[str]]:
+    """Return the names of the subcommands by what one does with them."""
+    groups = {title: names.split() for title, names in GROUPS.items()}
+    others = set(SUBCOMMANDS) - {name for names in groups.values() for name in names}
+    return {**groups, **({"Other": sorted(others)} if others else {})}
+
+
+def _list_of_commands() -> str:
+    lines = ["Inspect, repair and share run folders."]
+    for title, names in grouped().items():
+        lines.append(f"\n{title}:")
+        for name in names:
+            lines += textwrap.wrap(
+                SUBCOMMANDS[name],
+                width=max(50, shutil.get_terminal_size().columns - 2),
+                initial_indent=f"  {name:<13}",
+                subsequent_indent=" " * 15,
+            )
+    return "\n".join(lines)
+
+
+def _parser_for(
+    arguments: Sequence[str],
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None, Subcommand | None]:
+    parser = argparse.ArgumentParser(
+        prog="telemetry",
+        usage="%(prog)s [--version] [--no-color] COMMAND ...",
+        description=_list_of_commands(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`telemetry COMMAND --help` describes one; `list` is another name of `ls`.",
+    )
     parser.add_argument("--version", action="version", version=f"telemetry {_installed_version()}")
     parser.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog="telemetry")
 
-    # Options of `telemetry` itself take no value, so the first plain word is the subcommand. Only that one is imported.
-    requested = next((word for word in arguments if not word.startswith("-")), None)
-    found: Subcommand | None = None
-    for name, summary in SUBCOMMANDS.items():
-        command_parser = commands.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    requested = _requested(arguments)
+    if requested is None:
+        return parser, None, None
+    name = ALIASES.get(requested, requested)
+    if name not in SUBCOMMANDS:
+        near = difflib.get_close_matches(requested, [*SUBCOMMANDS, *ALIASES], n=2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        parser.error(f"there is no command {requested!r}{hint} (`telemetry --help` lists all)")
+    summary = SUBCOMMANDS[name]
+    aliases = [alias for alias, of in ALIASES.items() if of == name]
+    command_parser = commands.add_parser(
+        name, aliases=aliases, description=f"{summary[0].upper()}{summary[1:]}."
+    )
+    found = subcommand_of(name)
+    found.add_arguments(command_parser)
+    if "-" in command_parser.prefix_chars:
+        # SUPPRESS, or the default would hide a --no-color before the name of the subcommand.
+        command_parser.add_argument(
+            "--no-color", action="store_true", default=argparse.SUPPRESS, help=_NO_COLOUR_HELP
         )
-        if name == requested:
-            found = subcommand_of(name)
-            found.add_arguments(command_parser)
-            if "-" in command_parser.prefix_chars:
-                # SUPPRESS, or the default would hide a --no-color before the name of the subcommand.
-                command_parser.add_argument(
-                    "--no-color", action="store_true", default=argparse.SUPPRESS, help=_NO_COLOUR_HELP
-                )
-    return parser, found
+    return parser, command_parser, found
+
+
+def _requested(arguments: Sequence[str]) -> str | None:
+    # Options of `telemetry` itself take no value, so the first plain word is the subcommand. Only that one is imported.
+    return next((word for word in arguments if not word.startswith("-")), None)
 
 
 def subcommand_of(name: str) -> Subcommand:

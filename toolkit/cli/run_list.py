@@ -20,7 +20,7 @@ from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read
 from toolkit.importers.summary import number, plain
 from toolkit.runfolder.end_record import with_last_records
 from toolkit.runfolder.evaluation import Evaluation
-from toolkit.runfolder.key_values import OF_THE_PROCESS, KeyValues, Scalar, key_values_in, settings_from
+from toolkit.runfolder.key_values import KeyValues, Scalar, config_of, key_values_in, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -185,20 +185,18 @@ def list_runs(
     """
     found = RunList()
     for path in paths:
-        before = len(found.runs)
+        before, hidden = len(found.runs), 0
         if only in (None, OURS):
             folders = list(_our_folders(path, deleted=deleted))
             for at, (folder, is_deleted) in enumerate(folders):
                 on_run(folder.name, at, len(folders))
                 found.runs.append(our_run(folder, deleted=is_deleted))
         if only != OURS:
-            _add_foreign(found, path, only, deleted, on_run)
+            hidden = _add_foreign(found, path, only, deleted, on_run)
         if len(found.runs) == before:
             found.missing.append(
-                f"{path} does not exist"
-                if not os.path.lexists(path)
-                else no_run_in(path)
-                if only is None
+                no_run_in(path, deleted=hidden)
+                if only is None or hidden
                 else f"no run in the format {only} found in {path}"
             )
     label_runs(found.runs)
@@ -337,9 +335,7 @@ def _config_of(folder: Path) -> Mapping[str, Any]:
     for record in records:
         if record.get("event") == START:
             start = {**start, **record}
-    given = start.get("config")
-    derived = {name: value for name, value in start.items() if name not in OF_THE_PROCESS}
-    return {**derived, **(given if isinstance(given, Mapping) else {})}
+    return config_of(start)
 
 
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
@@ -355,11 +351,12 @@ def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
 # ------------------------------------------------------------ other tools'
 
 
-def _add_foreign(found: RunList, path: Path, only: str | None, deleted: bool, on_run: OnRun) -> None:
+def _add_foreign(found: RunList, path: Path, only: str | None, deleted: bool, on_run: OnRun) -> int:
+    """Add the runs of other tools at `path`; return how many are left out, because their tool deleted them."""
     try:
         sources = find_sources(path, only=only)
     except OSError:
-        return
+        return 0
     ours = [os.fspath(run.path) + os.sep for run in found.runs]
     found.notes += sources.notes
     guard = Guard()
@@ -372,15 +369,17 @@ def _add_foreign(found: RunList, path: Path, only: str | None, deleted: bool, on
             name=source.info.name,
             path=place,
             format=source.info.format,
-            id=source.info.run_id or source.info.source_id,
             project=source.info.group or None,
             deleted=source.info.deleted,
             source=source,
         )
         if guard.call(f"reading {source.info.format} logs", _read_foreign, run, source) is None:
             run.problem = f"it could not be read: {', '.join(guard.counts)}"
+        # Some tools write the name of a run into its records.
+        run.name, run.id = source.info.name, source.info.run_id or source.info.source_id
         run.tags = tuple(source.info.tags)
         found.runs.append(run)
+    return 0 if deleted else sum(source.info.deleted for source in sources.runs)
 
 
 def _place_of(source: RunSource) -> Path:

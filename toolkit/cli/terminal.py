@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -41,6 +42,37 @@ def painted(text: str, style: str) -> str:
     """Return `text` in a style, such as `bold red`, where colours are shown."""
     codes = ";".join(_STYLES[word] for word in style.split())
     return f"\x1b[{codes}m{text}\x1b[0m" if codes and has_colours() else text
+
+
+class ReaderGoneError(BaseException):
+    """Whoever read standard output has closed it: no failure, and no OSError that a command could take for one."""
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output that shows a character which its encoding does not have as an escape."""
+
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            raise ReaderGoneError from None
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except BrokenPipeError:
+            raise ReaderGoneError from None
+
+
+def write_any_text(*, end_quietly: bool) -> None:
+    """Have standard output and error take any text; `end_quietly` has a reader that is gone end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    out = sys.stdout
+    if end_quietly and type(out) is io.TextIOWrapper:
+        line_buffering, encoding = out.line_buffering, out.encoding
+        sys.stdout = _Output(out.detach(), encoding, "backslashreplace", line_buffering=line_buffering)
 
 
 def print_json(value: Any) -> None:

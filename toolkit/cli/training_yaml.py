@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toolkit.cli.chosen_run import find_run
-from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.cli.chosen_run import find_run, no_run_in
 
 
 class UnusableError(Exception):
@@ -20,7 +19,7 @@ def run_at(path: Path) -> Path:
     """Return the run at `path`, or the newest one below it. Raises UnusableError if there is no run."""
     folder = find_run(path)
     if folder is None:
-        raise UnusableError(f"no run found (no {METRICS_JSONL} there or one level below)")
+        raise UnusableError(no_run_in(path))
     return folder
 
 

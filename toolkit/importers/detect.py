@@ -154,6 +154,9 @@ def find_sources(path: Path, *, only: str | None = None, limit_s: float = LIMIT_
         OSError: `path` does not exist or cannot be listed.
     """
     formats = [entry for entry in FORMATS if only in (None, entry.name)]
+    if path.name in ("", ".."):
+        # Runs are called by their folder, which `.` does not name.
+        path = Path(os.path.abspath(path))
     status = os.stat(path)
     if stat.S_ISREG(status.st_mode):
         return _of_file(path, formats, only)

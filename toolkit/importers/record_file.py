@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +14,9 @@ from toolkit.importers.files import LinesSource, Stream
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import parsed
 from toolkit.importers.source import NO_STEP, Builder, Piece, SourceInfo, Status, as_step, source_id
+from toolkit.runfolder.key_values import config_of
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.metrics import metrics_of, position_of
 from toolkit.runfolder.records import END, ERROR, MAX_LINE_BYTES, START
 
@@ -39,7 +43,7 @@ class RecordFileSource(LinesSource):
         if event == START:
             state["starts"] = state.get("starts", 0) + 1
             self._end = None
-            self.info.config.update(list(record.items())[:5_000])
+            self.info.config.update(islice(config_of(record).items(), 5_000))
         elif event in (END, ERROR):
             self._end = Status("finished" if event == END else "failed", last_sign=self._last_sign)
         at = position_of(record)
@@ -69,6 +73,8 @@ def source_of_folder(folder: Path) -> RecordFileSource:
         root=folder,
         pieces=[Piece(METRICS_JSONL)],
     )
+    with suppress(OSError, ManifestError):
+        info.run_id = read_manifest(folder).run_id
     return RecordFileSource(info)
 
 

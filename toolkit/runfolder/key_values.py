@@ -258,6 +258,13 @@ def _evaluations_in(event: str, record: Record) -> Iterator[tuple[str, str]]:
 # ------------------------------------------------------------ configuration
 
 
+def config_of(start: Record) -> dict[str, Any]:
+    """Return the configuration in a start record as it is: the derived fields, and what the caller gave."""
+    given = start.get("config")
+    derived = {name: value for name, value in start.items() if name not in OF_THE_PROCESS}
+    return {**derived, **(given if isinstance(given, Mapping) else {})}
+
+
 def settings_of(start: Record) -> dict[str, Scalar]:
     """Return the configuration in a start record in one level: usual names, scalars only, bounded."""
     return settings_from(

@@ -96,5 +96,5 @@ def _runs(args: argparse.Namespace, scratch: Path) -> tuple[list[ExportedRun], l
         raise FileNotFoundError(no_run_in(args.run)) from error
     runs = [run_of_source(source, scratch) for source in found.runs if not source.info.deleted]
     if not runs:
-        raise FileNotFoundError("; ".join([no_run_in(args.run), *found.notes]))
+        raise FileNotFoundError(no_run_in(args.run, found.notes, deleted=len(found.runs)))
     return runs, list(found.notes)

@@ -5,26 +5,17 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.cli.argument_types import age, whole
-from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.leftovers import CACHE, TRASHED, WORSE_RUN, Best, Leftover, leftovers
-from toolkit.cli.terminal import (
-    Cell,
-    Column,
-    Progress,
-    add_json_argument,
-    age_text,
-    print_json,
-    print_table,
-    size_text,
-)
+from toolkit.cli.chosen_run import LOGS, refuse
+from toolkit.cli.leftovers import CACHE, OLD_RUN, Best, Leftover, delete_or_list, leftovers
+from toolkit.cli.terminal import add_json_argument, size_text
 
 JSON_FORM: Final = """\
 an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of everything found) and `failed`. Each of \
 `found` has `kind` (`trash`, `journal`, `half-written file`, `unfinished import`, `cache`, \
-`run without a step` or `run that is not among the best`), \
+`run without a step`, `old run` or `run that is not among the best`), \
 `path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
 
 
@@ -48,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=age,
         default=0.0,
         help="only what was last changed longer ago, such as 12h, 30d or 4w; of trash, when it was deleted",
+    )
+    parser.add_argument(
+        "--runs",
+        action="store_true",
+        help="with --older-than: also runs that ended and were last written longer ago; they go to the trash",
     )
     parser.add_argument("--keep-cache", action="store_true", help="leave the dashboard's cache")
     parser.add_argument(
@@ -88,68 +84,28 @@ def run(args: argparse.Namespace) -> int:
     for place in places:
         if not place.is_dir():
             return refuse(f"{place} is not a folder")
+    if args.runs and not args.older_than:
+        return refuse("--runs needs --older-than, such as --older-than 90d")
     now = time.time()
     best = None if args.keep_best is None else Best(args.keep_best, args.by, args.largest)
-    found = [
-        left
-        for left in leftovers(places, orphans=args.orphans, empty_runs=args.empty_runs, best=best)
-        if now - left.changed >= args.older_than and not (args.keep_cache and left.kind == CACHE)
-    ]
-    failed = _delete(found) if args.yes else []
-    if args.json:
-        print_json(
-            {
-                "found": [left.as_json() for left in found],
-                "deleted": args.yes,
-                "bytes": sum(left.bytes for left in found),
-                "failed": failed,
-            }
-        )
-    else:
-        _print(found, now, is_deleted=args.yes)
-    for failure in failed:
-        refuse(f"{failure['path']}: {failure['reason']}")
-    return 1 if failed else 0
-
-
-def _delete(found: list[Leftover]) -> list[dict[str, Any]]:
-    failed = []
-    progress = Progress()
-    for at, left in enumerate(found):
-        progress.show(left.path.name, at, len(found))
-        try:
-            left.delete()
-        except OSError as error:
-            failed.append({"path": str(left.path), "reason": error.strerror or str(error)})
-    progress.clear()
-    return failed
-
-
-def _print(found: list[Leftover], now: float, *, is_deleted: bool) -> None:
-    if not found:
-        print("nothing to delete")
-        return
-    rows: list[list[Cell]] = [
-        [left.kind, size_text(left.bytes), age_text(now - left.changed), str(left.path), left.why]
-        for left in found
-    ]
-    print_table(
-        [
-            Column("kind", keep=True),
-            Column("size", right=True, keep=True),
-            Column("age", right=True, keep=True),
-            Column("path"),
-            Column("what it is"),
-        ],
-        rows,
-    )
-    total = size_text(sum(left.bytes for left in found))
-    moved = sum(left.kind == WORSE_RUN for left in found)
-    if is_deleted:
-        print(f"deleted: {size_text(sum(left.bytes for left in found if left.kind != WORSE_RUN))}")
-        if moved:
-            print(f"moved to the trash: {moved:,} {'run' if moved == 1 else 'runs'}")
-        return
-    print(f"{total} in all. Nothing was deleted; add --yes to delete it.")
-    if any(left.kind == TRASHED for left in found):
-        print(printable("A run in the trash can be restored on the Runs page until then."))
+    found: dict[Path, Leftover] = {}
+    old: list[Leftover] = []
+    for left in leftovers(
+        places,
+        orphans=args.orphans,
+        empty_runs=args.empty_runs,
+        old_runs=args.older_than > 0,
+        best=best,
+    ):
+        if now - left.changed < args.older_than or (args.keep_cache and left.kind == CACHE):
+            continue
+        if left.kind == OLD_RUN and not args.runs:
+            old.append(left)
+        else:
+            found.setdefault(left.path, left)
+    code = delete_or_list(list(found.values()), args)
+    left_alone = [left for left in old if left.path not in found]
+    if left_alone and not args.json:
+        held = size_text(sum(left.bytes for left in left_alone))
+        print(f"{len(left_alone):,} runs are older than that too, {held}: --runs moves them to the trash.")
+    return code

@@ -113,7 +113,7 @@ def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
             return refuse(no_run_in(args.run))
         sources, notes = found.runs, found.notes
     if not sources:
-        return refuse("; ".join([no_run_in(args.run), *notes]))
+        return refuse(no_run_in(args.run, notes))
     found_runs, problems = summaries(sources, time.time())
     masker = Masker()
     for run in found_runs:

@@ -157,7 +157,7 @@ def _tail_foreign(args: argparse.Namespace) -> int:
         return refuse(
             f"{args.run} has {len(found.runs)} runs ({names}); name one of them"
             if found.runs
-            else "; ".join([no_run_in(args.run), *found.notes])
+            else no_run_in(args.run, found.notes)
         )
     source = found.runs[0]
     guard = Guard()
