@@ -377,7 +377,17 @@ def test_failures_of_telemetry_are_a_note_and_do_not_make_a_run_unhealthy(tmp_pa
 
     assert code == 0
     assert out.startswith("r: finished, nothing wrong")
-    assert "  (telemetry itself failed once)\n" in out
+    assert "  (telemetry itself failed once: testing: OSError: made up)\n" in out
+
+
+def test_metrics_that_the_table_has_no_column_for_are_said(tmp_path, doctor, caplog):
+    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False, close_timeout=60) as log:
+        for first in range(0, 2_100, 700):
+            log.log({f"m{number}": 1.0 for number in range(first, first + 700)})
+    _, out, _ = doctor(tmp_path / "r")
+
+    assert caplog.text.count("metrics.csv has its limit of 2,000 columns") == 1
+    assert "metrics.csv has its limit of 2,000 columns" in out
 
 
 # ------------------------------------------------------------ for scripts

@@ -15,6 +15,7 @@ from tests.faults.fault_rules import Rules, set_rules
 from tests.lengths import in_make_faults, longer
 from tests.records import with_event
 from tests.waiting import wait_until
+from toolkit.cli.main import main
 from toolkit.runfolder.manifest import read_manifest
 
 FAULTS = {
@@ -99,6 +100,42 @@ def test_no_disk_fault_loses_a_record_or_delays_the_loop(tmp_path, start, layer,
 
 @in_make_faults
 @pytest.mark.root
+@pytest.mark.parametrize("fault", [{"calls": 1}, {}], ids=["once", "for good"])
+def test_a_table_that_fails_at_the_end_is_tried_again_or_said_to_be_incomplete(
+    tmp_path, start, faulty_disk, capsys, fault
+):
+    child = start(
+        """
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, close_timeout=float(sys.argv[2]))
+        log.log_step(0, train_loss=1.0)
+        log.flush(60)
+        print("is flushed", flush=True)
+        sys.stdin.readline()
+        for step in range(1, 2000):
+            log.log_step(step, train_loss=1.0 / step)
+        """,
+        *(faulty_disk.mounted, 60 if fault else 1),
+    )
+    child.wait_for_line("is flushed")
+    faulty_disk.fail({"op": "any", "do": "EIO", "path": "metrics.csv", **fault})
+    child.tell("go")
+    ended = child.end()
+    hits = faulty_disk.hits
+    faulty_disk.heal()
+
+    assert ended.code == 0, ended.err
+    assert hits
+    run = faulty_disk.mounted / "run"
+    if not fault:
+        assert "metrics.csv did not take everything in time" in ended.err
+        assert read_manifest(run).latest.reason == "exit; incomplete: metrics.csv"
+        main(["doctor", str(run)])
+        assert "the last records are missing in metrics.csv" in capsys.readouterr().out
+        repair(run)
+    assert read_manifest(run).latest.reason == "exit"
+    whole_run(run, steps=range(2000))
+
+
 def test_a_file_server_that_dies_and_comes_back_is_written_to_again(start, faulty_disk, record_property):
     run = faulty_disk.mounted / "run"
     child = start(PROGRAMS / "log_many_runs.py", faulty_disk.mounted, "-", "run")

@@ -308,8 +308,30 @@ def test_a_sink_that_cannot_be_closed_is_counted(following):
     one = following(Unclosable("unclosable"))
     one.mirror.start()
 
-    assert one.mirror.close(PATIENCE_S)
+    assert not one.mirror.close(PATIENCE_S)
     assert one.guard.counts == {"closing unclosable: RuntimeError": 1}
+
+
+@pytest.mark.parametrize("call", ["write", "close"])
+@pytest.mark.parametrize("fails", [1, 3, 10**9])
+def test_what_fails_at_the_end_is_tried_again_until_the_deadline(following, monkeypatch, call, fails):
+    one = following(MemorySink("disk"))
+    one.log(3)
+    one.mirror.start()
+    assert one.mirror.flush(PATIENCE_S)
+    works, left = getattr(one.sink, call), [fails]
+
+    def fail(*given):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(5, "Input/output error")
+        works(*given)
+
+    monkeypatch.setattr(one.sink, call, fail, raising=False)
+    one.log(3)
+
+    assert one.mirror.close(PATIENCE_S if fails < 5 else 0.3) == (fails < 5)
+    assert fails > 5 or (seqs(one.sink), one.sink.closed) == ([*range(6)], True)
 
 
 def test_a_place_to_start_that_cannot_be_found_is_looked_for_again(following):

@@ -17,7 +17,7 @@ class Sink(Protocol):
         """Take `batch`, decoded records in the order of the file; raise if it could not be taken."""
 
     def close(self) -> None:
-        """Make everything durable and close the destination."""
+        """Make everything durable and close the destination; called again if it raises an OSError."""
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ _TELLING: Final = frozenset({kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FI
 _MOST_ERRORS: Final = 1_000
 _MOST_OPEN_SPANS: Final = 1_000
 _LONGEST: Final = 4_000
+_LONGEST_FAILURE: Final = 300
 _OF_TELEMETRY: Final = "telemetry"
 
 
@@ -123,6 +124,8 @@ class Endings:
         self._ranks: dict[int, _Rank] = {}
         self._errors: dict[str, Record] = {}
         self.failures_of_telemetry = 0
+        self.first_failure = ""
+        """What the first of them says."""
         """Error records about telemetry itself, which harm no training."""
         self.lost_records = 0
         """Records that the run declared lost."""
@@ -227,6 +230,8 @@ class Endings:
     def _take_error(self, record: Record, mine: _Rank, rank: int) -> None:
         if record.get("source") == _OF_TELEMETRY:
             self.failures_of_telemetry += 1
+            said = [record[name] for name in ("doing", "message") if isinstance(record.get(name), str)]
+            self.first_failure = self.first_failure or ": ".join(said)[:_LONGEST_FAILURE]
             return
         key = f"{rank} {mine.session} {record.get('id') or record.get('seq')}"
         moment = record.get("time")

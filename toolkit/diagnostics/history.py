@@ -20,7 +20,7 @@ from toolkit.diagnostics.rank_files import MAX_RANKS
 from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet_reported, read_tails
 from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
-from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
 from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import describe_part, part_in, record_files
 from toolkit.runfolder.reader import BadLine, lines_of, parse_line
@@ -158,7 +158,17 @@ class _Reading:
         endings = self._endings
         if endings.failures_of_telemetry:
             times = endings.failures_of_telemetry
-            self._notes.append(f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}")
+            first = (
+                f"{'; first' if times > 1 else ''}: {endings.first_failure}" if endings.first_failure else ""
+            )
+            self._notes.append(
+                f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{first}"
+            )
+        behind = incomplete_mirrors(manifest)
+        if behind:
+            self._notes.append(
+                f"the last records are missing in {behind}; `telemetry repair` rebuilds metrics.csv"
+            )
         if endings.lost_records:
             self._notes.append(f"the run declared {endings.lost_records:,} records lost")
         ending = endings.ending(manifest, time.time())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit.runfolder.columns import MAX_COLUMNS
 from toolkit.runfolder.csv_table import SHORT, Adopted, CsvTable, ForeignTableError
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.reader import BadLine, Cursor, offset_behind, parse_line, read_block
@@ -52,6 +53,13 @@ class CsvMirror:
             self._build_again()
         self._written_upto = self._table.last_seq
         return offset_behind(self._records, self._table.last_seq)
+
+    @property
+    def leaves_out(self) -> str:
+        """What the table has no room for."""
+        if not self._table.columns_left_out:
+            return ""
+        return f"{METRICS_CSV} has its limit of {MAX_COLUMNS:,} columns; further metrics are in {METRICS_JSONL} alone"
 
     def write_lines(self, lines: Sequence[bytes]) -> bool:
         """Add a row for each of these lines of the record file; False if it needs the records themselves."""

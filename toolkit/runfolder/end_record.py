@@ -14,12 +14,14 @@ from typing import Final
 
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.key_values import KeyValues
-from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import (
     IN_SUMMARY,
+    INCOMPLETE,
     Heartbeat,
     Manifest,
     ManifestError,
+    incomplete_mirrors,
     read_manifest,
     write_manifest,
 )
@@ -104,6 +106,9 @@ def settle_manifest(folder: Path) -> str | None:
     except (FileNotFoundError, ManifestError):
         return None
     settled = with_last_records(manifest, folder)
+    if incomplete_mirrors(manifest) == METRICS_CSV and settled.latest is not None:
+        # It was rebuilt.
+        settled = settled.with_latest(reason=(settled.latest.reason or "").partition(INCOMPLETE)[0])
     ended = settled.latest
     if settled == manifest or ended is None:
         return None

@@ -16,6 +16,8 @@ from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import replace_file
 
 MAX_MANIFEST_BYTES = 1024 * 1024
+INCOMPLETE = "; incomplete: "
+"""In the reason of a session before the mirrors that did not take everything, such as metrics.csv."""
 IN_SUMMARY = ("epoch", "train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec")
 """What run.json says of the last step."""
 
@@ -108,6 +110,12 @@ class Manifest:
         if not self.sessions:
             raise ManifestError("the run has no session yet")
         return replace(self, sessions=(*self.sessions[:-1], replace(self.sessions[-1], **changes)))
+
+
+def incomplete_mirrors(manifest: Manifest | None) -> str:
+    """Return the mirrors that did not take everything before the newest session ended; empty if all did."""
+    session = manifest.latest if manifest is not None else None
+    return (session.reason or "").partition(INCOMPLETE)[2] if session is not None else ""
 
 
 def write_manifest(

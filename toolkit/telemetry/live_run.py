@@ -428,6 +428,8 @@ class LiveRun:
             )
         with self._guard.catch("delivering the last spans"):
             self.pipeline.conclude_exports(at_most(0.6, 0.75))
+        with self._guard.catch("closing"):
+            self.pipeline.conclude_mirrors(at_most(0.1, 0.25))
 
     def _put_rest(self) -> None:
         """Write what is still held back: steps that were folded or wait for a device, completions, open spans.

@@ -24,6 +24,8 @@ _MAX_PAUSE_S = 30.0
 _MOST_DOUBLINGS = 16
 _URGENT_PAUSE_S = 0.5
 _LOOK_AGAIN_S = 0.05
+_LAST_TRIES_S = 0.1
+"""Seconds between the tries of a run that is being closed."""
 _PATIENCE_S = 1.0
 """Seconds that a mirror waits, all in all, for lines to become records again."""
 
@@ -74,6 +76,10 @@ class Mirror:
         self._between_s = 0.0
         """Seconds between them; gets shorter slowly, so that two in a row do not count for much."""
         self._closing = False
+        self._last_try = False
+        self._has_said_what_is_left_out = False
+        self._is_behind = False
+        """Whether the sink lacks something that was not said before."""
         self._turns = threading.Condition()
         self._asked = 0
         self._done = 0
@@ -107,7 +113,7 @@ class Mirror:
 
     def give_up(self, timeout_s: float) -> int:
         """Hand over nothing more; count, for at most `timeout_s`, the records that its sink has not delivered."""
-        self._off = True
+        self._off, self._is_behind = True, False
         self._job.wake()
         sink = self.sink
         if not isinstance(sink, DeliveringSink):
@@ -122,12 +128,21 @@ class Mirror:
                 return undelivered
             cursor = chunk.cursor
 
-    def close(self, timeout_s: float) -> bool:
-        """Hand over what is left, close the sink and stop; False where the sink did not answer in time."""
+    def end(self) -> None:
+        """Begin to close; what fails is tried again until `close` gives up. One that is away is tried once."""
+        self._last_try = self._last_try or (self.is_away and not self._closing)
         self._closing = True
         self._job.wake()
+
+    def close(self, timeout_s: float) -> bool:
+        """Hand over what is left, close the sink and stop; False where the sink did not take it all in time."""
+        self.end()
         # Where the system refused a thread, a mirror is left to `repair`.
-        return self._job.is_started and self._job.join(timeout_s)
+        if self._job.is_started and self._job.join(timeout_s):
+            return not self._is_behind
+        self._last_try = True
+        self._job.wake()
+        return False
 
     def _turn(self) -> float | None:
         has_ended_itself = True
@@ -139,23 +154,36 @@ class Mirror:
                 # The sink raised SystemExit or the like: a library that behaves like a program.
                 self._switch_off()
                 self._say_it_is_off("it ended its own thread")
-        if not (is_last or self._off):
+        if not (is_last or self._off) or not self._close_sink():
             return self._pause()
         self._switch_off()
-        with self._guard.catch(f"closing {self.sink.name}"):
-            self.sink.close()
         return None
+
+    def _close_sink(self) -> bool:
+        """Close the sink; False where that is to be tried again."""
+        is_closed = is_away = False
+        with self._guard.catch(f"closing {self.sink.name}"):
+            try:
+                self.sink.close()
+                is_closed = True
+            except OSError:
+                is_away = True
+                raise
+        self._is_behind = self._is_behind or not is_closed
+        return not is_away or self._last_try or self._off
 
     def _follow_to_the_end(self) -> bool:
         """Hand over what is in the file; return whether this was the last turn."""
         is_last = self._closing
         with self._turns:
             asked = self._asked
-        if self._follow():
+        handed = self._follow()
+        self._is_behind = not (handed or self._off)
+        if handed:
             with self._turns:
                 self._done = max(self._done, asked)
                 self._turns.notify_all()
-        return is_last
+        return is_last and (handed or self._last_try)
 
     def _switch_off(self) -> None:
         with self._turns:
@@ -168,6 +196,8 @@ class Mirror:
         between_s = max(self._between_s, time.monotonic() - self._read_at)
         usual = self._interval_s * (2 if between_s > 5 * self._interval_s else 1)
         pause = min(usual * doublings, self._longest_pause_s)
+        if self._closing:
+            return _LAST_TRIES_S
         is_urgent = time.monotonic() < self._urgent_until
         return min(pause, _URGENT_PAUSE_S) if is_urgent else pause
 
@@ -183,6 +213,10 @@ class Mirror:
                 raise
         if handed:
             self._failures = self._faults = 0
+            leaves_out = getattr(self.sink, "leaves_out", "")
+            if leaves_out and not self._has_said_what_is_left_out:
+                self._has_said_what_is_left_out = True
+                self._guard.report(f"writing to {self.sink.name}", OSError(leaves_out))
             return True
         self._failures += 1
         self._faults += not is_away

@@ -27,7 +27,7 @@ from toolkit.runfolder.csv_table import ALL
 from toolkit.runfolder.journal import SEGMENT_BYTES, Journal, journals_in, shared_memory_folders
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.manifest import Heartbeat, Manifest, write_manifest
+from toolkit.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, FINDING, LOST
@@ -287,6 +287,14 @@ class RecordPipeline:
             status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
         )
 
+    def conclude_mirrors(self, timeout_s: float) -> None:
+        """Have the mirrors take what is there within `timeout_s`, so that their trouble is recorded before the end."""
+        deadline = time.monotonic() + timeout_s
+        self._writer.flush(timeout_s / 2)
+        for mirror in self._mirrors:
+            if not mirror.is_away:
+                mirror.flush(max(0.0, deadline - time.monotonic()))
+
     def conclude_exports(self, timeout_s: float) -> None:
         """Have the rest delivered to collectors within `timeout_s`, and count what was not."""
         exports = [mirror for mirror in self._mirrors if isinstance(mirror.sink, DeliveringSink)]
@@ -352,18 +360,34 @@ class RecordPipeline:
                 journal=None if written else self._journal_name(),
                 lock=None,
             )
-            self._manifest_writer.put(self.manifest)
             # Before the mirrors: a slow one may make the user interrupt.
-            if not self._manifest_writer.close(max(least_s, deadline - time.monotonic())):
-                left_undone.append("run.json could not be written in time")
-        for mirror in self._all_mirrors():
-            if not mirror.close(max(least_s, deadline - time.monotonic())):
-                left_undone.append(f"{mirror.sink.name} did not take everything in time")
+            self._manifest_writer.put(self.manifest)
+        left_undone += self._close_mirrors(deadline, least_s)
+        if self.session_folder.writes_manifest and not self._manifest_writer.close(
+            max(least_s, deadline - time.monotonic())
+        ):
+            left_undone.append("run.json could not be written in time")
         if not self._writer.is_stuck:
             # Else the locks stay until the process ends: no other may write what this disk may still be writing.
             self._journal.close(remove=written)
             self._lock.close()
         return left_undone
+
+    def _close_mirrors(self, deadline: float, least_s: float) -> list[str]:
+        """Close the mirrors; run.json, and what is returned, says which of them lack something."""
+        mirrors = self._all_mirrors()
+        for mirror in mirrors:
+            mirror.end()
+        behind = [
+            mirror.sink.name
+            for mirror in mirrors
+            if not mirror.close(max(least_s, deadline - time.monotonic()))
+        ]
+        if behind and self.session_folder.writes_manifest and self.manifest.latest is not None:
+            reason = f"{self.manifest.latest.reason}{INCOMPLETE}{', '.join(behind)}"
+            self.manifest = self.manifest.with_latest(reason=reason)
+            self._manifest_writer.put(self.manifest)
+        return [f"{name} did not take everything in time" for name in behind]
 
     def _journal_name(self) -> str | None:
         return None if self._journal.path is None else str(self._journal.path)
