@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
+import pandas as pd
 import pytest
 
 from tests.privacy.planted import HARMLESS
@@ -12,13 +13,15 @@ from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from toolkit.privacy.record_masking import RecordMasker
 from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.telemetry.compat.wandb_artifacts import Artifact, ArtifactStore
+from toolkit.telemetry.compat.wandb_media import MediaTarget, Table
 from toolkit.telemetry.logger import internals
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7"
 
 
 def everything_in(folder):
-    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    return b"".join(path.name.encode() + path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 def step_with_a_text(log):
@@ -33,6 +36,46 @@ def span_that_fails(log):
             raise ValueError(f"401 for {TOKEN}")
     except ValueError:
         pass
+
+
+def names_of_metrics(log):
+    """In records, in what is folded into them, and in what only a folded step has."""
+    for step in range(60):
+        log.log_step(step, 0.5, **{f"loss/{TOKEN}": 0.1 * step, "seq": 7.0, "cut": 1.5})
+        log.log_step(step, 0.5, **({TOKEN: 1.0} if step % 20 == 7 else {}))
+
+
+def artifact(log):
+    store = ArtifactStore()
+    store.telemetry, store._event = log, log.log_event
+    made = Artifact(
+        f"model-{TOKEN}", "model", TOKEN, {"deep": [{"a": TOKEN, "x": Exception(TOKEN)}], TOKEN: 1}
+    )
+    made.add(Table(columns=["a"], data=[[TOKEN]]), "rows")
+    made.add_reference(f"s3://bucket/{TOKEN}")
+    store.log_artifact(made, aliases=[TOKEN], tags=[TOKEN])
+    assert store.use_artifact(f"model-{TOKEN}:{TOKEN}").version == "v0"
+
+
+def exception_with_everything(log):
+    password = TOKEN
+    try:
+        with log.capture_errors():
+            try:
+                raise KeyError(TOKEN)
+            except KeyError as cause:
+                error = ValueError(f"401 for {password}")
+                error.__notes__ = [f"asked with {TOKEN}"]
+                error.exceptions = [OSError(TOKEN)]
+                raise error from cause
+    except ValueError:
+        pass
+
+
+def media(log):
+    log.log_image(TOKEN, b"\x89PNG", caption=TOKEN)
+    log.log_histogram(TOKEN, [1.0, 2.0])
+    log.log_table(TOKEN, [[1]])
 
 
 def failure_of_telemetrys_own(log):
@@ -53,6 +96,17 @@ WAYS = {
     "span": span_that_fails,
     "name of a span": lambda log: log.span(f"load {TOKEN}").__enter__().__exit__(None, None, None),
     "event of a span": lambda log: internals(log).event_outside_spans("x", {"note": TOKEN}),
+    "names of metrics": names_of_metrics,
+    "names of folded metrics": names_of_metrics,
+    "media": media,
+    "table": lambda log: log.log_table("t", [{"a": TOKEN, TOKEN: b"x " + TOKEN.encode(), "b": [TOKEN]}]),
+    "DataFrame": lambda log: log.log({"t": pd.DataFrame({"a": [1, TOKEN], TOKEN: [0.5, Exception(TOKEN)]})}),
+    "table of W&B": lambda log: Table(columns=["a", TOKEN], data=[[TOKEN, 1]]).save(
+        MediaTarget(log=log, key=TOKEN, step=1)
+    ),
+    "artifact of W&B": artifact,
+    "summary": lambda log: log.summary.update({"best": TOKEN, "deep": {TOKEN: [TOKEN]}}),
+    "exception": exception_with_everything,
     "failure of telemetry": failure_of_telemetrys_own,
     "reason of the end": lambda log: log.close(f"gave up on {TOKEN}"),
     "error of the end": lambda log: log.close("failed", error=ValueError(TOKEN)),
@@ -62,13 +116,36 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_secret_is_masked_whichever_way_it_comes(way, tmp_path, caplog):
     caplog.set_level(logging.CRITICAL)
-    log = make_logger(tmp_path, csv=True, one_logger_file=True, log_every=1)
+    log = make_logger(
+        tmp_path,
+        csv=True,
+        one_logger_file=True,
+        log_every=7 if "folded" in way else 1,
+        errors={"source": True, "locals": True},
+    )
     WAYS[way](log)
     log.close()
 
     written = everything_in(tmp_path)
     assert TOKEN.encode() not in written
     assert b"***" in written
+
+
+@pytest.mark.parametrize("log_every", [1, 5])
+def test_a_metric_of_a_name_that_has_a_meaning_is_kept_under_another(log_every, tmp_path):
+    """In a record of numbers alone, and where only a folded step had it; a number may be a password."""
+    log = make_logger(tmp_path, log_every=log_every)
+    for step in range(20):
+        log.log_step(
+            step, 0.5, **({"cut": 1.5, "seq": 7.0, "password": 1234} if step % 5 == 2 else {"a": 1.0})
+        )
+    steps = [record for record in records_of(log, "step") if "x_cut" in record]
+    log.close()
+
+    assert len(steps) >= 3
+    assert {(record["x_cut"], record["x_seq"]) for record in steps} == {(1.5, 7.0)}
+    assert not any("cut" in record for record in steps)
+    assert b"1234" not in everything_in(tmp_path)
 
 
 def test_a_secret_in_what_the_run_is_called_is_masked_and_the_run_still_found_again(tmp_path):

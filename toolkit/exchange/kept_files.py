@@ -12,7 +12,7 @@ import orjson
 from toolkit.exchange.record_maker import KeepFile
 from toolkit.importers.source import Event, RunSource
 from toolkit.importers.summary import plain
-from toolkit.privacy.masking import Masker
+from toolkit.privacy.masking import mask_table
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.columns import csv_of
 from toolkit.runfolder.layout import PRIVATE, SAMPLES, TABLES
@@ -83,13 +83,7 @@ def _table_of(data: Any) -> Table | None:
     for name in names:
         text = str(encodable(plain(name)))
         columns[text if text not in columns else f"{text}_{len(columns)}"] = None
-    # With its name: that may say that a cell is a secret.
-    masker = Masker()
-    masked = [
-        masker.mask({name: encodable(plain(cell)) for name, cell in zip(columns, row, strict=False)})
-        for row in kept
-    ]
-    return list(columns), [list(row.values()) for row in masked]
+    return mask_table([*columns], [[encodable(plain(cell)) for cell in row] for row in kept])
 
 
 def _put(folder: Path, below: str, ending: str, data: bytes) -> str:

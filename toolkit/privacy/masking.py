@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from toolkit.privacy.configured_secrets import kept_secrets
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_generated, mask_text
-from toolkit.privacy.text_tree import Position, TreeRewriter
+from toolkit.privacy.text_tree import A_KEY, Position, TreeRewriter
 
 SHORTEST_ENVIRONMENT_SECRET: Final = 8
 
@@ -30,6 +32,17 @@ def mask_secrets(value: Any) -> Any:
     inspected is hidden.
     """
     return Masker().mask(value)
+
+
+def mask_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return the columns and rows of a table without secrets; a column's name may say that its cells are secret."""
+    masker = Masker()
+    of_columns = [masker.of_column(name) for name in columns]
+    beyond = repeat(masker.of_column(""))
+    names = [masker.rewrite_text(name, Position(path=A_KEY)) for name in columns]
+    return names, [
+        [mask(cell) for mask, cell in zip(chain(of_columns, beyond), row, strict=False)] for row in rows
+    ]
 
 
 def without_secrets(options: _OptionsT) -> _OptionsT:
@@ -65,6 +78,22 @@ class Masker(TreeRewriter):
         """Return the first `length` characters of `text`, masked; a secret at the cut is removed completely."""
         return self.rewrite_text(text[: length + min(length, _BEYOND_A_CUT)])[:length]
 
+    def of_column(self, name: str) -> Callable[[Any], Any]:
+        """Return a function that masks a cell of the column `name`; an object whose text has a secret becomes text."""
+        position = Position(secrecy_of(name), name, name)
+        text_of = lru_cache(_MOST_CELLS)(lambda text: self.rewrite_text(text, position))
+
+        def masked(cell: Any) -> Any:
+            if type(cell) is str:
+                return text_of(cell)
+            written = self._rewrite(cell, position)
+            if written is not cell or isinstance(cell, _NUMBERS):
+                return written
+            text = str(cell)
+            return cell if text_of(text) == text else text_of(text)
+
+        return masked
+
     def rewrite_text(self, text: str, position: Position = Position()) -> str:  # noqa: B008 - it cannot be changed
         """Return `text` with its secrets masked."""
         if not text or text == MASK:
@@ -86,6 +115,8 @@ class Masker(TreeRewriter):
         return mask_text(text)
 
 
+_NUMBERS: Final = (int, float, type(None))
+_MOST_CELLS: Final = 4_096
 _BEYOND_A_CUT: Final = 2_048
 """Characters after the cut that are searched for the end of a secret."""
 _OLD_WANDB_KEY = re.compile(r"[0-9a-f]{40}")

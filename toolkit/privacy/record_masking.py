@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.privacy.text_tree import SPEAKING_KEYS, Position
 from toolkit.runfolder.codec import bounded
+from toolkit.runfolder.records import RESERVED
 
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 _OURS: Final = frozenset({"id", "parent_id", "span_id", "clock", "kept", "run_id"})
@@ -33,6 +35,8 @@ class RecordMasker(Masker):
         """Short texts with their masked form."""
         self._harmless_names: set[str] = set()
         """Names that neither are nor indicate a secret."""
+        self.metric_names: set[str] = set()
+        """Names of numbers that are written as they are: no secret, and without a meaning of ours."""
         self._variables = len(os.environ)
         self._read_again_at = time.monotonic() + _READ_AGAIN_S
 
@@ -64,6 +68,23 @@ class RecordMasker(Masker):
             name: value if type(value) in _NUMBERS or name in _OURS else self._mask_one(name, value)
             for name, value in fields.items()
         }
+
+    def are_metric_names(self, names: Iterable[str]) -> bool:
+        """Return whether all `names` are in `metric_names`; those that are new are looked at once."""
+        return all(self.name_of_metric(name) == name for name in names)
+
+    def name_of_metric(self, name: str) -> str | None:
+        """Return the name under which a number is written; None if the number itself may be a password."""
+        if name in self.metric_names:
+            return name
+        if secrecy_of(name) is Secrecy.ALWAYS:
+            return None
+        written = f"x_{name}" if name in RESERVED else self.mask_name(name)
+        if written == name:
+            if len(self.metric_names) >= _MOST_KEPT:
+                self.metric_names.clear()
+            self.metric_names.add(name)
+        return written
 
     def mask_name(self, name: str) -> str:
         """Return the name of a record or a span without secrets."""
@@ -113,6 +134,7 @@ class RecordMasker(Masker):
             self._known.clear()
             self._keys.clear()
             self._harmless_names.clear()
+            self.metric_names.clear()
 
 
 _PLAIN_NAME = re.compile(

@@ -19,7 +19,7 @@ from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
 from toolkit.core.wrap_calls import wrap_calls
 from toolkit.privacy.configured_secrets import keep_secrets_of
-from toolkit.privacy.masking import without_secrets
+from toolkit.privacy.masking import mask_table, without_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder import records
 from toolkit.runfolder.columns import csv_of
@@ -632,8 +632,9 @@ class TelemetryLogger:
         names, rows = table_of(table, columns)
 
         def keep(run: LiveRun) -> None:
-            path = run.keep_file(TABLES, name, step, ".csv", csv_of(names, rows))
-            about = {"path": path, "columns": names, "rows": len(rows)}
+            masked, cells = mask_table(names, rows)
+            path = run.keep_file(TABLES, name, step, ".csv", csv_of(masked, cells))
+            about = {"path": path, "columns": masked, "rows": len(rows)}
             run.put(records.TABLE, {"name": name, "global_step": step, **about})
 
         self._keep_media("table", name, step, keep)

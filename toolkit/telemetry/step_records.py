@@ -12,14 +12,13 @@ from orjson import OPT_APPEND_NEWLINE
 
 from toolkit.core.run_context import RunContext
 from toolkit.core.script_interrupts import pass_on_interrupt
-from toolkit.runfolder.records import ENVELOPE, LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
+from toolkit.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.records.folded_metrics import COLUMNS
 from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number
 from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.spans.totals import SpanTotals
 
-_ENVELOPE: Final = frozenset(ENVELOPE)
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
 _NUMBERS: Final = frozenset({float, int, bool})
 _WELL_KNOWN: Final = ("train_loss", *COLUMNS)
@@ -180,6 +179,8 @@ class StepRecords:
         """
         gate, record_queue, interval, dumps = self._gate, self._record_queue, self._interval, orjson.dumps
         metrics, block = gate.metrics, gate.block
+        known_names, are_names = record_queue.masker.metric_names, record_queue.masker.are_metric_names
+        metrics.name_of_metric = record_queue.masker.name_of_metric
         journal, append = record_queue.journal, record_queue.journal.append
         lock, take_any = record_queue.lock, self._take_any
         times = self._times
@@ -217,7 +218,7 @@ class StepRecords:
             if (
                 type(loss) is not float
                 or not gate.low < loss < gate.high
-                or (scalars and not _ENVELOPE.isdisjoint(scalars))
+                or (scalars and not known_names.issuperset(scalars) and not are_names(scalars))
                 # What was folded is put together with this step's own numbers, which may have to be fetched first.
                 or ((metrics.rows or metrics.sums) and not _are_numbers(record, scalars))
             ):

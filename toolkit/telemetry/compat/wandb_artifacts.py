@@ -24,6 +24,7 @@ from typing import IO, Any, Final
 import orjson
 
 from toolkit.privacy.masking import mask_secrets
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.layout import make_folders, safe_run_name
 from toolkit.runfolder.safefile import copy_file, open_regular, replace_file
 from toolkit.telemetry.compat.artifact_seal import seal, why_not_sealed
@@ -79,7 +80,7 @@ class Artifact:
         use_as: str | None = None,
         **_: Any,
     ) -> None:
-        self.base_name = str(name).rpartition("/")[2].partition(":")[0] or "artifact"
+        self.base_name = mask_text(str(name).rpartition("/")[2].partition(":")[0]) or "artifact"
         self.type = str(type)
         self.description = description
         self.metadata: dict[str, Any] = dict(metadata or {})
@@ -257,19 +258,22 @@ class Artifact:
     # Used by the run that logs it.
 
     def describe(self) -> dict[str, Any]:
-        """Return its description."""
-        return {
+        """Return its description, without secrets."""
+        described = {
             "name": self.base_name,
             "type": self.type,
             "version": self.version,
             "aliases": self.aliases,
             "tags": self.tags,
             "description": self.description,
-            "metadata": mask_secrets(self.metadata),
+            "metadata": self.metadata,
             "files": {name: entry.size for name, entry in ((entry.path, entry) for entry in self.files())},
             "references": self._references,
             "time": time.time(),
         }
+        # As it would be written: an object in it becomes a text, which may have a secret.
+        masked: dict[str, Any] = mask_secrets(orjson.loads(as_json(described)))
+        return masked
 
     def copy_into(self, folder: Path, mode: int) -> None:
         """Copy its files into a new folder with `mode`, and use the copies from now on. Raises OSError if it fails."""
@@ -457,7 +461,7 @@ def find_artifact(log_dir: Path, asked: str) -> tuple[Artifact | None, list[tupl
 
     With it come the folders of newer ones that are not used, and why.
     """
-    name, _, alias = asked.rpartition("/")[2].partition(":")
+    name, alias = map(mask_text, asked.rpartition("/")[2].partition(":")[::2])
     refused: list[tuple[Path, str]] = []
     for one in sorted(_versions(log_dir, name), key=lambda one: -one["number"]):
         if alias in ("", _LATEST, one["version"], *one["aliases"]):

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import math
-import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +13,12 @@ from typing import Any, Final
 import orjson
 
 from toolkit.core.guard import Guard
-from toolkit.runfolder.layout import SAMPLES, TABLES, safe_run_name
-from toolkit.runfolder.safefile import replace_file
+from toolkit.privacy.masking import mask_table
+from toolkit.runfolder.layout import SAMPLES, TABLES
 from toolkit.telemetry.compat.null_object import NullObject, null_object, warn_once
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.records.media import MOST_BINS, histogram_of, image_file, listed
+from toolkit.telemetry.writing.media_writer import write_media_file
 
 MEDIA: Final = "media"
 _MAX_LISTED: Final = 64
@@ -42,13 +41,7 @@ class MediaTarget:
         """Write a file into one of the run's folders, and return its path inside the run folder."""
         run = self.log.run_folder
         assert run is not None, "only a live run saves files"
-        # Same permissions as the run folder.
-        mode = stat.S_IMODE(run.stat().st_mode)
-        (run / folder).mkdir(mode=mode, exist_ok=True)
-        # A key may be logged twice at one step; both are kept.
-        name = f"{safe_run_name(self.key)}_{self.step:09d}_{self.index}_{os.urandom(3).hex()}{ending}"
-        replace_file(run / folder / name, data, mode=mode & 0o666)
-        return f"{folder}/{name}"
+        return write_media_file(run, folder, self.key, self.step, ending, data)
 
 
 class Media:
@@ -206,7 +199,8 @@ class Table(Media):
     def content(self, target: MediaTarget | None = None) -> dict[str, Any]:
         """Return the content of its file; media in its cells are saved to `target`, if given."""
         rows = [[_cell(cell, target) for cell in row] for row in self.data]
-        return {"columns": [str(column) for column in self.columns], "data": rows}
+        columns, data = mask_table([*map(str, self.columns)], rows)
+        return {"columns": columns, "data": data}
 
     def save(self, target: MediaTarget) -> Any:
         """Write the file and a record."""

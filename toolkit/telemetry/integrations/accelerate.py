@@ -17,6 +17,7 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.safefile import replace_file
 from toolkit.telemetry.integrations.logger_setup import (
@@ -167,7 +168,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         step = self._step if step is None else step
         for name, images in values.items():
             for i, image in enumerate(images if hasattr(images, "__iter__") else [images]):
-                path = folder / "samples" / f"{_NOT_IN_FILE_NAMES.sub('_', str(name))}_{step:09d}_{i}.png"
+                safe = _NOT_IN_FILE_NAMES.sub("_", mask_text(str(name)))
+                path = folder / "samples" / f"{safe}_{step:09d}_{i}.png"
                 mode = stat.S_IMODE(folder.stat().st_mode)
                 make_folders(path.parent, mode)
                 _as_pillow(image).save(data := io.BytesIO(), "PNG")

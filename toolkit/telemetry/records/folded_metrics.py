@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -39,9 +39,11 @@ class FoldedMetrics:
     A caller's step that is only folded appends one row, of plain numbers and None, and a mapping of plain numbers.
     """
 
-    __slots__ = ("_is_flagged", "rows", "sums")
+    __slots__ = ("_is_flagged", "name_of_metric", "rows", "sums")
 
     def __init__(self) -> None:
+        self.name_of_metric: Callable[[str], str | None] = _name_of_metric
+        """Returns the name that a metric has on a record; None if it is not to be written."""
         self.rows: list[tuple[Any, ...]] = []
         self.sums: dict[str, _Sum] = {}
         self._is_flagged = False
@@ -52,7 +54,7 @@ class FoldedMetrics:
         self._is_flagged = self._is_flagged or fields.get(NAN_INF_DETECTED) is True
         for name, value in fields.items():
             if isinstance(value, (float, int)) and name not in _NOT_FOLDED:
-                self._sum(name, (value,), value)
+                self._sum(self.name_of_metric(name), (value,), value)
 
     def take_into(self, record: dict[str, Any]) -> None:
         """Put on `record` what was folded, and begin again.
@@ -112,16 +114,22 @@ class FoldedMetrics:
                 else:
                     found[name] = [value]
         for name, several in found.items():
-            # A metric of a name that has a meaning of ours is kept under another, as it is on a record.
-            self._sum(f"x_{name}" if name in RESERVED else name, several, _total(several))
+            self._sum(self.name_of_metric(name), several, _total(several))
 
-    def _sum(self, name: str, values: Sequence[float], total: float) -> None:
+    def _sum(self, name: str | None, values: Sequence[float], total: float) -> None:
+        if name is None:
+            return
         known = self.sums.get(name)
         if known is None:
             if len(self.sums) >= _MOST_NAMES:
                 return
             known = self.sums[name] = _Sum()
         known.add(values, total)
+
+
+def _name_of_metric(name: str) -> str:
+    # A metric of a name that has a meaning of ours is kept under another, as it is on a record.
+    return f"x_{name}" if name in RESERVED else name
 
 
 def _spread_of_plain_rows(rows: list[tuple[Any, ...]], record: Mapping[str, Any]) -> dict[str, float] | None:

@@ -104,7 +104,7 @@ class RecordQueue:
         self._overflow: deque[bytes] = deque()
         self._overflow_bytes = 0
         self._dropped: _Dropped | None = None
-        self._masker = RecordMasker()
+        self.masker = RecordMasker()
         self._start_seq: int | None = first_seq if awaits_start else None
         self._start_line = b""
         self._plain_lines = {
@@ -129,7 +129,7 @@ class RecordQueue:
         """
         if finish is None:
             # Before the lock is taken: a long text takes its time.
-            event, fields = self._masker.mask_name(event), self._masker.mask_record(fields)
+            event, fields = self.masker.mask_name(event), self.masker.mask_record(fields)
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
             if self.busy:
@@ -153,7 +153,7 @@ class RecordQueue:
 
     def put_plain(self, event: str, record: dict[str, Any]) -> None:
         """Take a span's record of short, plain, finite fields, `time` and `elapsed` first: a cheaper `put`."""
-        record["name"] = self._masker.mask_name(record["name"])
+        record["name"] = self.masker.mask_name(record["name"])
         with self.lock:
             if self.is_direct and not self.busy:
                 # No call of ours around the `try` and in the `finally`: a signal handler may raise as one begins.
@@ -394,7 +394,7 @@ class RecordQueue:
     def _finished(self, finish: _Finish, fields: dict[str, Any]) -> dict[str, Any] | None:
         # A step that is folded is not written, so nothing is looked for in it.
         done = finish(fields)
-        return None if done is None else self._masker.mask_record(done)
+        return None if done is None else self.masker.mask_record(done)
 
     def _deliver(self, waiting: Waiting) -> bool:
         for name in list(waiting.pending):
