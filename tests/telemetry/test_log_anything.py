@@ -237,9 +237,20 @@ def test_read_run_reads_records_without_a_manifest(tmp_path):
     assert run.frame()["global_step"].tolist() == [1]
 
 
-def test_read_run_of_a_folder_without_a_run_says_so(tmp_path):
+def test_read_run_of_a_folder_without_a_run_says_so_and_names_those_below(tmp_path):
     with pytest.raises(FileNotFoundError, match="metrics.jsonl"):
         read_run(tmp_path)
+    for name in ("a", "b"):
+        TelemetryLogger(name, log_dir=tmp_path, system=False).close()
+    with pytest.raises(FileNotFoundError, match="is a folder of runs, not a run; name one of them: a, b"):
+        read_run(tmp_path)
+
+
+def test_a_frame_without_its_library_says_what_to_install(tmp_path, monkeypatch):
+    TelemetryLogger("run", log_dir=tmp_path, system=False).close()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        read_run(tmp_path / "run").frame()
 
 
 @pytest.mark.parametrize(

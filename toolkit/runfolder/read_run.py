@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import time
@@ -9,16 +10,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.end_record import with_last_records
-from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import NON_FINITE, RESERVED, START, STEP, SUMMARY, Record
 from toolkit.runfolder.status import Status, work_out_status
+
+_MOST_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +51,15 @@ class RunData:
             {name: value for name, value in record.items() if name != NON_FINITE}
             for record in self._of(event)
         ]
-        if library == "polars":
-            # Types are inferred from every row: a metric that is first an int may be a float later.
-            return importlib.import_module("polars").DataFrame(rows, infer_schema_length=None, strict=False)
-        return importlib.import_module("pandas").DataFrame(rows)
+        try:
+            module = importlib.import_module(library)
+        except ModuleNotFoundError as error:
+            message = f"frame() needs {library}: pip install {library}; `records` has the same without it"
+            raise ImportError(message, name=error.name) from error
+        # polars infers types from every row: a metric that is first an int may be a float later.
+        return module.DataFrame(
+            rows, **({"infer_schema_length": None, "strict": False} if library == "polars" else {})
+        )
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -72,6 +80,19 @@ class RunData:
         return (record for record in self.records if record.get("event") == event)
 
 
+def _no_run_in(folder: Path) -> str:
+    """Return that `folder` is no run, and which are below it."""
+    below: list[str] = []
+    with suppress(OSError):
+        below = sorted(name for name in os.listdir(folder) if (folder / name / METRICS_JSONL).is_file())
+    if not below:
+        return f"no run in {folder}: it has no {METRICS_JSONL}"
+    more = f" and {len(below) - _MOST_NAMED:,} more" if len(below) > _MOST_NAMED else ""
+    return (
+        f"{folder} is a folder of runs, not a run; name one of them: {', '.join(below[:_MOST_NAMED])}{more}"
+    )
+
+
 def read_run(folder: str | os.PathLike[str], *, rank: int = 0) -> RunData:
     """Read a run folder, of a run that is over or still being written. A broken line is counted and passed over.
 
@@ -81,6 +102,8 @@ def read_run(folder: str | os.PathLike[str], *, rank: int = 0) -> RunData:
     """
     folder = Path(folder)
     path = rank_file(folder, rank)
+    if not rank and not os.path.lexists(path):
+        raise FileNotFoundError(errno.ENOENT, _no_run_in(folder), os.fspath(path))
     if rank:
         with suppress(OSError):
             path = record_files(folder).get(rank, path)

@@ -5,33 +5,40 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import time
+from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
+from toolkit.cli.run_list import our_run
+from toolkit.cli.terminal import Column, number_text, print_table
 from toolkit.importers.detect import find_sources, names_of
 from toolkit.importers.record_file import source_of_folder
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import summaries
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.metric_meaning import INTERNAL
+from toolkit.runfolder.metrics import metrics_of
+from toolkit.runfolder.reader import Cursor, read_block, tail_records
+from toolkit.runfolder.records import STEP, Record, is_spread
+from toolkit.runs.loss import last_values
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-_COLUMNS = tuple(
-    "global_step epoch train_loss lr grad_norm samples_per_sec sec_per_step cpu_mem_rss_mb".split()
+_FIRST: Final = (
+    *("train_loss", "loss", "lr", "grad_norm", "samples_per_sec", "sec_per_step", "cpu_mem_rss_mb"),
 )
-"""Columns that most runs have and that fit in a terminal; columns that the run lacks are left out."""
-
-
-_LARGEST = 4 * 1024**3
-_MOST_EVENTS = 20
-_LONGEST = 60
+"""Columns that most runs have; those of the script follow."""
+_NOT_LOGGED: Final = frozenset({"epoch", "max_steps", "first_step", "steps_folded"})
+_EVENT: Final = re.compile(rb'^\{"event": ?"([A-Za-z0-9_./-]{1,60})"', re.MULTILINE)
+_WIDEST: Final = 16
+_MOST_OTHERS: Final = 30
+_MOST_EVENTS: Final = 20
+_MOST_ROWS: Final = 100_000
+_LONGEST: Final = 60
 
 JSON_FORM: Final = """\
 one object; [formats.md](formats.md#the-json-of-telemetry-show---json) describes it."""
@@ -41,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run and how many rows to show."""
     add_run_argument(parser)
     parser.add_argument(
-        "--rows", metavar="N", type=whole(), default=5, help="show the last N steps (default: 5)"
+        "--rows",
+        metavar="N",
+        type=whole(high=_MOST_ROWS),
+        default=5,
+        help="show the last N steps (default: 5)",
     )
     parser.add_argument(
         "--json",
@@ -66,38 +77,7 @@ def run(args: argparse.Namespace) -> int:
     folder = find_run(args.run) if args.format is None else None
     if folder is None or args.json or args.metrics:
         return _show_series(args, folder)
-    csv = folder / METRICS_CSV
-    again = f"'telemetry repair {folder}' rebuilds it from {METRICS_JSONL}."
-    if not os.path.lexists(csv):
-        return refuse(f"{csv} does not exist; {again}")
-
-    try:
-        import pandas as pd
-    except ModuleNotFoundError:
-        return refuse(f"The run is in {folder}. To show its rows: pip install pandas")
-
-    try:
-        # open_regular: the folder is not trusted, and the file may be a link out of it, or a pipe.
-        with os.fdopen(open_regular(csv, only_name=True), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                return refuse(f"{csv} is empty; {again}")
-            if size > _LARGEST:
-                return refuse(f"{csv} has {size:,} bytes, too many to load at once.")
-            # In chunks, pandas would guess a column's type per chunk and warn if the guesses differ.
-            table = pd.read_csv(file, low_memory=False)
-    except (OSError, ValueError, OverflowError) as error:
-        return refuse(f"{csv} is not a readable CSV file ({_first_line(error)}); {again}")
-    if "event" not in table.columns:
-        return refuse(f"{csv} is not a metrics table: it has no column 'event'; {again}")
-    print(
-        printable(f"{folder}: {status_of(folder)}, {len(table)} rows ({_count_of_events(table)})"),
-        end="\n\n",
-    )
-    for line in last_steps(table, args.rows).to_string(index=False).split("\n"):
-        print(printable(line))
-    print(f"\nTo open it yourself:\n\n{_recipe(csv)}")
-    return 0
+    return _show_steps(folder, args.rows)
 
 
 def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
@@ -170,31 +150,71 @@ def _short(value: float | str | None) -> str:
     return "" if value is None else value if isinstance(value, str) else f"{value:.5g}"
 
 
-def last_steps(table: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """Return the last `rows` step records of `table`, with the most useful columns."""
-    columns = [name for name in _COLUMNS if name in table.columns]
-    steps: pd.DataFrame = table.loc[table["event"] == "step", columns]
-    # Records without a step make pandas store integers as floats; without them they can be integers again.
-    return steps.tail(rows).convert_dtypes()
-
-
-def _count_of_events(table: pd.DataFrame) -> str:
-    counts = table["event"].value_counts()
-    shown = [f"{count} {str(event)[:_LONGEST]}" for event, count in counts.head(_MOST_EVENTS).items()]
-    more = len(counts) - len(shown)
-    return ", ".join([*shown, *([f"{more} other kinds"] if more else [])])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]
-
-
-def _recipe(csv: Path) -> str:
-    # Escaped if the path needs it in Python source, or contains terminal control characters.
-    path = csv.as_posix()
-    quoted = f'"{path}"' if path.isprintable() and not {'"', "\\"} & set(path) else ascii(path)
-    return (
-        "    import pandas as pd\n"
-        f"    table = pd.read_csv({quoted})\n"
-        '    steps = table[table["event"] == "step"]\n'
+def _show_steps(folder: Path, rows: int) -> int:
+    """Print the last steps of our run with every metric of the script, from its records."""
+    log = folder / METRICS_JSONL
+    try:
+        counts, steps = _count_of_events(log), _last_steps(log, rows)
+        run = our_run(folder)
+        last = {**last_values(log), **run.last}
+    except OSError as error:
+        return refuse(f"{log}: {error.strerror or error}")
+    print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"), end="\n\n")
+    metrics = [dict(metrics_of(step)) for step in steps]
+    names = dict.fromkeys(name for found in metrics for name in found)
+    own = [name for name in names if not name.startswith(INTERNAL) and not is_spread(name, names)]
+    shown = [*(name for name in _FIRST if name in own), *(name for name in own if name not in _FIRST)][
+        :_WIDEST
+    ]
+    print_table(
+        [Column("step", right=True, keep=True), *(Column(name, right=True) for name in shown)],
+        [
+            [str(step.get("global_step", "")), *(number_text(found.get(name)) for name in shown)]
+            for step, found in zip(steps, metrics, strict=True)
+        ],
     )
+    others = {name: value for name, value in last.items() if name not in shown and _is_logged(name)}
+    if others:
+        listed = [f"{name}={number_text(value)}" for name, value in others.items()]
+        more = f" and {len(listed) - _MOST_OTHERS} more" if len(listed) > _MOST_OTHERS else ""
+        print(printable(f"\nOther last values: {', '.join(listed[:_MOST_OTHERS])}{more}"))
+    print(f"\nTo open it yourself:\n\n{_recipe(folder)}")
+    return 0
+
+
+def _last_steps(log: Path, rows: int) -> list[Record]:
+    within, size = 64 * 1024, os.lstat(log).st_size
+    while True:
+        found = [record for record in tail_records(log, within) if record.get("event") == STEP]
+        if len(found) >= rows or within >= size:
+            return found[-rows:]
+        within *= 8
+
+
+def _count_of_events(log: Path) -> Counter[str]:
+    """Return how many records of each kind a file has, without parsing them."""
+    counts: Counter[bytes] = Counter()
+    cursor = Cursor()
+    while (block := read_block(log, cursor)).cursor != cursor:
+        counts.update(_EVENT.findall(block.data))
+        cursor = block.cursor
+    return Counter({kind.decode(): count for kind, count in counts.items()})
+
+
+def _counted(counts: Counter[str]) -> str:
+    shown = [f"{count:,} {event}" for event, count in counts.most_common(_MOST_EVENTS)]
+    more = len(counts) - len(shown)
+    kinds = ", ".join([*shown, *([f"{more} other kinds"] if more else [])])
+    return f"{counts.total():,} records ({kinds})" if counts else "no records"
+
+
+def _is_logged(name: str) -> bool:
+    """Return whether a script logged a metric; others are measured by us, or say how the run is configured."""
+    return not name.startswith((*INTERNAL, "findings_")) and name not in _NOT_LOGGED
+
+
+def _recipe(folder: Path) -> str:
+    # Escaped if the path needs it in Python source, or contains terminal control characters.
+    path = folder.as_posix()
+    quoted = f'"{path}"' if path.isprintable() and not {'"', "\\"} & set(path) else ascii(path)
+    return f"    from toolkit.telemetry import read_run\n    steps = read_run({quoted}).frame()  # needs pandas\n"
