@@ -21,6 +21,7 @@ _OURS: Final = frozenset({"id", "parent_id", "span_id", "clock", "kept", "run_id
 _READ_AGAIN_S: Final = 1.0
 _MOST_KEPT: Final = 4096
 _LONGEST_KEPT: Final = 200
+_MOST_LOOKED_AT: Final = 256
 _FEW_FIELDS: Final = 100
 _FEW_CHARACTERS: Final = 4_096
 """Records within these limits are not truncated; nearly all are."""
@@ -70,8 +71,10 @@ class RecordMasker(Masker):
         }
 
     def are_metric_names(self, names: Iterable[str]) -> bool:
-        """Return whether all `names` are in `metric_names`; those that are new are looked at once."""
-        return all(self.name_of_metric(name) == name for name in names)
+        """Return whether all `names` are in `metric_names`; new ones are looked at once, some at a time."""
+        new = [name for name in names if name not in self.metric_names]
+        found = [name for name in new[:_MOST_LOOKED_AT] if self.name_of_metric(name) == name]
+        return len(found) == len(new) and self.metric_names.issuperset(new)
 
     def name_of_metric(self, name: str) -> str | None:
         """Return the name under which a number is written; None if the number itself may be a password."""
@@ -79,10 +82,10 @@ class RecordMasker(Masker):
             return name
         if secrecy_of(name) is Secrecy.ALWAYS:
             return None
-        written = f"x_{name}" if name in RESERVED else self.mask_name(name)
-        if written == name:
-            if len(self.metric_names) >= _MOST_KEPT:
-                self.metric_names.clear()
+        if name in RESERVED:
+            return f"x_{name}"
+        written = name if self._is_plain(name) else self.mask_name(name)
+        if written == name and len(self.metric_names) < _MOST_KEPT:
             self.metric_names.add(name)
         return written
 
@@ -120,10 +123,11 @@ class RecordMasker(Masker):
     def _is_harmless(self, name: str) -> bool:
         if secrecy_of(name) is not Secrecy.OPEN or _of_a_service(name):
             return False
-        if _PLAIN_NAME.fullmatch(name):
-            # Words and small numbers match no pattern, but may be a secret of the environment.
-            return not any(secret in name for secret in self.secrets)
-        return self.mask_name(name) == name
+        return self._is_plain(name) or self.mask_name(name) == name
+
+    def _is_plain(self, name: str) -> bool:
+        # Words and small numbers match no pattern, but may be a secret of the environment.
+        return _PLAIN_NAME.fullmatch(name) is not None and not any(secret in name for secret in self.secrets)
 
     def _read_environment(self) -> None:
         self._variables = len(os.environ)
