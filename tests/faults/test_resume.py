@@ -391,3 +391,27 @@ def test_a_resume_on_a_full_disk_does_not_raise_and_writes_what_was_left_behind_
 
 class _Nothing:
     seq = -1
+
+
+@pytest.mark.parametrize("journal", ["shm", "folder"])
+def test_a_script_that_executes_itself_again_resumes_its_run(tmp_path, start, journal):
+    ended = start(
+        """
+        first = int(sys.argv[3])
+        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, resume=True, journal=sys.argv[2])
+        for step in range(first, first + 50):
+            log.log_step(step, train_loss=1.0)
+        if first < 100:
+            os.execv(sys.executable, [sys.executable, *sys.argv[:3], str(first + 50)])
+        """,
+        *(tmp_path / "logs", journal, 0),
+    ).end()
+
+    assert ended.code == 0, ended.err
+    assert "resuming" not in ended.err
+    whole_run(tmp_path / "logs" / "run", steps=range(150))
+    assert [session.status for session in read_manifest(tmp_path / "logs" / "run").sessions] == [
+        "lost",
+        "lost",
+        "finished",
+    ]

@@ -538,6 +538,9 @@ def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone:
     if head.is_closed:
         return False
     lives = head.writer_lives()
+    if head.pid == os.getpid() and lives and has_lock:
+        # This process wrote it before it executed its program again, which holds none of it.
+        return False
     if has_lock:
         return _is_mapped_by(head.pid, path) if head.is_mapped else lives is True
     return lives is True or (lives is None and not is_gone)

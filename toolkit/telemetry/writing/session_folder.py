@@ -43,6 +43,7 @@ from toolkit.telemetry.writing.sessions import (
     new_session,
     recover,
     still_locked,
+    was_before_exec,
     with_session,
 )
 
@@ -162,7 +163,8 @@ def _resume(
         # Another process may have resumed it a moment ago.
         earlier = manifest_of(folder) or run[1]
         status = work_out_status(earlier, now)
-        if status.name in (RUNNING, STALLED) and (status.sure or not has_let_go(folder, earlier)):
+        is_running = status.name in (RUNNING, STALLED) and not was_before_exec(earlier.latest)
+        if is_running and (status.sure or not has_let_go(folder, earlier)):
             pid = earlier.latest and earlier.latest.pid
             return (
                 f"{folder.name} is still being written by process {pid} ({status.why}); {A_FOLDER_OF_ITS_OWN}"

@@ -35,10 +35,14 @@ WAIT_FOR_OTHERS_S = 5.0
 _MOST_SESSIONS = 500
 """A job that is restarted all day has thousands of sessions: run.json lists the newest, the records have all."""
 
+_begun_here: set[tuple[int, float]] = set()
+"""The sessions that this program began: process number and start."""
+
 
 def new_session(number: int, now: float) -> Session:
     """Return the session of this process that began at `now`."""
     pid = os.getpid()
+    _begun_here.add((pid, now))
     return Session(
         session=number,
         started=now,
@@ -48,6 +52,15 @@ def new_session(number: int, now: float) -> Session:
         host=host_name(),
         boot_id=boot_id(),
     )
+
+
+def was_before_exec(session: Session | None) -> bool:
+    """Return whether a session was this process's before it executed its program again, and so is over."""
+    if session is None or session.pid != os.getpid() or (session.pid, session.started) in _begun_here:
+        return False
+    started, boot, namespace = process_started(session.pid), boot_id(), pid_namespace()
+    known = (session.pid_started, session.boot_id, session.pid_namespace)
+    return None not in (started, boot) and known == (started, boot, namespace)
 
 
 def launch_fields() -> dict[str, str]:
