@@ -135,7 +135,7 @@ class AimSource:
             self.info.name = str(row.get("name") or self.info.name)[:1000]
             self.info.group = str(row.get("experiment") or "")[:1000]
             params = row.get("params")
-            self.info.config = dict(list(flattened(params))[:5_000]) if type(params) is dict else {}
+            self.info.keep(flattened(params) if type(params) is dict else ())
             end = as_number(row.get("end"))
             self._end = None if end is None else Status("finished", last_sign=self._last_sign, ended=end)
             return

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Final
 
-_VALUES: Final = 200_000
-_BYTES_PER_VALUE: Final = 4
 _TEXT: Final = 8 * 1024**2
-_SECONDS: Final = 1.0
-_BYTES_PER_SECOND: Final = 4 * 1024**2
+_SECONDS: Final = 1.2
+_BYTES_PER_SECOND: Final = 2 * 1024**2
+_BYTES_PER_SECOND_AGAIN: Final = 50 * 1024**2
 _LOOK_EVERY: Final = 1024
 
 
@@ -18,30 +18,52 @@ class BudgetError(OSError):
 
 
 class Budget:
-    """Counts while a file is read. The seconds are those of the processor in this thread, however busy the machine."""
+    """Counts while a file is read. Seconds are those of the processor in this thread, however busy the machine."""
 
-    def __init__(self, size: int, *, values: int | None = None) -> None:
-        self.values = _VALUES + size // _BYTES_PER_VALUE if values is None else values
-        self.text = _TEXT + 4 * size
-        self.seconds = _SECONDS + size / _BYTES_PER_SECOND
-        self._began = time.thread_time()
-        self._look_at = self.values - _LOOK_EVERY
+    def __init__(self, size: int, *, values: int = 0) -> None:
+        self._values = values
+        self._text = _TEXT + 4 * size
+        self._seconds = _SECONDS + size / _BYTES_PER_SECOND
+        self._look_at = values - _LOOK_EVERY
+        self._local = threading.local()
+        self.begin()
 
-    def spend(self, values: int = 1, text: int = 0) -> None:
-        """Count values and characters that were read.
+    def begin(self, size: int = 0) -> None:
+        """Begin to count the time; `size` is what has to be looked through, not for the first time.
+
+        Raises:
+            BudgetError: nothing is left.
+        """
+        self._seconds += size / _BYTES_PER_SECOND_AGAIN
+        self._text += 4 * size
+        self._local.began = time.thread_time()
+        self.look_at_clock()
+
+    def end(self) -> None:
+        """Take off the time since it began."""
+        self._seconds -= time.thread_time() - self._local.began
+        self._local.began = time.thread_time()
+
+    def is_over(self) -> bool:
+        """Return whether the time is over."""
+        began: float = self._local.began
+        return time.thread_time() - began > self._seconds
+
+    def spend(self, values: int, text: int) -> None:
+        """Count values and characters.
 
         Raises:
             BudgetError: they are too many, or it takes too long.
         """
-        self.values -= values
-        self.text -= text
-        if self.values < 0 or self.text < 0:
+        self._values -= values
+        self._text -= text
+        if self._values < 0 or self._text < 0:
             raise BudgetError("it holds far more than its size explains")
-        if self.values <= self._look_at:
-            self._look_at = self.values - _LOOK_EVERY
+        if self._values <= self._look_at:
+            self._look_at = self._values - _LOOK_EVERY
             self.look_at_clock()
 
     def look_at_clock(self) -> None:
         """Raise BudgetError if it took too long."""
-        if time.thread_time() - self._began > self.seconds:
+        if self.is_over():
             raise BudgetError("it takes far longer than its size explains")

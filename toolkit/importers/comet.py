@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +38,11 @@ from toolkit.runfolder.safefile import open_regular
 FORMAT: Final = "comet"
 _ABOUT, _MESSAGES = "experiment.json", "messages.json"
 _LARGEST: Final = 64 * 1024**2
+_LARGEST_LIST: Final = 4 * 1024**2
+"""Of the list of files at the end of a zip; each entry takes some hundred bytes of memory."""
+_END: Final = 22 + 65535
 _RATIO: Final = 200
+_MOST_LINES: Final = 1_000_000
 _DAMAGE: Final = (
     OSError,
     ValueError,
@@ -80,9 +88,12 @@ class CometSource:
         self.info.tags = [str(tag)[:200] for tag in tags[:200]] if type(tags) is list else []
         if about.get("stop_time"):
             self._end = Status("finished", last_sign=self._last_sign, ended=from_ms(about["stop_time"]))
-        for line in _member(path, _MESSAGES, out).split(b"\n"):
+        messages = io.BytesIO(_member(path, _MESSAGES, out))
+        for line in islice(messages, _MOST_LINES):
             if line.strip():
                 self._take(parsed(line) if len(line) <= MAX_RECORD_BYTES else None, out)
+        if messages.read(1):
+            out.pass_over("messages beyond the first million")
         return batch
 
     def _take(self, message: dict[str, Any] | None, out: Builder) -> None:
@@ -100,8 +111,7 @@ class CometSource:
             else:
                 out.add(name, metric.get("step"), from_ms(payload.get("local_timestamp")), value)
         elif kind == "parameter_msg" and type(param) is dict:
-            if len(self.info.config) < 5_000:
-                self.info.config[str(param.get("paramName"))[:1000]] = param.get("paramValue")
+            self.info.keep([(param.get("paramName"), param.get("paramValue"))])
         else:
             out.not_number(f"{kind} (of the tool)")
 
@@ -117,8 +127,11 @@ class CometSource:
 def _member(path: Path, name: str, out: Builder | None) -> bytes:
     """Return one file of the zip, at most 64 MB and 200 times its packed size."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
+        with _opened(path) as archive:
             entry = archive.getinfo(name)
+            if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                # Others may ask for gigabytes to unpack anything.
+                raise NotImplementedError
             limit = min(_LARGEST, max(entry.compress_size, 1024) * _RATIO)
             with archive.open(entry) as content:
                 data = content.read(limit)
@@ -129,6 +142,28 @@ def _member(path: Path, name: str, out: Builder | None) -> bytes:
         if out is not None:
             out.pass_over(f"{name}, which cannot be read ({type(error).__name__})")
         return b""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip, unless its list of files is too long to be read.
+
+    Raises:
+        OSError: it cannot be opened, or is too long.
+        zipfile.BadZipFile: it is no zip.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _END))
+        tail = file.read()
+        at = tail.rfind(b"PK\x05\x06")
+        # A zip of more than 4 GB has another end before this one.
+        if at < 0 or len(tail) < at + 22 or tail[max(0, at - 20) :].startswith(b"PK\x06\x07"):
+            raise zipfile.BadZipFile
+        if int.from_bytes(tail[at + 12 : at + 16], "little") > _LARGEST_LIST:
+            raise OSError("the list of its files is too long")
+        file.seek(0)
+        with zipfile.ZipFile(file) as archive:
+            yield archive
 
 
 def sources_in(folder: Folder) -> Found:
@@ -152,7 +187,7 @@ def source_of_file(path: Path, head: bytes) -> CometSource | None:
 def _source(root: Path, relative: str) -> CometSource | None:
     path = root / relative
     try:
-        with os.fdopen(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
+        with _opened(path) as archive:
             if not {_ABOUT, _MESSAGES} <= set(archive.namelist()[:1000]):
                 return None
     except _DAMAGE:

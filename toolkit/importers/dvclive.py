@@ -11,6 +11,7 @@ from toolkit.importers.files import HEAD_BYTES, LinesSource, Stream, open_below
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.source import (
     BATCH_BYTES,
+    MAX_METRICS,
     NO_STEP,
     NO_TIME,
     Batch,
@@ -67,7 +68,7 @@ class DvcLiveSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:
         """Add one row."""
-        cells = line.decode("utf-8", "replace").rstrip("\r").split("\t")
+        cells = line.decode("utf-8", "replace").rstrip("\r").split("\t", MAX_METRICS)
         names = state.get("names")
         if names is None:
             state["names"] = cells

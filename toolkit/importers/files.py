@@ -9,13 +9,13 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_IMAGE_BYTES,
+    MAX_RECORD_BYTES,
     NO_TIME,
     Batch,
     BlobRef,
@@ -42,7 +42,6 @@ _LFS: Final = b"version https://git-lfs"
 _MOST_FILES: Final = 50_000
 _SMALL_FILE: Final = 16 * 1024**2
 _LARGEST_YAML: Final = 1024**2
-_MOST_SETTINGS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,7 @@ class FilesSource(ABC):
                     found = load(file.read(0, file.size))
             except OSError:
                 continue
-            self.info.config.update(islice(flattened(found), _MOST_SETTINGS))
+            self.info.keep(flattened(found))
 
     def _was_replaced(self, streams: Sequence[Stream], places: dict[str, _Place]) -> bool:
         present = {stream.path for stream in streams}
@@ -267,6 +266,7 @@ class FilesSource(ABC):
                     return done, True
                 place.offset += used
                 done += used
+                window = self.window
                 if place.state.get(STOP):
                     return done, True
             return done, place.offset >= file.size
@@ -362,9 +362,13 @@ class LinesSource(FilesSource):
 
     def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
         """Parse complete lines."""
-        end = data.rfind(b"\n") + 1
+        # Of more than a window only the one long line that it was read for.
+        end = data.rfind(b"\n", 0, self.window) + 1 or data.find(b"\n") + 1
         if end:
             line = self.line
             for content in data[: end - 1].split(b"\n"):
-                line(stream, content, state, out)
+                if len(content) <= MAX_RECORD_BYTES:
+                    line(stream, content, state, out)
+                else:
+                    out.pass_over("lines that are too long", piece=stream.piece)
         return end

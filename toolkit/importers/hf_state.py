@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -10,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from toolkit.importers.files import OpenFile, open_below, read_blob
 from toolkit.importers.folders import Folder, Found
+from toolkit.importers.json_text import loaded
 from toolkit.importers.source import (
     BATCH_BYTES,
     EPOCH,
@@ -36,7 +34,10 @@ from toolkit.importers.source import (
 
 FORMAT: Final = "huggingface"
 NAME: Final = "trainer_state.json"
-_LARGEST: Final = 256 * 1024**2
+_LARGEST: Final = 64 * 1024**2
+_HEAD: Final = 256 * 1024
+_LARGEST_RUN: Final = 256 * 1024**2
+_MOST_VALUES: Final = 20_000_000
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)$")
 
 Row = dict[str, Any]
@@ -64,10 +65,13 @@ class HuggingFaceSource:
             batch.cursor = cursor or b""
             return batch
         batch.replaced = cursor is not None
-        histories: list[list[Row]] = []
+        histories: list[list[int]] = []
         sessions: list[int] = []
         self._end = None
         for piece, path in enumerate(self._paths):
+            if batch.bytes_read > _LARGEST_RUN:
+                out.pass_over("trainer states beyond the first 256 MB", len(self._paths) - piece)
+                break
             state, size, modified = _load(self.info.root, path)
             batch.bytes_read += size
             rows: list[Any] = state.get("log_history", []) if state is not None else []
@@ -81,17 +85,18 @@ class HuggingFaceSource:
             history = [row for row in rows if type(row) is dict]
             if len(history) < len(rows):
                 out.pass_over("rows that are no objects", len(rows) - len(history), piece=piece)
-            alike, like = _most_alike(history, histories)
+            rows_as_hashes = [hash(repr(row)) for row in history]
+            alike, like = _most_alike(rows_as_hashes, histories)
             session = sessions[like] if like >= 0 else 0
             if like >= 0 and alike < len(history) and alike < len(histories[like]):
                 # It went on from a common row with other values.
                 session = max(sessions) + 1
             _add(history, alike, piece, session, out)
-            histories.append(history)
+            histories.append(rows_as_hashes)
             sessions.append(session)
             self._keep_config(state)
-        if histories and any("train_runtime" in row for row in histories[-1][-1:]):
-            self._end = Status("finished", last_sign=self._last_sign)
+            has_end = any("train_runtime" in row for row in history[-1:])
+            self._end = Status("finished", last_sign=self._last_sign) if has_end else None
         batch.cursor = encode_cursor({"files": signature})
         return batch
 
@@ -141,23 +146,21 @@ def _add(history: list[Row], alike: int, piece: int, session: int, out: Builder)
                 out.add(name, step, NO_TIME, number, piece=piece, session=session, kind=kind, repeated=is_old)
 
 
-def _most_alike(history: list[Row], others: list[list[Row]]) -> tuple[int, int]:
-    """Return how many rows `history` shares with the one of `others` most like it, and which that is; -1 for none."""
+def _most_alike(history: list[int], others: list[list[int]]) -> tuple[int, int]:
+    """Return how many rows `history` shares with the one of `others` most like it, and which that is; -1 for none.
+
+    A row is the hash of its text: NaN is not equal to itself, and the rows of many checkpoints take much memory.
+    """
     best, which = 0, -1
     for index in range(len(others) - 1, -1, -1):
         common = 0
         for mine, theirs in zip(history, others[index], strict=False):
-            if not _is_equal(mine, theirs):
+            if mine != theirs:
                 break
             common += 1
         if common > best:
             best, which = common, index
     return best, which
-
-
-def _is_equal(mine: Row, theirs: Row) -> bool:
-    # NaN is not equal to itself.
-    return mine == theirs or (mine.keys() == theirs.keys() and repr(mine) == repr(theirs))
 
 
 def _signature(root: Path, path: str) -> list[int]:
@@ -177,18 +180,21 @@ def _load(root: Path, path: str) -> tuple[Row | None, int, float]:
         return None, 0, NO_TIME
 
 
+def _first_row(root: Path, path: str) -> bytes:
+    """Return the text of a history's first row, by which the states of one training are known; nothing without one."""
+    try:
+        with open_below(root, path) as file:
+            head = file.read(0, _HEAD)
+    except OSError:
+        return b""
+    start = head.find(b"{", head.find(b'"log_history"') + 1)
+    return head[start : head.find(b"}", start)] if start > 0 else b""
+
+
 def _parsed(file: OpenFile) -> Row | None:
     if file.size > _LARGEST:
         return None
-    data = file.read(0, file.size)
-    try:
-        found = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            # Bare NaN and Infinity.
-            found = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
+    found = loaded(file.read(0, file.size), most=_MOST_VALUES)
     return found if type(found) is dict else None
 
 
@@ -231,25 +237,29 @@ def _source(root: Path, paths: list[str]) -> HuggingFaceSource:
 def merged(found: Sequence[HuggingFaceSource]) -> list[HuggingFaceSource]:
     """Put the states of one output folder together where their histories begin alike."""
     outputs: dict[Path, list[str]] = {}
+    seen: set[tuple[int, int]] = set()
     for source in found:
         path = source.info.pieces[0].path
         folder = (source.info.root / path).parent
+        status = os.lstat(source.info.root / path)
+        if status.st_ino and (status.st_dev, status.st_ino) in seen:
+            # The same file under another name.
+            continue
+        seen.add((status.st_dev, status.st_ino))
         output = folder.parent if _CHECKPOINT.search(folder.name) else folder
         outputs.setdefault(output, []).append(path)
     result = []
     for paths in outputs.values():
         root = found[0].info.root
-        groups: list[tuple[list[Row], list[str]]] = []
+        groups: list[tuple[bytes, list[str]]] = []
         for path in sorted(paths, key=lambda path: _age(root, path)):
-            state = _load(root, path)[0] if len(paths) > 1 else None
-            rows = state.get("log_history") if state is not None else None
-            history = [row for row in rows if type(row) is dict] if type(rows) is list else []
+            first = _first_row(root, path) if len(paths) > 1 else b""
             for known, members in groups:
-                if history and known and _is_equal(history[0], known[0]):
+                if first and known == first:
                     members.append(path)
                     break
             else:
-                groups.append((history[:1], [path]))
+                groups.append((first, [path]))
         for number, (_, members) in enumerate(groups):
             source = _source(root, members)
             if number:

@@ -68,7 +68,7 @@ class MlflowDatabaseSource(DatabaseSource):
                 self._end = Status(known, last_sign=self._last_sign, ended=from_ms(end))
         if database.has("params", "key", "value", "run_uuid"):
             rows = database.rows("SELECT key, value FROM params WHERE run_uuid = ? LIMIT 5000", (run,))
-            info.config.update((str(key)[:1000], value) for key, value in rows)
+            info.keep(rows)
         if database.has("tags", "key", "value", "run_uuid"):
             info.tags.clear()
             rows = database.rows("SELECT key, value FROM tags WHERE run_uuid = ? LIMIT 1000", (run,))

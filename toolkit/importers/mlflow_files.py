@@ -81,7 +81,7 @@ class MlflowFilesSource(LinesSource):
                 except OSError:
                     continue
                 if kind == "params":
-                    self.info.config[name] = value
+                    self.info.keep([(name, value)])
                 elif name == "mlflow.parentRunId":
                     self.info.parent = value[:100]
                 elif name == "mlflow.runName":

@@ -13,7 +13,8 @@ from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
 from toolkit.importers.source import (
-    MAX_RECORD_BYTES,
+    MAX_METRICS,
+    MAX_NAME_CHARS,
     MAX_TEXT_CHARS,
     NO_STEP,
     Builder,
@@ -50,13 +51,13 @@ class NeptuneSource(LinesSource):
         """Take one operation."""
         if not line.strip():
             return
-        row = parsed(line) if len(line) <= MAX_RECORD_BYTES else None
+        row = parsed(line)
         operation = row.get("obj") if row is not None else None
         if type(operation) is not dict or type(operation.get("path")) is not list:
             out.pass_over("lines that are no operation")
             return
         kind = str(operation.get("type"))
-        name = "/".join(str(part) for part in operation["path"][:50])
+        name = "/".join(str(part) for part in operation["path"][:50])[:MAX_NAME_CHARS]
         if kind in ("LogFloats", "LogStrings"):
             values = operation.get("values")
             for point in values if type(values) is list else ():
@@ -64,8 +65,8 @@ class NeptuneSource(LinesSource):
                     self._take_point(kind, name, point, out)
         elif kind == "ConfigFloatSeries":
             pass
-        elif kind.startswith("Assign") and len(self.info.config) < 5_000:
-            self.info.config[name[:1000]] = operation.get("value")
+        elif kind.startswith("Assign"):
+            self.info.keep([(name, operation.get("value"))])
             if name == "sys/failed" and operation.get("value") is True:
                 self._end = Status("failed", last_sign=self._last_sign)
             elif name == "sys/name" and type(operation.get("value")) is str:
@@ -78,7 +79,8 @@ class NeptuneSource(LinesSource):
         step = as_step(point.get("step"))
         if step == NO_STEP:
             counts = self.shared.setdefault("counts", {})
-            step = counts[name] = counts.get(name, -1) + 1
+            if len(counts) < MAX_METRICS or name in counts:
+                step = counts[name] = counts.get(name, -1) + 1
         if kind == "LogFloats":
             value = as_number(point.get("value"))
             if value is not None:

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,7 +42,7 @@ class RecordFileSource(LinesSource):
         if event == START:
             state["starts"] = state.get("starts", 0) + 1
             self._end = None
-            self.info.config.update(islice(config_of(record).items(), 5_000))
+            self.info.keep(config_of(record).items())
         elif event in (END, ERROR):
             self._end = Status("finished" if event == END else "failed", last_sign=self._last_sign)
         at = position_of(record)

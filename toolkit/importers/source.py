@@ -32,10 +32,12 @@ MAX_IMAGE_BYTES: Final = 8 * 1024**2
 MAX_EVENTS: Final = 20_000
 """Texts, images and the like of one batch; more are only counted."""
 MAX_NAME_CHARS: Final = 1_000
+MAX_SETTINGS: Final = 5_000
 BATCH_BYTES: Final = 64 * 1024**2
 MANY: Final = 10_000
 """So many numbers are worth the import of numpy, where it is installed."""
 
+_MAX_SETTINGS_BYTES: Final = 8 * 1024**2
 _MAX_EVENT_BYTES: Final = 64 * 1024**2
 _MAX_STEP: Final = 2**62
 _MAX_REASONS: Final = 200
@@ -139,6 +141,24 @@ class SourceInfo:
     """Whether the tool itself shows it as deleted."""
     axes: dict[str, str] = field(default_factory=dict)
     """Which metric is the x axis of another, where the tool was asked for it; names may end in `*`."""
+
+    _settings_bytes: int = 0
+
+    def keep(self, settings: Iterable[tuple[Any, Any]]) -> None:
+        """Add settings of the run, as many as anyone would read."""
+        for key, value in settings:
+            name = str(key)[:MAX_NAME_CHARS]
+            value = value[:MAX_TEXT_CHARS] if type(value) is str else value
+            size = _encoded_size(value)
+            if name in self.config:
+                size -= _encoded_size(self.config[name])
+            elif len(self.config) >= MAX_SETTINGS:
+                size = _MAX_SETTINGS_BYTES
+            if self._settings_bytes + size > _MAX_SETTINGS_BYTES:
+                self.note("it has more settings, or longer ones, than are read")
+                continue
+            self._settings_bytes += size
+            self.config[name] = value
 
     def note(self, text: str) -> None:
         """Add a remark once."""
@@ -264,6 +284,14 @@ def _size_of(payload: Any) -> int:
     if type(payload) is dict:
         return sum(32 * len(value) if type(value) is list else 100 for value in payload.values())
     return 100 * len(payload) if type(payload) is list else 100
+
+
+def _encoded_size(value: Any) -> int:
+    try:
+        return len(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS))
+    except TypeError:
+        # Nested too deeply, or a number too large.
+        return len(str(value))
 
 
 def kind_of(metric: str) -> str:

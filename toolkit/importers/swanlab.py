@@ -242,8 +242,10 @@ class SwanLabSource(FilesSource):
             found = load(read_small(self.info.root, f"{self._folder}/files/config.yaml", limit=1024**2))
         except OSError:
             return
-        for name, value in list(found.items())[:5_000]:
-            self.info.config[name] = value["value"] if type(value) is dict and "value" in value else value
+        self.info.keep(
+            (name, value["value"] if type(value) is dict and "value" in value else value)
+            for name, value in found.items()
+        )
 
 
 def _timestamp(record: bytes, start: int, end: int) -> float:

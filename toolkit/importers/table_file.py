@@ -331,6 +331,8 @@ _STEPS: Final = ("step", "Step", *(name for name in _STEP_NAMES if name not in (
 _TIMES: Final = ("time", "timestamp", "_timestamp", "wall_time", "Wall time")
 _OWN_FIELDS: Final = frozenset({NON_FINITE, *_TIMES})
 _LONGEST_ROW: Final = 64 * 1024
+_MOST_LINES: Final = 500
+"""In one quoted cell."""
 _QUIET_S: Final = 10.0
 _MANY_BYTES: Final = 512 * 1024
 _USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
@@ -417,7 +419,7 @@ class TableSource(LinesSource):
             return
         # A quoted cell may hold line ends.
         words = f"{state.pop('open', '')}{words}"
-        if words.count('"') % 2 and len(words) < _LONGEST_ROW:
+        if words.count('"') % 2 and len(words) < _LONGEST_ROW and words.count("\n") < _MOST_LINES:
             state["open"] = f"{words}\n"
             return
         try:

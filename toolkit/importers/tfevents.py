@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -380,12 +380,13 @@ class _Records:
                     self._other("graphs", "__run_graph__", step)
                 elif number == 8 and wire == BYTES:
                     self._other("run metadata", "", step)
-            values = [
+            found = (
                 (at, stop)
                 for first, last in summaries
                 for number, wire, at, stop in fields(data, first, last)
                 if number == 1 and wire == BYTES
-            ]
+            )
+            values = list(islice(found, _MAX_TAGS))
         except WireError:
             self._bad_record(start, end)
             return
@@ -516,7 +517,7 @@ class _Records:
             if number != 3 or wire != BYTES:
                 continue
             for inner, inner_wire, first, last in fields(data, at, stop):
-                if inner != 1 or inner_wire != BYTES or len(self._info.config) >= 5_000:
+                if inner != 1 or inner_wire != BYTES:
                     continue
                 name, value = "", None
                 for key, key_wire, place, place_end in fields(data, first, last):
@@ -525,7 +526,7 @@ class _Records:
                     elif key == 2 and key_wire == BYTES:
                         value = _struct_value(data, place, place_end)
                 if name:
-                    self._info.config[name] = value
+                    self._info.keep([(name, value)])
 
     def _point(self, tag: str, step: int, moment: float, value: float) -> None:
         lists = self._lists_of(tag)
@@ -617,10 +618,10 @@ def _is_one_element(data: bytes, start: int, end: int) -> bool:
 
 
 def _strings_of(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    found = [
+    found = (
         (at, stop) for number, wire, at, stop in fields(data, start, end) if number == 8 and wire == BYTES
-    ]
-    return found[:1000]
+    )
+    return list(islice(found, 1000))
 
 
 def _histogram(data: bytes, start: int, end: int) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class TrackioSource(DatabaseSource):
             for (config,) in database.rows(
                 f"SELECT config FROM configs WHERE {self._key} = ? LIMIT 1", (run,)
             ):
-                self.info.config.update(parsed(config) or {})
+                self.info.keep((parsed(config) or {}).items())
         if database.has("alerts", "id", self._key):
             alerts = database.one(f"SELECT count(*) FROM alerts WHERE {self._key} = ?", (run,))
             new = alerts - state.get("alerts", 0)

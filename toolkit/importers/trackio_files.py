@@ -15,7 +15,6 @@ from toolkit.importers.moments import from_any
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_IMAGE_BYTES,
-    MAX_RECORD_BYTES,
     NO_TIME,
     Batch,
     BlobRef,
@@ -63,7 +62,7 @@ class TrackioInboxSource(LinesSource):
         """Add one line, if it is of this run."""
         if not line.strip():
             return
-        row = parsed(line) if len(line) <= MAX_RECORD_BYTES else None
+        row = parsed(line)
         if row is None:
             out.pass_over("lines that are no JSON object")
             return
@@ -78,7 +77,7 @@ class TrackioInboxSource(LinesSource):
         if kind == "metric" and type(metrics) is dict:
             add_row(metrics, row.get("step"), moment, self.shared, self._media, out)
             if type(row.get("config")) is dict:
-                self.info.config.update(row["config"])
+                self.info.keep(row["config"].items())
         elif kind == "system_metric" and type(metrics) is dict:
             add_system_row(metrics, moment, out)
         else:
@@ -119,7 +118,7 @@ class TrackioParquetSource:
             metrics = {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
             add_system_row(metrics, from_any(row.get("timestamp")), out)
         for row in _parquet_rows(self.info, f"{stem}_configs.parquet", out):
-            self.info.config.update((name, value) for name, value in row.items() if name not in _OWN_COLUMNS)
+            self.info.keep((name, value) for name, value in row.items() if name not in _OWN_COLUMNS)
         return batch
 
     def status(self, now: float) -> Status:  # noqa: ARG002

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import struct
@@ -10,13 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from toolkit.importers.files import STOP, FilesSource, Stream
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import leveldb_log
 from toolkit.importers.framing.protobuf_wire import BYTES, VARINT, WireError, fields, signed, text
+from toolkit.importers.json_text import loaded
 from toolkit.importers.source import (
+    MAX_RECORD_BYTES,
     MAX_TEXT_CHARS,
     NO_STEP,
     NO_TIME,
@@ -43,6 +42,8 @@ _COUNTED: Final = {
     _ARTIFACT: "artifacts",
 }
 _TYPE: Final = b"._type"
+_MOST_ITEMS: Final = 50_000
+"""Values of one row; only some of them can be metrics."""
 _MEDIA: Final = {"image-file": "image", "table-file": "table", "histogram": "histogram"}
 
 
@@ -78,6 +79,9 @@ class WandbSource(FilesSource):
         leveldb_log.stop_if_empty(found, len(data), state)
         reading = _Reading(stream, state, out, self)
         for record in found.records:
+            if len(record) > MAX_RECORD_BYTES:
+                out.pass_over("records of more than 16 MB", piece=stream.piece)
+                continue
             try:
                 reading.take(record)
             except WireError:
@@ -179,15 +183,16 @@ class _Reading:
 
     def _take_media(self, items: list[tuple[bytes, bytes]], step: int, moment: float) -> set[bytes]:
         """Put images and the like together, whose fields are items of their own; return their names."""
-        media = {key[: -len(_TYPE)] for key, _ in items if key.endswith(_TYPE)}
-        for name in media:
-            value = {
-                text(key, len(name) + 1, len(key)): _json(raw)
-                for key, raw in items
-                if key.startswith(name + b".")
-            }
+        media: dict[bytes, dict[str, Any]] = {
+            key[: -len(_TYPE)]: {} for key, _ in items if key.endswith(_TYPE)
+        }
+        for key, raw in items:
+            name, _, part = key.rpartition(b".")
+            if name in media:
+                media[name][text(part, 0, len(part))] = loaded(raw)
+        for name, value in media.items():
             self._media(text(name, 0, len(name)), value, step, moment)
-        return media
+        return set(media)
 
     def _column(self, key: bytes) -> _Columns | None:
         stream = self._stream
@@ -201,7 +206,7 @@ class _Reading:
 
     def _other_value(self, key: str, raw: bytes, step: int, moment: float, *, is_part: bool) -> None:
         stream, out = self._stream, self._out
-        value = _json(raw)
+        value = loaded(raw)
         if type(value) is dict:
             self._media(key, value, step, moment)
         for name, leaf in flattened(value, key):
@@ -256,7 +261,7 @@ class _Reading:
                 moment = _timestamp(record, at, stop)
             elif number == 3 and wire == BYTES:
                 key, raw = _item(record, at, stop)
-                for name, leaf in flattened(_json(raw), key):
+                for name, leaf in flattened(loaded(raw), key):
                     value = as_number(leaf)
                     if value is not None:
                         self._out.add(
@@ -294,15 +299,14 @@ class _Reading:
                     info.tags.append(tag)
 
     def _config(self, record: bytes, start: int, end: int) -> None:
-        config = self._info.config
         for number, wire, at, stop in fields(record, start, end):
-            if number == 1 and wire == BYTES and len(config) < 5_000:
+            if number == 1 and wire == BYTES:
                 key, raw = _item(record, at, stop)
-                value = _json(raw)
+                value = loaded(raw)
                 if key != "_wandb":
                     # Old versions wrap each value: {"desc": ..., "value": ...}.
                     is_wrapped = type(value) is dict and "value" in value and set(value) <= {"desc", "value"}
-                    config[key[:1000]] = value["value"] if is_wrapped else value
+                    self._info.keep([(key, value["value"] if is_wrapped else value)])
 
     def _metric(self, record: bytes, start: int, end: int) -> None:
         name = axis = ""
@@ -366,6 +370,8 @@ def _usual_items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes,
             ):
                 return None
             items.append((record[at + 2 : key_end], record[value_at:stop]))
+            if len(items) >= _MOST_ITEMS:
+                return None
             at = stop
     except IndexError:
         return None
@@ -379,6 +385,8 @@ def _items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes
         if number == 1 and wire == BYTES:
             key, value = _item(record, at, stop)
             items.append((key.encode("utf-8", "replace"), value))
+            if len(items) >= _MOST_ITEMS:
+                break
         elif number == 2 and wire == BYTES:
             step = _step(record, at, stop)
     return items, step
@@ -405,16 +413,6 @@ def _item(record: bytes, start: int, end: int) -> tuple[str, bytes]:
             elif number == 2:
                 nested.append(text(record, at, stop))
     return (".".join(nested) if nested else key), value
-
-
-def _json(raw: bytes) -> Any:
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
-            return None
 
 
 def _timestamp(record: bytes, start: int, end: int) -> float:

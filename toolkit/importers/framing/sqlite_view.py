@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import struct
 import tempfile
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from toolkit.importers.budget import Budget
 from toolkit.runfolder.safefile import open_regular
 
 LARGEST_COPY: Final = 256 * 1024**2
@@ -33,18 +35,22 @@ _TO_THE_END: Final = 0xFFFFFFFF
 _TRIES: Final = 5
 _TICK_NS: Final = 50_000_000
 _NO_LOG: Final = b""
-_LIMIT_S: Final = 5.0
-_STEPS: Final = 20_000
+_STEPS: Final = 2_000
 _LONGEST: Final = 16 * 1024**2
 _FUNCTIONS: Final = frozenset({"count", "min", "max"})
 _COPIES: Final = 2
+_MOST_BUDGETS: Final = 10_000
 # A damaged schema makes messages that are no UTF-8.
 _FAILURES: Final = (sqlite3.Error, OverflowError, MemoryError, UnicodeError)
 
 Signature = list[int]
 """Sizes and times of a database and its logs: the same as long as nothing was written."""
 
+_COMPUTED: Final = re.compile(r"\bAS\s*\(", re.IGNORECASE)
+
 _lock = threading.Lock()
+_budgets: dict[str, tuple[Signature, Budget]] = {}
+"""What may still be read of each database, by all connections together, until it changes."""
 _copies: OrderedDict[str, tuple[Signature, _Copy]] = OrderedDict()
 
 
@@ -107,8 +113,9 @@ class Database:
             rows = self.rows("SELECT type, sql FROM sqlite_master WHERE name = ?", (table,))
             for kind, sql in rows:
                 words = str(sql).upper().split()
-                # A view or a virtual table would run code of the database's author.
-                if kind == "table" and words[:1] == ["CREATE"] and words[1:2] in (["TABLE"], ["TEMP"]):
+                # A view, a virtual table or a computed column would run code of the database's author.
+                is_plain = words[:1] == ["CREATE"] and words[1:2] in (["TABLE"], ["TEMP"])
+                if kind == "table" and is_plain and not _COMPUTED.search(str(sql)):
                     cursor = connection.execute(f"SELECT * FROM {quoted(table)} LIMIT 0")
                     self._columns[table] = [column[0] for column in cursor.description]
 
@@ -150,6 +157,8 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
     """
     os.close(open_regular(path))
     before = os.lstat(path)
+    budget = _budget_of(path)
+    budget.begin(before.st_size)
     copy = _copy_of(path) if _has_log(path) else None
     opened_path = Path(os.path.abspath(path)) if copy is None else copy.path
     # Only a write-ahead log needs more, and then everything SQLite may write is in the copy's own folder.
@@ -161,12 +170,24 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
     try:
         if not os.path.samestat(before, os.lstat(path)):
             raise DatabaseError("the database was replaced while it was opened")
-        _restrict(connection, tables)
+        _restrict(connection, tables, budget)
         yield Database(connection, tables, copy)
     except _FAILURES as error:
         raise DatabaseError(f"the database cannot be read ({_first_line(error)})") from error
     finally:
         connection.close()
+        budget.end()
+
+
+def _budget_of(path: Path) -> Budget:
+    key, signature = os.path.abspath(path), signature_of(path)
+    with _lock:
+        kept = _budgets.get(key)
+        if kept is None or kept[0] != signature:
+            while len(_budgets) >= _MOST_BUDGETS:
+                _budgets.pop(next(iter(_budgets)))
+            _budgets[key] = kept = (signature, Budget(max(signature[0::2])))
+    return kept[1]
 
 
 def quoted(name: str) -> str:
@@ -302,7 +323,7 @@ def _opened(path: Path | str) -> BinaryIO:
     return os.fdopen(open_regular(Path(path)), "rb")
 
 
-def _restrict(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
+def _restrict(connection: sqlite3.Connection, tables: Sequence[str], budget: Budget) -> None:
     connection.enable_load_extension(False) if hasattr(connection, "enable_load_extension") else None
     for setting in ("query_only = 1", "trusted_schema = 0", "cell_size_check = 1", "mmap_size = 0"):
         connection.execute(f"PRAGMA {setting}")
@@ -320,9 +341,14 @@ def _restrict(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
         return sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
-    connection.text_factory = lambda content: content.decode("utf-8", "replace")
-    end = time.monotonic() + _LIMIT_S
-    connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+
+    def text(content: bytes) -> str:
+        # Rows may share one long text.
+        budget.spend(0, len(content))
+        return content.decode("utf-8", "replace")
+
+    connection.text_factory = text
+    connection.set_progress_handler(budget.is_over, _STEPS)
 
 
 def _uri(path: Path) -> str:
