@@ -122,3 +122,47 @@ def test_the_json_of_our_own_run_has_its_id_and_its_configuration(tmp_path, caps
     assert run["run_id"] == read_manifest(tmp_path / "run").run_id
     assert run["config"]["lr"] == 0.1
     assert not {"event", "time", "seq", "pid", "config"} & set(run["config"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["ls"], ["ls", "--json"], ["show"], ["show", "--json"], ["tail"], ["doctor"]),
+        *(["compare", "--all"], ["compare", "--json"], ["compare", "--to", "md"], ["compare", "--to", "csv"]),
+        *(
+            ["report"],
+            ["report", "--json"],
+            ["report", "--view", "sweep"],
+            ["report", "--html", "out/a.html"],
+        ),
+        *(["export", "--to", "jsonl", "--out", "out/a"], ["import", "--to", "out"]),
+    ],
+    ids=" ".join,
+)
+def test_no_command_prints_or_writes_a_secret_of_another_tools_settings(
+    command, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    token, password = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7", "correct-horse-staple"
+    for number in range(2):
+        run = tmp_path / "mlruns" / "0" / f"{number:032x}"
+        for folder in ("params", "metrics", "tags"):
+            (run / folder).mkdir(parents=True)
+        (run / "meta.yaml").write_text(
+            f"run_id: a{run.name}\nexperiment_id: '0'\nrun_name: run {number} {token}\nstatus: 3\n"
+        )
+        for name, value in (("hub", f"{token}{number}"), ("db_password", password), ("lr", f"0.{number}1")):
+            (run / "params" / name).write_text(value)
+        (run / "tags" / "note").write_text(f"used {token}")
+        (run / "metrics" / "loss").write_text("1700000000000 1.5 0\n1700000001000 0.5 1\n")
+    (tmp_path / "out").mkdir()
+    place = tmp_path / "mlruns" / ("0/" + "0" * 32 if command[0] in ("tail", "doctor") else "")
+
+    assert main([command[0], str(place), *command[1:]]) in (0, 1)
+
+    printed = "".join(capsys.readouterr())
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    written = "".join(map(str, files)) + "".join(path.read_text("utf-8", "replace") for path in files)
+    assert printed or written
+    assert token not in printed + written
+    assert password not in printed + written

@@ -18,6 +18,7 @@ from toolkit.importers.detect import find_sources
 from toolkit.importers.record_file import OURS, source_of_folder
 from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read_all
 from toolkit.importers.summary import number, plain
+from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.end_record import with_last_records
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import KeyValues, Scalar, config_of, key_values_in, settings_from
@@ -82,7 +83,7 @@ class ListedRun:
         if self._key_values is None:
             self._key_values = KeyValues()
             if self.source is not None:
-                self._key_values.config = settings_from({}, plain(self.source.info.config))
+                self._key_values.config = settings_from({}, _without_secrets(self.source.info.config))
             else:
                 # An older run: its run.json does not have them.
                 with suppress(OSError):
@@ -104,7 +105,7 @@ class ListedRun:
         """The configuration in one level, with joined names; it is read when it is needed."""
         if self._config is None:
             found = self.source.info.config if self.source is not None else _config_of(self.path)
-            self._config = dict(list(_leaves(found))[:_MOST_CONFIG])
+            self._config = dict(list(_leaves(_without_secrets(found)))[:_MOST_CONFIG])
         return self._config
 
     @property
@@ -338,9 +339,14 @@ def _config_of(folder: Path) -> Mapping[str, Any]:
     return config_of(start)
 
 
+def _without_secrets(value: Any) -> Any:
+    """Return what another program, or an older version of this one, wrote into a log, to be shown."""
+    return mask_secrets(plain(value))
+
+
 def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of a configuration; a list of objects is taken apart too."""
-    for name, item in flattened(plain(value)) if value else ():
+    for name, item in flattened(value) if value else ():
         if isinstance(item, list) and any(isinstance(inner, dict) for inner in item):
             numbered = {str(at): inner for at, inner in enumerate(item)}
             yield from flattened(numbered, name)
@@ -376,8 +382,9 @@ def _add_foreign(found: RunList, path: Path, only: str | None, deleted: bool, on
         if guard.call(f"reading {source.info.format} logs", _read_foreign, run, source) is None:
             run.problem = f"it could not be read: {', '.join(guard.counts)}"
         # Some tools write the name of a run into its records.
-        run.name, run.id = source.info.name, source.info.run_id or source.info.source_id
-        run.tags = tuple(source.info.tags)
+        run.name, tags = _without_secrets((source.info.name, source.info.tags))
+        run.tags = tuple(tags)
+        run.id = source.info.run_id or source.info.source_id
         found.runs.append(run)
     return 0 if deleted else sum(source.info.deleted for source in sources.runs)
 
@@ -413,7 +420,7 @@ def _read_foreign(run: ListedRun, source: RunSource) -> bool:
         if batch.passed_over:
             reason, count = batch.passed_over.most_common(1)[0]
             run.problem = f"not read: {count:,} {reason[1]}"
-    values.config = settings_from({}, plain(source.info.config))
+    values.config = settings_from({}, _without_secrets(source.info.config))
     run._key_values = values  # noqa: SLF001
     status = source.status(time.time())
     run.status = NO_END if status.state == "unknown" else status.state

@@ -15,6 +15,7 @@ from toolkit.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.importers.source import RunSource, read_all
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import other_ranks
@@ -167,10 +168,10 @@ def run_of_source(source: RunSource, scratch: Path) -> ExportedRun:
         record["seq"] = seq
     info = source.info
     run = ExportedRun(
-        name=info.name,
+        name=mask_text(info.name),
         run_id=f"{info.format}-{info.source_id}",
-        project=info.group or info.format,
-        tags=tuple(info.tags),
+        project=mask_text(info.group or info.format),
+        tags=tuple(map(mask_text, info.tags)),
         folder=folder,
         keeps_names=True,
         all_records=lambda: found,

@@ -29,6 +29,7 @@ from toolkit.exchange.record_maker import KeepFile, Key, RecordMaker, points_of,
 from toolkit.importers.source import Batch, RunSource, SourceInfo, Status
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.layout import PRIVATE, safe_run_name
 from toolkit.runfolder.manifest import (
     Heartbeat,
@@ -126,7 +127,11 @@ class Importer:
     def _one(self, source: RunSource, run_id: str, folder: Path | None, name: str | None) -> Outcome:
         info = source.info
         outcome = Outcome(
-            name=info.name, format=info.format, source_id=info.source_id, run_id=run_id, folder=folder
+            name=mask_text(info.name),
+            format=info.format,
+            source_id=info.source_id,
+            run_id=run_id,
+            folder=folder,
         )
         try:
             if self._dry_run:
@@ -142,7 +147,7 @@ class Importer:
                     return outcome
                 opened.update_table()
                 target = folder or self._log_dir / free_name(
-                    self._log_dir, safe_run_name(name or info.name or info.format)
+                    self._log_dir, safe_run_name(name or outcome.name or info.format)
                 )
                 _write_manifest(place, target, source, run_id, opened.state, name)
             if folder is None:
@@ -367,7 +372,7 @@ def _write_manifest(
         "writer": info.writer or None,
         # Relative paths: a run folder may be shared.
         "files": [piece.path for piece in info.pieces[:_MAX_FILES]],
-        "notes": list(info.notes),
+        "notes": [mask_text(note) for note in info.notes],
     }
     display_name, project = str(labels["name"]) or target.name, str(labels["project"]) or None
     if old is not None:

@@ -29,6 +29,7 @@ from toolkit.importers import table_file, text_log
 from toolkit.importers.as_records import records_of
 from toolkit.importers.detect import find_sources
 from toolkit.importers.source import RunSource
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.reports.confidence_words import sure_text
 from toolkit.reports.diagnosis_text import (
     about_error,
@@ -108,14 +109,14 @@ def run(args: argparse.Namespace) -> int:
     answers: list[_Answer] = []
     unreadable = []
     for path in paths:
-        name = path if isinstance(path, Path) else given / path.info.name
+        name = path if isinstance(path, Path) else given / mask_text(path.info.name)
         progress = Progress()
         on_records = partial(_show_progress, progress, name.name)
         try:
             if isinstance(path, Path):
                 found = diagnose(path, on_records=on_records)
             else:
-                found = diagnose_records(path.info.name, given, records_of(path), on_records=on_records)
+                found = diagnose_records(name.name, given, records_of(path), on_records=on_records)
         except (OSError, NoRecordsError) as error:
             _fail(_reason(name, error))
             unreadable.append({"path": str(name), "reason": str(error)})

@@ -97,7 +97,7 @@ def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
     found_runs, problems = summaries(sources, time.time())
     masker = Masker()
     for run in found_runs:
-        run["config"] = masker.mask(run["config"])
+        run.update(masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")}))
     runs = [_chosen(run, args.metrics) for run in found_runs]
     notes += problems
     if args.json:
