@@ -108,7 +108,8 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
         # From the records read so far, like the header; otherwise the two could disagree and rerun forever.
         card = store.card(key)
     except UnknownRun as error:
-        page_states.unknown_run(error, lambda near: _link_to_run(near, runs.find(near)))
+        cards = labelled(runs.cards)
+        page_states.unknown_run(error, lambda near: _link_to_run(near, cards.get(near)))
         return None
     if card.key != key:
         # The URL has a name that fits only one run.

@@ -68,10 +68,16 @@ def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
         st.warning(md(error.why), icon=":material/warning:")
         return
     with st.container(border=True):
-        page_title("No such run")
-        st.text(f"There is no run called {clean(error.key)[:200]!r}.")
+        several = bool(error.near) and all(near.endswith(f"~{error.key}") for near in error.near)
+        name = repr(clean(error.key)[:200])
+        page_title("Which run?" if several else "No such run")
+        st.text(
+            f"{len(error.near)} log directories have a run called {name}."
+            if several
+            else f"There is no run called {name}."
+        )
         if error.near:
-            st.markdown("Did you mean:")
+            st.markdown("Open:" if several else "Did you mean:")
             for key in error.near:
                 link(key)
         else:

@@ -7,6 +7,8 @@ import functools
 import math
 import os
 import time
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,6 +63,7 @@ from toolkit.runfolder.trend import trend_of
 
 _SCAN_EVERY_S: Final = 0.5
 _MAX_NOT_FOUND: Final = 100
+_MOST_NEAR: Final = 10
 """Unknown runs that are searched for between two scans; each search checks every name."""
 _RANKS_EVERY_S: Final = 2.0
 _MOST_SIGNS: Final = 50
@@ -87,7 +90,10 @@ class LocalStore(StoreQueries):
         self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
         self._places = tuple(clean(str(root)) for root in self.roots)
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
-        self._listings = [RootListing(root, number) for number, root in enumerate(self.roots)]
+        self._listings = [RootListing(root) for root in self.roots]
+        self._tags = _tags_of(self.roots)
+        self._keys: dict[tuple[int, str], str] = {}
+        """The key of each run, by the position of its log directory and the name of its folder."""
         self._runs: dict[str, FoundRun] = {}
         self._problems: tuple[str, ...] = ()
         self._not_found: set[str] = set()
@@ -134,14 +140,28 @@ class LocalStore(StoreQueries):
             return
         runs: dict[str, FoundRun] = {}
         problems: list[str] = []
+        scanned: list[Sequence[FoundRun]] = []
         for listing in self._listings:
             found, skipped = listing.scan()
+            scanned.append(found)
             problems.extend(skipped)
-            for run in found:
-                if runs.setdefault(run.key, run) is not run:
+        names = Counter(name for found in scanned for name in {run.key for run in found})
+        self._keys = {}
+        for number, listed in enumerate(scanned):
+            for run in listed:
+                name = run.key
+                if names[name] > 1:
+                    # Whatever the order of the log directories: an address stays that of its run.
+                    run = replace(run, key=f"{self._tags[number]}~{name}")
+                if runs.setdefault(run.key, run) is run:
+                    self._keys[number, name] = run.key
+                else:
                     problems.append(f"two folders have the name {run.key}; only one of them is shown")
         complete = self._old_runs.complete(runs.values(), budget_s=_OLD_RUNS_BUDGET_S)
-        self._runs, self._problems = {run.key: run for run in complete}, tuple(problems)
+        before, self._runs, self._problems = self._runs, {run.key: run for run in complete}, tuple(problems)
+        for key, old in before.items() if len(self.roots) > 1 else ():
+            if key in self._runs and self._runs[key].folder != old.folder:
+                self._forget(key)
         if len(self._cards) > 2 * len(self._runs) + 100:
             self._cards.clear()
         self._not_found.clear()
@@ -158,19 +178,37 @@ class LocalStore(StoreQueries):
                 self._scan(again=True)
                 found = self._runs.get(key)
             if found is None:
+                near = {self._keys[place]: None for place in self._addressed(key) if place in self._keys}
+                if len(near) == 1:
+                    return self._runs[next(iter(near))]
+                if near:
+                    raise UnknownRun(key, list(near)[:_MOST_NEAR])
                 found = self._find_unlisted(key)
             if found is None:
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
 
+    def _addressed(self, key: str) -> list[tuple[int, str]]:
+        """Return the log directories and folders that an address may mean: of all that have it, or of the one it names.
+
+        It may be of a time with other log directories, in which the name was unique, or was not.
+        """
+        tag, _, name = key.partition("~")
+        name = name if tag else ""
+        named = [(number, name) for number, one in enumerate(self._tags) if name and tag == one]
+        return named or [
+            (number, text) for text in (key, name) if text for number in range(len(self._listings))
+        ]
+
     def _find_unlisted(self, key: str) -> FoundRun | None:
         """Return a run that is not listed because there are too many; None if it does not exist."""
         if key in self._not_found or len(self._not_found) >= _MAX_NOT_FOUND:
             return None
-        for listing in self._listings:
-            found = listing.find(key) if listing.is_truncated else None
+        for number, name in self._addressed(key):
+            listing = self._listings[number]
+            found = listing.find(name) if listing.is_truncated else None
             if found is not None:
-                self._runs[key] = found
+                self._runs[key] = found = replace(found, key=key)
                 return found
         self._not_found.add(key)
         return None
@@ -426,11 +464,16 @@ class LocalStore(StoreQueries):
         with _refusals():
             token = trash.move_to_trash(self.roots[number], found.folder.name)
         with self._lock:
-            self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
-            self._forget_analyses(key)
-            self._rank_readers.pop(key, None)
+            self._forget(found.key)
         self._rescan()
         return f"{number}~{token}"
+
+    def _forget(self, key: str) -> None:
+        """Forget what was read of a run: it is gone, or its key means another one now."""
+        self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
+        self._forget_analyses(key)
+        for kept in (self._rank_readers, self._rank_signs, self._rank_files, self._trends, self._cards):
+            kept.pop(key, None)
 
     def trash(self) -> Sequence[Trashed]:
         """Return the deleted runs, newest first."""
@@ -456,7 +499,7 @@ class LocalStore(StoreQueries):
         with _refusals():
             name = trash.restore(self.roots[int(number)], inner)
         self._rescan()
-        return self._listings[int(number)].key_of(name)
+        return self._keys.get((int(number), clean(name)), clean(name))
 
     def empty_trash(self) -> int:
         """Permanently delete the runs in the trash."""
@@ -496,6 +539,17 @@ def _refusals() -> Iterator[None]:
         yield
     except trash.TrashError as error:
         raise Refused(str(error)) from error
+
+
+def _tags_of(roots: Sequence[Path]) -> list[str]:
+    """Return a name for each log directory: its last part, and a few digits of its path if another has the same."""
+    names = Counter(root.name for root in roots)
+    return [
+        clean(root.name)
+        if names[root.name] == 1
+        else clean(f"{root.name}-{zlib.crc32(os.fsencode(root)):08x}"[:-4])
+        for root in roots
+    ]
 
 
 def _display_name(folder: Path) -> str:

@@ -129,9 +129,8 @@ def _is_old(run: FoundRun) -> bool:
 class RootListing:
     """The run folders of one log directory; a folder is read again only if its manifest or labels changed."""
 
-    def __init__(self, root: Path, number: int) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._number = number
         self._found: dict[str, FoundRun] = {}
         self._named: dict[str, None] = {}
         self._without_run: dict[str, int] = {}
@@ -163,7 +162,7 @@ class RootListing:
         return _with_parts([*found.values()]), problems
 
     def find(self, key: str) -> FoundRun | None:
-        """Return the run with this key, listed or not; from now on it is listed."""
+        """Return the run whose folder is called `key`, listed or not; from now on it is listed."""
         # Compared with the folder's entries: untrusted text from a URL is never joined to a path.
         try:
             with os.scandir(self.root) as entries:
@@ -182,7 +181,7 @@ class RootListing:
 
     def _is_called(self, entry: os.DirEntry[str], key: str) -> bool:
         is_hidden = entry.name.startswith(".")
-        return not is_hidden and self.key_of(entry.name) == key and entry.is_dir(follow_symlinks=False)
+        return not is_hidden and clean(entry.name) == key and entry.is_dir(follow_symlinks=False)
 
     def _folders(self, problems: list[str]) -> list[str]:
         names, links = [], 0
@@ -249,7 +248,7 @@ class RootListing:
         except (LabelsError, OSError) as error:
             problem = problem or clean(str(error))
         return FoundRun(
-            self.key_of(name),
+            clean(name),
             folder,
             signature,
             manifest,
@@ -263,11 +262,7 @@ class RootListing:
         )
 
     def _unreadable(self, name: str, folder: Path, problem: str) -> FoundRun:
-        return FoundRun(self.key_of(name), folder, (), None, Labels(), problem, None)
-
-    def key_of(self, name: str) -> str:
-        """Return the key of the run whose folder is called `name`."""
-        return clean(name if self._number == 0 else f"{self._number + 1}~{name}")
+        return FoundRun(clean(name), folder, (), None, Labels(), problem, None)
 
 
 def _with_parts(runs: list[FoundRun]) -> list[FoundRun]:

@@ -73,7 +73,7 @@ class RunCard:
     key: str
     """Its key in the URL, unique in its store.
 
-    For local folders: the folder's name, prefixed with the number of its log directory from the second on.
+    For local folders: the folder's name; if several log directories have it, prefixed with the name of its own.
     """
     place: str
     """Where the run is, for people: its folder, with the node in front if that is another one."""

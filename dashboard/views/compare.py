@@ -75,9 +75,10 @@ def main() -> None:
         page_states.no_runs(runs.places, runs.problems)
         return
     cards = labelled(runs.cards)
-    if runs.truncated:
-        cards = labelled((*runs.cards, *_named_and_not_listed(store, cards).values()))
-    keys = _pick_runs(cards)
+    named = _named_otherwise(store, cards)
+    if any(card.key not in cards for card in named.values()):
+        cards = labelled({card.key: card for card in (*runs.cards, *named.values())}.values())
+    keys = _pick_runs(cards, {word: card.key for word, card in named.items()})
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         by = _pick_grouping([cards[key] for key in keys])
         tag = _pick_tag(runs.tags)
@@ -164,8 +165,8 @@ def _read(store: RunStore, keys: Sequence[str]) -> bool:
 # ---------------------------------------------------------------- what is compared
 
 
-def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
-    named, dropped = _named_in_url(cards)
+def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str]) -> list[str]:
+    named, dropped = _named_in_url(cards, otherwise)
     if "_compared" not in st.session_state or (named and named != st.session_state.get("_compared_url")):
         st.session_state["_compared"] = named
     st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
@@ -191,7 +192,8 @@ def _pick_runs(cards: Mapping[str, RunCard]) -> list[str]:
     return keys
 
 
-def _named_and_not_listed(store: RunStore, cards: Mapping[str, RunCard]) -> dict[str, RunCard]:
+def _named_otherwise(store: RunStore, cards: Mapping[str, RunCard]) -> dict[str, RunCard]:
+    """Return runs of the URL that are not listed, or whose address was made with other log directories."""
     words = [part for word in st.query_params.get_all("runs") for part in (word, *word.split(","))]
     found = {}
     for key in [word for word in dict.fromkeys(words) if word not in cards][: 2 * _MAX_RUNS]:
@@ -200,10 +202,15 @@ def _named_and_not_listed(store: RunStore, cards: Mapping[str, RunCard]) -> dict
     return found
 
 
-def _named_in_url(cards: Mapping[str, RunCard]) -> tuple[list[str], list[str]]:
+def _named_in_url(cards: Mapping[str, RunCard], otherwise: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return the runs in the URL, and which were dropped, with the reason."""
-    words = st.query_params.get_all("runs")
-    parts = [part for word in words for part in ([word] if word in cards else word.split(",")) if part]
+    words = [otherwise.get(word, word) for word in st.query_params.get_all("runs")]
+    parts = [
+        otherwise.get(part, part)
+        for word in words
+        for part in ([word] if word in cards else word.split(","))
+        if part
+    ]
     known = list(dict.fromkeys(part for part in parts if part in cards))
     unknown = list(dict.fromkeys(part for part in parts if part not in cards))
     dropped = []

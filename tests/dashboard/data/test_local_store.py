@@ -419,13 +419,39 @@ def test_a_log_directory_that_is_a_file_is_reported(tmp_path):
 def test_runs_of_several_log_directories_have_keys_of_their_own(tmp_path):
     for part in ("a", "b", "c"):
         write_run(tmp_path / part, "same", curves={"train_loss": lambda step, part=part: ord(part)})
-    store = LocalStore([tmp_path / part for part in ("a", "b", "c")], cache_dir=None)
+    write_run(tmp_path / "c", "alone")
+    # Whatever the order, and with fewer of them, an address leads to the same run.
+    for parts in ("abc", "cab", "b"):
+        store = LocalStore([tmp_path / part for part in parts], cache_dir=None)
+        for part in parts:
+            key = f"{part}~same"
+            store.refresh(key)
+            assert store.recent(key, "train_loss", 1).tolist() == [ord(part)]
+            assert store.card(key).path == tmp_path / part / "same"
+        if len(parts) > 1:
+            assert sorted(keys(store)) == ["alone", "a~same", "b~same", "c~same"]
+            assert store.card("5~alone").key == store.card("c~alone").key == "alone"
+            with pytest.raises(UnknownRun) as error:
+                store.card("same")
+            assert sorted(error.value.near) == ["a~same", "b~same", "c~same"]
+    assert store.card("b~same").key == "same"
 
-    assert sorted(keys(store)) == ["2~same", "3~same", "same"]
-    for key, part in (("same", "a"), ("2~same", "b"), ("3~same", "c")):
-        store.refresh(key)
-        assert store.recent(key, "train_loss", 1).tolist() == [ord(part)]
-        assert store.card(key).path == tmp_path / part / "same"
+
+def test_a_key_that_means_another_run_now_shows_nothing_of_the_old_one(tmp_path):
+    for part in ("a", "b"):
+        write_run(tmp_path / part, "r", curves={"train_loss": lambda step, part=part: ord(part)})
+    store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
+    (tmp_path / "b" / "r").rename(tmp_path / "away")
+    store.list_runs()
+    store._rescan()
+    store.refresh("r")
+    assert store.recent("r", "train_loss", 1).tolist() == [ord("a")]
+    (tmp_path / "away").rename(tmp_path / "b" / "r")
+    (tmp_path / "a" / "r").rename(tmp_path / "away")
+    store._rescan()
+    store.refresh("r")
+    assert store.recent("r", "train_loss", 1).tolist() == [ord("b")]
+    assert store.card("r").path == tmp_path / "b" / "r"
 
 
 def test_a_query_finds_some_and_the_counts_are_of_all(root, store):
@@ -491,12 +517,13 @@ def test_it_says_what_is_behind_it_and_what_it_keeps(root, tmp_path):
 
 
 def test_two_folders_with_one_key_are_reported(tmp_path):
-    write_run(tmp_path / "a", "2~same")
-    write_run(tmp_path / "b", "same")
-    store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
+    write_run(tmp_path / "a", "b~same")
+    for part in ("b", "c"):
+        write_run(tmp_path / part, "same")
+    store = LocalStore([tmp_path / part for part in "abc"], cache_dir=None)
 
-    assert keys(store) == ["2~same"]
-    assert store.list_runs().problems == ("two folders have the name 2~same; only one of them is shown",)
+    assert sorted(keys(store)) == ["b~same", "c~same"]
+    assert store.list_runs().problems == ("two folders have the name b~same; only one of them is shown",)
 
 
 @posix
@@ -547,7 +574,7 @@ def test_an_unknown_run_names_those_that_look_like_it(root, store):
     assert caught.value.key == "gray-jacket"
 
 
-@pytest.mark.parametrize("key", ["", ".", "..", "../logs/r", "/etc", "r/", "r\0", "2~r", "~r", "\ud800"])
+@pytest.mark.parametrize("key", ["", ".", "..", "../logs/r", "/etc", "r/", "r\0", "2~x", "~r", "\ud800"])
 def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
     write_run(root, "r")
 
@@ -766,11 +793,11 @@ def test_a_run_of_the_second_log_directory_comes_back_to_it(tmp_path):
     write_run(tmp_path / "a", "r")
     write_run(tmp_path / "b", "r")
     store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
-    token = store.delete("2~r")
+    token = store.delete("b~r")
 
     assert keys(store) == ["r"]
-    assert store.restore(token) == "2~r"
-    assert sorted(keys(store)) == ["2~r", "r"]
+    assert store.restore(token) == "b~r"
+    assert sorted(keys(store)) == ["a~r", "b~r"]
 
 
 @posix

@@ -211,7 +211,19 @@ def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     look_at(tmp_path / "one", tmp_path / "two")
 
     assert sorted(run_table(open_page("runs"))["Run"]) == ["first", "second"]
-    assert [heading.value for heading in open_page("overview", "2~r").title] == ["second"]
+    assert [heading.value for heading in open_page("overview", "two~r").title] == ["second"]
+
+    write_run(tmp_path / "two", "alone")
+    for address in ("alone", "5~alone", "two~alone"):
+        assert [heading.value for heading in open_page("overview", address).title] == ["alone"]
+    both = open_page("overview", "r")
+    assert "2 log directories have a run called 'r'." in said(both)
+    assert {button.label for button in both.button if button.key and button.key.startswith("_near")} == {
+        "first",
+        "second",
+    }
+    compared = open_page("compare", runs="two~r,5~alone")
+    assert compared.multiselect(key="_compared").value == ["two~r", "alone"]
 
 
 @pytest.mark.parametrize(
