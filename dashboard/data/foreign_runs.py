@@ -26,6 +26,7 @@ from toolkit.importers.record_file import source_of_folder
 from toolkit.importers.source import NO_STEP, SYSTEM, Batch, Column, RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.key_values import KeyValues, Scalar, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import TRASH
@@ -209,11 +210,11 @@ class ForeignRun:
         info, glance, labels = self.reading.info, self.glance, self.labels
         status, last_sign = self._status(now, newest or self.reading)
         first, last = glance.first_time, glance.last_time
-        tags = list(info.tags) if labels.tags is None else labels.tags
+        tags = [mask_text(tag) for tag in info.tags] if labels.tags is None else labels.tags
         return RunCard(
             key=self.key,
             place=self.place,
-            name=clean(labels.display_name or info.name) or self.key,
+            name=clean(labels.display_name or mask_text(info.name)) or self.key,
             status=status,
             tags=tuple(clean(tag)[:100] for tag in tags),
             archived=labels.archived,

@@ -276,8 +276,8 @@ def test_it_cannot_be_controlled_and_a_viewer_changes_nothing(open_store, table)
             change()
 
 
-def test_secrets_in_a_foreign_configuration_are_masked(open_store, tmp_path):
-    folder = tmp_path / "logs" / "live"
+def test_secrets_in_a_foreign_configuration_and_in_its_name_are_masked(open_store, tmp_path):
+    folder = tmp_path / "logs" / "run-hf_abcdefghijklmnopqrstuvwxyz0123456789"
     (folder / "plots" / "metrics").mkdir(parents=True)
     (folder / "plots" / "metrics" / "loss.tsv").write_text("step\tloss\n0\t1.0\n1\t0.5\n", "utf-8")
     (folder / "params.yaml").write_text(
@@ -291,6 +291,7 @@ def test_secrets_in_a_foreign_configuration_are_masked(open_store, tmp_path):
 
     assert start["config"]["lr"] == 0.1
     assert "hf_abc" not in str(start)
+    assert "hf_abc" not in store.meta(key).card.name
 
 
 def test_a_nan_in_the_time_or_the_step_is_on_no_axis(open_store, table):
