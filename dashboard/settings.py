@@ -30,7 +30,7 @@ class SettingsError(ValueError):
 
 def default_log_dirs() -> tuple[Path, ...]:
     """Return the logger's default folder, below the current folder."""
-    return (Path("logs").absolute(),)
+    return (Path(os.environ.get("TELEMETRY_LOG_DIR") or "logs").absolute(),)
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:

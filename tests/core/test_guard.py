@@ -88,7 +88,7 @@ def test_a_guarded_call_gives_back_what_it_gives_and_none_where_it_fails():
     assert thing.work(5) == 5
     assert thing.work(5, error=RuntimeError("bug")) is None
     assert thing.work(5, nonsense=True) is None
-    assert thing.guard.counts == {"work: RuntimeError": 1, "work: TypeError": 1}
+    assert thing.guard.counts == {"work: RuntimeError": 1, "work: MisuseError": 1}
 
 
 def test_a_call_of_what_is_not_live_does_nothing():

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.records import read_records
+from toolkit.core.guard import MisuseError
 from toolkit.telemetry import OptionsError, TelemetryLogger
 
 TRAINING = """
@@ -40,7 +41,7 @@ def test_a_training_yaml_is_all_that_is_needed(training, tmp_path, capsys):
 
     assert log.run_folder == tmp_path / "logs" / "grey-jacket"
     assert capsys.readouterr().out == (
-        "[telemetry] run_name=grey jacket\n"
+        "[telemetry] run_name=grey jacket folder=grey-jacket\n"
         f"[telemetry] Logging to {tmp_path}/logs/grey-jacket/metrics.jsonl (and metrics.csv)\n"
     )
     found = read_records(log.run_folder)
@@ -137,3 +138,51 @@ def test_a_name_is_never_a_path_and_is_kept_as_it_was(training, tmp_path, name):
     assert os.listdir(tmp_path / "logs") == [log.run_folder.name]
     assert json.loads((log.run_folder / "run.json").read_text())["display_name"] == name
     assert read_records(log.run_folder)[0]["run_name"] == name
+
+
+BLOCK = {"enabled": True, "log_every": 7, "system": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"telemetery": BLOCK}, "'telemetery' at the top level is taken for telemetry"),
+        ({"Telemetry": BLOCK}, "'Telemetry' at the top level is taken for telemetry"),
+        ({"config": {"TELEMETRY": BLOCK}}, "'TELEMETRY' at config is taken for telemetry"),
+        ({"train": {"telemetry": BLOCK}}, "train.telemetry at the top level is taken for telemetry"),
+        (
+            {"config": {"process": [{"train": {"telemetry": BLOCK}}]}},
+            "train.telemetry at config.process[0] is taken for telemetry",
+        ),
+        ({"telemetry": None, **BLOCK}, "enabled, log_every, system behind it is taken for its own"),
+    ],
+)
+def test_a_block_that_is_almost_right_is_used_and_that_is_said(
+    tmp_path, monkeypatch, caplog, config, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    with TelemetryLogger.from_config(config) as log:
+        log.log_step(7, train_loss=0.5)
+
+    assert log.log_every == 7
+    assert caplog.text.count(sentence) == 1
+    assert [sentence in found["message"] for found in read_records(log.run_folder, "finding")] == [True]
+    with pytest.raises(MisuseError, match="taken for"):
+        TelemetryLogger.from_config(config, strict=True)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"telemetry": None, "enabled": False},
+        {"Telemetry": False},
+        {"telemetry_off": BLOCK},
+        {"hub": {"telemetry": {"endpoint": "x"}}},
+        {"hub": {"telemetry": True}},
+        {"telemeter": 3},
+    ],
+)
+def test_a_block_that_is_off_or_not_ours_logs_nothing(tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+
+    assert not TelemetryLogger.from_config(config).is_live

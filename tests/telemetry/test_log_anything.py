@@ -57,9 +57,10 @@ def test_log_continues_counting_after_a_resume(tmp_path):
 def test_log_of_something_that_is_no_mapping_is_reported_and_does_not_raise(log):
     log.log([1.0, 2.0])
 
+    log.log_step(1)
     assert log.guard.total == 1
-    (error,) = events(log, "error")
-    assert "log takes values by name in a mapping, not a list" in str(error)
+    (finding,) = events(log, "finding")
+    assert "log takes values by name in a mapping, not a list" in finding["message"]
 
 
 def test_log_keeps_images_and_tables_by_their_type(log):

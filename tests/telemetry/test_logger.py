@@ -83,7 +83,7 @@ def test_it_starts_with_two_lines(make, capsys):
     log = make("grey jacket", csv=True)
 
     assert capsys.readouterr().out == (
-        "[telemetry] run_name=grey jacket\n"
+        "[telemetry] run_name=grey jacket folder=grey-jacket\n"
         f"[telemetry] Logging to {log.run_folder}/metrics.jsonl (and metrics.csv)\n"
     )
 

@@ -12,8 +12,10 @@ from typing import ClassVar
 
 import pytest
 
+from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
+from tests.telemetry.logged import make_logger
 from toolkit.core.guard import Guard
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine.other_trackers import TrackerWatch, active_trackers
@@ -200,3 +202,68 @@ def test_a_tracker_that_fails_to_answer_is_not_active():
     }
 
     assert active_trackers(Guard(), modules) == []
+
+
+# ---------------------------------------------------------------- the environment, and what is printed
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "is_live", "may_send"),
+    [
+        ("disabled", "local", False, False),
+        ("offline", "local", True, False),
+        ("local", "offline", True, False),
+        ("local", "disabled", False, False),
+        ("", "local", True, True),
+    ],
+)
+def test_the_mode_of_the_environment_can_only_restrict(tmp_path, monkeypatch, mode, given, is_live, may_send):
+    monkeypatch.setenv("TELEMETRY_MODE", mode)
+    with make_logger(tmp_path, mode=given) as log:
+        assert (log.is_live, log._options.may_send) == (is_live, may_send)
+
+
+def test_the_log_directory_of_the_environment_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("TELEMETRY_LOG_DIR", str(tmp_path / "there"))
+    with TelemetryLogger("r", system=False) as log, TelemetryLogger("r", tmp_path, system=False) as other:
+        assert (log.run_folder, other.run_folder) == (tmp_path / "there" / "r", tmp_path / "r")
+
+
+@pytest.mark.parametrize(("name", "value"), [("MODE", "off"), ("QUIET", "maybe")])
+def test_a_wrong_variable_is_refused_by_its_name(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(f"TELEMETRY_{name}", value)
+    with pytest.raises(OptionsError, match=f"TELEMETRY_{name} is '{value}'; it must be one of"):
+        make_logger(tmp_path)
+
+
+@pytest.mark.parametrize(("variable", "option"), [("1", False), ("", True), ("0", False)])
+def test_a_quiet_run_prints_nothing_but_mistakes(tmp_path, monkeypatch, capsys, caplog, variable, option):
+    monkeypatch.setenv("TELEMETRY_QUIET", variable)
+    with make_logger(tmp_path, quiet=option) as log:
+        log.log_step(-1)
+    printed = capsys.readouterr()
+
+    assert ("run_name=r" in printed.out) == (variable == "0")
+    assert printed.err == ""
+    assert "step -1 is negative" in caplog.text
+
+
+BARS = """
+import sys
+from toolkit.telemetry import TelemetryLogger
+from tqdm.auto import tqdm
+
+steps = tqdm(range(3), total=3, mininterval=0)
+log = TelemetryLogger("r", log_dir=sys.argv[1], system=False)
+for step in steps:
+    log.log_step(-1 - step)
+log.close()
+"""
+
+
+def test_a_progress_bar_stays_whole(tmp_path):
+    ended = run_python(["-c", BARS, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines = [line.rpartition("\r")[2] for line in ended.stdout.decode().split("\n")]
+
+    assert [line for line in lines if "[telemetry]" in line and not line.startswith("[telemetry]")] == []
+    assert sum(line.startswith("[telemetry]") for line in lines) == 3

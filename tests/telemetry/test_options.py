@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
+from toolkit.core.fields import options_of
 from toolkit.telemetry.options import (
     OptionsError,
     TelemetryOptions,
@@ -18,7 +19,7 @@ from toolkit.telemetry.options import (
     run_name_from_config,
 )
 
-KNOWN = [option.name for option in dataclasses.fields(TelemetryOptions)]
+KNOWN = list(options_of(TelemetryOptions))
 
 
 # ---------------------------------------------------------------- one block
@@ -77,6 +78,7 @@ def test_a_whole_block_is_taken_over():
         wandb_run_name: n
         wandb_mode: offline
         journal: folder
+        quiet: true
         flush_interval: 0.5
         sync_interval: 0
         queue_max_mb: 8
@@ -86,7 +88,7 @@ def test_a_whole_block_is_taken_over():
     options = TelemetryOptions.from_mapping(block)
 
     assert sorted(block) == sorted(KNOWN)
-    assert {**dataclasses.asdict(options), "tags": list(options.tags)} == block
+    assert {**dataclasses.asdict(options), "tags": list(options.tags)} == {**block, "mistake": ""}
 
 
 WRONG = {
@@ -115,6 +117,7 @@ WRONG = {
     "profiling": ["yes", []],
     "usage_reports": ["yes", 1],
     "strict": ["yes", 1],
+    "quiet": ["yes", 1],
     "resume": ["auto"],
     "run_id": ["", 5, "a\0"],
     "project": ["", 7],

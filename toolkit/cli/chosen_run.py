@@ -19,7 +19,7 @@ from toolkit.runfolder.parts import describe_part, part_in
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import work_out_status
 
-LOGS: Final = Path("logs")
+LOGS: Final = Path(os.environ.get("TELEMETRY_LOG_DIR") or "logs")
 """Where runs are looked for if no RUN is given."""
 
 _MOST_ENTRIES: Final = 100_000

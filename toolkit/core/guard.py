@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar, overload
 
+from toolkit.core.printing import PREFIX, print_line, warn
 from toolkit.core.script_interrupts import interrupt_behind, pass_on_interrupt
-
-_log = logging.getLogger("toolkit.telemetry")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -25,7 +23,7 @@ _OTHER_KINDS = "failures of other kinds"
 
 
 class MisuseError(ValueError):
-    """A call that makes no sense, such as ending what never began. Raised with `strict: true` only."""
+    """A mistake of the caller's, such as ending what never began. With `strict: true` alone it reaches the caller."""
 
 
 class HasGuard(Protocol):
@@ -50,14 +48,24 @@ class Guard:
     def __init__(self, on_first: Callable[[str, BaseException], None] | None = None) -> None:
         self.counts: dict[str, int] = {}
         self.on_first = on_first
+        self.on_late_call: Callable[[str], None] = _pass_over
+        """Called with the name of a guarded method that is called while its object is not live."""
         self.strict = False
         """Whether misuse raises: for tests."""
+        self.quiet = False
+        """Whether nothing is printed but what goes wrong."""
         self._reporting = threading.local()
 
     @property
     def total(self) -> int:
         """How many failures were caught so far."""
         return sum(self.counts.values())
+
+    def say(self, line: str, stream: TextIO | None = None) -> None:
+        """Print a line for the user on standard error or on `stream`, which may be closed, full or a broken pipe."""
+        if not self.quiet:
+            with self.catch("printing a line"):
+                print_line(f"{PREFIX} {line}", stream)
 
     def catch(self, doing: str) -> _Catch:
         """Return a context manager that catches and counts any `Exception` raised while `doing` this."""
@@ -71,11 +79,8 @@ class Guard:
         """Return what `function` returns, or None if it fails; cheaper than `catch`, for hooks in every step."""
         try:
             return function(*args, **kwargs)
-        except MisuseError:
-            raise
         except Exception as error:
-            pass_on_interrupt(error)
-            self.report(doing, error)
+            self.take(doing, error)
             return None
 
     def wrap(
@@ -86,20 +91,38 @@ class Guard:
         def call(a: _A, b: _B, c: _C, d: _D, /) -> None:
             try:
                 function(a, b, c, d)
-            except MisuseError:
-                raise
             except Exception as error:
-                pass_on_interrupt(error)
-                self.report(doing, error)
+                self.take(doing, error)
 
         return call
 
-    def report_misuse(self, sentence: str) -> None:
-        """Report a call that makes no sense: logged once and counted, or raised as MisuseError if `strict`."""
+    def take(self, doing: str, error: Exception) -> None:
+        """Report what was caught while `doing` this.
+
+        Raises:
+            MisuseError: it is one, and `strict` is set.
+            Exception: it is the script's own.
+        """
+        if isinstance(error, MisuseError):
+            if self.strict:
+                raise error
+            doing = str(error)
+        else:
+            pass_on_interrupt(error)
+        self.report(doing, error)
+
+    def report_misuse(self, sentence: str, kind: str = "") -> None:
+        """Report a mistake of the caller's: logged once for each `kind`, counted and recorded.
+
+        Without a kind each sentence is one.
+
+        Raises:
+            MisuseError: `strict` is set.
+        """
         error = MisuseError(sentence)
         if self.strict:
             raise error
-        self.report(sentence, error)
+        self.report(kind or sentence, error)
 
     def report(self, doing: str, error: BaseException) -> None:
         """Count a failure; the first of its kind goes to the log with its traceback. Never raises."""
@@ -114,20 +137,17 @@ class Guard:
             self._reporting.busy = True
             try:
                 if isinstance(error, MisuseError):
-                    _log.warning(
-                        "[telemetry] %s; training continues, and this is reported once",
-                        _encodable(str(error)),
-                    )
+                    warn("%s; training continues, and this is reported once", _encodable(str(error)))
                 else:
                     message = describe_error(error)
-                    # The operating system's message (disk full, …) is enough; a bug needs its traceback, which
-                    # repeats the message.
-                    is_enough = isinstance(error, OSError) or message != _encodable(message)
-                    _log.warning(
-                        "[telemetry] %s failed (%s); training continues, further failures like it are only counted",
+                    # The message of the operating system (disk full, …) or of a missing package is enough; a bug
+                    # needs its traceback, which repeats the message.
+                    is_enough = isinstance(error, (OSError, ImportError)) or message != _encodable(message)
+                    warn(
+                        "%s failed (%s); training continues, further failures like it are only counted",
                         _encodable(doing),
                         _encodable(message),
-                        exc_info=None if is_enough else error,
+                        error=None if is_enough else error,
                     )
                 if self.on_first is not None:
                     self.on_first(doing, error)
@@ -137,6 +157,10 @@ class Guard:
             # A broken logging handler or `__str__` of the user must not reach the loop either.
             pass_on_interrupt(failure)
             self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
+
+
+def _pass_over(_: str) -> None:
+    """Do nothing."""
 
 
 def _encodable(text: str) -> str:
@@ -164,14 +188,16 @@ def guarded(method: Any = None, /, *, otherwise: Any = None) -> Any:
         @wraps(method)
         def call(self: HasGuard, /, *args: Any, **kwargs: Any) -> Any:
             if not self.is_live:
+                self.guard.on_late_call(method.__name__)
                 return otherwise
             try:
                 return method(self, *args, **kwargs)
-            except MisuseError:
-                raise
             except Exception as error:
-                pass_on_interrupt(error)
-                self.guard.report(method.__name__, error)
+                if type(error) is TypeError and error.__traceback__ and error.__traceback__.tb_next is None:
+                    # The method was not entered: its arguments are wrong.
+                    self.guard.report_misuse(f"{error}; the call is left out", method.__name__)
+                else:
+                    self.guard.take(method.__name__, error)
                 return otherwise
 
         return call
@@ -202,8 +228,12 @@ class _Catch:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if error is None or not isinstance(error, Exception) or isinstance(error, MisuseError):
+        if error is None or not isinstance(error, Exception):
             return False
+        if isinstance(error, MisuseError):
+            if not self._guard.strict:
+                self._guard.report(str(error), error)
+            return not self._guard.strict
         interrupt = interrupt_behind(error)
         if interrupt is error:
             return False

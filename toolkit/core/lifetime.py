@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import threading
@@ -133,6 +134,11 @@ def _printed_at_the_end() -> BaseException | None:
         return None
     is_at_prompt = hasattr(sys, "ps1") and trace.tb_frame.f_code.co_filename.startswith("<")
     return None if is_at_prompt else error
+
+
+def is_interactive() -> bool:
+    """Say whether this is a notebook or a prompt, where a script has no end."""
+    return hasattr(sys, "ps1") or hasattr(builtins, "get_ipython")
 
 
 def _silence_all() -> None:

@@ -19,8 +19,9 @@ SAVE_AND_STOP: Final = "save_and_stop"
 HANG: Final = "hang"
 RANK_DEAD: Final = "rank_dead"
 RANK_SILENT: Final = "rank_silent"
-REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT})
-"""Kinds that a live run detects by its clock and reports itself; detectors, which see only records, take them over."""
+WRONG_CALL: Final = "wrong_call"
+REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT, WRONG_CALL})
+"""Kinds that a live run detects and reports itself; detectors, which see only records, take them over."""
 OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_DEAD, RANK_SILENT})
 """Kinds about single ranks, which need the records of the other ranks."""
 
@@ -327,6 +328,19 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
             "Read the main thread's stack from its last line upwards: that is where the training is stuck.",
             "With `ranks: all` each rank writes its own stacks; look at the one that is stuck elsewhere.",
             "Put a span around what may take long (`validation_loop`, `checkpoint_save_sync`, `sampling`): it then explains the pause.",
+        ),
+    ),
+    WRONG_CALL: Kind(
+        title="Wrong call",
+        severity=WARNING,
+        message="The script calls the logger in a way that makes no sense.",
+        causes=(
+            "An argument is missing, or in the place of another one.",
+            "A value is of another kind than its name says, or is logged after the end of the run.",
+        ),
+        advice=(
+            "Correct the call that the message names; what is recorded because of it is kept as far as it is clear.",
+            "Make the logger with strict=True in a test of the script: each such call then raises where it is.",
         ),
     ),
     "lr_problem": Kind(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, WRONG_CALL
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
@@ -185,11 +184,10 @@ class FindingsSink:
         if action is not None:
             fields["asks_for"] = action
         self._put(FINDING, fields)
-        if is_news and finding.severity in (WARNING, CRITICAL):
+        # A wrong call was said by the guard.
+        if is_news and finding.severity in (WARNING, CRITICAL) and finding.kind != WRONG_CALL:
             self._on_news()
-            # Standard error may be closed, or a broken pipe.
-            with self._guard.catch("printing a finding"):
-                print(f"[telemetry] {finding.severity}: {finding.message}", file=sys.stderr, flush=True)
+            self._guard.say(f"{finding.severity}: {finding.message}")
         if action is not None:
             self._ask(action, request_id_of(finding))
 

@@ -50,6 +50,14 @@ ERROR: Final = "error"
 LOST: Final = "lost"
 END: Final = "end"
 
+OF_THE_LOGGER: Final = frozenset(
+    {
+        *(START, STEP, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, MESSAGE, TAGS),
+        *(CONTROL_CHANGE, FINDING, LOST, END, MEDIA_DROPPED, COMPLETIONS_DROPPED),
+    }
+)
+"""Kinds that readers rely on, and that a script writes with calls of their own or not at all."""
+
 ENVELOPE: Final = ("event", "time", "elapsed", "seq", "session", "rank")
 """What the logger itself puts on every record; a caller's field of such a name is kept under `x_<name>`."""
 

@@ -43,6 +43,7 @@ from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
 from toolkit.telemetry.step_records import FixedInterval, StepRecords
 from toolkit.telemetry.writing.announcement import Announcer
+from toolkit.telemetry.writing.late_calls import LateCalls
 from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.writing.pipeline import RecordPipeline, size_of
 from toolkit.telemetry.writing.session_folder import SessionFolder
@@ -90,6 +91,7 @@ class LiveRun:
         self._guard = guard
         self._values = PlainValues(guard, DeviceScalars())
         self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, context=context)
+        self.late_calls = LateCalls(session_folder, self.pipeline.elapsed, guard)
         self.media = MediaWriter(guard, session_folder.folder.parent)
         """Writes images, tables and histograms on a thread of its own."""
         self.step_before: int | None = None
@@ -197,26 +199,20 @@ class LiveRun:
         if self.session_folder.rank == 0:
             folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
             also = f" (and {METRICS_CSV})" if self._options.csv else ""
-            # Standard output may be closed, full, or a pipe without a reader.
-            with self._guard.catch("saying where the run is logged"):
-                name, place = self.session_folder.manifest.display_name, self.session_folder.folder.name
-                print(f"[telemetry] run_name={name}{'' if place == name else f' folder={place}'}")
-                print(f"[telemetry] Logging to {folder}/{METRICS_JSONL}{also}", flush=True)
+            name, place = self.session_folder.manifest.display_name, self.session_folder.folder.name
+            self._guard.say(f"run_name={name}{'' if place == name else f' folder={place}'}", sys.stdout)
+            self._guard.say(f"Logging to {folder}/{METRICS_JSONL}{also}", sys.stdout)
         elif self.session_folder.leads_part:
             manifest = self.session_folder.manifest
             folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
-            with self._guard.catch("saying where the run is logged"):
-                print(
-                    f"[telemetry] Logging the ranks of node {manifest.node} to {folder} (rank 0 of "
-                    f"{manifest.display_name} is on node {manifest.part_of})",
-                    flush=True,
-                )
+            self._guard.say(
+                f"Logging the ranks of node {manifest.node} to {folder} (rank 0 of {manifest.display_name} is on "
+                f"node {manifest.part_of})",
+                sys.stdout,
+            )
         if self._options.not_sent:
             left_out = ", ".join(f"telemetry.{name}" for name in self._options.not_sent)
-            with self._guard.catch("saying what is not sent"):
-                print(
-                    f"[telemetry] mode is offline: {left_out} will not be sent", file=sys.stderr, flush=True
-                )
+            self._guard.say(f"mode is offline: {left_out} will not be sent")
         if self.session_folder.notice:
             self._guard.report("resuming", OSError(self.session_folder.notice))
         # A machine that starts no more threads is still a machine to train on.
@@ -251,6 +247,7 @@ class LiveRun:
     ) -> None:
         """Write a start record, with the machine's description if that is there within `wait_s`."""
         self._has_started = True
+        self.steps.step_at_start = self._gate.last_step
         self._starting_thread = threading.get_ident()
         try:
             self._put_start(
@@ -260,6 +257,7 @@ class LiveRun:
             # Whatever went wrong: records that waited for it are written.
             self.pipeline.record_queue.await_no_start()
             self._starting_thread = None
+            self.errors.has_started()
 
     def _put_start(
         self,
@@ -278,6 +276,11 @@ class LiveRun:
             model=model,
             training=training,
         )
+        if str(fields.get("config", "")).startswith("<"):
+            self._guard.report_misuse(
+                f"the config is a {type(config or self._config).__name__}, which has no names and values; it must be "
+                "a mapping, a namespace, a dataclass or the like"
+            )
         environment = None if self._environment_is_written else self._probe.result(wait_s)
         self._environment_is_written = self._environment_is_written or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
@@ -537,12 +540,10 @@ class LiveRun:
             if left.path not in self._orphaned:
                 self._orphaned.add(left.path)
                 run = f"run {left.run_id}" if left.run_id else "a run"
-                print(
-                    f"[telemetry] {left.records} records of {run}, which was killed, are kept in {left.path}: "
+                self._guard.say(
+                    f"{left.records} records of {run}, which was killed, are kept in {left.path}: "
                     f"{left.folder} is not its folder any more. `telemetry repair FOLDER`, with the folder where "
-                    f"the run is now, writes them there; delete the file if you deleted the run.",
-                    file=sys.stderr,
-                    flush=True,
+                    f"the run is now, writes them there; delete the file if you deleted the run."
                 )
 
     def _put_error(self, fields: dict[str, Any]) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from toolkit.core.clock import Clock, SystemClock
-from toolkit.core.guard import Guard, guarded
-from toolkit.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit, reason_of
+from toolkit.core.guard import Guard, MisuseError, guarded
+from toolkit.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit, is_interactive, reason_of
 from toolkit.core.missing_names import hint_at_missing
 from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
 from toolkit.core.wrap_calls import wrap_calls
+from toolkit.mirrors.registry import missing_packages
 from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import mask_table, without_secrets
 from toolkit.privacy.secret_shapes import mask_text
@@ -31,7 +33,8 @@ from toolkit.telemetry.options import (
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.records.folded_metrics import COLUMNS, MOST_OWN
+from toolkit.telemetry.records.call_arguments import event_name, fields_by_name, not_the_step, spread
+from toolkit.telemetry.records.folded_metrics import MOST_OWN
 from toolkit.telemetry.records.media import (
     MOST_BINS,
     histogram_of,
@@ -64,7 +67,7 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-CloseReason = Literal["finished", "exit", "stopped", "interrupted", "pruned", "signal", "failed"]
+CloseReason = Literal["finished", "exit", "stopped", "interrupted", "pruned", "signal", "failed", "replaced"]
 """How a run ends."""
 
 _STATUS_OF: Final[Mapping[str, str]] = {
@@ -77,8 +80,6 @@ _STATUS_OF: Final[Mapping[str, str]] = {
     "failed": "failed",
 }
 
-
-_NOT_METRICS: Final = frozenset({"metrics", "global_step"})
 
 _WHERE_THE_FORK_IS: Final = (
     "the logger of ai-toolkit's telemetry fork is in toolkit.telemetry.compat.fork, with all its calls"
@@ -95,6 +96,9 @@ _INSTEAD_OF_THE_FORKS: Final = {
 }
 """Hints for names that only the fork's logger has."""
 
+_MOST_EARLY: Final = 100
+_at_prompt: weakref.WeakValueDictionary[tuple[str, str, int], TelemetryLogger] = weakref.WeakValueDictionary()
+"""The newest logger of each name and log directory that a thread has made in a notebook or at a prompt."""
 _SHUT: Final = StepGate()
 """The gate of a logger that could not be set up: no step passes it."""
 
@@ -104,8 +108,9 @@ class TelemetryLogger:
     """Writes one run into its own folder, which can be controlled through a file.
 
     Making one may raise `OptionsError`, because wrong configuration is best heard of at once. After that no call
-    raises, none waits for a disk, a network or a GPU, and none costs more than some microseconds. What goes wrong is
-    counted, said once on stderr, and recorded.
+    raises but `declare_action` and `declare_knob`, none waits for a disk, a network or a GPU, and none costs more than
+    some microseconds. What goes wrong is counted, said once on stderr, and recorded, and so is a call that makes no
+    sense, whose values are kept as far as it is clear what they mean. `strict=True` makes such a call raise.
     """
 
     def __init__(
@@ -147,6 +152,7 @@ class TelemetryLogger:
             options = TelemetryOptions.from_mapping({}, **overrides)
         elif overrides:
             options = options.changed(**overrides)
+        options = options.in_environment(os.environ)
         self.run_name = "run"
         self.guard = Guard(on_first=self._publish_failure)
         self.is_live = False
@@ -155,9 +161,12 @@ class TelemetryLogger:
         """Steps logged while the logger was not live."""
         self._options = options
         self._events: RunEvents | None = None
+        self._early: list[tuple[str, BaseException]] = []
+        """What went wrong before there was a run to record it."""
         self._internals = Internals(
             self, self.guard, lambda: self._run, lambda: self._options, self._after_fork_in_child
         )
+        self._status = "off"
         self._gate = _SHUT
         self._steps = NO_STEPS
         self._ends: CloseOnce
@@ -172,7 +181,7 @@ class TelemetryLogger:
         self._folding: dict[str, SpanTimes] = {}
         self._make_span: Callable[[Any, dict[str, Any]], AnySpan] = _make_no_span
         self._span_recorder: SpanRecorder | None = None
-        self.guard.strict = options.strict
+        self.guard.strict, self.guard.quiet = options.strict, options.quiet
         self._clock = clock or SystemClock()
         self._rank = rank
         is_set_up = False
@@ -188,11 +197,18 @@ class TelemetryLogger:
 
     def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
         self._gate, self._ends = StepGate(), CloseOnce()
+        if self._options.mistake:
+            self.guard.report_misuse(self._options.mistake)
         keep_secrets_of(self._options, os.environ)
         options = self._options = without_secrets(self._options)
         self.run_name = mask_text(str(run_name))
         clock = self._clock
         rank = self._rank or find_rank()
+        if options.enabled:
+            for sentence in missing_packages(options, may_send=options.may_send).values():
+                self.guard.report_misuse(sentence)
+            if is_interactive():
+                self._replace_earlier()
         session_folder = self._open_folder(rank, clock) if options.enabled else None
         if session_folder is None:
             self._become_inert()
@@ -240,6 +256,8 @@ class TelemetryLogger:
         self.is_live = True
         close_at_exit(self, in_forked_child=self._after_fork_in_child, timeout_s=options.close_timeout)
         self._run.start()
+        for failure in self._early:
+            self._publish_failure(*failure)
         with self.guard.catch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
 
@@ -281,7 +299,7 @@ class TelemetryLogger:
     def log_step(
         self,
         /,
-        global_step: int,
+        global_step: int | None = None,
         train_loss: Any = None,
         lr: Any = None,
         grad_norm: Any = None,
@@ -308,9 +326,10 @@ class TelemetryLogger:
         if steps.is_special:
             if steps.ranks is not None:
                 with self.guard.catch("agreeing with the other ranks"):
-                    steps.ranks.at_step(global_step)
+                    steps.ranks.at_step(scalars.get("step") if global_step is None else global_step)
             if not self.is_live:
                 self.ignored += 1
+                self.guard.on_late_call("log_step")
                 return
         if (
             type(global_step) is int
@@ -446,12 +465,12 @@ class TelemetryLogger:
                 record["gpu_mem_reserved"] = gpu_mem_reserved
             if cpu_mem_rss_mb is not None:
                 record["cpu_mem_rss_mb"] = cpu_mem_rss_mb
-        if type(lr) is dict or (scalars and "metrics" in scalars):
-            self._take_mapping(global_step, record, scalars)
+        if global_step is None or type(lr) is dict or type(train_loss) is dict or "metrics" in scalars:
+            self._take_unusual(global_step, record, scalars)
         else:
             steps.take(global_step, train_loss, record, scalars)
 
-    def write_step(self, /, global_step: int, **fields: Any) -> None:
+    def write_step(self, /, global_step: int | None = None, **fields: Any) -> None:
         """Log a training step as `log_step` does, and write its record, whatever `log_every` is."""
         self._gate.write_next = True
         # So that the step is looked at closely.
@@ -459,21 +478,32 @@ class TelemetryLogger:
         self.log_step(global_step, **fields)
 
     @guarded
-    def _take_mapping(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-        """Take a step that may be logged as in ai-toolkit's telemetry fork: `log_step(global_step, epoch, metrics)`."""
-        positional, by_name = record.get("lr"), scalars.get("metrics")
-        metrics = positional if _are_metrics(positional) else by_name
-        if not _are_metrics(metrics):
+    def _take_unusual(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
+        """Take a step that is called `step`, or is missing, or has its metrics in a mapping."""
+        if type(record.get("train_loss")) is dict:
+            self.guard.report_misuse(
+                "log_step got a mapping in the place of the loss; its values are logged under their own names, as by "
+                "log_step(step, **metrics)",
+                "a mapping as the loss",
+            )
+        fields = fields_by_name(record, scalars, is_needed=global_step is None)
+        if fields is None:
             self._steps.take(global_step, record.get("train_loss"), record, scalars)
             return
-        # What came as the loss is the epoch.
-        given: dict[str, Any] = {"epoch": record["train_loss"]} if "train_loss" in record else {}
-        given |= {name: record[name] for name in COLUMNS if name in record and record[name] is not metrics}
-        given |= {**scalars, **metrics}
-        known = {name: given[name] for name in given if type(name) is str and name not in _NOT_METRICS}
-        if type(known.get("lr")) is dict:
-            known["x_lr"] = known.pop("lr")
-        self.log_step(global_step, **known)
+        if global_step is None:
+            global_step = self._step_of("log_step", None, fields, is_next=True)
+        self.log_step(global_step, **fields)
+
+    def _step_of(self, call: str, given: Any, fields: dict[str, Any], *, is_next: bool = False) -> Any:
+        """Return the step of a call, which may be called `step`; without one it is the last one, or the next."""
+        step = fields.pop("step", None) if given is None else given
+        if step is None:
+            step = self._last_step(at_least=0) if not is_next else self._last_step() + 1
+            self.guard.report_misuse(
+                f"{call} was called without a step; it is recorded at step {step}: {call}(step, …)",
+                f"{call} without a step",
+            )
+        return step
 
     @guarded
     def count_samples(self, share: float) -> None:
@@ -499,23 +529,30 @@ class TelemetryLogger:
         )
 
     @guarded
-    def log_eval(self, /, global_step: int, metrics: Mapping[str, Any] | None = None, **others: Any) -> None:
+    def log_eval(
+        self, /, global_step: int | None = None, metrics: Mapping[str, Any] | None = None, **others: Any
+    ) -> None:
         """Log an evaluation, such as `val_loss`; metrics may also come as a mapping."""
-        self._live().put(records.EVAL, {"global_step": global_step, **_spread(metrics), **others})
+        global_step, metrics = not_the_step(global_step, metrics, Mapping)
+        step = self._step_of("log_eval", global_step, others)
+        self._live().put(records.EVAL, {"global_step": step, **spread(metrics), **others})
 
     @guarded
     def log_epoch(
         self,
         /,
-        epoch: int,
+        epoch: int | None = None,
         metrics: Mapping[str, Any] | None = None,
         *,
         global_step: int | None = None,
         **others: Any,
     ) -> None:
         """Log the end of an epoch and its metrics, which may also come as a mapping."""
-        fields = {"epoch": epoch, "global_step": global_step, **_spread(metrics), **others}
-        self._live().put(records.EPOCH, fields)
+        epoch, metrics = not_the_step(epoch, metrics, Mapping)
+        if epoch is None:
+            self.guard.report_misuse("log_epoch was called without an epoch: log_epoch(epoch, …)")
+        step = others.pop("step", None) if global_step is None else global_step
+        self._live().put(records.EPOCH, {"epoch": epoch, "global_step": step, **spread(metrics), **others})
 
     @guarded
     def log_checkpoint(
@@ -534,10 +571,9 @@ class TelemetryLogger:
         """
         if path is None:
             path = fields.pop("checkpoint_path", None)
-        if global_step is None:
-            global_step = fields.pop("step", None)
+        global_step, path = not_the_step(global_step, path, (str, os.PathLike))
         known = {
-            "global_step": global_step,
+            "global_step": fields.pop("step", None) if global_step is None else global_step,
             "checkpoint_path" if isinstance(path, (str, os.PathLike)) else "x_checkpoint_path": path,
             "bytes": None if path is None else look_at(path, 0.2, self.guard).size,
             "is_best": is_best,
@@ -546,23 +582,29 @@ class TelemetryLogger:
 
     @guarded
     def log_sample(
-        self, /, global_step: int, path: str | os.PathLike[str], *, prompt: str | None = None, **fields: Any
+        self,
+        /,
+        global_step: int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        prompt: str | None = None,
+        **fields: Any,
     ) -> None:
         """Log a sample file; one inside the run folder is kept as a path relative to it."""
+        global_step, path = not_the_step(global_step, path, (str, os.PathLike))
+        step = self._step_of("log_sample", global_step, fields)
         shown: Any = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
         if self.run_folder is not None and isinstance(shown, str):
             inside = os.path.relpath(shown, self.run_folder)
             shown = shown if inside.startswith("..") else inside
         named = "path" if isinstance(shown, str) else "x_path"
-        self._live().put(
-            records.SAMPLE, {"global_step": global_step, named: shown, "prompt": prompt, **fields}
-        )
+        self._live().put(records.SAMPLE, {"global_step": step, named: shown, "prompt": prompt, **fields})
 
     @guarded
     def log_completion(
         self,
         /,
-        global_step: int,
+        global_step: int | None = None,
         prompt: Any = None,
         completion: Any = None,
         *,
@@ -577,25 +619,26 @@ class TelemetryLogger:
         `label`, `advantage`, `reward_diff`, `log_odds_ratio`, … Of each `interval` steps the first `buffer` are
         written, and the rest is counted.
         """
+        step = self._step_of("log_completion", global_step, more)
         texts = {"prompt": prompt, "completion": completion, "chosen": chosen, "rejected": rejected}
-        self._live().completions.put(global_step, {**texts, "reward": reward, **more})
+        self._live().completions.put(step, {**texts, "reward": reward, **more})
 
-    def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
+    def log(self, /, data: Mapping[str, Any] | None = None, step: int | None = None, **others: Any) -> None:
         """Write a record of any values by name, as `wandb.log` takes them; each call writes one.
 
         Without `step`, `global_step` in `data` is the step, else the one after the last. A mapping inside becomes
         `outer/inner`. A PIL image, a matplotlib figure or a DataFrame is kept as `log_image` and `log_table` do.
         """
         with self.guard.catch("log"):
-            rows: Any = data
+            rows: Any = data or {}
             if not isinstance(rows, Mapping):
-                self.guard.report_misuse(
-                    f"log takes values by name in a mapping, not a {type(rows).__name__}"
-                )
-                return
-            values, images, tables = split_media(rows)
+                raise MisuseError(f"log takes values by name in a mapping, not a {type(rows).__name__}")
+            values, images, tables = split_media({**rows, **others})
             given = values.pop("global_step", None)
-            step = step if step is not None else given
+            if step is None:
+                step = (
+                    values.pop("step", None) if given is None and type(values.get("step")) is int else given
+                )
             if step is None:
                 step = self._last_step() + 1
             self.write_step(step, **values)
@@ -612,6 +655,7 @@ class TelemetryLogger:
 
         Arrays of numpy have their channels last, tensors of torch first. The file is written on another thread.
         """
+        step = fields.pop("global_step", None) if step is None else step
         step = self._last_step(at_least=0) if step is None else step
         make = image_file(image)
 
@@ -625,9 +669,17 @@ class TelemetryLogger:
 
     @guarded
     def log_table(
-        self, /, name: str, table: Any, *, columns: Sequence[str] | None = None, step: int | None = None
+        self,
+        /,
+        name: str,
+        table: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        step: int | None = None,
+        global_step: int | None = None,
     ) -> None:
         """Keep a table as a CSV file in `tables/`: a DataFrame, a list of rows or mappings, a mapping of columns."""
+        step = global_step if step is None else step
         step = self._last_step(at_least=0) if step is None else step
         names, rows = table_of(table, columns)
 
@@ -640,8 +692,18 @@ class TelemetryLogger:
         self._keep_media("table", name, step, keep)
 
     @guarded
-    def log_histogram(self, /, name: str, values: Any, *, bins: int = 64, step: int | None = None) -> None:
+    def log_histogram(
+        self,
+        /,
+        name: str,
+        values: Any,
+        *,
+        bins: int = 64,
+        step: int | None = None,
+        global_step: int | None = None,
+    ) -> None:
         """Record how values are spread: an array, a tensor or a list. NaN and infinity are counted apart."""
+        step = global_step if step is None else step
         step = self._last_step(at_least=0) if step is None else step
         taken = snapshot(values)
 
@@ -666,13 +728,25 @@ class TelemetryLogger:
     def summary(self) -> RunSummary:
         """Values that sum up the run, such as the best one: `log.summary["best_val_loss"] = 0.12`."""
         if self._summary is None:
-            self._summary = RunSummary(lambda values: self.log_event(records.SUMMARY, **values))
+            self._summary = RunSummary(self._log_summary, self.guard)
         return self._summary
+
+    @guarded
+    def _log_summary(self, values: Mapping[str, Any]) -> None:
+        self._live().put(records.SUMMARY, values)
 
     @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own."""
-        self._live().put(_event_name(event)[:128] or "event", fields)
+        name = event_name(event)[:128] or "event"
+        if name in records.OF_THE_LOGGER:
+            self.guard.report_misuse(
+                f"log_event got {name!r}, a kind of record that the logger writes itself; it is kept as 'x_{name}'"
+            )
+            name = f"x_{name}"
+        if "step" in fields:
+            fields.setdefault("global_step", fields["step"])
+        self._live().put(name, fields)
 
     # Where the time goes.
 
@@ -946,7 +1020,9 @@ class TelemetryLogger:
             with self.guard.catch("writing the last iterations"):
                 self._training.close()
         self._become_inert()
-        for sentence in run.close(status=_STATUS_OF.get(reason, "stopped"), reason=reason, error=error):
+        self.guard.on_late_call = run.late_calls.take
+        self._status = _STATUS_OF.get(reason, "stopped")
+        for sentence in run.close(status=self._status, reason=reason, error=error):
             self.guard.report("closing", OSError(sentence))
 
     def __enter__(self) -> TelemetryLogger:
@@ -955,6 +1031,12 @@ class TelemetryLogger:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         reason = reason_of(error)
         self.close(reason, error=error if reason == "failed" else None)
+
+    def __repr__(self) -> str:
+        step = self._last_step()
+        status = "running" if self.is_live else self._status
+        at = f"step {step}" if step >= 0 else "no step yet"
+        return f"<TelemetryLogger {self.run_name!r}: {self.run_folder or 'no folder'}, {at}, {status}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process must not write, so it is one that does nothing.
@@ -972,6 +1054,19 @@ class TelemetryLogger:
             self._run.pipeline.after_fork_in_child()
 
     # Within.
+
+    def _replace_earlier(self) -> None:
+        """End a run that the same cell of a notebook has left open, before it is executed again."""
+        key = self.run_name, os.path.abspath(self._options.log_dir), threading.get_ident()
+        earlier = _at_prompt.get(key)
+        if earlier is not None and earlier.is_live:
+            self.guard.report_misuse(
+                f"the run {self.run_name!r} in {earlier.run_folder} was still open; it is ended as replaced. Call "
+                "close() at the end of a training, or use `with`",
+                "a run that was still open",
+            )
+            earlier.close("replaced")
+        _at_prompt[key] = self
 
     def _open_folder(self, rank: Rank, clock: Clock) -> SessionFolder | None:
         from toolkit.telemetry.writing.announcement import Announcer, next_key
@@ -1016,8 +1111,10 @@ class TelemetryLogger:
         self._silent_rank.start()
 
     def _publish_failure(self, doing: str, error: BaseException) -> None:
-        if self._events is not None:
+        if self._events is not None and self.is_live:
             self._events.own_failure.publish(doing, error)
+        elif len(self._early) < _MOST_EARLY:
+            self._early.append((doing, error))
 
     def _live(self) -> LiveRun:
         assert self._run is not None, "only a live logger gets here"
@@ -1049,24 +1146,10 @@ class Internals:
         self.guard = guard
         self.after_fork_in_child = after_fork_in_child
         """Turns the logger into one that does nothing, in a forked child."""
+        self.span, self.start_span, self.current_span = log.span, log.start_span, log.current_span
         self._log = log
         self._run = run
         self._options = options
-
-    @property
-    def span(self) -> Callable[..., AnySpan]:
-        """The logger's `span`."""
-        return self._log.span
-
-    @property
-    def start_span(self) -> Callable[..., AnySpan]:
-        """The logger's `start_span`."""
-        return self._log.start_span
-
-    @property
-    def current_span(self) -> Callable[[], AnySpan | None]:
-        """The logger's `current_span`."""
-        return self._log.current_span
 
     @property
     def is_live(self) -> bool:
@@ -1120,6 +1203,13 @@ class Internals:
             if run is not None:
                 run.spans.put_event(None, "", name, attributes, time)
 
+    def put(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Write a record of any kind, also of those that a script has other calls for."""
+        with self.guard.catch("writing a record"):
+            run = self._live_run()
+            if run is not None:
+                run.put(event, fields)
+
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known without asking a device."""
         newest: Any = None
@@ -1143,26 +1233,6 @@ def _are_plain(scalars: Mapping[str, Any]) -> bool:
         if type(value) is not float and type(value) is not int:
             return False
     return True
-
-
-def _are_metrics(given: Any) -> TypeGuard[dict[str, Any]]:
-    return type(given) is dict and "train_loss" in given
-
-
-def _spread(metrics: Any) -> Mapping[str, Any]:
-    """Return metrics that came as one argument; something else of that name is a metric itself."""
-    if metrics is None or isinstance(metrics, Mapping):
-        return metrics or {}
-    return {"metrics": metrics}
-
-
-def _event_name(event: Any) -> str:
-    """Return what to call an event; a thing that is no name is not asked for its text: a tensor's waits for its GPU."""
-    if isinstance(event, str):
-        return str.__str__(event)
-    if isinstance(event, (int, float, Enum)):
-        return str(event)
-    return f"<{type(event).__name__}>"
 
 
 def _make_no_span(_: Any, __: dict[str, Any]) -> AnySpan:

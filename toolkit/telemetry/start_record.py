@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import sys
@@ -11,12 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.core.background import background_job
+from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import PlainValues
+from toolkit.telemetry.records.plain_values import PlainValues, number_in
 
 _NUMBERS: Final = frozenset(
     {
@@ -128,7 +128,10 @@ def start_fields(
     fields: dict[str, Any] = {"run_name": run_name}
     # A configuration may be a class of the caller's that raises for what it does not have.
     with guard.catch("reading the configuration"):
-        fields.update(_stated_in(config if isinstance(config, Mapping) else {}))
+        config = resolved(config)
+        found = mapping_in(config)
+        config = config if found is None else values.tree(dict(found))
+        fields.update(_stated_in({} if found is None else config))
     about_lora = _as_mapping("lora", lora)
     fields |= {**lora_fields(about_lora), **_prefixed("lora_", about_lora)}
     fields |= _prefixed("model_", _as_mapping("model", model))
@@ -159,8 +162,9 @@ def of_one_type(fields: dict[str, Any]) -> dict[str, Any]:
     typed: dict[str, Any] = {}
     for name, value in fields.items():
         if name in _NUMBERS and not _is_number(value):
-            number = _number_in(value) if isinstance(value, str) else None
-            typed[name if number is not None else f"x_{name}"] = value if number is None else number
+            number = number_in(value) if isinstance(value, str) else None
+            is_one = _is_number(number) and math.isfinite(number)  # type: ignore[arg-type]
+            typed[name if is_one else f"x_{name}"] = number if is_one else value
         elif name in _LISTS and isinstance(value, str):
             typed[name] = [value]
         else:
@@ -173,20 +177,6 @@ def _is_number(value: Any) -> bool:
         return True
     # JSON has no room for a larger integer: it would be written as text.
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64
-
-
-def _number_in(text: str) -> float | None:
-    try:
-        whole = int(text)
-        if _is_number(whole):
-            return whole
-    except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def samples_per_step(fields: Mapping[str, Any]) -> float | None:
@@ -209,9 +199,8 @@ def _count(value: Any) -> float | None:
 def _as_mapping(name: str, given: Any) -> Mapping[str, Any]:
     if given is None or isinstance(given, Mapping):
         return given or {}
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        return {field.name: getattr(given, field.name, None) for field in dataclasses.fields(given)}
-    return {name: given}
+    found = mapping_in(resolved(given))
+    return {name: given} if found is None else found
 
 
 def _prefixed(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:

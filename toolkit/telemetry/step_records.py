@@ -14,7 +14,7 @@ from toolkit.core.run_context import RunContext
 from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.records.folded_metrics import COLUMNS
-from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number
+from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number, number_in
 from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.spans.totals import SpanTotals
@@ -78,15 +78,6 @@ def _are_numbers(record: Mapping[str, Any], scalars: Mapping[str, Any]) -> bool:
 def _is_number(value: Any) -> bool:
     # JSON has no room for a larger integer: it would be written as text.
     return type(value) is float or (type(value) is int and -(2**63) <= value < 2**64)
-
-
-def _of_one_type(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a step; a well-known one that is not a number gets another name."""
-    odd = [name for name in _WELL_KNOWN if name in fields and not _is_number(fields[name])]
-    for name in odd:
-        value = fields.pop(name)
-        fields[name if type(value) is bool else f"x_{name}"] = int(value) if type(value) is bool else value
-    return fields
 
 
 def _foldable(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,6 +150,8 @@ class StepRecords:
         """How many samples fewer than that the steps of this session have had together."""
         self.system: dict[str, Any] = {}
         """System metrics to be put on the next step record."""
+        self.step_at_start = -NEVER
+        """The last step before the newest start record: a training that begins there may start over."""
         self.first_step: int | None = None
         """Of this session."""
         self.latest: Mapping[str, Any] = {}
@@ -205,6 +198,8 @@ class StepRecords:
                     step = self._as_step(record)
                 if gate.due_at == asked:
                     adjust(step)
+                if step < gate.last_step or step < 0:
+                    self._report_order(step)
                 # A loop that went back, after a reload, is seen at once; a step that is logged in two calls is one.
                 if step < next_due and step >= gate.last_step and step != last_due and not gate.write_next:
                     gate.last_step = step
@@ -388,7 +383,7 @@ class StepRecords:
         if not due:
             record, scalars = _foldable({**record, **scalars}), {}
         plain, pending = self._values.fields({**record, **scalars} if scalars else record)
-        plain = _of_one_type(plain)
+        self._values.numbers_only(_WELL_KNOWN, plain, _is_number)
         if due and self._times.active:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
             plain.update(self._times.take(elapsed))
@@ -400,19 +395,42 @@ class StepRecords:
         wall, elapsed = record.pop("time"), record.pop("elapsed")
         del record["seq"]
         plain, pending = self._values.fields(record)
-        self._record_queue.put(STEP, wall, elapsed, _of_one_type(plain), pending)
+        self._values.numbers_only(_WELL_KNOWN, plain, _is_number)
+        self._record_queue.put(STEP, wall, elapsed, plain, pending)
 
     def _as_step(self, record: dict[str, Any]) -> int:
         """Return a step that is no plain integer as one; what cannot be one is noted, and the record kept."""
         given = record["global_step"]
         taken = self._values.one(given)
-        if is_finite_number(taken):
-            step = int(taken)
+        number = number_in(taken)
+        if number is not None and is_finite_number(number) and type(taken) is not bool:
+            step = int(number)
+            is_clear = step == number and type(taken) is not str and type(taken) is not list
         else:
-            step = max(self._gate.last_step, 0)
-            record["x_global_step"] = f"<{type(given).__name__}>"
+            step, is_clear = max(self._gate.last_step, -1) + 1, False
+            record["x_global_step"] = taken[:100] if type(taken) is str else f"<{type(given).__name__}>"
         record["global_step"] = step
+        if not is_clear:
+            what = f"{taken!r:.50}" if type(taken) in (str, float) else f"a {type(given).__name__}"
+            self._context.guard.report_misuse(
+                f"the step is {what}; it must be a whole number: it is recorded at step {step}",
+                "the step is no whole number",
+            )
         return step
+
+    def _report_order(self, step: int) -> None:
+        if step < 0:
+            self._context.guard.report_misuse(
+                f"step {step} is negative; steps count up from 0", "a negative step"
+            )
+        elif self._gate.last_step == self.step_at_start:
+            self.step_at_start = -NEVER
+        else:
+            self._context.guard.report_misuse(
+                f"step {step} was logged after step {self._gate.last_step}; steps count up over the whole run: where "
+                "they begin again with each epoch, log `epoch * len(loader) + i`. The records are kept as they are",
+                "a step that goes back",
+            )
 
     def _finish(self, due: bool, window: _Window, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Return the whole record, or None for a step that was folded; called in the order of the steps."""

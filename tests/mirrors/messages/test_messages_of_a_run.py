@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.sink import MessageSink
+from toolkit.telemetry.logger import internals
 
 SECRET = "lark-signing-secret-77"
 
@@ -420,14 +421,8 @@ def test_a_flood_of_findings_is_few_messages_and_none_is_lost(tmp_path):
             tmp_path, webhook(receiver, when=["finding", "finish"], per_minute=4), diagnostics=False
         ) as log:
             for number in range(300):
-                log.log_event(
-                    "finding",
-                    id=f"f{number}",
-                    kind="nan",
-                    severity="critical",
-                    state="open",
-                    message=f"number {number}",
-                )
+                found = {"id": f"f{number}", "kind": "nan", "severity": "critical", "state": "open"}
+                internals(log).put("finding", {**found, "message": f"number {number}"})
                 if number % 50 == 0:
                     log.flush()
 

@@ -13,6 +13,7 @@ from toolkit.mirrors.messages.sink import link_to
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.logger import internals
 
 SECRET = "what-messages-are-signed-with"
 
@@ -99,9 +100,8 @@ def test_a_real_run_full_of_secrets_sends_none(tmp_path, monkeypatch):
         )
         log.log_step(1, train_loss=0.5, **{"metric of jane.roe": 1.0})
         for number, (_, value) in enumerate(PLANTED[::20]):
-            log.log_event(
-                "finding", id=f"f{number}", kind="nan", severity="critical", message=f"seen: {value}"
-            )
+            about = {"id": f"f{number}", "kind": "nan", "severity": "critical"}
+            internals(log).put("finding", {**about, "message": f"seen: {value}"})
         log.flush()
         wait_until(lambda: len(receiver.got) >= len(services))
         log.close("failed", error=RuntimeError(" ".join(value for _, value in PLANTED[7::40])))

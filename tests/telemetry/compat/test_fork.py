@@ -134,7 +134,7 @@ def test_everything_else_is_kept_too(run):
     assert (evaluation["eval/val_loss"], evaluation["eval/clip"], evaluation["val_loss"]) == (0.25, 0.5, 0.25)
     assert (epoch["epoch"], epoch["train_loss"]) == (2, 0.05)
     assert (change["old/log_every"], change["new/log_every"], change["source"]) == (10, 20, "dashboard")
-    assert run[-1]["status"] == "finished"
+    assert of(run, "end")[0]["status"] == "finished"
 
 
 def test_a_second_start_resumes_in_the_same_folder(tmp_path):

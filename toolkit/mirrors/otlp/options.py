@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 from toolkit.core.checks import address, one_of, optional
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class OtlpOptions(Exporter):
     """An OpenTelemetry collector."""
+
+    NEEDS: ClassVar = ("otlp", "opentelemetry.sdk")
 
     otlp: str | None = option(
         None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from toolkit.core.sink import Sink
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 class Exporter:
     """The base of a frozen dataclass with the options of one exporter; its keys are keys of the `telemetry:` block."""
+
+    NEEDS: ClassVar[tuple[str, str]] = ("", "")
+    """The option that switches it on, which is also the name of its extra, and a module that it then needs."""
 
     def make_sink(self, run: ExportedRun) -> Sink | None:
         """Return the exporter, or None if the options do not ask for it; only then its module is imported."""

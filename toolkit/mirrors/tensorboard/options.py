@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from toolkit.core.checks import boolean, optional, path
 from toolkit.core.fields import option
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class TensorBoardOptions(Exporter):
     """TensorBoard event files."""
+
+    NEEDS: ClassVar = ("tensorboard", "tensorboard")
 
     tensorboard: bool = option(False, "Write TensorBoard event files.", boolean)
     tensorboard_dir: str | None = option(

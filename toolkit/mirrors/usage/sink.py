@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 
@@ -45,19 +44,13 @@ def usage_sink(
     usage = options.usage_options
     reason = why_not(options, environ)
     if reason is not None:
-        _print(guard, f"usage reports are off: {reason}")
+        guard.say(f"usage reports are off: {reason}")
         return None
     assert usage.host is not None, "else the options are refused"
-    _print(
-        guard,
-        f"anonymous usage reports go to {usage.host}: `telemetry usage --show` prints them, DO_NOT_TRACK=1 stops them",
+    guard.say(
+        f"anonymous usage reports go to {usage.host}: `telemetry usage --show` prints them, DO_NOT_TRACK=1 stops them"
     )
     # Random for each session and stored nowhere, so that it identifies neither user nor run.
     client = PostHogClient(usage.host, project_key(usage.key_env, environ), str(uuid.uuid4()))
     sender = UsageSender(client.send, guard=guard, environ=environ)
     return UsageSink(UsageEventReader(session, environ=environ), sender, close_s=0.6 * options.close_timeout)
-
-
-def _print(guard: Guard, sentence: str) -> None:
-    with guard.catch("printing where usage reports go"):
-        print(f"[telemetry] {sentence}", file=sys.stderr, flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from toolkit.core.checks import boolean, one_of, optional, text
 from toolkit.core.fields import option
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class WandbOptions(Exporter):
     """Weights & Biases."""
+
+    NEEDS: ClassVar = ("wandb", "wandb")
 
     wandb: bool = option(False, "Send the run to Weights & Biases.", boolean)
     wandb_project: str | None = option(

@@ -16,6 +16,7 @@ from toolkit.core.guard import Guard, guarded
 from toolkit.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.records import CONTROL_CHANGE
 from toolkit.telemetry.logger import TelemetryLogger as Logger
+from toolkit.telemetry.logger import internals
 from toolkit.telemetry.machine.start_fields import (
     lora_fields,
     model_fields,
@@ -113,7 +114,7 @@ class TelemetryLogger:
             returned, self._returned = self._returned, None
             if returned == (new_value.get("log_every") if isinstance(new_value, Mapping) else new_value):
                 return
-        self.telemetry.log_event(CONTROL_CHANGE, old=old_value, new=new_value, source=source)
+        internals(self.telemetry).put(CONTROL_CHANGE, {"old": old_value, "new": new_value, "source": source})
 
     @guarded
     def check_control_file(self) -> dict[str, Any] | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-_log = logging.getLogger("toolkit.telemetry")
+from toolkit.core.printing import warn
+
 _warned: set[str] = set()
 NOT_SUPPORTED: Final = "is not supported here and does nothing"
 
@@ -16,7 +16,7 @@ def warn_once(what: str, why: str) -> None:
     """Warn about `what`, the first time it comes up."""
     if what not in _warned:
         _warned.add(what)
-        _log.warning("[telemetry] %s %s; this warning appears once", what, why)
+        warn("%s %s; this warning appears once", what, why)
 
 
 def null_object(name: str, why: str = NOT_SUPPORTED) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 
 
@@ -14,16 +15,10 @@ def config_mapping(given: Any) -> dict[str, Any]:
     """Return a configuration as a dictionary; `given` is a mapping or an object such as argparse's namespace."""
     if given is None:
         return {}
-    if isinstance(given, Mapping):
-        return {str(name): value for name, value in given.items()}
     if isinstance(given, str):
         warn_once("wandb.init(config=<file>)", "is not supported here: load the file and pass the mapping")
         return {}
-    flags = getattr(given, "flag_values_dict", None)
-    if callable(flags):
-        # absl hides its flags from `vars`.
-        return dict(flags())
-    return {name: value for name, value in getattr(given, "__dict__", {}).items() if not name.startswith("_")}
+    return {str(name): value for name, value in (mapping_in(resolved(given)) or {}).items()}
 
 
 class Config(MutableMapping[str, Any]):

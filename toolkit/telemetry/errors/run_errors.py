@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from toolkit.core.guard import MisuseError
 from toolkit.core.run_context import RunContext
+from toolkit.diagnostics.catalogue import CATALOGUE, WRONG_CALL
+from toolkit.diagnostics.finding import Finding
 from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
 from toolkit.telemetry.errors.recorder import ErrorContext, ErrorRecorder
+from toolkit.telemetry.errors.stack import fingerprint
 from toolkit.telemetry.errors.watch import ErrorWatch
 from toolkit.telemetry.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.step_gate import StepGate
 
 _FOLLOW_EVERY_S = 1.0
+_LONGEST = 500
 
 
 class OpenSpans(Protocol):
@@ -54,6 +59,11 @@ class RunErrors:
         self._sampling = sampling
         self._latest = latest
         self._last_step = last_step
+        self._context = context
+        self._before_start: list[tuple[str, MisuseError]] | None = []
+        """Mistakes of the caller's that wait for the start record, which comes first."""
+        if options.diagnostics is not False:
+            context.events.own_failure.subscribe(self._report_misuse)
         chosen = options.error_options
         self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=context.guard)
         around = ErrorContext(
@@ -82,6 +92,34 @@ class RunErrors:
                 report=context.events.finding.publish,
             )
             self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+
+    def has_started(self) -> None:
+        """Report the mistakes that have waited for the start record."""
+        waiting, self._before_start = self._before_start or [], None
+        for doing, error in waiting:
+            self._report_misuse(doing, error)
+
+    def _report_misuse(self, doing: str, error: BaseException) -> None:
+        if not isinstance(error, MisuseError):
+            return
+        if self._before_start is not None:
+            self._before_start.append((doing, error))
+            return
+        about, step, session = CATALOGUE[WRONG_CALL], max(self._gate.last_step, 0), self._context.session
+        finding = Finding(
+            id=f"{session}-{WRONG_CALL}-{fingerprint(doing)}",
+            kind=WRONG_CALL,
+            severity=about.severity,
+            metric="calls",
+            start_step=step,
+            end_step=None,
+            noticed_step=step,
+            session=session,
+            message=f"{str(error)[:_LONGEST]}.",
+            causes=about.causes,
+            advice=about.advice,
+        )
+        self._context.events.finding.publish(finding, {})
 
     def _open_spans(self) -> list[str]:
         found = self._spans.open_now(short_ones=True)

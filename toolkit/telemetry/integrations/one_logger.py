@@ -146,12 +146,14 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             return
         with self._guard.catch("taking a data error from OneLogger"):
             attributes = _plain(error.attributes)
-            log.log_event(
+            about = {"type": "telemetry_data_error_type", "message": "error_message"}
+            internals(log).put(
                 ERROR,
-                source="telemetry",
-                doing="collecting OneLogger's data",
-                type=attributes.get("telemetry_data_error_type"),
-                message=attributes.get("error_message"),
+                {
+                    "source": "telemetry",
+                    "doing": "collecting OneLogger's data",
+                    **{name: attributes.get(theirs) for name, theirs in about.items()},
+                },
             )
 
     @override

@@ -38,12 +38,9 @@ class TrackerWatch:
         self._known += new
         self._report(new)
         verb = "logs" if len(new) == 1 else "log"
-        with self._guard.catch("saying which trackers are active"):
-            print(
-                f"[telemetry] {_listed(new)} {verb} this process too: each tracker keeps its own copy of the metrics",
-                file=sys.stderr,
-                flush=True,
-            )
+        self._guard.say(
+            f"{_listed(new)} {verb} this process too: each tracker keeps its own copy of the metrics"
+        )
 
 
 def active_trackers(guard: Guard, modules: Mapping[str, Any] | None = None) -> list[str]:

@@ -66,6 +66,8 @@ class OptionsDict(TypedDict, total=False):
     queue_max_mb: float
     """Memory in MiB for records while the disk takes none; beyond it the newest metrics are dropped and
     counted."""
+    quiet: bool
+    """Print nothing but failures and mistakes, each once."""
     ranks: str
     """Which processes of a distributed run write records, one file each: rank `zero` alone, `all`,
     `first_per_node`, or rank 0 and every N-th one, such as `every:8`."""
@@ -81,7 +83,7 @@ class OptionsDict(TypedDict, total=False):
     spans: bool | str | Mapping[str, Any] | None
     """Record spans; a mapping chooses by name, `all` writes each one."""
     strict: bool
-    """Raise on a wrong call, for tests; otherwise it is reported once and counted."""
+    """Raise on a wrong call, for tests; otherwise it is reported once, counted and recorded."""
     sync_interval: float
     """Seconds until written records are forced to the disk; 0 leaves that to the kernel."""
     system: bool

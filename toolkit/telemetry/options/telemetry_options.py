@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core.checks import (
@@ -27,7 +27,7 @@ from toolkit.core.checks import (
     whole,
     wrong,
 )
-from toolkit.core.fields import check_fields, option, require_known, toggle
+from toolkit.core.fields import check_fields, option, options_of, require_known, toggle
 from toolkit.mirrors.registry import ExporterOptions, offline_changes, unsent_offline
 from toolkit.telemetry.options.blocks import CompletionOptions, ErrorOptions, ProfilingOptions, SpanOptions
 
@@ -49,6 +49,11 @@ _TAG_OR_TAGS: Check[str | tuple[str, ...]] = Check(
 )
 
 
+_MODES: Final = ("local", "offline", "disabled")
+"""Each sends less than the one before."""
+_LOG_DIR: Final = "./logs"
+_YES: Final = ("1", "true", "yes", "on")
+_YES_OR_NO: Final = one_of(*_YES, "0", "false", "no", "off")
 _EVERY_NTH: Final = re.compile(r"every:[1-9][0-9]{0,8}")
 _NAMED_RANKS: Final = ("zero", "all", "first_per_node")
 
@@ -100,9 +105,9 @@ class TelemetryOptions(ExporterOptions):
         "local",
         "`local` writes files and whatever else is configured; `offline` lets nothing leave the machine; "
         "`disabled` is the same as `enabled: false`.",
-        one_of("local", "offline", "disabled"),
+        one_of(*_MODES),
     )
-    log_dir: str = option("./logs", "Folder that run folders are made in.", path)
+    log_dir: str = option(_LOG_DIR, "Folder that run folders are made in.", path)
     log_every: int = option(
         10, "Steps from one step record to the next; those between are folded into it.", whole(1, 1_000_000)
     )
@@ -166,8 +171,11 @@ class TelemetryOptions(ExporterOptions):
         Check(_usage_reports, "true, false or a mapping", "bool | Mapping[str, Any] | None", _usage_options),
     )
     strict: bool = option(
-        False, "Raise on a wrong call, for tests; otherwise it is reported once and counted.", boolean
+        False,
+        "Raise on a wrong call, for tests; otherwise it is reported once, counted and recorded.",
+        boolean,
     )
+    quiet: bool = option(False, "Print nothing but failures and mistakes, each once.", boolean)
     resume: bool = option(
         False, "Continue in the folder of the newest run of this name, as a new session.", boolean
     )
@@ -210,6 +218,9 @@ class TelemetryOptions(ExporterOptions):
         "Seconds that `close()`, or the end of the process for all its runs, waits for a disk or mirror.",
         number(0.1, 600.0),
     )
+
+    mistake: str = field(default="", compare=False)
+    """What is wrong with the place of the block, in a sentence; the run says it."""
 
     def __post_init__(self) -> None:
         check_fields(self, "telemetry")
@@ -302,6 +313,26 @@ class TelemetryOptions(ExporterOptions):
         given = {**block, **overrides}
         require_known(cls, given, "telemetry")
         return cls(**given)
+
+    def in_environment(self, environ: Mapping[str, str]) -> TelemetryOptions:
+        """Return the options with what the environment variables change.
+
+        `TELEMETRY_MODE` can only restrict: `disabled` and `offline` win over what the script says, `local` does not.
+        `TELEMETRY_LOG_DIR` is the log directory where the script leaves it at the default.
+
+        Raises:
+            OptionsError: a variable is wrong.
+        """
+        mode, log_dir, quiet = (environ.get(f"TELEMETRY_{name}", "") for name in ("MODE", "LOG_DIR", "QUIET"))
+        known = options_of(TelemetryOptions)
+        changes: OptionsDict = {}
+        if mode and _MODES.index(known["mode"].check("TELEMETRY_MODE", mode)) > _MODES.index(self.mode):
+            changes["mode"] = mode
+        if log_dir and self.log_dir == _LOG_DIR:
+            changes["log_dir"] = known["log_dir"].check("TELEMETRY_LOG_DIR", log_dir)
+        if quiet and _YES_OR_NO("TELEMETRY_QUIET", quiet.lower()) in _YES:
+            changes["quiet"] = True
+        return self.changed(**changes) if changes else self
 
     def changed(self, **changes: Unpack[OptionsDict]) -> TelemetryOptions:
         """Return the options with some of them changed, checked like the rest."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core.checks import OptionsError, path, shown
+from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.fields import options_of
 from toolkit.telemetry.options.telemetry_options import TelemetryOptions
 
@@ -16,23 +20,71 @@ if TYPE_CHECKING:
     from toolkit.telemetry.options.options_dict import OptionsDict
 
 
+_TELLING: Final = ("enabled", "mode", "log_every")
+"""Options that give away a block whose lines are not indented."""
+
+
 def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the `telemetry:` block of a training YAML: a process's, else the config's, else the top level's."""
+    return _found_block(config)[0]
+
+
+def _found_block(config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+    """Return the block, also where it is almost right, and then a sentence about that."""
     inner = _mapping(config.get("config"))
     places = [(f"config.process[{i}]", process) for i, process in enumerate(_processes(config))]
-    for where, place in [*places, ("config", inner), ("the top level", config)]:
+    places += [("config", inner), ("the top level", config)]
+    for where, place in places:
         if "telemetry" in place:
             block = place["telemetry"]
             if block is None:
-                return {}
-            if isinstance(block, bool):
-                return {"enabled": block}
-            if not isinstance(block, Mapping):
+                return _not_indented(where, place)
+            if not isinstance(block, (bool, Mapping)):
                 raise OptionsError(
                     f"telemetry at {where} is {shown(block)}; it must be a mapping such as {{enabled: true}}"
                 )
-            return block
-    return None
+            return _as_block(block), ""
+    for where, place in places:
+        for name, value in place.items():
+            if _is_almost_telemetry(name) and (value is None or isinstance(value, bool) or _is_ours(value)):
+                return _as_block(value), f"{name!r} at {where} is taken for telemetry: write it so"
+    for where, place in places:
+        for name, inside in place.items():
+            block = _mapping(inside).get("telemetry")
+            if _is_ours(block):
+                return _as_block(
+                    block
+                ), f"{name}.telemetry at {where} is taken for telemetry: put it at the top level"
+    return None, ""
+
+
+def _as_block(value: Any) -> Mapping[str, Any]:
+    return {"enabled": value} if isinstance(value, bool) else value or {}
+
+
+def _not_indented(where: str, place: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the options that follow an empty `telemetry:`, if it is clear that they belong into it."""
+    names, known = list(place), options_of(TelemetryOptions)
+    following = itertools.takewhile(known.__contains__, names[names.index("telemetry") + 1 :])
+    block = {name: place[name] for name in following}
+    if block.keys().isdisjoint(_TELLING):
+        return {}, ""
+    return (
+        block,
+        f"telemetry at {where} is empty, and {', '.join(block)} behind it is taken for its own: indent it",
+    )
+
+
+def _is_almost_telemetry(name: Any) -> bool:
+    # `telemetry_off:` is how someone switches a block off.
+    low = name.lower() if isinstance(name, str) else ""
+    return low == "telemetry" or (
+        "telemetry" not in low and bool(get_close_matches(low, ["telemetry"], cutoff=0.8))
+    )
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and options_of(TelemetryOptions).keys() >= value.keys()
 
 
 def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDict]) -> TelemetryOptions:
@@ -44,9 +96,11 @@ def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDi
     Raises:
         OptionsError: a key or value is wrong.
     """
-    if not isinstance(config, Mapping):
+    found = mapping_in(resolved(config))
+    if found is None:
         raise OptionsError(f"the training config is a {type(config).__name__}; it must be a mapping")
-    block = find_block(config)
+    config = found
+    block, mistake = _found_block(config)
     if block is None and "enabled" not in overrides:
         return TelemetryOptions.from_mapping({"enabled": False}, **overrides)
     process = _process_that_is_logged(config)
@@ -69,11 +123,13 @@ def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDi
     stated = {
         key: value for key, value in block.items() if not (value is False and inherited.get(key) is True)
     }
-    return TelemetryOptions.from_mapping({**inherited, **stated}, **overrides)
+    options = TelemetryOptions.from_mapping({**inherited, **stated}, **overrides)
+    return replace(options, mistake=mistake) if mistake else options
 
 
 def run_name_from_config(config: Mapping[str, Any]) -> str | None:
     """Return the job's name in the YAML."""
+    config = mapping_in(resolved(config)) or {}
     for place in (_mapping(config.get("config")), config):
         name = place.get("name")
         # YAML reads a name such as 2024-01-01 or 7 as a date or number.

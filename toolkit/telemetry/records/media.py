@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core.guard import MisuseError
 from toolkit.telemetry.records.png import png_of
 
 MOST_BINS: Final = 512
@@ -55,6 +56,9 @@ def image_file(
     `given` is a path, the bytes of a file, a PIL image, a matplotlib figure, or an array or tensor. An array has its
     channels last (numpy) or first (torch); a batch of torch becomes one image. What may change is copied at once, what
     takes time is left to the returned function. A figure is drawn at once: matplotlib allows no other thread.
+
+    Raises:
+        MisuseError: it is something else.
     """
     if isinstance(given, bytes):
         encoded = given, "gif" if given.startswith(b"GIF8") else file_format
@@ -71,6 +75,11 @@ def image_file(
     if hasattr(given, "save") and hasattr(given, "convert"):
         picture = given.convert(mode) if mode else given.copy()
         return lambda: (_saved(picture, file_format), file_format)
+    if not hasattr(given, "shape"):
+        raise MisuseError(
+            "an image is a path, bytes, a PIL image, a matplotlib figure, an array or a tensor, "
+            f"not a {type(given).__name__}"
+        )
     values = snapshot(given)
     return lambda: (png_of(pixels_of(values())), "png")
 
@@ -119,7 +128,7 @@ def table_of(given: Any, columns: Sequence[Any] | None = None) -> tuple[list[str
     """Return the columns and rows of a table: a DataFrame, mappings, a mapping of columns, or rows.
 
     Raises:
-        TypeError: it is something else.
+        MisuseError: it is something else.
     """
     if hasattr(given, "columns"):
         names = [str(name) for name in (given.columns if columns is None else columns)]
@@ -132,7 +141,7 @@ def table_of(given: Any, columns: Sequence[Any] | None = None) -> tuple[list[str
     if hasattr(given, "tolist"):
         given = given.tolist()
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(
+        raise MisuseError(
             f"a table is a DataFrame, a list of rows or a mapping of columns, not a {type(given).__name__}"
         )
     rows = list(given)

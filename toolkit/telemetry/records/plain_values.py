@@ -6,9 +6,10 @@ import datetime
 import enum
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard
 from toolkit.runfolder.records import RESERVED, UNENCODABLE
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar, Refusal
@@ -57,14 +58,34 @@ class PlainValues:
                 self._keep(name, self.one(value), plain, pending, notes)
         if notes:
             plain[UNENCODABLE] = notes
-        for name in _PLACES:
-            if name in plain and not is_finite_number(plain[name]):
-                # What a caller says is kept; the field itself is a number on every record.
-                value = plain.pop(name)
-                plain[name if type(value) is bool else f"x_{name}"] = (
-                    int(value) if type(value) is bool else value
-                )
+        self.numbers_only(_PLACES, plain, is_finite_number)
         return plain, pending
+
+    def numbers_only(
+        self, names: Iterable[str], fields: dict[str, Any], is_right: Callable[[Any], bool]
+    ) -> None:
+        """Have these fields be numbers, as they are on every record; anything else is kept as `x_<name>`, and reported.
+
+        `["0.5"]` is one all the same, and is reported, too.
+        """
+        notes = fields.get(UNENCODABLE, {})
+        for name in [
+            name for name in names if (name in fields and not is_right(fields[name])) or name in notes
+        ]:
+            value = fields.get(name)
+            taken = number_in(value)
+            if taken is not None and is_right(taken):
+                fields[name] = taken
+            elif name in fields:
+                fields[f"x_{name}"] = fields.pop(name)
+            if type(value) not in (bool, float):
+                what = f"a {notes.get(name) or type(value).__name__}"
+                what += f" of {len(value)}" if type(value) is list else ""
+                kept = f"it is kept as x_{name}" if f"x_{name}" in fields else "it is left out"
+                kept = f"it is taken as {taken}" if name in fields else kept
+                self._guard.report_misuse(
+                    f"{name} is {what}; it must be one number: {kept}", f"{name} is no number"
+                )
 
     @staticmethod
     def _keep(
@@ -190,6 +211,7 @@ class PlainValues:
             return value
         result: Any = f"<{type(value).__name__}>"
         with self._guard.catch("reading a value"):
+            value = resolved(value)
             if isinstance(value, (Mapping, list, tuple, set, frozenset)):
                 if id(value) in above:
                     result = "<itself>"
@@ -203,7 +225,10 @@ class PlainValues:
                 # A structure is written at once. What is still on its way from a device would keep its place there
                 # for good, and this may be a thread that must not ask a device for anything.
                 taken = self._one(value)
-                if type(taken) is not Unencodable and type(taken) is not PendingScalar:
+                if type(taken) is Unencodable:
+                    found = mapping_in(value, is_whole=False)
+                    result = result if found is None else self._tree(dict(found), (*above, id(value)), left)
+                elif type(taken) is not PendingScalar:
                     result = taken
         return result
 
@@ -240,6 +265,22 @@ class Unencodable:
     def __init__(self, value: Any, why: str | None = None) -> None:
         name = type(value).__name__
         self.note = f"{name}: {why}" if why else name
+
+
+def number_in(value: Any) -> float | None:
+    """Return the number that a text, a boolean or a list of one item contains; None without one."""
+    if type(value) is list and len(value) == 1:
+        value = value[0]
+    if type(value) is not str:
+        return int(value) if type(value) is bool else value if type(value) in (int, float) else None
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        return None
 
 
 def is_finite_number(value: Any) -> bool:

@@ -6,6 +6,8 @@ import struct
 import zlib
 from typing import Any, Final
 
+from toolkit.core.guard import MisuseError
+
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _COLOUR_TYPES: Final = {1: 0, 3: 2, 4: 6}
 """Grey, RGB and RGBA, by number of channels."""
@@ -23,13 +25,13 @@ def png_of(array: Any) -> bytes:
     NaN is black.
 
     Raises:
-        ValueError: the shape is another.
+        MisuseError: the shape is another.
     """
     if array.ndim > 3:
         array = array.squeeze()
     channels = array.shape[2] if array.ndim == 3 else 1
     if array.ndim not in (2, 3) or channels not in _COLOUR_TYPES or 0 in array.shape:
-        raise ValueError(f"an array of shape {tuple(array.shape)} is not an image")
+        raise MisuseError(f"an array of shape {tuple(array.shape)} is not an image")
     height, width = array.shape[:2]
     data = _as_bytes(array).tobytes()
     stride = width * channels
@@ -41,9 +43,9 @@ def png_of(array: Any) -> bytes:
 
 
 def animation_of(frames: Any, fps: float) -> bytes:
-    """Return frames of height, width and 1, 3 or 4 channels as an animated PNG. Raises ValueError for other shapes."""
+    """Return frames of height, width and 1, 3 or 4 channels as an animated PNG. Raises MisuseError for other shapes."""
     if frames.ndim != 4 or frames.shape[3] not in _COLOUR_TYPES or 0 in frames.shape:
-        raise ValueError(f"an array of shape {tuple(frames.shape)} is not a video")
+        raise MisuseError(f"an array of shape {tuple(frames.shape)} is not a video")
     count, height, width, channels = frames.shape
     pixels = _as_bytes(frames)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.core.background import background_job
-from toolkit.core.guard import Guard
+from toolkit.core.guard import Guard, MisuseError
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.safefile import replace_file
@@ -79,6 +79,9 @@ class MediaWriter:
         try:
             with self._guard.catch(doing):
                 job()
+        except MisuseError as error:
+            # `strict` cannot raise it here: the call has returned.
+            self._guard.report(doing, error)
         finally:
             with self._condition:
                 self._is_busy = False

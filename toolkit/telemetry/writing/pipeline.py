@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.background import background_job
-from toolkit.core.guard import Guard, describe_error
+from toolkit.core.guard import Guard, MisuseError, describe_error
 from toolkit.core.run_context import RunContext
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
@@ -161,6 +161,9 @@ class RecordPipeline:
         self.record_queue.put(event, self._wall(), self.elapsed(), fields, pending)
 
     def _put_own_failure(self, doing: str, error: BaseException) -> None:
+        if isinstance(error, MisuseError) and self._options.diagnostics is not False:
+            # It becomes a finding.
+            return
         about = {"doing": doing, "type": type(error).__name__, "message": describe_error(error)}
         self.put(ERROR, {"source": "telemetry", **about})
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
+from toolkit.core.printing import PREFIX, print_line
 from toolkit.telemetry.logger import TelemetryLogger
 
 _KNOBS: Final = (("save_every", "save_config"), ("sample_every", "sample_config"))
@@ -54,7 +56,7 @@ def carry_out(process: Any, log: TelemetryLogger) -> PendingRequests:
             # The request is for the weights. Other ranks cannot know that rank 0 failed to write them.
             to_stop = to_stop or is_saved or process.accelerator.num_processes > 1
             if not to_stop:
-                print("\n[telemetry] the weights could not be saved, so the training continues")
+                print_line(f"{PREFIX} the weights could not be saved, so the training continues", sys.stdout)
         else:
             for knob, config in _KNOBS:
                 if request.name == knob and isinstance(request.value, int):
@@ -68,7 +70,7 @@ def sample(process: Any) -> None:
     An exception ends the job, as in a sampling of ai-toolkit's own: it may leave the LoRA merged into the model, and
     training on from there would give different results.
     """
-    print(f"\n[telemetry] sampling at step {process.step_num}, as requested")
+    print_line(f"{PREFIX} sampling at step {process.step_num}, as requested", sys.stdout)
     with _paused(process):
         if getattr(process.train_config, "free_u", False):
             process.sd.pipeline.disable_freeu()
@@ -98,7 +100,7 @@ def tidy_up(process: Any, guard: Guard) -> None:
 
 def _save(process: Any, guard: Guard) -> bool:
     """Save, and return whether it succeeded."""
-    print(f"\n[telemetry] saving at step {process.step_num}, as requested")
+    print_line(f"{PREFIX} saving at step {process.step_num}, as requested", sys.stdout)
     is_saved = False
     with guard.catch("saving on request"), _paused(process):
         process.save(process.step_num)

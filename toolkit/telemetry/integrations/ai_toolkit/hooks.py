@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
+from toolkit.core.printing import PREFIX, print_line
 from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
 from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
@@ -47,7 +47,7 @@ def _watch(process: Any, *, all_jobs: bool, began: float | None) -> None:
         options = options_of_process(process, all_jobs=all_jobs)
     except OptionsError as error:
         # Telemetry never stops a job; ai-toolkit itself ignores the block.
-        print(f"[telemetry] this job is not recorded: {error}", file=sys.stderr)
+        print_line(f"{PREFIX} this job is not recorded: {error}")
         return
     if options.enabled:
         WatchedProcess(process, options, began=began).install()

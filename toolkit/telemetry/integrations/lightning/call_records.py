@@ -10,6 +10,7 @@ from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.start_fields import hyperparameters
 from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, as_number, learning_rates
 from toolkit.telemetry.integrations.metric_names import with_known_names
+from toolkit.telemetry.logger import internals
 from toolkit.telemetry.machine.start_fields import module_fields
 
 
@@ -79,7 +80,7 @@ def write_remaining(run: SharedRun, call: TrainerCall) -> None:
     with run.guard.catch("recording the last metrics"):
         left = without({**call.passed_before, **run.take_metrics()}, "global_step")
         if left:
-            run.opened.log_event(STEP, global_step=call.step.number, **with_known_names(left))
+            internals(run.opened).put(STEP, {"global_step": call.step.number, **with_known_names(left)})
 
 
 # What a module has logged with `self.log`.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.lightning.call_records import batch_metric_names, without
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
@@ -82,8 +82,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @guarded
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
         """Remember the hyperparameters for the start record."""
-        given = vars(params) if isinstance(params, Namespace) else params
-        self.run.config |= {str(name): value for name, value in dict(given or {}).items()}
+        self.run.config |= {str(name): value for name, value in (mapping_in(resolved(params)) or {}).items()}
 
     @guarded
     def log_graph(self, model: Any, *_: Any, **__: Any) -> None:

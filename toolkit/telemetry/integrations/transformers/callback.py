@@ -44,7 +44,7 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
     calling_trainer,
     is_being_called,
 )
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.training import TrainingTelemetry
 from toolkit.telemetry.training.phase import Phase
 from toolkit.timing.names import APPLICATION
@@ -395,7 +395,7 @@ class TelemetryCallback(TrainerCallback):
         if "loss" not in logged:
             # The script's own numbers; a waiting step keeps waiting for the Trainer's log.
             if not _IN_EVERY_LOG.issuperset(logged):
-                log.log_event(STEP, global_step=step, **logged)
+                internals(log).put(STEP, {"global_step": step, **logged})
             return
         waiting, self._waiting = self._waiting, None
         # The loss of the step itself is better than the Trainer's mean since its last log.
@@ -406,7 +406,7 @@ class TelemetryCallback(TrainerCallback):
         if waiting is not None:
             log.write_step(step, **fields)
         else:
-            log.log_event(STEP, global_step=step, **fields)
+            internals(log).put(STEP, {"global_step": step, **fields})
 
     def _apply_requests(self, log: TelemetryLogger, control: Any) -> Any:
         """Pass requests on to the Trainer."""
