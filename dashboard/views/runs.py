@@ -274,7 +274,7 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
             href=f"overview?run={quote(card.key, safe='')}",
             cells=[_cell(card, one.column, trends, now) for one in columns],
             colour=run_colour(card),
-            also=" ".join(filter(None, labels[card.key][1:])),
+            also=labels[card.key].folder,
             place=card.place,
             is_best=best is not None and card.key == best.key and len(cards) > 1,
         )

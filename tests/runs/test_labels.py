@@ -30,7 +30,7 @@ def test_namesakes_have_their_folder_and_what_differs():
 
 
 def test_every_label_is_unique_whatever_folders_and_ids_are_called():
-    assert texts(("a", "/x/one/a", ""), ("a", "/x/two/a", "")) == ["a (one/a)", "a (two/a)"]
+    assert texts(("a", "/x/one/a", ""), ("a", "/x/two/a", "")) == ["one/a", "two/a"]
     assert texts(("a", "/x/m.db", "12345678abc"), ("a", "/x/m.db", "22345678abc")) == [
         "a (m.db 12345678)",
         "a (m.db 22345678)",

@@ -124,7 +124,7 @@ def _trash_of(place: Path) -> Iterator[Leftover]:
             path=run.path,
             bytes=size_of(run.path),
             changed=run.deleted,
-            why=f"{run.name or 'a run'}, which was deleted on the page",
+            why=f"{run.name or 'a run'}, which was moved here",
             delete=lambda run=run: delete_permanently(run),  # type: ignore[misc]
         )
 

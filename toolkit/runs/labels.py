@@ -38,7 +38,8 @@ class Label(NamedTuple):
     @property
     def text(self) -> str:
         """All of it."""
-        named = self.folder if self.folder.startswith(self.name) else f"{self.name} ({self.folder})"
+        is_in_it = PurePath(self.folder).name.startswith(self.name)
+        named = self.folder if is_in_it else f"{self.name} ({self.folder})"
         return " ".join(filter(None, (named if self.folder else self.name, self.differs)))
 
 
