@@ -308,9 +308,7 @@ def test_a_step_is_measured_by_the_fullest_one_so_far():
     sizes = BatchSizes()
     found = []
     for step in ([4, 4], [4, 4], [4, 2], [4]):
-        sizes.begin()
-        for count in step:
-            sizes.add(torch.zeros(count))
+        sizes.count([torch.zeros(count) for count in step])
         found.append(sizes.share())
 
     assert found == [1.0, 1.0, 0.75, 0.5]

@@ -931,18 +931,19 @@ class TelemetryLogger:
     @property
     def should_stop(self) -> bool:
         """Whether the run was asked to stop; read it between steps."""
-        asked = False
-        with self.guard.catch("looking whether to stop"):
-            asked = self._rank_control is not None and self._rank_control.poller.should_stop
-        return asked
+        if self._rank_control is None:
+            return False
+        poller = self._rank_control.poller
+        if poller.stop_asked:
+            with self.guard.catch("looking whether to stop"):
+                return poller.should_stop
+        return poller.has_stopped
 
     def take_requests(self) -> list[Request]:
         """Return what was asked of the run since the last call: actions by name, knobs with their value."""
-        requests: list[Request] = []
-        with self.guard.catch("taking requests"):
-            if self._rank_control is not None:
-                requests = self._rank_control.poller.take_requests()
-        return requests
+        if self._rank_control is None or not self._rank_control.poller.outbox:
+            return []
+        return self.guard.call("taking requests", self._rank_control.poller.take_requests) or []
 
     @property
     def log_every(self) -> int:
@@ -1152,6 +1153,12 @@ class Internals:
         self._options = options
 
     @property
+    def begin_part(self) -> Callable[[str], AnySpan]:
+        """What begins a span of a part of each step, where one call more counts; it never raises."""
+        run = self._run()
+        return _begin_no_span if run is None else run.spans.begin_part
+
+    @property
     def is_live(self) -> bool:
         """Whether calls of the logger have an effect."""
         return self._log.is_live
@@ -1233,6 +1240,10 @@ def _are_plain(scalars: Mapping[str, Any]) -> bool:
         if type(value) is not float and type(value) is not int:
             return False
     return True
+
+
+def _begin_no_span(_: str) -> AnySpan:
+    return NO_SPAN
 
 
 def _make_no_span(_: Any, __: dict[str, Any]) -> AnySpan:

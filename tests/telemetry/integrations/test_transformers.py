@@ -22,6 +22,7 @@ from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.records.device_scalars import PendingScalar
+from toolkit.telemetry.spans.recorder import SpanRecorder
 
 transformers = LazyModule("transformers")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
@@ -553,7 +554,7 @@ BROKEN = (
     "log_event",
     "log_start",
     "log_step",
-    "span",
+    "make",
     "start_span",
 )
 
@@ -563,7 +564,7 @@ def test_a_broken_logger_does_not_stop_the_training(trained, tmp_path, monkeypat
     def fail(*args, **kwargs):
         raise ValueError("broken")
 
-    monkeypatch.setattr(TelemetryLogger, broken, fail)
+    monkeypatch.setattr(SpanRecorder if broken == "make" else TelemetryLogger, broken, fail)
     telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
     trainer = make_trainer(tmp_path, telemetry)
     trainer.train()

@@ -80,10 +80,11 @@ class ControlPoller:
         self._waiting: list[Case] = []
         self._interval: Case | None = None
         self._next_change = -math.inf
-        self._outbox: list[tuple[Case, Request]] = []
+        # Each step looks at these three, and calls nothing if there is nothing new.
+        self.outbox: list[tuple[Case, Request]] = []
         self._answers: deque[Mapping[str, Any]] = deque()
-        self._stop_asked = False
-        self._stopped = False
+        self.stop_asked = False
+        self.has_stopped = False
         self._closed = False
 
     # ------------------------------------------------------------ what the script can be asked for
@@ -219,12 +220,10 @@ class ControlPoller:
 
     def take_requests(self) -> list[Request]:
         """Return what was asked and has no callback, oldest first, each one once."""
-        if not self._outbox:
-            return []
         with self._lock:
-            taken, self._outbox = self._outbox, []
-            self._stopped = self._stopped or self._stop_asked
-            self._stop_asked = False
+            taken, self.outbox = self.outbox, []
+            self.has_stopped = self.has_stopped or self.stop_asked
+            self.stop_asked = False
             for case, request in taken:
                 self._settle_delivered(case, request)
         self._send_answers()
@@ -233,16 +232,16 @@ class ControlPoller:
     @property
     def should_stop(self) -> bool:
         """Whether the run was asked to stop; once true it stays true."""
-        if not self._stop_asked:
-            return self._stopped
+        if not self.stop_asked:
+            return self.has_stopped
         with self._lock:
-            self._stopped = True
-            self._stop_asked = False
-            for case, request in self._outbox:
+            self.has_stopped = True
+            self.stop_asked = False
+            for case, request in self.outbox:
                 if request.name in STOPPING:
                     self._settle_delivered(case, request)
             # A loop that reads only this has stopped; the save of a save_and_stop can still be taken.
-            self._outbox = [entry for entry in self._outbox if entry[1].name != "stop"]
+            self.outbox = [entry for entry in self.outbox if entry[1].name != "stop"]
         self._send_answers()
         return True
 
@@ -255,7 +254,7 @@ class ControlPoller:
                 for part in [*case.running]:  # a callback that closes the run is being delivered right now
                     self._settle(case, part, "applied")
                 self._settle_waiting(case, "expired", reason)
-            self._outbox = []
+            self.outbox = []
         self._send_answers()
 
     # ------------------------------------------------------------ from the file to a case
@@ -296,7 +295,7 @@ class ControlPoller:
             return "expired", "it is older than this session or than a request already taken"
         if request.expires is not None and now > request.expires:
             return "expired", f"it expired {now - request.expires:.0f} s ago"
-        if max(len(self._open), len(self._outbox)) >= _MAX_OPEN:
+        if max(len(self._open), len(self.outbox)) >= _MAX_OPEN:
             return "refused", f"{_MAX_OPEN} requests are already waiting for the training script"
         return self._undeclared(request)
 
@@ -359,8 +358,8 @@ class ControlPoller:
             with self._lock:
                 case.running.discard(request.name)
                 if request.name in case.left:
-                    self._outbox.append((case, request))
-                    self._stop_asked = self._stop_asked or request.name in STOPPING
+                    self.outbox.append((case, request))
+                    self.stop_asked = self.stop_asked or request.name in STOPPING
             return
         arguments = () if knob is None else (request.value,)
         raised = _Raised()
@@ -368,7 +367,7 @@ class ControlPoller:
             callback(*arguments)
         with self._lock:
             if raised.description is None:
-                self._stopped = self._stopped or request.name in STOPPING
+                self.has_stopped = self.has_stopped or request.name in STOPPING
                 self._settle_delivered(case, request)
             else:
                 self._settle(
@@ -398,11 +397,11 @@ class ControlPoller:
         if self._interval is case:
             self._interval = None
         # An action that was seen through `should_stop` stays to be taken, although its case is closed.
-        self._outbox = [
-            entry for entry in self._outbox if entry[0] is not case or entry[1].name in case.delivered
+        self.outbox = [
+            entry for entry in self.outbox if entry[0] is not case or entry[1].name in case.delivered
         ]
-        self._stop_asked = any(
-            request.name in STOPPING and request.name in owner.left for owner, request in self._outbox
+        self.stop_asked = any(
+            request.name in STOPPING and request.name in owner.left for owner, request in self.outbox
         )
 
     def _settle(self, case: Case, part: str, status: str, reason: str | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _MAX_DEPTH: Final = 4
@@ -15,9 +15,11 @@ class BatchSizes:
         self._size = 0
         self._largest = 0
 
-    def begin(self) -> None:
-        """Begin a step; an incomplete one is forgotten."""
+    def count(self, batches: Iterable[Any]) -> None:
+        """Begin a step that has these batches; an incomplete one is forgotten."""
         self._size = 0
+        for batch in batches:
+            self._size += size_of(batch) or 0
 
     def add(self, batch: Any) -> None:
         """Add a batch to the current step."""
@@ -40,8 +42,12 @@ def size_of(batch: Any) -> int | None:
         shape = getattr(batch, "shape", None)
         if shape is not None:
             return int(shape[0]) if len(shape) else None
-        if isinstance(batch, Mapping):
-            batch = next((value for value in batch.values() if getattr(value, "shape", ())), None)
+        if type(batch) is dict or isinstance(batch, Mapping):
+            values, batch = batch.values(), None
+            for value in values:
+                if getattr(value, "shape", ()):
+                    batch = value
+                    break
         elif isinstance(batch, (list, tuple)) and batch:
             if isinstance(batch[0], str):
                 return len(batch)

@@ -11,7 +11,10 @@ _TRAINING_LOSS: Final = (
     *("train_loss", "train/loss", "loss", "training_loss", "loss/train", "train/train_loss"),
 )
 _LEARNING_RATE: Final = ("learning_rate", "train/lr", "train/learning_rate", "train_lr")
-_PER_STEP: Final = ("", "_step")
+_NAMED: Final = (
+    ("train_loss", tuple(f"{loss}{ending}" for loss in _TRAINING_LOSS for ending in ("", "_step"))),
+    ("lr", _LEARNING_RATE),
+)
 # Lightning's `grad_norm` utility gives the total norm such a name.
 _GRADIENT_NORM: Final = re.compile(r"(train[_/])?(grad_norm|grad_2(\.0)?_norm_total)$")
 
@@ -30,13 +33,19 @@ def split(metrics: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step's metrics, with `train_loss`, `lr` and `grad_norm` added if they have other names."""
-    losses = [f"{loss}{ending}" for loss in _TRAINING_LOSS for ending in _PER_STEP]
-    norms = [name for name in metrics if _GRADIENT_NORM.match(name)]
+    # Loops, because this is done on every step, and comprehensions are calls.
     named = dict(metrics)
-    for known, others in (("train_loss", losses), ("lr", _LEARNING_RATE), ("grad_norm", norms)):
-        found = next((name for name in others if name in metrics), None)
-        if known not in named and found is not None:
-            named[known] = metrics[found]
+    for known, others in _NAMED:
+        if known not in named:
+            for name in others:
+                if name in metrics:
+                    named[known] = metrics[name]
+                    break
+    if "grad_norm" not in named:
+        for name in metrics:
+            if _GRADIENT_NORM.match(name):
+                named["grad_norm"] = metrics[name]
+                break
     return named
 
 

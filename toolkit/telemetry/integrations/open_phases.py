@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.spans.span import AnySpan
 from toolkit.telemetry.training.phase import Phase
 
 
@@ -14,7 +13,7 @@ class OpenPhases:
     """Begins and ends phases by name, nested in the order they began; one of each name is open at a time."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[Phase, AnySpan]] = {}
+        self._open: dict[str, Phase] = {}
 
     def has(self, name: str) -> bool:
         """Return whether such a phase is open."""
@@ -23,14 +22,15 @@ class OpenPhases:
     def begin(self, name: str, phase: Phase) -> None:
         """Begin a phase; an open one of the same name ends."""
         self.end(name)
-        self._open[name] = phase, phase.__enter__()
+        self._open[name] = phase
+        phase.__enter__()
 
     def end(self, *names: str) -> None:
         """End those of the named phases that are open."""
         for name in names:
             found = self._open.pop(name, None)
             if found is not None:
-                found[0].__exit__(None, None, None)
+                found.__exit__(None, None, None)
 
     def end_with_inner(self, name: str, error: BaseException | None = None) -> None:
         """End the named phase and all phases inside it; do nothing if it is not open."""
@@ -38,30 +38,15 @@ class OpenPhases:
             self.end_all(error, within=name)
             self._end_one(name, error)
 
-    def drop(self, name: str) -> None:
-        """End a phase that was not completed, without counting it."""
-        found = self._open.pop(name, None)
-        if found is not None:
-            found[1].stop()
-
-    def end_all(
-        self, error: BaseException | None, *, within: str | None = None, incomplete: str | None = None
-    ) -> None:
-        """End all phases, or those inside `within`, because the training is over or `error` was raised.
-
-        Without an error, the phase named `incomplete` is not counted.
-        """
+    def end_all(self, error: BaseException | None, *, within: str | None = None) -> None:
+        """End all phases, or those inside `within`, because the training is over or `error` was raised."""
         for name in reversed([*self._open]):
             if name == within:
                 return
-            if error is None and name == incomplete:
-                self.drop(name)
-            else:
-                self._end_one(name, error)
+            self._end_one(name, error)
 
     def _end_one(self, name: str, error: BaseException | None) -> None:
-        phase, _ = self._open.pop(name)
-        phase.__exit__(*exit_arguments(error))
+        self._open.pop(name).__exit__(*exit_arguments(error))
 
 
 ExitArguments = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]

@@ -119,6 +119,16 @@ class SpanRecorder:
         except (KeyError, TypeError):
             return self._make(name, attributes)
 
+    def begin_part(self, name: str) -> AnySpan:
+        """Return a span that has begun, of a part of each step: what `make` and `with` do, in fewer calls."""
+        times = self.folding.get(name)
+        if times is not None:
+            span = FoldedSpan.__new__(FoldedSpan)
+            span.recorder, span.times, span.attributes = self, times, {}
+            span.error = span.duration = None
+            return span.__enter__()
+        return (self.guard.call("making a span", self.make, name, {}) or NO_SPAN).__enter__()
+
     def _make(self, name: Any, attributes: dict[str, Any]) -> AnySpan:
         if type(name) is not str or not 0 < len(name) <= LONGEST_NAME:
             name = self.writer.as_name(name)

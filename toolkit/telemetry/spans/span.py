@@ -142,7 +142,7 @@ class FoldedSpan:
     """
 
     __slots__ = (
-        *("_attributes", "_recorder", "began", "below", "closed", "duration"),
+        *("recorder", "attributes", "began", "below", "closed", "duration"),
         *("error", "outer", "step", "thread", "times"),
     )
 
@@ -150,16 +150,17 @@ class FoldedSpan:
     parent_id: str | None = None
 
     def __init__(self, recorder: SpanHost, times: SpanTimes, attributes: dict[str, Any]) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self.times = times
-        self._attributes = attributes
+        self.attributes = attributes
+        """What is known of it; written where it is kept by itself."""
         self.error: BaseException | str | None = None
         self.duration: float | None = None
         self.closed = True
         """Also before it begins: what is not open cannot be stopped."""
 
     def __enter__(self) -> FoldedSpan:
-        recorder = self._recorder
+        recorder = self.recorder
         self.closed = False
         self.step = recorder.gate.last_step
         # What `current.get()` does, without the call.
@@ -181,7 +182,7 @@ class FoldedSpan:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        recorder, times = self._recorder, self.times
+        recorder, times = self.recorder, self.times
         if self.closed:
             with recorder.guard.catch("ending a span"):
                 recorder.say_stopped_twice(times.name)
@@ -204,10 +205,10 @@ class FoldedSpan:
             times.count += 1
         else:
             times.others.append(duration)
-        if self._attributes:
-            attributes, self._attributes = self._attributes, {}
+        if self.attributes:
+            attributes, self.attributes = self.attributes, {}
             with recorder.guard.catch("ending a span"):
-                self._attributes = recorder.as_small(attributes)
+                self.attributes = recorder.as_small(attributes)
         recorder.closed.append(self)
         if error is not None or self.error is not None:
             with recorder.guard.catch("ending a span"):
@@ -222,8 +223,8 @@ class FoldedSpan:
         if error is not None:
             self.error = error
         if stop_time is not None and not self.closed:
-            with self._recorder.guard.catch("ending a span"):
-                self._recorder.end_folded_at(self, stop_time)
+            with self.recorder.guard.catch("ending a span"):
+                self.recorder.end_folded_at(self, stop_time)
         else:
             self.__exit__(None, None, None)
 
@@ -235,29 +236,24 @@ class FoldedSpan:
     @property
     def start(self) -> float | None:
         """Seconds since the epoch; None before it begins."""
-        return self.began + self._recorder.walls.ahead if self._has_begun else None
+        return self.began + self.recorder.walls.ahead if self._has_begun else None
 
     def is_of(self, recorder: SpanHost) -> bool:
         """Say whether it belongs to `recorder`."""
-        return self._recorder is recorder
+        return self.recorder is recorder
 
     @property
     def _has_begun(self) -> bool:
         return not self.closed or self.duration is not None
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """What is known of it; written where it is kept by itself."""
-        return self._attributes
-
     def set(self, **attributes: Any) -> None:
         """Say more of it."""
-        self._attributes.update(attributes)
+        self.attributes.update(attributes)
 
     def set_all(self, attributes: Mapping[str, Any]) -> None:
         """Say more of it, by whatever names."""
-        with self._recorder.guard.catch("reading a span's attributes"):
-            self._attributes.update(attributes)
+        with self.recorder.guard.catch("reading a span's attributes"):
+            self.attributes.update(attributes)
 
     def event(self, name: str, /, **attributes: Any) -> None:
         """Write an event of this span, at once."""
@@ -265,9 +261,9 @@ class FoldedSpan:
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
         """Write an event of this span, now or at a wall time."""
-        with self._recorder.guard.catch("writing a span's event"):
-            outer = self.outer if self._has_begun else self._recorder.innermost()
-            self._recorder.put_event(outer, self.name, name, attributes, time)
+        with self.recorder.guard.catch("writing a span's event"):
+            outer = self.outer if self._has_begun else self.recorder.innermost()
+            self.recorder.put_event(outer, self.name, name, attributes, time)
 
     def fail(self, error: BaseException | str) -> None:
         """Say what went wrong in it; it is then kept by itself."""
@@ -283,7 +279,7 @@ class DroppedSpan(FoldedSpan):
     __slots__ = ()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        recorder, times = self._recorder, self.times
+        recorder, times = self.recorder, self.times
         with recorder.guard.catch("ending a span"):
             if self.closed:
                 recorder.say_stopped_twice(times.name)

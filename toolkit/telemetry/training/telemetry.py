@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from toolkit.core.clock import Clock, SystemClock
+from toolkit.telemetry.spans.span import AnySpan
 from toolkit.telemetry.training.callbacks import Callbacks
 from toolkit.telemetry.training.job import Job
 from toolkit.telemetry.training.job_log import JobLog
@@ -55,6 +56,16 @@ class TrainingTelemetry(Callbacks):
     def on_error(self, error: BaseException) -> None:
         """Record an exception that a framework caught and passes to a callback."""
         self._job.fail_current(error)
+
+    def end_failed(self, span: AnySpan, error: BaseException) -> None:
+        """End a span of a step, and record the exception raised inside it."""
+        self._iteration.fail(span, error)
+        span.__exit__(type(error), error, error.__traceback__)
+
+    def end_iteration(self, span: AnySpan) -> None:
+        """End the span of a training iteration, and count it."""
+        span.__exit__(None, None, None)
+        self._job.count_iteration(span)
 
     def close(self) -> None:
         """Write the iterations since the last full window; the logger calls this before it closes."""

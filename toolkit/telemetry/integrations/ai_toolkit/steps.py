@@ -85,9 +85,7 @@ class Steps:
 
     def _begin(self, batch_list: Any = (), *_: Any, **__: Any) -> None:
         self._norms.clear()
-        self._sizes.begin()
-        for batch in batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,):
-            self._sizes.add(batch)
+        self._sizes.count(batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,))
         self._step = self._process.step_num
         self._older_logs = self._additional_logs()
 

@@ -28,13 +28,15 @@ def write_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[
 
 def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, number: int) -> None:
     """Write the step that was just completed."""
-    log, step, trainer = run.opened, call.step, call.trainer
+    log, step, trainer = run.log, call.step, call.trainer
+    assert log is not None, "only a run that was opened gets here"
     if step.is_recorded(number, log.log_every):
         # Lightning collects all metrics, which is slow: only for a step that is recorded.
         metrics = {**batch_metrics(trainer), **run.take_metrics()}
     else:
-        metrics = {name: as_number(value) for name, value in fresh_metrics(trainer, step.seen).items()}
-    fields: dict[str, Any] = with_known_names(without(metrics, "global_step"))
+        metrics = fresh_metrics(trainer, step.seen)
+    fields: dict[str, Any] = with_known_names(metrics)
+    fields.pop("global_step", None)
     loss = step.mean_loss(trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1)
     if loss is not None:
         fields["train_loss"] = loss
@@ -117,7 +119,7 @@ def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
         if meta.on_step and meta.logger and value is not None:
             name = meta.forked_name(True)
             if seen.get(name) is not value:
-                seen[name] = found[name] = value
+                seen[name], found[name] = value, as_number(value)
     return found
 
 

@@ -26,7 +26,7 @@ from toolkit.telemetry.integrations.lightning.start_fields import hardware_field
 from toolkit.telemetry.integrations.lightning.trainer_call import BatchPhase, TrainerCall, learning_rates
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.options import OptionsError
 from toolkit.timing.names import (
     APPLICATION,
@@ -153,21 +153,20 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         """Begin an iteration, unless gradients are being accumulated for one."""
         call = self._call
         call.step.sizes.add(batch)
-        if not call.phases.has(TRAINING_ITERATION):
-            call.phases.begin(TRAINING_ITERATION, self._run.training.training_iteration())
+        if call.iteration is None:
+            call.iteration = call.batch.begin_span(TRAINING_ITERATION)
         call.batch.begin(FORWARD)
 
-    @guarded
+    # These three need no guard, which would cost as much as they do.
+
     def on_before_zero_grad(self, *_: Any) -> None:
         """End the forward pass."""
         self._call.batch.begin(ZERO_GRAD)
 
-    @guarded
     def on_before_backward(self, *_: Any) -> None:
         """End the forward pass if no gradients were cleared."""
         self._call.batch.begin(BACKWARD)
 
-    @guarded
     def on_after_backward(self, *_: Any) -> None:
         """End the backward pass."""
         self._call.batch.end(BACKWARD)
@@ -189,9 +188,11 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         number = trainer.global_step
         if number == call.step.number:
             return
-        call.phases.end(TRAINING_ITERATION)
-        with self.guard.catch("logging a step of Lightning's"):
-            write_step(self._run, call, pl_module, number)
+        run = self._run
+        iteration, call.iteration = call.iteration, None
+        if iteration is not None:
+            run.training.end_iteration(iteration)
+        run.guard.call("logging a step of Lightning's", write_step, run, call, pl_module, number)
         call.step.begin_after(number)
         self._do_requests(trainer, pl_module)
 
@@ -201,7 +202,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call = self._call
         # A module may end an epoch by skipping a batch that has begun.
         call.batch.end()
-        call.phases.drop(TRAINING_ITERATION)
+        self._drop_iteration()
         # Reading them now would make Lightning gather them from all ranks, in the middle of something else.
         call.epoch = trainer.current_epoch, trainer.global_step
         call.metrics_before = metrics_so_far(trainer)
@@ -210,7 +211,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def on_train_end(self, *_: Any) -> None:
         """Record the last epoch, and end the loop."""
         write_epoch(self._run, self._call)
-        self._call.phases.drop(TRAINING_ITERATION)
+        self._drop_iteration()
         self._call.phases.end(TRAINING_LOOP)
 
     @guarded
@@ -333,7 +334,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         run, call = self._run, self._call
         call.phases.end(DATALOADER_INIT)
         call.step.number = step = trainer.global_step
-        call.batch = BatchPhase(run.opened.span)
+        call.batch = BatchPhase(internals(run.opened).begin_part)
         with self.guard.catch("writing the start record"):
             resumed = {"resumed_from_step": step} if step else {}
             write_start(run, trainer, pl_module, training_fields(trainer) | resumed)
@@ -355,11 +356,12 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call.checkpoints = CheckpointTimer(trainer, self._run)
         call.patches.wrap(trainer, "save_checkpoint", call.checkpoints.wrap)
         loop = trainer.fit_loop.epoch_loop
-        call.patches.around(loop, "_on_before_fetch", after=self._begin_loading)
-        call.patches.around(loop, "_on_after_fetch", before=self._end_loading)
+        begin, end = call.batch.begin, call.batch.end
+        call.patches.around(loop, "_on_before_fetch", after=partial(begin, DATA_LOADING))
+        call.patches.around(loop, "_on_after_fetch", before=partial(end, DATA_LOADING))
         for optimizer in trainer.optimizers:
             if hasattr(optimizer, "register_step_post_hook"):
-                call.hooks.append(optimizer.register_step_post_hook(self._end_update))
+                call.hooks.append(optimizer.register_step_post_hook(partial(end, OPTIMIZER_UPDATE)))
 
     def _profile(self, pl_module: Any) -> None:
         """Time the calls of the module's own methods one by one."""
@@ -373,15 +375,11 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                 profile = partial(self._run.opened.profile, name=f"{type(pl_module).__name__}.{name}")
                 call.patches.wrap(pl_module, name, profile)
 
-    def _begin_loading(self, *_: Any, **__: Any) -> None:
-        self._call.batch.begin(DATA_LOADING)
-
-    def _end_loading(self, *_: Any, **__: Any) -> None:
-        self._call.batch.end(DATA_LOADING)
-
-    @guarded
-    def _end_update(self, *_: Any) -> None:
-        self._call.batch.end(OPTIMIZER_UPDATE)
+    def _drop_iteration(self) -> None:
+        """End an iteration that was not completed, without counting it."""
+        iteration, self._call.iteration = self._call.iteration, None
+        if iteration is not None:
+            iteration.stop()
 
     def _end(self, error: BaseException | None) -> None:
         """End everything that is open, remove the patches, and close the run if it was opened here."""
@@ -398,7 +396,12 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             write_remaining(run, call)
         with self.guard.catch("ending the phases of a training"):
             call.batch.end(error=error)
-            call.phases.end_all(error, incomplete=TRAINING_ITERATION)
+            if call.iteration is not None:
+                if error is None:
+                    call.iteration.stop()
+                else:
+                    run.training.end_failed(call.iteration, error)
+            call.phases.end_all(error)
         with self.guard.catch("closing the run of Lightning"):
             run.has_callback = run.is_lightning_logging = False
             run.close(error)
@@ -406,8 +409,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     # Internal: requests and evaluations.
 
     def _do_requests(self, trainer: Any, pl_module: Any) -> None:
-        log = self._run.opened
-        if not self._run.knows_its_ranks:
+        log = self._run.log
+        if log is None or not self._run.knows_its_ranks:
             return
         for request in log.take_requests():
             if request.name != "stop":

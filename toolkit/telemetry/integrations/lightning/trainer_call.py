@@ -25,25 +25,23 @@ class BatchPhase:
     amount of code they run. So these are plain spans, not phases of `log.training`.
     """
 
-    __slots__ = ("_make", "_name", "_span")
+    __slots__ = ("_name", "_span", "begin_span")
 
-    def __init__(self, make: Callable[[str], AnySpan] = _no_span) -> None:
-        self._make = make
+    def __init__(self, begin_span: Callable[[str], AnySpan] = _no_span) -> None:
+        self.begin_span = begin_span
         self._name = ""
         self._span: AnySpan | None = None
 
-    def begin(self, name: str) -> None:
-        """End the open phase, and begin this one."""
+    def begin(self, name: str, *_: Any) -> None:
+        """End the open phase, and begin this one. Nothing in here can fail."""
         span = self._span
         if span is not None:
             self._span = None
             span.__exit__(None, None, None)
-        span = self._make(name)
-        span.__enter__()
-        self._name, self._span = name, span
+        self._name, self._span = name, self.begin_span(name)
 
-    def end(self, name: str | None = None, error: BaseException | None = None) -> None:
-        """End the open phase, or only one of this name, normally or with `error`."""
+    def end(self, name: str | None = None, *_: Any, error: BaseException | None = None) -> None:
+        """End the open phase, or only one of this name, normally or with `error`. Nothing in here can fail."""
         span = self._span
         if span is None or (name is not None and name != self._name):
             return
@@ -104,6 +102,8 @@ class TrainerCall:
     """A call of another trainer during which this one is made."""
     phases: OpenPhases = field(default_factory=OpenPhases)
     batch: BatchPhase = field(default_factory=BatchPhase)
+    iteration: AnySpan | None = None
+    """The open training iteration."""
     patches: MethodPatches = field(default_factory=MethodPatches)
     hooks: list[Any] = field(default_factory=list)
     """Handles that remove our hooks from the optimizers."""
@@ -121,10 +121,15 @@ class TrainerCall:
 
 def learning_rates(optimizers: Iterable[Any]) -> dict[str, Any]:
     """Return the current learning rate of each parameter group: `lr`, then `lr_1`, `lr_2`, …"""
-    groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
-    return {
-        f"lr_{i}" if i else "lr": as_number(group["lr"]) for i, group in enumerate(groups) if "lr" in group
-    }
+    rates: dict[str, Any] = {}
+    place = 0
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            rate = group.get("lr", rates)
+            if rate is not rates:
+                rates[f"lr_{place}" if place else "lr"] = as_number(rate) if type(rate) is TENSOR else rate
+            place += 1
+    return rates
 
 
 def as_number(value: Any) -> Any:

@@ -10,7 +10,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
 from pathlib import Path
@@ -45,9 +45,9 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
     is_being_called,
 )
 from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training import TrainingTelemetry
-from toolkit.telemetry.training.phase import Phase
-from toolkit.timing.names import APPLICATION
+from toolkit.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
 _IN_EVERY_LOG: Final = frozenset({"epoch", "num_input_tokens_seen", "step"})
@@ -81,9 +81,9 @@ class TelemetryCallback(TrainerCallback):
         self._blocks = ExitStack()
         """The open phases of the job and its training loop."""
         self._job: TrainingTelemetry | None = None
-        self._iteration: Phase | None = None
-        self._iteration_span: Any = None
-        self._update: Phase | None = None
+        self._begin_part: Callable[[str], AnySpan] = lambda _: NO_SPAN
+        self._iteration: AnySpan | None = None
+        self._update: AnySpan | None = None
         self._waiting: tuple[int, dict[str, Any]] | None = None
         """A step to be written together with the Trainer's own log of it, which comes next."""
         self._latest: dict[str, Any] = {}
@@ -151,20 +151,19 @@ class TelemetryCallback(TrainerCallback):
         """Begin an iteration, whose micro-batches are all loaded."""
         if self._waiting is not None:
             self._write_waiting()
-        if self._iteration_span is not None:
+        if self._iteration is not None:
             self._drop_iteration()
-        self._watch.loss = self._watch.grad_norm = None
+        self._watch.begin_step()
         if self._job is not None:
-            self._iteration = iteration = self._job.training_iteration()
-            self._iteration_span = iteration.__enter__()
+            self._iteration = self._begin_part(TRAINING_ITERATION)
 
     @guarded
     def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the optimizer step."""
-        self._learning_rate = _learning_rate(kwargs.get("optimizer"))
+        groups = getattr(kwargs.get("optimizer"), "param_groups", None)
+        self._learning_rate = groups[0].get("lr") if groups else None
         if self._job is not None:
-            self._update = update = self._job.optimizer_update()
-            update.__enter__()
+            self._update = self._begin_part(OPTIMIZER_UPDATE)
 
     @guarded
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -176,16 +175,23 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record a step, and apply requests."""
-        log, step, watch = self._live(), state.global_step, self._watch
-        self._end_iteration(state)
+        log, step, watch, job = self._live(), state.global_step, self._watch, self._job
+        iteration, self._iteration = self._iteration, None
+        if iteration is not None and job is not None:
+            if self._counts_tokens:
+                iteration.set(tokens=int(state.num_input_tokens_seen - self._tokens))
+                self._tokens = state.num_input_tokens_seen
+            job.end_iteration(iteration)
         self._ended_at = time.monotonic()
-        loss = _number_if_here(watch.loss)
+        losses, norm = watch.losses, watch.norms[-1] if watch.norms else None
+        loss = _number_if_here(losses[0] if len(losses) == 1 else sum(losses) if losses else None)
         if type(loss) is not float or not math.isfinite(loss):
             self._filter.check(log, step, loss)
         self._latest = latest = {
             "train_loss": loss,
             "lr": self._learning_rate,
-            "grad_norm": _number_if_here(watch.grad_norm),
+            # A norm spread over ranks would need all of them; the Trainer logs it as a number.
+            "grad_norm": None if hasattr(norm, "placements") else _number_if_here(norm),
             "epoch": state.epoch,
         }
         if self._counts_tokens:
@@ -344,7 +350,7 @@ class TelemetryCallback(TrainerCallback):
                 )
 
     def _begin_blocks(self, job: TrainingTelemetry, trainer: Any, args: Any, state: Any) -> None:
-        self._job = job
+        self._job, self._begin_part = job, internals(self._live()).begin_part
         with self.guard.catch("configuring the training's phases"):
             job.configure(
                 global_batch_size=samples_per_step(trainer, args, state),
@@ -365,19 +371,9 @@ class TelemetryCallback(TrainerCallback):
         assert self._log is not None, "only a callback with a logger is live"
         return self._log
 
-    def _end_iteration(self, state: Any) -> None:
-        iteration, self._iteration = self._iteration, None
-        span, self._iteration_span = self._iteration_span, None
-        if iteration is None:
-            return
-        if self._counts_tokens:
-            span.set(tokens=int(state.num_input_tokens_seen - self._tokens))
-            self._tokens = state.num_input_tokens_seen
-        iteration.__exit__(None, None, None)
-
     def _drop_iteration(self) -> None:
         """End an iteration that was interrupted between its micro-batches, without counting it."""
-        span, self._iteration_span, self._iteration = self._iteration_span, None, None
+        span, self._iteration = self._iteration, None
         if span is not None:
             span.stop()
 
@@ -444,11 +440,13 @@ class TelemetryCallback(TrainerCallback):
     def _end_open_phases(self, error: BaseException | None) -> None:
         if error is None:
             self._drop_iteration()
-        phases = self._update, self._iteration
-        self._update = self._iteration = self._iteration_span = None
-        for phase in phases:
-            if phase is not None:
-                phase.__exit__(*exit_arguments(error))
+        spans = self._update, self._iteration
+        self._update = self._iteration = None
+        for span in spans:
+            if span is not None and error is not None and self._job is not None:
+                self._job.end_failed(span, error)
+            elif span is not None:
+                span.stop()
 
 
 def _make_copy(kind: type[TelemetryCallback], log: GivenLog, run_name: str | None) -> TelemetryCallback:
@@ -461,11 +459,6 @@ def _is_within(log: TelemetryLogger, name: str) -> bool:
     while span is not None and span.name != name:
         span = span.outer
     return span is not None
-
-
-def _learning_rate(optimizer: Any) -> Any:
-    groups = getattr(optimizer, "param_groups", None)
-    return groups[0].get("lr") if groups else None
 
 
 def _number_if_here(value: Any) -> Any:

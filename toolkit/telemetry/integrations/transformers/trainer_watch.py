@@ -19,6 +19,7 @@ from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
 from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 _LOOP: Final = ("_run_epoch", "_evaluate", "_finalize_training")
 """What the Trainer calls after `on_train_begin`: an exception that ends the training leaves one of them."""
@@ -39,9 +40,10 @@ class TrainerWatch:
         self.is_live = False
         """Whether a trainer is being watched."""
         self.trainer: Any = None
-        self.loss: Any = None
-        """Of the current step: the sum over its micro-batches, as a tensor that was not waited for."""
-        self.grad_norm: Any = None
+        self.losses: list[Any] = []
+        """Of the current step's micro-batches, divided for the accumulation, before `logging_nan_inf_filter`."""
+        self.norms: list[Any] = []
+        """The gradient norms of the current step."""
         self.batches = BatchSizes()
         """Of the current step."""
         self.saved: tuple[str, float] | None = None
@@ -70,10 +72,16 @@ class TrainerWatch:
             # Last, and stopped first: it patches methods that are already patched here.
             self._completions.start(trainer, log)
 
+    def begin_step(self) -> None:
+        """Forget the values of the previous step."""
+        self.losses.clear()
+        self.norms.clear()
+
     def stop(self) -> None:
         """Restore the trainer's methods."""
         self.is_live = False
-        self.trainer = self.loss = self.grad_norm = None
+        self.trainer = None
+        self.begin_step()
         self._completions.stop()
         self._patches.undo()
 
@@ -110,32 +118,21 @@ class TrainerWatch:
         for name in _PROFILED:
             called = f"{type(trainer).__name__}.{name}"
             patches.wrap(trainer, name, functools.partial(log.profile, name=called))
-        patches.around(trainer, "training_step", after=self._take_loss)
+        patches.collect(trainer, "training_step", self.losses)
         if hasattr(trainer, "_get_grad_norm"):
-            patches.around(trainer, "_get_grad_norm", after=self._take_norm)
+            patches.collect(trainer, "_get_grad_norm", self.norms)
         else:
-            patches.around(trainer.accelerator, "clip_grad_norm_", after=self._take_norm)
+            patches.collect(trainer.accelerator, "clip_grad_norm_", self.norms)
         self.batches = BatchSizes()
-        patches.around(trainer, "get_batch_samples", after=self._count_samples)
-        patches.time(trainer, "get_batch_samples", job.data_loading)
-        patches.time(trainer, "compute_loss", job.forward)
-        patches.time(trainer.accelerator, "backward", job.backward)
+        patches.span(trainer, "get_batch_samples", log, DATA_LOADING, after=self._count_samples)
+        patches.span(trainer, "compute_loss", log, FORWARD)
+        patches.span(trainer.accelerator, "backward", log, BACKWARD)
         patches.time(trainer, "prediction_step", job.validation_iteration)
         patches.time(trainer, "evaluation_loop", job.validation_loop)
         patches.wrap(trainer, "_save_checkpoint", functools.partial(self._timing_saves, trainer, log))
 
-    def _take_loss(self, loss: Any, *_: Any, **__: Any) -> None:
-        # Before `logging_nan_inf_filter` replaces it; already divided for the accumulation.
-        self.loss = loss if self.loss is None else self.loss + loss
-
-    def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:
-        # A norm spread over ranks would need all of them; the Trainer logs it as a number.
-        self.grad_norm = None if hasattr(norm, "placements") else norm
-
-    def _count_samples(self, found: Any, *_: Any, **__: Any) -> None:
-        self.batches.begin()
-        for batch in found[0]:
-            self.batches.add(batch)
+    def _count_samples(self, found: Any) -> None:
+        self.batches.count(found[0])
 
     def _timing_saves(
         self, trainer: Any, log: TelemetryLogger, original: Callable[..., Any]

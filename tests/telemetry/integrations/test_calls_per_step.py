@@ -1,0 +1,110 @@
+"""How much of our Python runs in a step of a small training that logs nothing: calls are counted, not timed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+import toolkit
+from toolkit.telemetry.integrations import lightning as our_lightning
+from toolkit.telemetry.integrations import transformers as our_transformers
+
+OURS = str(Path(toolkit.__file__).parent)
+FIRST, LAST = 12, 20
+
+
+class Calls:
+    """Counts the calls of our functions on this thread, from step FIRST to step LAST."""
+
+    def __init__(self):
+        self.of = Counter()
+        self._step = 0
+
+    def end_step(self):
+        self._step += 1
+        if self._step in (FIRST, LAST):
+            sys.setprofile(self._count if self._step == FIRST else None)
+
+    def _count(self, frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            self.of[frame.f_code.co_name] += 1
+
+    @property
+    def per_step(self):
+        return sum(self.of.values()) / (LAST - FIRST)
+
+
+@pytest.fixture
+def calls():
+    yield Calls()
+    sys.setprofile(None)
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x, **_):
+        return {"loss": ((self.layer(x) - 1) ** 2).mean()}
+
+    def training_step(self, batch, _):
+        loss = self(batch)["loss"]
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+
+OPTIONS = {"log_every": 1000, "system": False, "csv": False}
+
+
+def test_a_step_of_the_trainer(tmp_path, calls):
+    class Watch(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            calls.end_step()
+
+    telemetry = our_transformers.TelemetryCallback(log_dir=tmp_path, **OPTIONS)
+    args = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        max_steps=LAST + 2,
+        logging_steps=1000,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    data = [{"x": torch.randn(4)} for _ in range(8)] * 100
+    Trainer(model=Model(), args=args, train_dataset=data, callbacks=[Watch(), telemetry]).train()
+
+    assert 0 < calls.per_step <= 55, calls.of.most_common()
+
+
+def test_a_step_of_lightning(tmp_path, calls):
+    class Watch(lightning.Callback):
+        def on_train_batch_end(self, *_, **__):
+            calls.end_step()
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_steps=LAST + 2,
+        log_every_n_steps=1000,
+        logger=our_lightning.TelemetryLightningLogger(log_dir=tmp_path, **OPTIONS),
+        callbacks=[Watch(), our_lightning.TelemetryCallback()],
+        default_root_dir=tmp_path,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4))
+
+    assert 0 < calls.per_step <= 70, calls.of.most_common()
