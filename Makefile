@@ -16,8 +16,9 @@ PYTHONS ?= 3.10 3.11 3.12 3.13
 TORCH_ON ?= 3.11
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
-# The part of a lock file's name that says where it applies.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+LOCK := requirements/lock-linux.txt
+# What the lock file has to name, so that it is used here.
 SYSTEM := import platform, sys; print(*sys.version_info[:2], sep=".", end=f"-{sys.platform}-{platform.machine().lower()}")
 comma := ,
 
@@ -25,6 +26,9 @@ comma := ,
 EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
+# Less, where there is not everything already.
+READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-dashboard)
+READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
 .PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval release-check lock clean
@@ -34,10 +38,10 @@ help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # exec, so that signals reach the program and not a shell around it.
-run: $(READY)  ## Train the example and show it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
+run: $(READY_TO_RUN)  ## Train the example and show it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
 	@exec $(BIN)/python -m dashboard.train_and_serve $(CONFIG) $(ARGS)
 
-dashboard: $(READY)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
+dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)
 
 fleet: $(READY)  ## Start a whole fleet on this machine: a ClickHouse cluster, two nodes, 200 runs and the dashboard, until Ctrl-C.
@@ -88,7 +92,7 @@ diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (COR
 release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).
 	@$(BIN)/python -m tests.project.release_check --pythons "$(PYTHONS)" --torch-on "$(TORCH_ON)" $(ARGS)
 
-lock: $(READY)  ## Write the lock file from .venv; to upgrade it: make clean, make test LOCKED=, make lock.
+lock: $(READY)  ## Write the lock file of Linux from .venv; to upgrade it: make clean, make test LOCKED=, make lock.
 	@$(BIN)/python -m tests.project.lock_file $(EXTRAS)
 
 clean:  ## Remove everything make, tests and tools created, except logs and trained weights.
@@ -96,16 +100,21 @@ clean:  ## Remove everything make, tests and tools created, except logs and trai
 	find toolkit dashboard tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras; it contains their names, so a new extra means a new stamp.
-# Where there is a lock file for this Python and system, it is installed first. A file with another hash is an error.
-# A version that cannot be had here is not: then the newest are installed, as on systems without a lock file.
+# Where the lock file is for this Python and system, what the extras need of it is installed first. A file with another
+# hash is an error. A version that cannot be had here is not: then the newest are installed, as on other systems.
 $(VENV)/.installed-%: $(REQUIREMENTS) | $(BIN)/python
 	@echo "Installing $(subst -,$(comma) ,$*) into $(VENV) (a few minutes the first time)"
-	@lock=requirements/lock-$$($(BIN)/python -c '$(SYSTEM)').txt; \
-	if [ -n "$(LOCKED)" ] && [ -f "$$lock" ]; then \
-		said=$$($(PIP) --no-deps --require-hashes --requirement "$$lock" 2>&1) || case "$$said" in \
-			*"DO NOT MATCH THE HASHES"*) printf '%s\n' "$$said" >&2; exit 1;; \
-			*) printf '%s\n' "$$said" "$$lock cannot be installed here, so the newest versions are." >&2;; \
-		esac; \
+	@system=$$($(BIN)/python -c '$(SYSTEM)'); \
+	if [ -z "$(LOCKED)" ] || ! grep -q "^# is for.* $$system" $(LOCK); then \
+		echo "Nothing is locked for $$system: the newest versions are installed." >&2; \
+	else \
+		awk -v wanted="$(subst -, ,$*)" 'BEGIN {n = split(wanted, extras)} /^# for / {keep = 0; \
+			for (i = 1; i <= n; i++) keep += index($$0 " ", " " extras[i] " ") > 0} keep' $(LOCK) > "$@.locked"; \
+		$(PIP) --no-deps --require-hashes --requirement "$@.locked" 2> "$@.errors" || { \
+			cat "$@.errors" >&2; \
+			! grep -q "DO NOT MATCH THE HASHES" "$@.errors" || exit 1; \
+			echo "$(LOCK) cannot be installed here, so the newest versions are." >&2; }; \
+		rm -f "$@.locked" "$@.errors"; \
 	fi
 	@$(PIP) --constraint requirements/constraints.txt --editable ".[$(subst -,$(comma),$*)]"
 	@touch $@

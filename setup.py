@@ -32,12 +32,15 @@ class BuildWheel(build_py):
 
     def run(self) -> None:
         """Build, then move and add what is described above."""
+        library = Path(self.build_lib)
+        installed = library / DASHBOARD
+        if not self.editable_mode and library.resolve() != Path.cwd():
+            # An earlier build left modules there that may have been deleted since.
+            for earlier in (library / "toolkit", library / "dashboard", installed):
+                shutil.rmtree(earlier, ignore_errors=True)
         super().run()
         if self.editable_mode:
             return
-        library = Path(self.build_lib)
-        installed = library / DASHBOARD
-        shutil.rmtree(installed, ignore_errors=True)
         (library / "dashboard").rename(installed)
         examples = library / "toolkit" / "trainer" / "examples"
         examples.mkdir(exist_ok=True)

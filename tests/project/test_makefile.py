@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 
@@ -69,20 +70,45 @@ def test_changed_requirements_are_installed_again(tmp_path):
     assert "pip install" in make("-n", "check", f"VENV={venv}", "-W", "requirements/dev.txt").stdout
 
 
-def installed_with_pip_saying(words, folder):
+def installed_with_pip_saying(words, folder, system="3.11-linux-x86_64", extras="dev"):
     """Have make set up `folder` with a Python whose pip refuses the lock file with these words."""
     (folder / "bin").mkdir(parents=True)
     python = folder / "bin" / "python"
     python.write_text(
         "#!/bin/sh\n"
         'case "$*" in\n'
-        "  -c*) printf 3.11-linux-x86_64;;\n"
-        f"  *--require-hashes*) echo '{words}' >&2; exit 1;;\n"
+        f"  -c*) printf {system};;\n"
+        f"  *--require-hashes*) eval cp '\"$'$#'\"' {folder}/asked; echo '{words}' >&2; [ -z '{words}' ];;\n"
         "esac\n"
     )
     python.chmod(0o755)
-    stamp = folder / ".installed-dev"
+    stamp = folder / f".installed-{extras}"
     return make(str(stamp), f"VENV={folder}"), stamp
+
+
+@pytest.mark.parametrize(
+    ("system", "is_locked"),
+    [("3.13-linux-aarch64", True), ("3.10-linux-x86_64", False), ("3.11-darwin-arm64", False)],
+)
+def test_where_nothing_is_locked_one_line_says_so(tmp_path, system, is_locked):
+    finished, stamp = installed_with_pip_saying("", tmp_path, system)
+
+    assert stamp.exists()
+    assert (tmp_path / "asked").exists() is is_locked
+    assert (f"Nothing is locked for {system}: the newest versions" in finished.stderr) is not is_locked
+
+
+def test_make_run_installs_only_what_training_and_dashboard_need(tmp_path):
+    planned = make("-n", "run", f"VENV={tmp_path / 'venv'}").stdout
+    _, stamp = installed_with_pip_saying("", tmp_path, extras="training-dashboard")
+    wanted = re.findall(r"^([\w.-]+)==", (tmp_path / "asked").read_text(), re.MULTILINE)
+
+    assert '.[training,dashboard]"' in planned
+    assert "pip install -q" not in planned
+    assert stamp.exists()
+    assert {"orjson", "safetensors", "streamlit"} <= {*wanted}
+    assert not {"pytest", "transformers", "wandb"} & {*wanted}
+    assert len(wanted) < 60
 
 
 def test_a_file_with_another_hash_is_not_installed(tmp_path):

@@ -85,6 +85,10 @@ def wheel(tmp_path_factory):
         source,
         ignore=shutil.ignore_patterns(".*", "__pycache__", "logs", "output", "build", "dist", "*.egg-info"),
     )
+    for package in ("toolkit", "ai_toolkit_telemetry_dashboard"):
+        # What an earlier `pip install .` leaves.
+        (source / "build" / "lib" / package).mkdir(parents=True)
+        (source / "build" / "lib" / package / "deleted_since.py").touch()
     target = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -149,6 +153,10 @@ def test_the_wheel_leaves_the_name_dashboard_to_others(wheel):
         *("ai_toolkit_telemetry.py", "ai_toolkit_telemetry.pth", "ai_toolkit_telemetry_dashboard", "toolkit")
     }
     assert "dashboard" not in wheel.read(listed).decode().split()
+
+
+def test_the_wheel_has_no_module_that_was_deleted_since_an_earlier_build(wheel):
+    assert [name for name in wheel.namelist() if "deleted_since" in name] == []
 
 
 def test_the_wheel_has_weights_examples_and_scripts_of_the_pages(wheel):
@@ -265,10 +273,10 @@ def test_the_source_distribution_has_every_folder():
 
 def test_the_lock_file_has_what_make_installs_and_agrees_with_the_pins():
     locks = sorted((ROOT / "requirements").glob("lock-*.txt"))
+    assert locks == [lock_file.LOCK_FILE]
     constraints = (ROOT / "requirements" / "constraints.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", constraints, re.MULTILINE))
 
-    assert locks
     for lock in locks:
         entries = re.findall(
             r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
@@ -284,11 +292,14 @@ def test_the_lock_file_has_what_make_installs_and_agrees_with_the_pins():
         assert names_in(PROJECT["project"]["dependencies"]) | extra("dev") <= {*versions}
 
 
-def test_make_looks_for_the_lock_file_where_it_is_written():
+def test_make_finds_the_systems_that_are_locked():
     [code] = re.findall(r"^SYSTEM := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [systems] = re.findall(r"^# is for (.*)$", lock_file.LOCK_FILE.read_text(encoding="utf-8"), re.MULTILINE)
 
-    assert lock_file.lock_file().name == f"lock-{finished.stdout}.txt"
+    assert len(systems.split()) == len(lock_file.TARGETS) == 6
+    if sys.platform == "linux" and sys.version_info[:2] in lock_file.PYTHONS:
+        assert finished.stdout in systems.split()
 
 
 def test_streamlit_has_an_upper_bound_for_users():
