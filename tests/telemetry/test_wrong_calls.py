@@ -63,6 +63,9 @@ MISTAKES = {
     "a number as table": (lambda log: log.log_table("x", 5), "a table is a DataFrame", None, {}),
     "a list to log": (lambda log: log.log([1.0]), "log takes values by name", None, {}),
     "a list as summary": (lambda log: log.summary.update([1]), "summary.update takes values by name", None, {}),
+    "no name of a span": (
+        lambda log: log.span().__enter__(), "a span was made without a name", "span", {"name": "span"},
+    ),
     "an event called end": (lambda log: log.log_event("end", a=1), "log_event got 'end'", "x_end", {"a": 1}),
     "an event called step": (lambda log: log.log_event("step", a=1), "log_event got 'step'", "x_step", {"a": 1}),
 }  # fmt: skip

@@ -667,7 +667,9 @@ class _Records:
                 if seq > self.last_seq:
                     self._absent += seq - self.last_seq - 1
                     self.last_seq = seq
-                    if record.get("event") == LOST and type(record.get("records")) is int:
+                    # What was logged after the end had no number.
+                    is_gap = record.get("event") == LOST and "from_seq" in record
+                    if is_gap and type(record.get("records")) is int:
                         self._declared += record["records"]
                 # The order of the rows alone counts, as it does where they are appended.
                 if seq > last_row and self._has_row(record):

@@ -161,8 +161,8 @@ class TelemetryLogger:
         """Steps logged while the logger was not live."""
         self._options = options
         self._events: RunEvents | None = None
-        self._early: list[tuple[str, BaseException]] = []
-        """What went wrong before there was a run to record it."""
+        self._early: list[tuple[str, BaseException]] | None = []
+        """What went wrong before there was a run to record it; None once there is one."""
         self._internals = Internals(
             self, self.guard, lambda: self._run, lambda: self._options, self._after_fork_in_child
         )
@@ -256,7 +256,8 @@ class TelemetryLogger:
         self.is_live = True
         close_at_exit(self, in_forked_child=self._after_fork_in_child, timeout_s=options.close_timeout)
         self._run.start()
-        for failure in self._early:
+        early, self._early = self._early or (), None
+        for failure in early:
             self._publish_failure(*failure)
         with self.guard.catch("hooking what ends the script"):
             self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
@@ -500,7 +501,7 @@ class TelemetryLogger:
         if step is None:
             step = self._last_step(at_least=0) if not is_next else self._last_step() + 1
             self.guard.report_misuse(
-                f"{call} was called without a step; it is recorded at step {step}: {call}(step, …)",
+                f"{call} was called without a step, and is recorded at step {step}; write {call}(step, …)",
                 f"{call} without a step",
             )
         return step
@@ -550,7 +551,7 @@ class TelemetryLogger:
         """Log the end of an epoch and its metrics, which may also come as a mapping."""
         epoch, metrics = not_the_step(epoch, metrics, Mapping)
         if epoch is None:
-            self.guard.report_misuse("log_epoch was called without an epoch: log_epoch(epoch, …)")
+            self.guard.report_misuse("log_epoch was called without an epoch; write log_epoch(epoch, …)")
         step = others.pop("step", None) if global_step is None else global_step
         self._live().put(records.EPOCH, {"epoch": epoch, "global_step": step, **spread(metrics), **others})
 
@@ -750,7 +751,7 @@ class TelemetryLogger:
 
     # Where the time goes.
 
-    def span(self, name: str, /, **attributes: Any) -> AnySpan:
+    def span(self, name: str = "", /, **attributes: Any) -> AnySpan:
         """Return a span to put around a part of the work: `with log.span("encode", images=4):`.
 
         Short parts of every step (`data_loading`, `forward`, …) are added up on the step records; others get a record
@@ -768,7 +769,7 @@ class TelemetryLogger:
         return span
 
     @guarded(otherwise=NO_SPAN)
-    def device_span(self, name: str, /, **attributes: Any) -> AnySpan:
+    def device_span(self, name: str = "", /, **attributes: Any) -> AnySpan:
         """Return a span that is timed by the GPU's own clock as well, without waiting for it."""
         recorder = self._span_recorder
         return NO_SPAN if recorder is None else recorder.make_on_device(name, attributes)
@@ -815,7 +816,7 @@ class TelemetryLogger:
         return decorate if function is None else decorate(function)
 
     def profile_block(
-        self, name: str, /, *, min_duration_ms: float | None = None, log_interval: int | None = None
+        self, name: str = "", /, *, min_duration_ms: float | None = None, log_interval: int | None = None
     ) -> AbstractContextManager[object]:
         """Time a block as `profiling/<name>`: `with log.profile_block("forward_pass"):`."""
         known = self._profiled.get(name) if type(name) is str else None
@@ -827,6 +828,8 @@ class TelemetryLogger:
     def _profile_block(
         self, name: str, min_duration_ms: float | None, log_interval: int | None
     ) -> AbstractContextManager[object]:
+        if type(name) is str and not name:
+            self.guard.report_misuse("profile_block was called without a name")
         profiling = self._profiles()
         return NO_SPAN if profiling is None else profiling.block(name, min_duration_ms, log_interval)
 
@@ -848,7 +851,7 @@ class TelemetryLogger:
     @guarded(otherwise=NO_SPAN)
     def start_span(
         self,
-        name: str,
+        name: str = "",
         /,
         *,
         attributes: Mapping[str, Any] | None = None,
@@ -1112,9 +1115,9 @@ class TelemetryLogger:
         self._silent_rank.start()
 
     def _publish_failure(self, doing: str, error: BaseException) -> None:
-        if self._events is not None and self.is_live:
+        if self._early is None and self._events is not None:
             self._events.own_failure.publish(doing, error)
-        elif len(self._early) < _MOST_EARLY:
+        elif self._early is not None and len(self._early) < _MOST_EARLY:
             self._early.append((doing, error))
 
     def _live(self) -> LiveRun:

@@ -131,6 +131,8 @@ class SpanRecorder:
 
     def _make(self, name: Any, attributes: dict[str, Any]) -> AnySpan:
         if type(name) is not str or not 0 < len(name) <= LONGEST_NAME:
+            if type(name) is str and not name:
+                self.guard.report_misuse("a span was made without a name; it is called 'span'")
             name = self.writer.as_name(name)
         if name in self.options.drop:
             if name not in _KEPT_COUNTING:
