@@ -41,14 +41,47 @@ def documents() -> dict[Path, str]:
         json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in (GPU, DASHBOARD)
     )
     return {
-        ROOT / "README.md": overview(latest, gpu, dashboard),
-        ROOT / "docs" / "benchmarks.md": in_full(latest, gpu, dashboard),
+        ROOT / "README.md": in_short(latest, gpu),
+        ROOT / "docs" / "benchmarks.md": "\n\n".join(
+            [overview(latest, gpu, dashboard), in_full(latest, gpu, dashboard)]
+        ),
         **{
             ROOT / "docs" / name: alone(json.loads(path.read_text(encoding="utf-8")))
             for name, path in (("load.md", LOAD), ("fleet.md", FLEET))
             if path.exists()
         },
     }
+
+
+def in_short(latest: Mapping[str, Any], gpu: Mapping[str, Any] | None) -> str:
+    """Return three lines for the README: what a call and a step cost, next to the peers, and where the rest is."""
+    log, paced = (latest[name]["figures"] for name in ("log_cost", "paced"))
+    measured = [contender for contender in (OURS, *PEERS) if contender.name in log]
+
+    def listed(costs: Mapping[str, str]) -> str:
+        ours, *others = (costs[contender.name] for contender in measured)
+        peers = ", ".join(
+            f"{contender.title} {cost}" for contender, cost in zip(measured[1:], others, strict=True)
+        )
+        return f"{ours} ({peers})"
+
+    calls = {contender.name: f"{log[contender.name]['p50_us']:.1f} µs" for contender in measured}
+    slower = {
+        contender.name: " / ".join(
+            f"{paced[contender.name][kind]['slowdown']:+.1%}" for kind in ("big", "small")
+        )
+        for contender in measured
+    }
+    lines = [
+        f"A call costs {listed(calls)}.",
+        f"A step of 5.5 ms (matrix products / small operations) becomes slower by {listed(slower)}.",
+    ]
+    if gpu is not None:
+        lines.append(_gpu_sentence(gpu).splitlines()[0])
+    lines.append(
+        "Memory, kills, faults, and how it was measured: [benchmarks](docs/benchmarks.md); `make bench` measures yours."
+    )
+    return "\n".join(lines)
 
 
 def overview(

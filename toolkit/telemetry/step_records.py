@@ -185,7 +185,7 @@ class StepRecords:
         marks: _Marks = ()
         usual: float | None = None
         # Seconds that were spent between steps, in no span, as the caller says.
-        told_s = 0.0
+        reported_s = 0.0
 
         def take(step: Any, loss: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
             nonlocal last_due, next_due, begin, marks
@@ -230,7 +230,7 @@ class StepRecords:
                         elapsed = record["elapsed"]
                         if timed:
                             record.update(take_times(elapsed))
-                        here = (step, elapsed, times.away + told_s, times.at_steps, self.samples_fewer)
+                        here = (step, elapsed, times.away + reported_s, times.at_steps, self.samples_fewer)
                         window = (begin, here, marks)
                         if step != begin[0]:
                             begin, marks = here, ()
@@ -340,15 +340,15 @@ class StepRecords:
 
         def point(step: int, elapsed: float) -> _Point:
             away, at_steps = times.away_at(elapsed)
-            return step, elapsed, away + told_s, at_steps, self.samples_fewer
+            return step, elapsed, away + reported_s, at_steps, self.samples_fewer
 
         def leave(elapsed: float, step: Any, seconds: float | None) -> None:
             """Take note of a record that belongs to `step`: what it took, `seconds` if that is known, is no step's."""
-            nonlocal marks, told_s
+            nonlocal marks, reported_s
             if not times.is_of_training_thread():
                 return
             if seconds is not None and not times.times_checkpoints:
-                told_s += min(seconds, elapsed - begin[1])
+                reported_s += min(seconds, elapsed - begin[1])
                 return
             last = gate.last_step
             is_over = type(step) is not int or step <= last
