@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from dashboard.components.frame import RunPage
 from dashboard.data.alerts import findings_of
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import clock, count, md
 from dashboard.data.run_store import RankSign
 from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
@@ -77,7 +77,7 @@ def rank_table(page: RunPage, marks: Mapping[int, str], signs: Sequence[RankSign
     }
     with st.expander("Status of each rank", expanded=bool(marks), key=f"_ranks {page.key}"):
         st.dataframe(
-            pd.DataFrame(rows),
+            shown_frame(rows),
             hide_index=True,
             height=_ROW_PX * (min(len(ordered), _TABLE_ROWS) + 1) + 3,
             alt="Status of each rank",

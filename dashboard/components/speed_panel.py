@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from dashboard.charts.speed import speed_figure, speed_height
 from dashboard.components.chart import draw_chart
 from dashboard.components.headings import section
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import NO_VALUE, count, md, short_number
 from dashboard.data.run_store import RunCard, RunStore
 from dashboard.data.speed import METRICS, JobGroup, JobSpeed, Verdict, compare, groups_of, jobs_of, step_time
@@ -54,7 +54,7 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
         + (f" {count(left_out)} more runs with these tags are not shown." if left_out else "")
     )
     st.dataframe(
-        pd.DataFrame(_rows(groups, by_tag)),
+        shown_frame(_rows(groups, by_tag)),
         hide_index=True,
         alt="Step time, spread and data wait of each job",
     )

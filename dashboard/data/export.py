@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
+from pandas.api.types import is_numeric_dtype
 
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import Floats
-from toolkit.runfolder.columns import write_csv
+from toolkit.runfolder.columns import no_formula, write_csv
 from toolkit.runfolder.layout import safe_run_name
 
 Present = Mapping[str, npt.NDArray[np.bool_]]
@@ -47,6 +50,20 @@ def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) ->
     sink = io.BytesIO()
     pa_parquet.write_table(_table(columns, present), sink, compression="zstd")
     return sink.getvalue()
+
+
+def shown_frame(data: Any) -> pd.DataFrame:
+    """Return a table to be shown: its menu saves it as CSV, and no cell of that is a formula to a spreadsheet."""
+    frame = pd.DataFrame(data)
+    frame.columns = [no_formula(str(name)) for name in frame.columns]
+    if not is_numeric_dtype(frame.index):
+        frame.index = frame.index.map(_marked)
+    marked: pd.DataFrame = frame.apply(lambda one: one if is_numeric_dtype(one) else one.map(_marked))
+    return marked
+
+
+def _marked(cell: object) -> object:
+    return no_formula(cell) if isinstance(cell, str) else cell
 
 
 def download_name(run_name: str, kind: str, extension: str) -> str:

@@ -36,6 +36,7 @@ from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.components.sample_grid import sample_grid
 from dashboard.components.speed_panel import speed_panel
 from dashboard.data.config_diff import MISSING, diff
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_report import content_of_run
 from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
@@ -659,7 +660,7 @@ def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard])
         ]
     )
     st.dataframe(
-        frame,
+        shown_frame(frame),
         hide_index=True,
         height=min(44 + 35 * len(keys), 460),
         alt="Settings that differ, by run",

@@ -17,6 +17,7 @@ from dashboard.components.headings import section
 from dashboard.components.notes import notes_field, notes_in
 from dashboard.data import config_summary
 from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import clean, clock, count, duration, md, size
 from dashboard.data.notes import notes_markdown
 from dashboard.data.run_store import Refused, RunMeta, RunQuery, labelled
@@ -169,7 +170,7 @@ def _configuration(page: RunPage, meta: RunMeta) -> None:
         if needle in key.lower() or needle in str(value).lower()
     ]
     st.dataframe(
-        pd.DataFrame(rows or [{"key": "", "value": "no match"}]),
+        shown_frame(rows or [{"key": "", "value": "no match"}]),
         hide_index=True,
         height=min(60 + 35 * len(rows), 520),
         alt="Configuration",
@@ -199,7 +200,7 @@ def _environment(meta: RunMeta) -> None:
         st.info("The run has not logged its environment.", icon=":material/info:")
         return
     rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
-    st.dataframe(pd.DataFrame(rows), hide_index=True, height=min(60 + 35 * len(rows), 520), alt="Environment")
+    st.dataframe(shown_frame(rows), hide_index=True, height=min(60 + 35 * len(rows), 520), alt="Environment")
 
 
 def _difference(page: RunPage, meta: RunMeta) -> None:
@@ -232,7 +233,7 @@ def _difference(page: RunPage, meta: RunMeta) -> None:
         ]
     )
     st.dataframe(
-        frame,
+        shown_frame(frame),
         hide_index=True,
         height=min(60 + 35 * len(frame), 520),
         column_config={"": st.column_config.TextColumn(width=40)},
@@ -259,13 +260,13 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
             }
             for session in meta.manifest.sessions
         ]
-        st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Sessions of the run")
+        st.dataframe(shown_frame(rows), hide_index=True, alt="Sessions of the run")
     health = page.store.refresh(page.key, wait_s=0.0)
     section("Files")
     st.code(clean(meta.card.place), language=None)
     if meta.origin:
         st.dataframe(
-            pd.DataFrame([{"": name, "value": value} for name, value in meta.origin.items()]),
+            shown_frame([{"": name, "value": value} for name, value in meta.origin.items()]),
             hide_index=True,
             alt="Where the run comes from",
         )
@@ -278,7 +279,7 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
     )
     if health.bad_lines:
         st.dataframe(
-            pd.DataFrame(
+            shown_frame(
                 [
                     {"byte": line.offset, "length": line.length, "reason": clean(line.reason)}
                     for line in health.bad_lines

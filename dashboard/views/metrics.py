@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import streamlit as st
@@ -18,7 +17,7 @@ from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
-from dashboard.data.export import download_name, to_csv
+from dashboard.data.export import download_name, shown_frame, to_csv
 from dashboard.data.formatting import count, md
 from dashboard.data.pins import Pins
 from dashboard.data.run_store import MetricInfo
@@ -242,7 +241,7 @@ def _data(page: RunPage, options: ChartOptions) -> None:
         x = [value for segment in series.segments for value in segment.x.tolist()]
         y = [value for segment in series.segments for value in segment.y.tolist()]
         st.dataframe(
-            pd.DataFrame({options.axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}"
+            shown_frame({options.axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}"
         )
         st.caption(f"{count(series.drawn)} of {count(series.total)} points, as drawn in the chart.")
         st.download_button(

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import session
@@ -16,6 +15,7 @@ from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.pictures import View, step_by_step
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import clean, count, md
 from dashboard.data.logged_tables import (
     MAX_ROWS,
@@ -188,7 +188,7 @@ def _table(page: RunPage, name: str, record: Record, needle: str) -> None:
         _text_box(content if isinstance(content, str) else json.dumps(content, indent=1, default=str))
         return
     shown = matching_rows(table, needle) if needle else table
-    st.dataframe(pd.DataFrame(shown.columns), hide_index=True, alt=f"table {name[:100]}")
+    st.dataframe(shown_frame(shown.columns), hide_index=True, alt=f"table {name[:100]}")
     about = f"{_step(record)} · {count(table.total)} rows" + (
         f", {count(shown.total)} match" if needle else ""
     )

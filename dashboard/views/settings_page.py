@@ -6,13 +6,13 @@ from datetime import datetime, timedelta, timezone
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.headings import page_title, section
 from dashboard.components.login_page import account
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import ago, clean, clock, count, md, size
 from dashboard.data.run_store import Refused, StoreState
 from toolkit.runs.labels import RunName, labels_of
@@ -82,7 +82,7 @@ def _engine(state: StoreState) -> None:
         }
         for feed in state.feeds
     ]
-    st.dataframe(pd.DataFrame(rows), hide_index=True, alt="Nodes that send records")
+    st.dataframe(shown_frame(rows), hide_index=True, alt="Nodes that send records")
 
 
 def _cache() -> None:
@@ -126,7 +126,7 @@ def _trash() -> None:
         st.caption(f"The trash is empty. Deleted runs stay here until {until}.")
         return
     st.dataframe(
-        pd.DataFrame(
+        shown_frame(
             [
                 {"run": item.name, "deleted": clock(item.deleted), "size": size(item.bytes_held)}
                 for item in trashed

@@ -18,6 +18,7 @@ from dashboard.components.frame import GLYPHS
 from dashboard.components.headings import page_title, section
 from dashboard.components.report_dialog import report_button
 from dashboard.components.run_filter import pick_project, search_box
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import clean, count, md
 from dashboard.data.run_search import QueryError
 from dashboard.data.run_store import (
@@ -447,7 +448,7 @@ def _table(
         ]
     )
     state: Any = st.dataframe(
-        frame,
+        shown_frame(frame),
         key="_sweep_table",
         hide_index=True,
         on_select="rerun",

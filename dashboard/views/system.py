@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 import streamlit as st
 
 from dashboard import session
@@ -20,6 +19,7 @@ from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, f
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.components.headings import section
 from dashboard.components.rank_status import name_marked, rank_marks, rank_table
+from dashboard.data.export import shown_frame
 from dashboard.data.formatting import clean, count, md, short_number
 from dashboard.data.run_store import MetricInfo, RankGrid, XAxis
 from toolkit.runfolder.records import SYSTEM
@@ -241,7 +241,7 @@ def _gpu_table(gpus: Sequence[_Gpu]) -> None:
     if not same and any(gpu.name for gpu in gpus):
         columns["Model"] = [clean(gpu.name)[:40] for gpu in gpus]
     st.dataframe(
-        pd.DataFrame(columns),
+        shown_frame(columns),
         hide_index=True,
         column_config=shown,
         height="content" if len(gpus) <= _TABLE_ROWS else _ROW_PX * (_TABLE_ROWS + 1),

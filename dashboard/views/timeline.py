@@ -18,7 +18,7 @@ from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.span_choice import SpanChoice, choose_spans, follow_window, spans_of, window_of
 from dashboard.components.span_panel import draw_spans
-from dashboard.data.export import download_name
+from dashboard.data.export import download_name, shown_frame
 from dashboard.data.formatting import clean, clock, count, duration, md
 from dashboard.data.spans import SpanTable, totals
 from toolkit.runfolder.records import (
@@ -133,7 +133,7 @@ def _table(page: RunPage, table: SpanTable) -> None:
         frame["GPU s"] = [on_device.get(name) for name, _ in found]
     number = st.column_config.NumberColumn
     st.dataframe(
-        frame,
+        shown_frame(frame),
         column_config={
             "count": number(format="localized"),
             "total s": number(format="%.2f", help="Total time in these spans, including nested spans."),
@@ -276,7 +276,7 @@ def _events(page: RunPage, events: Sequence[Record]) -> None:
         )
         if len(frame):
             frame["step"] = frame["step"].astype("Float64").where(frame["step"].notna(), np.nan)
-            st.dataframe(frame, hide_index=True, height=320, alt="Events, newest first")
+            st.dataframe(shown_frame(frame), hide_index=True, height=320, alt="Events, newest first")
 
 
 def _details(record: Record) -> str:

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from dashboard.data import export
 from dashboard.data.curve_csv import CurvePoints, curves_to_csv
@@ -84,6 +85,8 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, capsys, recor
     series = [Series(metric=formula, axis="step", segments=(segment,)) for formula in FORMULAS]
     curves = [CurvePoints(run=one.metric, series=one) for one in series]
     tables["chart"] = curves_to_csv(curves, "step", None).decode("utf-8")
+    shown = export.shown_frame(pd.DataFrame({"=a": FORMULAS, "number": -0.5}, index=FORMULAS))
+    tables["saved from a page"] = shown.to_csv()
     columns = {name: np.array([1.5, -2.5, -np.inf]) for name in metrics}
     tables["download"] = export.to_csv(columns).decode("utf-8")
     found = {
@@ -95,7 +98,7 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, capsys, recor
     assert "-2.5" in tables["download"], "a number stays one"
     assert ",-1.5,0" in tables["chart"]
     assert ",-0.5," in tables["logged 0"] + tables["logged 1"]
-    assert len(tables) == 12
+    assert len(tables) == 13
     count = sum(len(cells_of(text)) for text in tables.values())
     record_property(
         "measured", f"{count:,} cells of {len(FORMULAS)} formulas in {len(tables)} tables, 0 would run"
@@ -115,6 +118,18 @@ def test_every_table_is_written_by_the_function_that_marks_formulas():
         # The body of a download: columns of numbers alone.
         "dashboard/data/export.py": ["pa_csv.write_csv(", "write_csv("],
     }
+
+
+def test_every_table_of_a_page_which_has_a_button_that_saves_it_is_without_formulas():
+    shown = re.compile(r"st\.(?:dataframe|data_editor|table)\(\s*(\w+)")
+    found = {
+        (path.name, given)
+        for path in (ROOT / "dashboard").rglob("*.py")
+        for given in shown.findall(path.read_text("utf-8"))
+    }
+
+    assert len(found) >= 10
+    assert {given for _, given in found} == {"shown_frame"}, found
 
 
 def test_scripts_of_pages_know_the_same_beginnings():
