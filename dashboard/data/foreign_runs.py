@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import os
-import struct
 import threading
 import time
 from collections import Counter
@@ -20,17 +19,17 @@ import numpy as np
 from dashboard.data.formatting import ago, clean
 from dashboard.data.run_store import NO_END, STILL_LOOKING, Refused, RunCard
 from toolkit.core.guard import Guard
-from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.importers.detect import LIMIT_S, find_sources
 from toolkit.importers.record_file import source_of_folder
-from toolkit.importers.source import NO_STEP, SYSTEM, Batch, Column, RunSource
+from toolkit.importers.source import RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
 from toolkit.privacy.secret_shapes import mask_text
-from toolkit.runfolder.key_values import KeyValues, Scalar, settings_from
+from toolkit.runfolder.key_values import Scalar, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import TRASH
 from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
+from toolkit.runs.summary import MAX_PAIRS, RunSummary
 
 TITLES: Final = {
     "ai-toolkit-fork": "ai-toolkit fork",
@@ -57,96 +56,13 @@ _QUIET_S: Final = 600.0
 _LIVE_S: Final = 3_600.0
 """Without a sign for so long, a run is not called running, however rarely it logs."""
 _QUIET_EVERY_S: Final = 60.0
-_TREND_POINTS: Final = 400
-_MAX_PAIRS: Final = 512
 _ENOUGH_PAIRS: Final = 20
 """Equal losses at equal steps with which two tools logged the same training."""
 _MAX_ALIKE: Final = 10
 _OURS_BYTES: Final = 1024**2
 _OURS_S: Final = 1.0
 """For reading the first losses of our own runs, each time; the others follow."""
-_SINGLE: Final = struct.Struct("<f")
-_LARGEST_SINGLE: Final = 3e38
 _HIDDEN: Final = "hidden_at"
-
-
-class Glance:
-    """What a list shows of a run: read once, then only what is new."""
-
-    def __init__(self) -> None:
-        self.step: int | None = None
-        self.loss: float | None = None
-        self.lr: float | None = None
-        self.first_time: float | None = None
-        self.last_time: float | None = None
-        self.sessions = 0
-        self._losses: list[float] = []
-        self._every = 1
-        self._seen = 0
-        self.pairs: set[int] = set()
-        """Step and loss of the first points, as hashes: they are equal where two tools logged the same training."""
-        self.key_values = KeyValues()
-        self._counts: Counter[str] = Counter()
-        """How many points each metric has that may be the loss: a mean of the whole run is one point."""
-
-    def take(self, batch: Batch, prefixes: Sequence[str] = ()) -> None:
-        """Add what was read; `prefixes` are put before the metrics of each piece."""
-        for column in batch.columns:
-            if not len(column) or column.repeated:
-                continue
-            times = [moment for moment in (column.times[0], column.times[-1]) if not math.isnan(moment)]
-            if times:
-                self.first_time = min(times[0], self.first_time or math.inf)
-                self.last_time = max(times[-1], self.last_time or -math.inf)
-            if column.kind == SYSTEM:
-                continue
-            if column.session + 1 > self.sessions:
-                # A later session counts, even if it begins again at an earlier step.
-                self.sessions, self.step = column.session + 1, None
-            # Not the last one: a step may be logged again later.
-            step = max(column.steps)
-            if step != NO_STEP and column.session + 1 == self.sessions:
-                self.step = step if self.step is None else max(step, self.step)
-            prefix = prefixes[column.piece] if column.piece < len(prefixes) else ""
-            steps = [None if step == NO_STEP else step for step in column.steps]
-            self.key_values.take_points(f"{prefix}{column.metric}", column.kind, steps, column.values)
-            signal = signal_of(column.metric)
-            if signal == LOSS:
-                self._counts[column.metric] += len(column)
-                if column.metric == max(self._counts, key=self._counts.__getitem__):
-                    self.loss = column.values[-1]
-                    self._add_losses(column.values)
-                    self._add_pairs(column)
-            elif signal == LR:
-                self.lr = column.values[-1]
-
-    def _add_losses(self, values: Sequence[float]) -> None:
-        first = -self._seen % self._every
-        self._losses += [value for value in values[first :: self._every] if math.isfinite(value)]
-        self._seen += len(values)
-        while len(self._losses) > _TREND_POINTS:
-            self._losses = self._losses[::2]
-            self._every *= 2
-
-    def _add_pairs(self, column: Column) -> None:
-        for step, value in zip(column.steps, column.values, strict=True):
-            if len(self.pairs) >= _MAX_PAIRS:
-                return
-            if step != NO_STEP and 0.0 < abs(value) < _LARGEST_SINGLE:
-                # Some tools store single precision.
-                self.pairs.add(hash((step, *_SINGLE.unpack(_SINGLE.pack(value)))))
-
-    def shares_time_with(self, other: Glance) -> bool:
-        """Return whether both may have run at the same time; true where one has no times."""
-        mine, theirs = (self.first_time, self.last_time), (other.first_time, other.last_time)
-        if None in mine or None in theirs:
-            return True
-        return mine[0] <= theirs[1] and theirs[0] <= mine[1]  # type: ignore[operator]  # no None is left
-
-    def trend(self, points: int) -> list[float]:
-        """Return about `points` losses along the run."""
-        losses = self._losses
-        return losses[:: max(1, len(losses) // points)]
 
 
 @dataclass(slots=True)
@@ -159,7 +75,7 @@ class ForeignRun:
     reading: RunSource
     labels: Labels = field(default_factory=Labels)
     labels_problem: str | None = None
-    glance: Glance = field(default_factory=Glance)
+    glance: RunSummary = field(default_factory=RunSummary)
     cursor: bytes | None = None
     read_at: float = -math.inf
     problem: str | None = None
@@ -197,7 +113,7 @@ class ForeignRun:
                 break
             self.problem = None
             if batch.replaced:
-                self.glance = Glance()
+                self.glance = RunSummary()
             self.glance.take(batch, [piece.prefix for piece in self.reading.info.pieces])
             is_same = batch.cursor == self.cursor
             self.cursor = batch.cursor
@@ -271,21 +187,21 @@ class OwnRun:
     def __init__(self, key: str, folder: Path) -> None:
         self.key = key
         self.folder = folder
-        self.glance = Glance()
+        self.glance = RunSummary()
         self.also_logged_by: tuple[str, ...] = ()
         self._reading = source_of_folder(folder)
         self._cursor: bytes | None = None
 
     def look(self, guard: Guard) -> None:
         """Read the first losses, or what was added to them."""
-        if len(self.glance.pairs) >= _MAX_PAIRS:
+        if len(self.glance.pairs) >= MAX_PAIRS:
             return
         batch = guard.call(
             "reading the first losses", lambda: self._reading.read(self._cursor, max_bytes=_OURS_BYTES)
         )
         if batch is not None:
             if batch.replaced:
-                self.glance = Glance()
+                self.glance = RunSummary()
             self.glance.take(batch)
             self._cursor = batch.cursor
 

@@ -14,7 +14,7 @@ from typing import Any
 from dashboard.data.formatting import clean
 from dashboard.data.run_store import STARTING, UNREADABLE, RunCard
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.end_record import with_last_records
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
@@ -386,7 +386,7 @@ def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
     if known is None or known[0] is not manifest or known[1] != signature:
         if len(_caught_up) >= _MAX_RUNS:
             _caught_up.clear()
-        known = _caught_up[log] = (manifest, signature, with_last_records(manifest, found.folder))
+        known = _caught_up[log] = (manifest, signature, with_end_record(manifest, found.folder))
     return known[2]
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from dashboard.data.formatting import ago, clock, count, duration, learning_rate, short_number
+from dashboard.data.formatting import ago, clock, count, duration, short_number
 from dashboard.data.run_store import RunCard
 from toolkit.core.run_search import text_of
 from toolkit.runfolder.metric_meaning import Direction, guess_primary_metric, is_train_loss, metric_direction
 from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runs.settings import setting_text
 
 Kind = Literal["name", "text", "number", "progress", "spark", "tags"]
 NAME: Final = "name"
@@ -281,21 +282,13 @@ def cell(card: RunCard, column: str, now: float) -> Any:
     """Return what a cell shows: a text, or for progress a number from 0 to 1; empty without a value."""
     kind, colon, name = column.partition(":")
     if colon and kind == "config":
-        return setting_text(card.config.get(name))
+        value = card.config.get(name)
+        return "" if value is None else setting_text(value)
     if colon:
         found = card.evaluations.get(name)
         value = None if found is None else found.best if kind == "best" else found.last
         return "" if value is None else short_number(value)
     return _CELLS[column](card, now) if column in _CELLS else ""
-
-
-def setting_text(value: Any) -> str:
-    """Return a setting for a table."""
-    if value is None:
-        return ""
-    if not isinstance(value, float):
-        return text_of(value)
-    return learning_rate(value) if 0 < abs(value) < 0.001 else short_number(value)
 
 
 def _alerts(card: RunCard) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from dashboard.data import sweep_statistics as stats
+from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runs.settings import UNSET, as_number, is_label, is_seed, level_text, setting_text
 
 Direction = Literal["min", "max"]
@@ -192,6 +193,14 @@ class SweepAnswer:
         if self.lead is None or self.seeds is None:
             return None
         return self.lead < 2.0 * math.sqrt(2.0) * self.seeds.deviation
+
+
+def result_of(reached: Evaluation | None, direction: Direction, *, take_best: bool = True) -> float | None:
+    """Return what a run has reached in a metric: its best value, if that is known and asked for, or its last."""
+    if reached is None:
+        return None
+    has_best = take_best and reached.best is not None and reached.direction in (None, direction)
+    return reached.best if has_best else reached.last
 
 
 def answer(

@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dashboard.data.formatting import clock, count, short_number
-from dashboard.data.sweep import (
-    Direction,
-    State,
-    SweepAnswer,
-    SweepRun,
-    answer,
-    is_log_scale,
-)
+from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
 from dashboard.data.sweep_text import answer_text, percent
 from toolkit.privacy.masking import Masker
 from toolkit.reports.document import Bar, Bars, Block, Document, Dot, Scatter, Section, Table, Text, Tone
@@ -71,11 +64,7 @@ def sweep_report(runs: Sequence[ListedRun], *, metric: str | None = None) -> Doc
 
 
 def _run(run: ListedRun, metric: str, direction: Direction, masker: Masker) -> SweepRun:
-    reached = run.evaluations.get(metric)
-    value = None
-    if reached is not None:
-        has_best = reached.best is not None and reached.direction in (None, direction)
-        value = reached.best if has_best else reached.last
+    value = result_of(run.evaluations.get(metric), direction)
     state: State = "running" if run.status in (RUNNING, STALLED, _LIVE) else "done"
     if run.status in (FAILED, LOST, _UNREADABLE):
         state = "failed"

@@ -31,7 +31,7 @@ from dashboard.data.run_store import (
     RunStore,
     labelled,
 )
-from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale
+from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
 from dashboard.data.sweep_report import sweep_document
 from dashboard.data.sweep_text import Marks, answer_text
 from toolkit.reports.document import Document
@@ -207,11 +207,7 @@ def _report(store: RunStore, query: RunQuery, metric: str, direction: Direction,
 
 
 def _run(card: RunCard, metric: str, direction: Direction, take: Take) -> SweepRun:
-    reached = card.evaluations.get(metric)
-    value = None
-    if reached is not None:
-        has_best = take == "best" and reached.best is not None and reached.direction in (None, direction)
-        value = reached.best if has_best else reached.last
+    value = result_of(card.evaluations.get(metric), direction, take_best=take == "best")
     state: State = "running" if card.live else "done"
     if card.status.name in (FAILED, LOST, UNREADABLE):
         state = "failed"

@@ -12,7 +12,7 @@ from toolkit.cli.main import main as telemetry
 from toolkit.runfolder.end_record import settle_manifest, with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest, write_manifest
-from toolkit.runfolder.reader import end_of_session
+from toolkit.runfolder.reader import end_in, tail_lines
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
 
@@ -83,8 +83,8 @@ def test_only_the_end_of_a_file_is_read(tmp_path):
         + b'{"event":"error","seq":2,"session":1,"text":"%s"}\n' % (b"x" * 5000) * 100
     )
 
-    assert end_of_session(path, 1) is None
-    assert end_of_session(path, 1, within_bytes=1_000_000)["status"] == "finished"
+    assert end_in(tail_lines(path, 256 * 1024), 1) is None
+    assert end_in(tail_lines(path, 1_000_000), 1)["status"] == "finished"
 
 
 def test_every_reader_and_repair_believe_it(run, capsys):
@@ -114,7 +114,7 @@ def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
     runs = LocalStore([run.parent], cache_dir=None)
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
-    monkeypatch.setattr("dashboard.data.run_listing.with_last_records", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("dashboard.data.run_listing.with_end_record", lambda *_: pytest.fail("read again"))
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
 

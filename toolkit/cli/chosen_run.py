@@ -18,6 +18,7 @@ from toolkit.runfolder.other_programs import another_programs_file
 from toolkit.runfolder.parts import describe_part, part_in
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import work_out_status
+from toolkit.runfolder.trash import folder_bytes
 
 LOGS: Final = Path(os.environ.get("TELEMETRY_LOG_DIR") or "logs")
 """Where runs are looked for if no RUN is given."""
@@ -85,13 +86,13 @@ def _why_none(path: Path) -> str:
 
 def find_run(path: Path) -> Path | None:
     """Return `path` if it is a run folder, else the run below that was written last, else None; follows no links."""
-    if _written(path) is not None:
+    if written_at(path) is not None:
         return path
     newest: tuple[float, Path] | None = None
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                written = _written(path / entry.name) if entry.is_dir(follow_symlinks=False) else None
+                written = written_at(path / entry.name) if entry.is_dir(follow_symlinks=False) else None
                 if written is not None and (newest is None or written > newest[0]):
                     newest = (written, path / entry.name)
     except OSError:
@@ -107,7 +108,7 @@ def status_of(folder: Path) -> str:
         return f"no readable {MANIFEST}"
 
 
-def _written(folder: Path) -> float | None:
+def written_at(folder: Path) -> float | None:
     """Return when the records in `folder` were last written; None if it has no regular file of ours."""
     try:
         status = os.lstat(folder / METRICS_JSONL)
@@ -121,22 +122,15 @@ def size_of(path: Path) -> int:
     """Return how many bytes a file or a folder holds, of at most 100,000 entries."""
     try:
         status = os.lstat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            # A journal is mostly a hole.
-            return getattr(status, "st_blocks", status.st_size // 512) * 512
     except OSError:
         return 0
-    size = seen = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            seen += 1
-            try:
-                size += os.lstat(os.path.join(folder, name)).st_size
-            except OSError:
-                continue
-        if seen > _MOST_ENTRIES:
-            break
-    return size
+    # A journal is mostly a hole.
+    is_folder = stat.S_ISDIR(status.st_mode)
+    return (
+        folder_bytes(path, _MOST_ENTRIES)
+        if is_folder
+        else getattr(status, "st_blocks", status.st_size // 512) * 512
+    )
 
 
 def printable(text: str) -> str:

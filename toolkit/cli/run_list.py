@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import find_run, no_run_in
+from toolkit.cli.chosen_run import find_run, no_run_in, written_at
 from toolkit.core.guard import Guard
-from toolkit.importers.detect import find_sources
+from toolkit.importers.detect import Sources, find_sources
 from toolkit.importers.record_file import OURS, source_of_folder
-from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, flattened, read_all
+from toolkit.importers.source import RunSource, flattened, read_all
 from toolkit.importers.summary import number, plain
 from toolkit.privacy.masking import mask_secrets
-from toolkit.runfolder.end_record import with_last_records
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import KeyValues, Scalar, config_of, key_values_in, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
@@ -32,6 +31,7 @@ from toolkit.runfolder.records import START, Record
 from toolkit.runfolder.status import work_out_status
 from toolkit.runs.labels import Label, RunName, labels_of
 from toolkit.runs.loss import known_values, last_values, loss_name
+from toolkit.runs.summary import RunSummary
 
 UNREADABLE: Final = "unreadable"
 NO_END: Final = "no end"
@@ -64,6 +64,8 @@ class ListedRun:
     """Why it cannot be read, or not all of it."""
     source: RunSource | None = None
     """Another tool's run."""
+    chosen_loss: str | None = None
+    """Which metric is the training loss, if more than its name says so."""
     label: Label | None = None
     _has_tail: bool = False
     _config: dict[str, Any] | None = None
@@ -93,7 +95,7 @@ class ListedRun:
     @property
     def loss_name(self) -> str | None:
         """The metric that is the training loss."""
-        return loss_name(self.last)
+        return self.chosen_loss or loss_name(self.last)
 
     @property
     def loss(self) -> float | None:
@@ -220,6 +222,15 @@ def run_at(path: Path) -> ListedRun | str:
     )
 
 
+def sources_at(path: Path, only: str | None) -> Sources | str:
+    """Return the runs of other tools at `path`, or why there is none."""
+    try:
+        found = find_sources(path, only=only)
+    except OSError:
+        return no_run_in(path)
+    return found if found.runs else no_run_in(path, found.notes)
+
+
 def source_for(run: ListedRun) -> RunSource:
     """Return what reads a run of the list."""
     return run.source if run.source is not None else source_of_folder(run.path)
@@ -231,9 +242,9 @@ def source_for(run: ListedRun) -> RunSource:
 def our_run(folder: Path, *, deleted: bool = False) -> ListedRun:
     """Return a run folder of ours; one that cannot be read has a problem."""
     shown = Path(os.path.abspath(folder)).name
-    run = ListedRun(name=shown, path=folder, format=OURS, deleted=deleted, last_sign=_written(folder))
+    run = ListedRun(name=shown, path=folder, format=OURS, deleted=deleted, last_sign=written_at(folder))
     try:
-        manifest = with_last_records(read_manifest(folder), folder)
+        manifest = with_end_record(read_manifest(folder), folder)
     except FileNotFoundError:
         run.problem = f"it has no {MANIFEST}; `telemetry repair` recovers what it can"
     except (OSError, ManifestError) as error:
@@ -318,14 +329,6 @@ def _is_ours(folder: Path) -> bool:
     return os.path.lexists(folder / MANIFEST) and another_programs_file(folder) is None
 
 
-def _written(folder: Path) -> float | None:
-    try:
-        status = os.lstat(folder / METRICS_JSONL)
-    except OSError:
-        return None
-    return status.st_mtime if stat.S_ISREG(status.st_mode) else None
-
-
 def _config_of(folder: Path) -> Mapping[str, Any]:
     """Return the configuration in the first start records: what the caller gave, and the fields derived from it."""
     try:
@@ -395,37 +398,21 @@ def _place_of(source: RunSource) -> Path:
 
 
 def _read_foreign(run: ListedRun, source: RunSource) -> bool:
-    times: list[float] = []
-    values = KeyValues()
+    summary = RunSummary()
     for batch in read_all(source):
         if batch.replaced:
-            run.last.clear()
-            run.step = None
-            values = KeyValues()
-        for column in batch.columns:
-            if not len(column) or column.repeated:
-                continue
-            if not math.isnan(column.times[0]):
-                times = [min([*times[:1], column.times[0]]), max([*times[1:], column.times[-1]])]
-            if column.kind == SYSTEM:
-                continue
-            pieces = source.info.pieces
-            prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
-            run.last[f"{prefix}{column.metric}"] = column.values[-1]
-            steps = [None if step == NO_STEP else step for step in column.steps]
-            values.take_points(f"{prefix}{column.metric}", column.kind, steps, column.values)
-            step = max(column.steps)
-            if step != NO_STEP:
-                run.step = step if run.step is None else max(run.step, step)
+            summary = RunSummary()
+        summary.take(batch, [piece.prefix for piece in source.info.pieces])
         if batch.passed_over:
             reason, count = batch.passed_over.most_common(1)[0]
             run.problem = f"not read: {count:,} {reason[1]}"
-    values.config = settings_from({}, _without_secrets(source.info.config))
-    run._key_values = values  # noqa: SLF001
+    run.step, run.last, run.chosen_loss = summary.step, summary.last, summary.loss_name
+    run._key_values = summary.key_values  # noqa: SLF001
+    summary.key_values.config = settings_from({}, _without_secrets(source.info.config))
     status = source.status(time.time())
     run.status = NO_END if status.state == "unknown" else status.state
-    run.last_sign = None if math.isnan(status.last_sign) else status.last_sign
-    if times:
-        # A copied file is younger than what is in it.
-        run.started, run.last_sign = times
+    # A copied file is younger than what is in it.
+    run.started, run.last_sign = summary.first_time, summary.last_time
+    if run.last_sign is None and not math.isnan(status.last_sign):
+        run.last_sign = status.last_sign
     return True

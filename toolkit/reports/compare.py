@@ -13,6 +13,7 @@ from toolkit.reports.content import RunContent, primary_metric
 from toolkit.reports.document import Block, Chart, Document, Line, Section, Table, Text, Tone
 from toolkit.reports.formatting import NO_VALUE, count, duration, short_number
 from toolkit.runfolder.metric_meaning import Direction, is_evaluation, metric_direction
+from toolkit.runs.settings import setting_text
 
 MAX_RUNS: Final = 50
 _MAX_CHARTS: Final = 12
@@ -197,7 +198,7 @@ def _same(run: RunContent, other: RunContent, name: str) -> bool:
 
 
 def _setting(run: RunContent, name: str) -> str:
-    return parts.setting_text(run.settings[name]) if name in run.settings else _MISSING
+    return setting_text(run.settings[name]) if name in run.settings else _MISSING
 
 
 def _findings(runs: Sequence[RunContent]) -> Table | None:

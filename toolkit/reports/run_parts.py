@@ -44,6 +44,7 @@ from toolkit.reports.formatting import NO_VALUE, clock, count, duration, learnin
 from toolkit.reports.ledger_labels import advice_on, has_content, label_of, percent
 from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
+from toolkit.runs.settings import setting_text
 
 TONES: Final[Mapping[str, Tone]] = {CRITICAL: "critical", WARNING: "warning", INFO: "info"}
 _MAX_FINDINGS: Final = 20
@@ -369,14 +370,3 @@ def _ordered(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     known = [name for name in _FIRST if name in settings]
     for name in [*known, *(name for name in settings if name not in known)]:
         yield name, settings[name]
-
-
-def setting_text(value: Any) -> str:
-    """Return a setting as people write it: 1e-4, 0.05, true, adamw."""
-    if value is None:
-        return NO_VALUE
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return learning_rate(value) if 0 < abs(value) < 1e-2 else f"{value:g}"
-    return str(value)

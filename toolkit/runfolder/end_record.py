@@ -25,26 +25,14 @@ from toolkit.runfolder.manifest import (
     read_manifest,
     write_manifest,
 )
-from toolkit.runfolder.reader import end_of_session, last_end, offset_behind, tail_records
+from toolkit.runfolder.reader import last_end, offset_behind, tail_records
 from toolkit.runfolder.records import STEP, Record
 
 _UNENDED: Final = "running"
 _STATUSES: Final = frozenset({"finished", "failed", "stopped"})
-_LEAST_BYTES: Final = 64 * 1024
+_LEAST_BYTES: Final = 256 * 1024
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _LATEST: Final = 1e11
-
-
-def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
-    """Return `manifest` with the end of its newest session, read from the records if only they have it."""
-    session = manifest.latest
-    if session is None or session.status != _UNENDED:
-        return manifest
-    try:
-        end = end_of_session(folder / METRICS_JSONL, session.session)
-    except OSError:
-        return manifest
-    return ended_by(manifest, end)
 
 
 def ended_by(manifest: Manifest, end: Record | None) -> Manifest:
@@ -60,7 +48,7 @@ def ended_by(manifest: Manifest, end: Record | None) -> Manifest:
     )
 
 
-def with_last_records(manifest: Manifest, folder: Path) -> Manifest:
+def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
     """Return `manifest` with the end of its newest session and its last numbers, from the records if it is unended."""
     session, beat = manifest.latest, manifest.heartbeat
     if session is None or session.status != _UNENDED:
@@ -105,7 +93,7 @@ def settle_manifest(folder: Path) -> str | None:
         mode = stat.S_IMODE((folder / MANIFEST).lstat().st_mode) & 0o666
     except (FileNotFoundError, ManifestError):
         return None
-    settled = with_last_records(manifest, folder)
+    settled = with_end_record(manifest, folder)
     if incomplete_mirrors(manifest) == METRICS_CSV and settled.latest is not None:
         # It was rebuilt.
         settled = settled.with_latest(reason=(settled.latest.reason or "").partition(INCOMPLETE)[0])

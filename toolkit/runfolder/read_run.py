@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.end_record import with_last_records
+from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import record_files
@@ -119,7 +119,7 @@ def read_run(folder: str | os.PathLike[str], *, rank: int = 0) -> RunData:
         cursor = chunk.cursor
     manifest: Manifest | None = None
     try:
-        manifest = with_last_records(read_manifest(folder), folder)
+        manifest = with_end_record(read_manifest(folder), folder)
     except (OSError, ManifestError):
         # The records are what counts; who looks at `manifest` sees that there is none.
         pass

@@ -334,14 +334,6 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
         within = min(within * 8, within_bytes)
 
 
-def end_of_session(path: Path, session: int, *, within_bytes: int = 256 * 1024) -> Record | None:
-    """Return the end record of `session` at the end of `path`; None if the session has not ended.
-
-    Behind it come at most a few records, of what went wrong while the run was closed, and no step.
-    """
-    return end_in(tail_lines(path, within_bytes), session)
-
-
 def end_in(lines: Sequence[bytes], session: int) -> Record | None:
     """Return the end record of `session` in the last lines of a file; None if the session has not ended."""
     return last_end(filter(None, map(_record_with_seq, reversed(lines))), session)

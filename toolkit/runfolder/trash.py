@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import orjson
@@ -43,7 +44,7 @@ class TrashedRun:
     @property
     def bytes_held(self) -> int:
         """How many bytes it holds, of the first `MAX_ENTRIES_MEASURED` files."""
-        return _measure(self.path / self.name)
+        return folder_bytes(self.path / self.name)
 
 
 def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> str:
@@ -257,13 +258,9 @@ def _rename_to_free_name(source: Path, root: Path, name: str) -> Path:
     return folder
 
 
-def _measure(folder: Path) -> int:
-    total = 0
-    for i, n_bytes in enumerate(_sizes(folder)):
-        if i >= MAX_ENTRIES_MEASURED:
-            break
-        total += n_bytes
-    return total
+def folder_bytes(folder: Path, most: int = MAX_ENTRIES_MEASURED) -> int:
+    """Return how many bytes the first `most` files below `folder` hold."""
+    return sum(islice(_sizes(folder), most))
 
 
 def _sizes(folder: Path) -> Iterator[int]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
-from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
-from toolkit.cli.run_list import our_run
+from toolkit.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
+from toolkit.cli.run_list import our_run, sources_at
 from toolkit.cli.terminal import Column, number_text, print_table
-from toolkit.importers.detect import find_sources, names_of
+from toolkit.importers.detect import names_of
 from toolkit.importers.record_file import source_of_folder
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import summaries
@@ -87,13 +87,10 @@ def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
     if folder is not None:
         sources = [source_of_folder(folder)]
     else:
-        try:
-            found = find_sources(args.run, only=args.format)
-        except OSError:
-            return refuse(no_run_in(args.run))
+        found = sources_at(args.run, args.format)
+        if isinstance(found, str):
+            return refuse(found)
         sources, notes = found.runs, found.notes
-    if not sources:
-        return refuse(no_run_in(args.run, notes))
     found_runs, problems = summaries(sources, time.time())
     masker = Masker()
     for run in found_runs:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
-from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
+from toolkit.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
+from toolkit.cli.run_list import sources_at
 from toolkit.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
 from toolkit.core.guard import Guard
-from toolkit.importers.detect import find_sources, names_of
+from toolkit.importers.detect import names_of
 from toolkit.importers.source import BATCH_BYTES, NO_STEP, Batch, RunSource
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.layout import METRICS_JSONL
@@ -148,17 +149,12 @@ def _is_shown(record: Record, args: argparse.Namespace) -> bool:
 
 
 def _tail_foreign(args: argparse.Namespace) -> int:
-    try:
-        found = find_sources(args.run, only=args.format)
-    except OSError:
-        return refuse(no_run_in(args.run))
+    found = sources_at(args.run, args.format)
+    if isinstance(found, str):
+        return refuse(found)
     if len(found.runs) != 1:
         names = ", ".join(source.info.name for source in found.runs[:5])
-        return refuse(
-            f"{args.run} has {len(found.runs)} runs ({names}); name one of them"
-            if found.runs
-            else no_run_in(args.run, found.notes)
-        )
+        return refuse(f"{args.run} has {len(found.runs)} runs ({names}); name one of them")
     source = found.runs[0]
     guard = Guard()
     rows: deque[Record] = deque(maxlen=args.rows)
