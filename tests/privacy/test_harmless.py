@@ -199,7 +199,7 @@ def made_up(chance):
 
 def real_strings(chance, most):
     """Yield names, paths and checksums of what is installed here."""
-    installed = [file for one in distributions() for file in islice(one.files or (), 100)]
+    installed = sorted((file for one in distributions() for file in islice(one.files or (), 100)), key=str)
     for file in chance.sample(installed, min(most, len(installed))):
         yield f"{file},{file.hash.mode}={file.hash.value}" if file.hash else str(file)
     files = [*Path(json.__file__).parents[1].glob("*.py"), *(file.locate() for file in installed)]

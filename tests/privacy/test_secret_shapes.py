@@ -17,6 +17,7 @@ from tests.privacy.anchors import (
     token,
 )
 from tests.privacy.token_samples import samples
+from tests.telemetry.logged import make_logger
 from toolkit.privacy import token_shapes
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_shapes import mask_text
@@ -192,3 +193,30 @@ def test_tokens_of_services_are_masked_known_shape_or_not(record_property):
         f"{len(TOKENS)} kinds of token, 0 pass under a telling key; elsewhere {100 * len(passed) / looked_at:.1f} % of "
         f"{others} kinds, and {len(ids)} kinds that are hex digits or ids",
     )
+
+
+def test_what_the_rules_find_is_in_no_byte_of_a_run_wherever_it_was_logged(tmp_path, record_property):
+    """In events, lists, completions, attributes of spans, the summary, tables and the names of metrics."""
+    masker = Masker({})
+    made = {service: token(service, 0) for service in TOKENS}
+    found = {
+        service: parts
+        for service, (text, parts) in made.items()
+        if not any(part in json.dumps([masker.mask(put(text)) for put in PLACES.values()]) for part in parts)
+    }
+    with make_logger(tmp_path, csv="all", log_every=2) as log:
+        for step, (text, _) in enumerate(made.values()):
+            log.log_event("note", text=f"we use {text} here", items=["train.py", text])
+            log.log_completion(step, prompt=f"say {text}", completion=text)
+            with log.span("encode", remark=f"with {text} now"):
+                log.log_step(step, 0.5, **{f"loss/{text}": 1.0})
+            log.summary[f"best {step}"] = [text]
+        log.log_table("rows", [{"remark": f"a {text} b"} for text, _ in made.values()])
+        log.log_table("keys", [{"api_key": text, "login": {"password": text}} for text, _ in made.values()])
+    written = "".join(
+        path.name + path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.is_file()
+    )
+
+    assert {service for service, parts in found.items() if any(part in written for part in parts)} == set()
+    assert len(found) >= 145
+    record_property("measured", f"{len(found)} of {len(TOKENS)} kinds of token found, 0 in any file of a run")
