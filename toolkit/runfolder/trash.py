@@ -44,7 +44,7 @@ class TrashedRun:
     @property
     def bytes_held(self) -> int:
         """How many bytes it holds, of the first `MAX_ENTRIES_MEASURED` files."""
-        return folder_bytes(self.path / self.name)
+        return folder_bytes(self.path / self.name, MAX_ENTRIES_MEASURED)
 
 
 def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> str:
@@ -258,7 +258,7 @@ def _rename_to_free_name(source: Path, root: Path, name: str) -> Path:
     return folder
 
 
-def folder_bytes(folder: Path, most: int = MAX_ENTRIES_MEASURED) -> int:
+def folder_bytes(folder: Path, most: int) -> int:
     """Return how many bytes the first `most` files below `folder` hold."""
     return sum(islice(_sizes(folder), most))
 
