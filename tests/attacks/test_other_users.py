@@ -169,3 +169,33 @@ def test_whose_folders_are_joined_and_taken_from(log_dir, log_dir_of, folder_of,
 
     assert (why_not_ours(log_dir, folder) is None) is may_join
     assert (why_not_ours(log_dir, folder, takes=True) is None) is may_take
+
+
+def test_doctor_says_which_runs_may_not_be_read(log_dir, capfd, monkeypatch):
+    an_ordinary_run(log_dir, "theirs")
+    open_to_all = an_ordinary_run(log_dir, "open")
+    for path in (open_to_all, *open_to_all.rglob("*")):
+        os.chmod(path, 0o777)
+    os.chmod(log_dir / "theirs", 0o700)
+    # The folders above belong to this user alone.
+    monkeypatch.chdir(log_dir)
+    places = (".", "theirs")
+    for place in places:
+        main(["doctor", place])
+    capfd.readouterr()
+    if not (child := os.fork()):
+        code = 255
+        try:
+            # All is imported by now: another user may not be able to read this checkout.
+            os.setgroups([])
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            code = sum(main(["doctor", place]) << 4 * i for i, place in enumerate(places))
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said = capfd.readouterr()
+
+    assert code >> 4 == 2
+    assert "open: " in said.out
+    assert said.err.count("theirs: Permission denied") == 2

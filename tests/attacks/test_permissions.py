@@ -15,6 +15,7 @@ import pytest
 
 from tests.lengths import in_make_faults
 from toolkit.cli.main import main
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.compat import wandb
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes of this kind are POSIX's")
@@ -87,6 +88,33 @@ def test_artifacts_and_exports_are_the_owners_alone(tmp_path, umask):
     assert (folder / "artifacts" / "model" / "v0" / "deep" / "er" / "b.bin") in made
     assert {path: oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077} == {}
     assert not out.parent.stat().st_mode & 0o002
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can choose another group")
+@pytest.mark.parametrize(
+    ("variable", "share", "folder", "file"),
+    [
+        ("", "group", 0o2750, 0o640),
+        ("group", None, 0o2750, 0o640),
+        ("1", None, 0o755, 0o644),
+        ("group", False, 0o700, 0o600),
+        ("", None, 0o700, 0o600),
+    ],
+)
+def test_a_run_is_shared_with_whom_the_option_or_the_machine_says(
+    tmp_path, monkeypatch, variable, share, folder, file
+):
+    monkeypatch.setenv("TELEMETRY_SHARE", variable)
+    os.chown(tmp_path, -1, 12345)
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, share=share) as log:
+        log.log_step(1, train_loss=1.0)
+        log.log_table("t", [{"a": 1}], step=1)
+    made = [log.run_folder, *log.run_folder.rglob("*")]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in made}
+
+    assert {modes[path] for path in made if path.is_dir()} == {folder}
+    assert {modes[path] for path in made if path.is_file()} == {file}
+    assert {path.stat().st_gid for path in made} == {12345 if folder == 0o2750 else os.getegid()}
 
 
 @in_make_faults

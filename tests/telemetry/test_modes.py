@@ -229,7 +229,7 @@ def test_the_log_directory_of_the_environment_is_the_default(tmp_path, monkeypat
         assert (log.run_folder, other.run_folder) == (tmp_path / "there" / "r", tmp_path / "r")
 
 
-@pytest.mark.parametrize(("name", "value"), [("MODE", "off"), ("QUIET", "maybe")])
+@pytest.mark.parametrize(("name", "value"), [("MODE", "off"), ("QUIET", "maybe"), ("SHARE", "all")])
 def test_a_wrong_variable_is_refused_by_its_name(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(f"TELEMETRY_{name}", value)
     with pytest.raises(OptionsError, match=f"TELEMETRY_{name} is '{value}'; it must be one of"):

@@ -31,7 +31,7 @@ def test_the_defaults_are_those_of_the_contract():
     assert options == TelemetryOptions()
     assert (options.enabled, options.log_dir, options.log_every) == (True, "./logs", 10)
     assert (options.csv, options.tensorboard, options.wandb, options.control) == (True, False, False, True)
-    assert (options.share, options.resume, options.ranks) == (False, False, "zero")
+    assert (options.share, options.resume, options.ranks) == (None, False, "zero")
     assert (options.flush_interval, options.sync_interval, options.queue_max_mb, options.close_timeout) == (
         0.1,
         5.0,

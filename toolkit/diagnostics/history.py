@@ -58,7 +58,8 @@ class Diagnosis:
 def find_runs(path: Path) -> list[Path]:
     """Return the runs at `path`: itself, or the run folders one level below it, sorted by name.
 
-    In a folder without run folders these are its JSONL and CSV files. Links below `path` are not followed.
+    In a folder without run folders these are its JSONL and CSV files. Links below `path` are not followed. Folders that
+    may not be read come last.
 
     Raises:
         OSError: `path` does not exist or cannot be listed.
@@ -82,7 +83,9 @@ def find_runs(path: Path) -> list[Path]:
             elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _FILE_ENDINGS:
                 files.append(path / entry.name)
     runs = [folder for folder in folders if is_run_folder(folder) and part_in(folder) is None]
-    found = sorted(runs) or sorted(files)
+    # What may be a run, and may not be read: whoever diagnoses it says so.
+    closed = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]
+    found = [*(sorted(runs) or sorted(files)), *sorted({*closed} - {*runs})]
     if not found:
         raise NoRecordsError(
             f"no run found in {path} (no {METRICS_JSONL} there or one level below, and no JSONL or CSV file)"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import unicodedata
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,6 +49,13 @@ class Modes:
 
 PRIVATE: Final = Modes(folder=0o700, file=0o600)
 SHARED: Final = Modes(folder=0o755, file=0o644)
+GROUP: Final = Modes(folder=0o2750, file=0o640)
+"""What is made in such a folder belongs to the folder's group."""
+
+
+def modes_of(share: bool | str | None) -> Modes:
+    """Return the permissions of a run with this `share` option."""
+    return GROUP if share == "group" else SHARED if share else PRIVATE
 
 
 def is_safe_name(name: str) -> bool:
@@ -111,11 +120,24 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
     for candidate in candidate_names(log_dir, name):
         folder = log_dir / candidate
         try:
-            os.mkdir(folder, modes.folder)
+            make_run_folder(folder, modes)
         except FileExistsError:
             continue
         return folder
     raise FileExistsError(f"{log_dir} has thousands of runs called {name!r}; choose another name")
+
+
+def make_run_folder(folder: Path, modes: Modes) -> None:
+    """Make a run's folder; one that is shared with a group belongs to that of its log directory, if the user is in it.
+
+    Raises:
+        OSError: it exists, or cannot be made.
+    """
+    os.mkdir(folder, modes.folder & 0o777)
+    if modes.folder & stat.S_ISGID and hasattr(os, "chown"):
+        with suppress(OSError):
+            os.chown(folder, -1, os.stat(folder.parent).st_gid)
+        os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_ISGID)
 
 
 def make_folders(folder: Path, mode: int) -> None:

@@ -78,8 +78,9 @@ class OptionsDict(TypedDict, total=False):
     session_tag: Callable[[], Any] | str | None
     """Names jobs that do one task together, such as a run and its continuation elsewhere; default: the run's
     id."""
-    share: bool
-    """Let other users of the machine read the run folder."""
+    share: bool | str | None
+    """Let others read the run folder: the `group` of the log directory, or with true every user of the
+    machine. Not set: what the variable `TELEMETRY_SHARE` says, else private."""
     spans: bool | str | Mapping[str, Any] | None
     """Record spans; a mapping chooses by name, `all` writes each one."""
     strict: bool

@@ -53,7 +53,9 @@ _MODES: Final = ("local", "offline", "disabled")
 """Each sends less than the one before."""
 _LOG_DIR: Final = "./logs"
 _YES: Final = ("1", "true", "yes", "on")
-_YES_OR_NO: Final = one_of(*_YES, "0", "false", "no", "off")
+_NO: Final = ("0", "false", "no", "off")
+_YES_OR_NO: Final = one_of(*_YES, *_NO)
+_SHARE: Final = one_of("group", *_YES, *_NO)
 _EVERY_NTH: Final = re.compile(r"every:[1-9][0-9]{0,8}")
 _NAMED_RANKS: Final = ("zero", "all", "first_per_node")
 
@@ -184,7 +186,12 @@ class TelemetryOptions(ExporterOptions):
     )
     project: str | None = option(None, "Project that the run belongs to.", optional(text))
     tags: tuple[str, ...] = option((), "Tags of the run.", tags)
-    share: bool = option(False, "Let other users of the machine read the run folder.", boolean)
+    share: bool | str | None = option(
+        None,
+        "Let others read the run folder: the `group` of the log directory, or with true every user of the machine. "
+        "Not set: what the variable `TELEMETRY_SHARE` says, else private.",
+        optional(boolean_or("group")),
+    )
     ranks: str = option(
         "zero",
         "Which processes of a distributed run write records, one file each: rank `zero` alone, `all`, "
@@ -318,12 +325,15 @@ class TelemetryOptions(ExporterOptions):
         """Return the options with what the environment variables change.
 
         `TELEMETRY_MODE` can only restrict: `disabled` and `offline` win over what the script says, `local` does not.
-        `TELEMETRY_LOG_DIR` is the log directory where the script leaves it at the default.
+        `TELEMETRY_LOG_DIR` is the log directory where the script leaves it at the default, and `TELEMETRY_SHARE` the
+        value of `share` where the script leaves it out.
 
         Raises:
             OptionsError: a variable is wrong.
         """
-        mode, log_dir, quiet = (environ.get(f"TELEMETRY_{name}", "") for name in ("MODE", "LOG_DIR", "QUIET"))
+        mode, log_dir, quiet, share = (
+            environ.get(f"TELEMETRY_{name}", "") for name in ("MODE", "LOG_DIR", "QUIET", "SHARE")
+        )
         known = options_of(TelemetryOptions)
         changes: OptionsDict = {}
         if mode and _MODES.index(known["mode"].check("TELEMETRY_MODE", mode)) > _MODES.index(self.mode):
@@ -332,6 +342,9 @@ class TelemetryOptions(ExporterOptions):
             changes["log_dir"] = known["log_dir"].check("TELEMETRY_LOG_DIR", log_dir)
         if quiet and _YES_OR_NO("TELEMETRY_QUIET", quiet.lower()) in _YES:
             changes["quiet"] = True
+        if share and self.share is None:
+            said = _SHARE("TELEMETRY_SHARE", share.lower())
+            changes["share"] = said if said == "group" else said in _YES
         return self.changed(**changes) if changes else self
 
     def changed(self, **changes: Unpack[OptionsDict]) -> TelemetryOptions:

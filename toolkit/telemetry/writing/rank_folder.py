@@ -11,11 +11,11 @@ from toolkit.core.group_store import has_process_group
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank, given_run_id, launch_id, node_name
 from toolkit.runfolder.layout import (
-    PRIVATE,
-    SHARED,
     Modes,
     candidate_names,
     make_folders,
+    make_run_folder,
+    modes_of,
     rank_file,
     safe_run_name,
 )
@@ -88,7 +88,7 @@ def join_rank_zero(
         log_dir=log_dir_of(options),
         name=safe_run_name(display_name),
         display_name=display_name,
-        modes=SHARED if options.share else PRIVATE,
+        modes=modes_of(options.share),
         rank=rank.rank,
         run_id=options.run_id or given_run_id(display_name),
     )
@@ -226,7 +226,7 @@ def _open_part(
         try:
             # Not world-writable, whatever the umask: other users could replace runs with folders of their own.
             make_folders(place.log_dir, 0o775)
-            os.mkdir(folder, place.modes.folder)
+            make_run_folder(folder, place.modes)
         except FileExistsError:
             if folder.is_symlink() or not folder.is_dir() or not_ours(place.log_dir, folder) is not None:
                 continue

@@ -11,11 +11,10 @@ from toolkit.core.guard import Guard
 from toolkit.core.ranks import given_run_id
 from toolkit.runfolder.end_record import with_end_record
 from toolkit.runfolder.layout import (
-    PRIVATE,
-    SHARED,
     Modes,
     candidate_names,
     claim_folder,
+    modes_of,
     rank_file,
     safe_run_name,
 )
@@ -95,7 +94,7 @@ def open_session(display_name: str, options: TelemetryOptions, *, now: float, gu
     """
     log_dir = log_dir_of(options)
     name = safe_run_name(display_name)
-    modes = SHARED if options.share else PRIVATE
+    modes = modes_of(options.share)
     notice = None
     wanted_id = options.run_id or given_run_id(display_name)
     if options.resume or wanted_id:
