@@ -15,7 +15,9 @@ from pathlib import Path
 import orjson
 
 from tests.waiting import wait_until
+from toolkit.core.prometheus import Exposition
 from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.last_values import HELP, samples
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
@@ -23,6 +25,14 @@ from toolkit.runfolder.metrics import metrics_of
 from toolkit.runfolder.process import boot_id, host_name
 from toolkit.runfolder.reader import parse_line
 from toolkit.telemetry import TelemetryLogger
+
+
+def metrics_text(shipper):
+    """Return what Prometheus is shown of `shipper` and its runs."""
+    shown = Exposition(HELP)
+    shown.show(samples(shipper))
+    return shown.text()
+
 
 BROKEN = (
     b"not json",

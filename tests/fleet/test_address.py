@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet import engine, schema
 from toolkit.fleet.address import AddressError, address_of, read_password
 from toolkit.fleet.backoff import Backoff
 from toolkit.fleet.engine import Engine, EngineError, chunks, quote
-from toolkit.fleet.last_values import MetricsServer, host_and_port
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.row_binary import rows_of
 from toolkit.fleet.schema import grants
@@ -146,7 +146,7 @@ def test_pauses_grow_to_a_minute_and_start_again_after_a_success():
 
 @pytest.mark.parametrize("text", ["9464", "127.0.0.1:", "127.0.0.1:x", ":9464", "a b:1", "127.0.0.1:70000"])
 def test_where_prometheus_asks_must_be_host_and_port(text):
-    with pytest.raises(AddressError, match="is not HOST:PORT"):
+    with pytest.raises(PrometheusError, match="is not HOST:PORT"):
         host_and_port(text)
 
 
@@ -159,16 +159,17 @@ def test_a_server_for_prometheus_may_listen_on_ipv6():
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError as error:
-        with pytest.raises(OSError, match=error.strerror):
-            MetricsServer(("::1", 0))
+        with pytest.raises(PrometheusError, match=error.strerror):
+            Exposition().serve("::1", 0)
         return
-    server = MetricsServer(host_and_port("[::1]:0"))
+    shown = Exposition()
     try:
-        server.show(b"telemetry_ship_files 3.0\n")
-        with urllib.request.urlopen(f"http://[::1]:{server.port}/metrics", timeout=30) as answer:
-            assert answer.read() == b"telemetry_ship_files 3.0\n"
+        port = shown.serve(*host_and_port("[::1]:0"))
+        shown.show([("telemetry_run_step", {}, 3.0)])
+        with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=30) as answer:
+            assert b"telemetry_run_step 3.0\n" in answer.read()
     finally:
-        server.close()
+        shown.close()
 
 
 def test_threads_that_share_a_connection_wait_for_each_other():

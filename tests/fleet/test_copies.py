@@ -16,6 +16,7 @@ from tests.fleet.shipped_runs import (
     file_points,
     id_of,
     make_run,
+    metrics_text,
     newest_bytes,
     record_bytes,
     ship,
@@ -24,7 +25,6 @@ from tests.lengths import in_make_faults
 from toolkit.fleet import commits, pull, shipper
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.lag import lags_of
-from toolkit.fleet.last_values import metrics_text
 from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.layout import rank_file

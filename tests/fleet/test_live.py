@@ -57,11 +57,8 @@ def test_a_live_run_is_followed_and_its_last_values_shown(ask, logs, shipper):
             log.log_step(step, train_loss=0.5 if step < 19 else float("nan"))
         log.flush()
         run_id = id_of(log.run_folder)
-        labels = f'run="live",run_id="{run_id}",project="p"'
-        wait_until(
-            lambda: f'{{{labels},host="' in scrape(port) and 'metric="train_loss"} NaN' in scrape(port),
-            process,
-        )
+        labels = f'metric="train_loss",project="p",run="live",run_id="{run_id}"}} NaN'
+        wait_until(lambda: labels in scrape(port), process)
         assert "telemetry_run_live{" in scrape(port)
         status = f"SELECT argMax(status, version) FROM runs WHERE run_id = '{run_id}'"
         wait_until(lambda: ask.query(status) == b"running\n", process)

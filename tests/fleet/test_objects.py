@@ -20,13 +20,12 @@ from dashboard.data.run_store import Refused
 from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
-from tests.fleet.shipped_runs import append, id_of, make_run, step_line, write
+from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, step_line, write
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.fleet import backoff, objects, shipper
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.last_values import metrics_text
 from toolkit.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
 from toolkit.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
 from toolkit.fleet.pull import pull

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
 from dataclasses import replace
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fleet.engines import PASSWORD, Cluster, NoEngine, free_ports
 from tests.fleet.flaky_front import (
@@ -27,6 +27,7 @@ from tests.fleet.shipped_runs import (
     engine_bytes,
     id_of,
     make_run,
+    metrics_text,
     newest_or_nothing,
     record_bytes,
     ship,
@@ -38,7 +39,6 @@ from toolkit.fleet import backoff as backoff_module
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, UnreachableError
-from toolkit.fleet.last_values import MetricsServer, metrics_text
 from toolkit.fleet.schema import grants, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
@@ -269,25 +269,26 @@ def test_prometheus_gets_the_last_values_of_live_runs(engine, logs):
     write(folder, b'{"event":"step","global_step":6,"train_loss":Infinity}\n')
     write(folder, b'{"event":"finding","id":"a","severity":"critical","state":"open"}\n')
     shipper = ship(engine, logs, node="node7")
-    server = MetricsServer(("127.0.0.1", 0))
-    try:
-        server.show(metrics_text(shipper))
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
-            found = answer.read().decode()
-        with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
-    finally:
-        server.close()
+    text = metrics_text(shipper).decode()
+    found = {
+        (one.name, *sorted(one.labels.items())): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
 
-    labels = f'run="live",run_id="{id_of(folder)}",project="with \\"quotes\\" \\\\ and\\nlines",host="node7"'
-    for line in (
-        "# TYPE telemetry_ship_batches_total counter",
-        "telemetry_ship_behind_bytes 0.0",
-        "telemetry_ship_lines_total 8.0",
-        f"telemetry_run_live{{{labels}}} 1.0",
-        f"telemetry_run_step{{{labels}}} 5.0",
-        f'telemetry_run_last_value{{{labels},metric="train_loss"}} +Inf',
-        f'telemetry_run_last_value{{{labels},metric="acc"}} 0.5',
-        f'telemetry_run_findings_open{{{labels},severity="critical"}} 1.0',
+    labels = {
+        "run": "live",
+        "run_id": id_of(folder),
+        "project": 'with "quotes" \\ and\nlines',
+        "host": "node7",
+    }
+    for name, more, value in (
+        ("live", {}, 1.0),
+        ("step", {}, 5.0),
+        ("last_value", {"metric": "train_loss"}, math.inf),
+        ("last_value", {"metric": "acc"}, 0.5),
+        ("findings_open", {"severity": "critical"}, 1.0),
     ):
-        assert f"{line}\n" in found
+        assert found[(f"telemetry_run_{name}", *sorted({**labels, **more}.items()))] == value
+    assert "# TYPE telemetry_ship_batches_total counter\n" in text
+    assert (found["telemetry_ship_behind_bytes",], found["telemetry_ship_lines_total",]) == (0.0, 8.0)

@@ -13,11 +13,10 @@ from dashboard.data import engine_runs
 from dashboard.data.clickhouse_store import ClickHouseStore
 from dashboard.data.engine_link import EngineLink
 from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import append, id_of, make_run, ship
+from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.lag import Lag
-from toolkit.fleet.last_values import metrics_text
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
 from toolkit.fleet.shipper import Shipper, Totals, _nothing_of

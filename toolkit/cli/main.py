@@ -33,6 +33,7 @@ SUBCOMMANDS: Final = {
     "import": "make run folders of other tools' logs, or add what is new to them",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
+    "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
     "pull": "bring a run folder back from ClickHouse, byte for byte",
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
     "rm": "move runs to the trash, with --yes",
@@ -56,7 +57,7 @@ GROUPS: Final = {
     "Look at runs": "ls show tail doctor errors time completions formats dashboard",
     "Decide": "compare report ask",
     "Keep and delete": "repair rm gc import export trace",
-    "Send": "share message ship pull usage",
+    "Send": "share message metrics ship pull usage",
     "Set up": "train attach detach status completion",
 }
 """What one does, and the subcommands for it, in the order of the help."""

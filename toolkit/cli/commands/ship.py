@@ -20,12 +20,13 @@ from toolkit.cli.engine_arguments import (
     chosen_objects,
 )
 from toolkit.cli.terminal import add_json_argument, print_json
+from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
 from toolkit.fleet.archive import archive_runs
 from toolkit.fleet.backoff import Backoff
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.fleet.lag import Lag, lags_of, run_ids_of
-from toolkit.fleet.last_values import MetricsServer, host_and_port, metrics_text
+from toolkit.fleet.last_values import HELP, samples
 from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
 from toolkit.fleet.objects import ObjectShipper, missing_objects
 from toolkit.fleet.schema import grants, require_tables, set_up
@@ -117,7 +118,10 @@ def run(args: argparse.Namespace) -> int:
         if args.archive is not None:
             return _archive(folders, args)
         if args.engine is None:
-            return refuse("--to is missing: which engine to ship to, clickhouse://USER@HOST:PORT/DATABASE")
+            hint = "; without an engine, `telemetry metrics` shows runs to Prometheus" if args.metrics else ""
+            return refuse(
+                f"--to is missing: which engine to ship to, clickhouse://USER@HOST:PORT/DATABASE{hint}"
+            )
         address = chosen_engine(args)
         if args.set_up:
             return _set_up(args, address, args.cluster, args.keep_days, args.replicas)
@@ -125,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         if args.status:
             return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
-    except (AddressError, EngineError, PlaceError, StoreError, OSError) as error:
+    except (AddressError, EngineError, PlaceError, PrometheusError, StoreError, OSError) as error:
         return refuse(str(error))
 
 
@@ -231,29 +235,23 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
         return 1 if is_behind or problems else 0
     stop = threading.Event()
     _stop_on_signal(stop)
-    server = _metrics_server(args.metrics) if args.metrics else None
+    shown = Exposition(HELP) if args.metrics else None
 
     def show() -> None:
-        if server is not None:
-            server.show(metrics_text(shipper))
+        if shown is not None:
+            shown.show(samples(shipper))
 
     try:
         show()
+        if shown is not None:
+            shown.serve(*host_and_port(args.metrics))
         if _start(shipper, stop):
             _say(f"shipping {', '.join(map(str, folders))} to {address}")
             shipper.run(stop, after_round=show)
     finally:
-        if server is not None:
-            server.close()
+        if shown is not None:
+            shown.close()
     return 0
-
-
-def _metrics_server(text: str) -> MetricsServer:
-    address = host_and_port(text)
-    try:
-        return MetricsServer(address)
-    except OSError as error:
-        raise AddressError(f"--metrics {text} cannot be used: {error.strerror}") from error
 
 
 def _start(shipper: Shipper, stop: threading.Event) -> bool:
