@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import struct
+import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -18,10 +19,13 @@ from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
 from dashboard.data.any_format_store import AnyFormatStore
-from toolkit.importers import tfevents
+from toolkit.exchange.export_runs import export, look_at
+from toolkit.exchange.exported_run import run_of_source
+from toolkit.importers import table_file, tfevents
 from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import leveldb_log, tfrecord
 from toolkit.importers.source import RunSource, read_all
+from toolkit.importers.summary import summaries
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.layout import METRICS_JSONL
 
@@ -43,6 +47,9 @@ def build(options: Options) -> Report:
         notes.append(f"W&B's own reader: not measured, {wandb['missing']}")
     say(f"the first picture of {scalars:,} scalars, and of as many records of ours")
     picture: dict[str, Any] = measure_in_child(first_picture, scalars, timeout_s=3600)
+    rows_of_table = 20_000 if options.quick else 1_000_000
+    say(f"a CSV file of {rows_of_table:,} rows")
+    table: dict[str, Any] = measure_in_child(read_table, rows_of_table, timeout_s=3600)
     say(f"a folder of {runs:,} runs")
     listed: dict[str, Any] = measure_in_child(list_runs, runs, timeout_s=3600)
 
@@ -81,6 +88,8 @@ def build(options: Options) -> Report:
             unit="x",
         ),
         Claim(text="runs listed", measured=listed["warm_s"], limit=1.0, unit=" s"),
+        Claim(text="CPU of `show` of a table", measured=table["show_s"], limit=2.0, unit=" s"),
+        Claim(text="memory of `export` of a table", measured=table["export_mb"], limit=300, unit=" MB"),
     ]
     rows += [
         ["first picture: event file", f"{picture['theirs_s']:.2f}", f"{picture['theirs_mb']:.0f}", ""],
@@ -100,13 +109,22 @@ def build(options: Options) -> Report:
             ]
         )
         claims.append(Claim(text="CPU of a W&B log", measured=ratio, limit=0.6, unit="x"))
+    rows += [
+        [
+            f"CSV of {rows_of_table:,} rows: {name}",
+            f"{table[f'{key}_s']:.2f}",
+            f"{table[f'{key}_mb']:.0f}",
+            "",
+        ]
+        for key, (name, _) in _TABLE_READERS.items()
+    ]
     rows.append([f"{runs:,} runs found, warm", f"{listed['warm_s']:.2f}", "", ""])
     return Report(
         name="importers",
         title=f"Reading other tools' logs: {scalars:,} scalars in an event file, {megabytes} MB of W&B",
         columns=["reader", "CPU s", "MB", "x EventAccumulator, or x us"],
         rows=rows,
-        figures={"events": events, "wandb": wandb, "picture": picture, "listed": listed},
+        figures={"events": events, "wandb": wandb, "picture": picture, "table": table, "listed": listed},
         claims=claims,
         notes=notes,
     )
@@ -183,6 +201,57 @@ _EVENT_READERS: dict[str, Callable[[Path], int]] = {
     "ours": _ours,
     "plain": _without_numpy,
     "theirs": _event_accumulator,
+}
+
+
+# ---------------------------------------------------------------- tables
+
+
+def read_table(folder: Path, rows: int) -> dict[str, Any]:
+    """Return the CPU seconds and megabytes of `show`, of `export` and of pandas, imports included."""
+    chance = random.Random(3)
+    with (folder / "metrics.csv").open("w") as file:
+        file.write("step,epoch,train_loss,lr,grad_norm,time\n")
+        for step in range(rows):
+            cells = (step, step // 10_000, chance.random(), 1e-4, chance.random(), 1.7e9 + step * 0.1)
+            file.write(",".join(map(repr, cells)) + "\n")
+    found: dict[str, Any] = {}
+    for name, (_, reader) in _TABLE_READERS.items():
+        found[f"{name}_s"], found[f"{name}_mb"], points = _forked(reader, folder)
+        assert points == 4 * rows, (name, points)
+    return found
+
+
+def _show(folder: Path) -> int:
+    (run,) = summaries(find_sources(folder).runs, time.time())[0]
+    return sum(series["count"] for series in run["metrics"].values())
+
+
+def _show_without_pyarrow(folder: Path) -> int:
+    table_file._by_pyarrow = lambda *_: None  # noqa: SLF001
+    return _show(folder)
+
+
+def _export(folder: Path) -> int:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        (source,) = find_sources(folder).runs
+        runs = [run_of_source(source, Path(scratch))]
+        look_at(runs)
+        return export(runs, "csv", Path(scratch) / "out.csv").points
+
+
+def _pandas(folder: Path) -> int:
+    import pandas as pd
+
+    table = pd.read_csv(folder / "metrics.csv")
+    return 4 * len(table)
+
+
+_TABLE_READERS: dict[str, tuple[str, Callable[[Path], int]]] = {
+    "show": ("show", _show),
+    "plain": ("show, without pyarrow", _show_without_pyarrow),
+    "export": ("export to CSV", _export),
+    "pandas": ("pandas.read_csv", _pandas),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,30 @@ class Export:
     """What the format cannot keep, and what was left out."""
 
 
+def look_at(runs: Sequence[ExportedRun]) -> None:
+    """Read each run once; runs that have the same name get a label that tells where they are.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    for run in runs:
+        run.look()
+        run.label = run.name
+    for label in (_place_of, lambda run: f"{run.name} ({run.run_id})"):
+        counts = Counter(run.label for run in runs)
+        for run in runs:
+            if counts[run.label] > 1:
+                run.label = label(run)
+
+
+def _place_of(run: ExportedRun) -> str:
+    """Return the path of a run up to the part that it is named after, or its name with the tool's id."""
+    parts = run.place.split("/")
+    if run.name in parts:
+        return "/".join(parts[: parts.index(run.name) + 1])
+    return f"{run.name} ({(run.source and run.source.info.run_id) or run.place})"
+
+
 def default_out(runs: Sequence[ExportedRun], format_name: str) -> Path:
     """Return where an export goes unless it is said."""
     name = safe_run_name(runs[0].name if len(runs) == 1 else "runs")
@@ -58,14 +83,13 @@ def export(
         OSError: it cannot be written.
     """
     _check(out, format_name, force=force)
-    for run in runs:
-        run.look()
     make_folders(out.parent, 0o775)
     half = out.with_name(f".{out.name}.{os.urandom(6).hex()}.export")
     notes: list[str] = []
     try:
         if format_name in _TABLES:
             points = _TABLES[format_name](runs, half, wide=wide)
+            notes.append(tables.LOSES)
         else:
             write, loses = _FOLDERS[format_name]
             points = write(runs, half)
@@ -80,8 +104,15 @@ def export(
         raise
     for run in runs:
         notes += run.notes
+        if run.left_out:
+            again = "steps that a later session logged again"
+            notes.append(
+                f"{run.label}: {run.left_out:,} points of {again} were left out; --all-sessions keeps them"
+            )
         if run.started != run.started:
-            notes.append(f"{run.name} has no times")
+            notes.append(
+                f"{run.label} has no times{'' if format_name in _TABLES else '; what needs one says 1970'}"
+            )
     return Export(out=out, points=points, notes=tuple(dict.fromkeys(notes)))
 
 

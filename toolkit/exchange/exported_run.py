@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.exchange.imported_folder import all_records
 from toolkit.exchange.kept_files import file_keeper
 from toolkit.exchange.record_maker import CONFIG, RecordMaker
-from toolkit.importers.source import RunSource, read_all
+from toolkit.importers.source import NO_STEP, Batch, RunSource, named_columns, read_all
+from toolkit.importers.summary import add_session, plain, with_abandoned
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_shapes import mask_text
-from toolkit.runfolder.codec import encodable
+from toolkit.runfolder.codec import encodable, encode
 from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.layout import other_ranks
+from toolkit.runfolder.layout import METRICS_JSONL, other_ranks
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS
+from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, metrics_of, position_of
 from toolkit.runfolder.records import END, EPOCH, NON_FINITE, START, STEP, Record
 
+Row = tuple[int, str, "int | None", "float | None", dict[str, float]]
+"""Session, event, step, time and metrics."""
+Series = tuple[int, str, str, list["int | None"], list["float | None"], Sequence[float]]
+"""Session, event and metric, then steps, times and values."""
+
+_BATCH_BYTES: Final = 8 * 1024**2
 _NOT_CONFIG: Final = frozenset({"event", "time", "elapsed", "seq", "session", "rank"})
 
 
@@ -35,6 +46,10 @@ class ExportedRun:
     """What an exporter is given: who the run is, and its records as often as they are asked for."""
 
     name: str
+    label: str = ""
+    """Its name; where several runs of an export have that one, with its place."""
+    place: str = ""
+    """Where it was found."""
     run_id: str
     project: str
     tags: tuple[str, ...] = ()
@@ -44,6 +59,8 @@ class ExportedRun:
     """Whether another tool named the metrics: then they get no prefix."""
     notes: list[str] = field(default_factory=list)
     all_records: Callable[[], Iterable[Record]]
+    source: RunSource | None = None
+    """The run of another tool."""
     metrics: str | None = None
     """Export only metrics whose names match."""
     all_sessions: bool = False
@@ -52,6 +69,10 @@ class ExportedRun:
     """`finished`, `failed`, `stopped`, or `unknown`."""
     started: float = math.nan
     ended: float = math.nan
+    limits: dict[int, int] = field(default_factory=dict)
+    """From which step on a later session of another tool's run logged again, by session."""
+    left_out: int = 0
+    """Points of such steps that were not exported."""
 
     def __post_init__(self) -> None:
         # The name of a file may have bytes that are no text.
@@ -59,7 +80,14 @@ class ExportedRun:
         self.tags = tuple(map(encodable, self.tags))
 
     def look(self) -> None:
-        """Read the records once, to know the configuration, when it began and how it ended."""
+        """Read the run once, to know the configuration, when it began and how it ended.
+
+        Raises:
+            ExportError: it cannot be read.
+        """
+        if self.source is not None:
+            self._look_at(self.source)
+            return
         masker = Masker()
         for record in self.all_records():
             event, moment = record.get("event"), record.get("time")
@@ -77,20 +105,80 @@ class ExportedRun:
                 status = record.get("status")
                 self.status = status if status in ("finished", "failed", "stopped") else "unknown"
 
+    def _look_at(self, source: RunSource) -> None:
+        sessions: dict[int, dict[str, Any]] = {}
+        passed: Counter[str] = Counter()
+        points = 0
+        for batch in _whole(source):
+            for _, column in named_columns(source.info, batch):
+                add_session(sessions, column)
+                points += len(column)
+                ends = [moment for moment in (column.times[:1] + column.times[-1:]) if moment == moment]
+                self.started = min([*ends, self.started])
+                self.ended = max([*ends, self.ended])
+            for (_, reason), count in batch.passed_over.items():
+                passed[reason] += count
+        info = source.info
+        texts = (info.name, info.group or info.format, *info.tags)
+        self.name, self.project, *tags = (encodable(mask_text(text)) for text in texts)
+        self.tags = tuple(tags)
+        masked = Masker().mask(encodable(plain(info.config)))
+        self.config = masked if isinstance(masked, dict) else {}
+        state = source.status(time.time()).state
+        self.status = state if state in ("finished", "failed") else "unknown"
+        for session in with_abandoned(sessions):
+            if session["abandoned_from"] is not None:
+                self.limits[session["session"]] = session["abandoned_from"]
+        self.notes += [f"{count:,} {reason}: not read" for reason, count in passed.items()]
+        if not points:
+            self.notes.append(f"{self.name} has no numbers")
+
+    def rows(self) -> Iterator[Row]:
+        """Yield session, event, step, time and metrics of each record; names of ours are as `show` has them."""
+        for record in self.records():
+            is_ours = self.source is None
+            values = dict(metrics_of(record)) if is_ours else scalars_of(self.for_tools(record))
+            if values:
+                at = position_of(record)
+                step = int(at.step) if math.isfinite(at.step) else None
+                moment = at.time if math.isfinite(at.time) else None
+                yield at.session - (not is_ours), record["event"], step, moment, values
+
+    def series(self, source: RunSource) -> Iterator[Series]:
+        """Yield the points of another tool's run in the order of each series, under the names that `show` has."""
+        self.left_out = 0
+        for batch in _whole(source):
+            for name, column in named_columns(source.info, batch):
+                if self.metrics is not None and not fnmatchcase(name, self.metrics):
+                    continue
+                steps = [None if step == NO_STEP else step for step in column.steps]
+                times = [moment if moment == moment else None for moment in column.times]
+                values: Sequence[float] = column.values
+                limit = None if self.all_sessions else self.limits.get(column.session)
+                if limit is not None:
+                    kept = [step is None or step < limit for step in steps]
+                    steps, times = [*compress(steps, kept)], [*compress(times, kept)]
+                    values = [*compress(values, kept)]
+                    self.left_out += len(column) - len(values)
+                yield column.session, column.kind, encodable(name), steps, times, values
+
     def records(self) -> Iterator[Record]:
         """Yield the records that are exported, each with `seq`, metrics with the names that they have here."""
-        limits = {} if self.all_sessions else _superseded(self.all_records())
+        limits: dict[Any, int] = {}
+        if not self.all_sessions:
+            # Sessions of records begin at 1.
+            of_source = {session + 1: step for session, step in self.limits.items()}
+            limits = of_source if self.source is not None else _superseded(self.all_records())
+        self.left_out = 0
         for record in self.all_records():
             step = record.get("global_step")
             limit = limits.get(record.get("session"))
-            if limit is not None and isinstance(step, int) and step >= limit:
-                continue
-            if record.get("event") in CARRIES_METRICS:
-                chosen = self._chosen(record)
-                if chosen is not None:
-                    yield chosen
-            else:
-                yield record
+            has_metrics = record.get("event") in CARRIES_METRICS
+            chosen = self._chosen(record) if has_metrics else record
+            if chosen is not None and limit is not None and isinstance(step, int) and step >= limit:
+                self.left_out += len(scalars_of(chosen))
+            elif chosen is not None:
+                yield chosen
 
     def scalars(self) -> Iterator[tuple[Record, dict[str, float]]]:
         """Yield each record with metrics, and these under the names that other tools get."""
@@ -146,39 +234,46 @@ def run_of_folder(folder: Path) -> ExportedRun:
 
 
 def run_of_source(source: RunSource, scratch: Path) -> ExportedRun:
-    """Return a run of another tool; its images are copied into `scratch`.
-
-    Raises:
-        ExportError: it cannot be read.
-    """
-    folder = scratch / source.info.source_id
-    folder.mkdir(mode=0o700)
-    maker = RecordMaker(source.info, file_keeper(source, folder), started=set(), known={})
-    found: list[Record] = []
-    passed: dict[str, int] = {}
-    for batch in read_all(source):
-        if batch.replaced:
-            raise ExportError(f"{source.info.name} was rewritten while it was read")
-        found += maker.make(batch)
-        for (_, reason), count in batch.passed_over.items():
-            passed[reason] = passed.get(reason, 0) + count
-    if (start := maker.start_of_nothing()) is not None:
-        found.append(start)
-    for seq, record in enumerate(found):
-        record["seq"] = seq
+    """Return a run of another tool, to be looked at; records and images go into `scratch` if they are needed."""
     info = source.info
     run = ExportedRun(
         name=mask_text(info.name),
         run_id=f"{info.format}-{info.source_id}",
         project=mask_text(info.group or info.format),
-        tags=tuple(map(mask_text, info.tags)),
-        folder=folder,
+        folder=scratch / info.source_id,
         keeps_names=True,
-        all_records=lambda: found,
+        place=encodable(mask_text(info.pieces[0].path)) if info.pieces else "",
+        all_records=lambda: _kept_records(run, source),
+        source=source,
     )
-    run.notes += [f"{count:,} {reason}: not read" for reason, count in passed.items()]
-    run.notes += [f"{count:,} {reason}" for reason, count in maker.not_kept.items()]
     return run
+
+
+def _kept_records(run: ExportedRun, source: RunSource) -> Iterable[Record]:
+    """Write the records of another tool's run to a file, once, and return them from there: they may be many."""
+    if not os.path.lexists(run.folder):
+        run.folder.mkdir(mode=0o700)
+        maker = RecordMaker(source.info, file_keeper(source, run.folder), started=set(), known={})
+        with (run.folder / METRICS_JSONL).open("xb") as file:
+            made = chain.from_iterable(map(maker.make, _whole(source)))
+            for seq, record in enumerate(chain(made, _rest_of(maker))):
+                file.write(encode({**record, "seq": seq}))
+        run.notes += [f"{count:,} {reason}" for reason, count in maker.not_kept.items()]
+        run.notes += [f"the metric {name!r} is called {new!r}" for name, new in maker.renamed.items()]
+    return all_records(run.folder)
+
+
+def _rest_of(maker: RecordMaker) -> Iterator[Record]:
+    start = maker.start_of_nothing()
+    if start is not None:
+        yield start
+
+
+def _whole(source: RunSource) -> Iterator[Batch]:
+    for batch in read_all(source, max_bytes=_BATCH_BYTES):
+        if batch.replaced:
+            raise ExportError(f"{source.info.name} was rewritten while it was read")
+        yield batch
 
 
 def _superseded(records: Iterable[Record]) -> dict[Any, int]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.importers.source import NO_STEP, Batch, Event, SourceInfo
+from toolkit.importers.source import NO_STEP, Batch, Event, SourceInfo, named_columns
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import encodable, with_non_finite
@@ -73,6 +73,8 @@ class RecordMaker:
         """Checksums of the configuration that was written, and of events that are at no step and no time."""
         self.not_kept: Counter[str] = Counter()
         """What has no place in a run folder, by kind."""
+        self.renamed: dict[str, str] = {}
+        """Fields of metrics whose own name has a meaning of ours."""
         self._masker = Masker()
         self._sizes: dict[str, int] = {}
 
@@ -95,12 +97,10 @@ class RecordMaker:
 
     def _of_columns(self, batch: Batch) -> Iterator[Record]:
         rows: dict[tuple[Any, ...], list[_Row]] = {}
-        pieces = self._info.pieces
-        for column in batch.columns:
-            if column.repeated:
-                continue
-            prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
-            name = field_name(f"{prefix}{column.metric}")
+        for metric, column in named_columns(self._info, batch):
+            name = field_name(metric)
+            if name != metric:
+                self.renamed[metric] = name
             size = self._size_of(name)
             for step, time, value in zip(column.steps, column.times, column.values, strict=True):
                 at = (column.session, column.kind, step, time if step == NO_STEP else None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from toolkit.importers.source import NO_STEP, Batch, RunSource, read_all
+from toolkit.importers.source import NO_STEP, Column, RunSource, named_columns, read_all
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.records import NON_FINITE, Record
 
@@ -15,18 +15,14 @@ _Key = tuple[int, str, int]
 def records_of(source: RunSource) -> Iterator[list[Record]]:
     """Yield the records of each batch, in order of sessions and, within one, of the file."""
     for batch in read_all(source):
-        yield _records_in(batch, [piece.prefix for piece in source.info.pieces])
+        yield _records_in(named_columns(source.info, batch))
 
 
-def _records_in(batch: Batch, prefixes: list[str]) -> list[Record]:
+def _records_in(columns: Iterable[tuple[str, Column]]) -> list[Record]:
     found: list[Record] = []
     open_records: dict[_Key, Record] = {}
     # The longest series first: its order is the order of the run.
-    for column in sorted(batch.columns, key=lambda column: (column.session, -len(column))):
-        if column.repeated:
-            continue
-        prefix = prefixes[column.piece] if column.piece < len(prefixes) else ""
-        name = f"{prefix}{column.metric}"
+    for name, column in sorted(columns, key=lambda pair: (pair[1].session, -len(pair[1]))):
         for step, moment, value in zip(column.steps, column.times, column.values, strict=True):
             key = (column.session, column.kind, step)
             record = open_records.get(key)

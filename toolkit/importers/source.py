@@ -432,12 +432,22 @@ def ends_of(numbers: array[Any]) -> tuple[Any, Any]:
     return min(numbers), max(numbers)
 
 
-def read_all(source: RunSource, *, limit_s: float = math.inf) -> Iterable[Batch]:
+def named_columns(info: SourceInfo, batch: Batch) -> Iterable[tuple[str, Column]]:
+    """Yield the columns of the whole run with their names there; what another piece has too comes once."""
+    for column in batch.columns:
+        if not column.repeated:
+            prefix = info.pieces[column.piece].prefix if column.piece < len(info.pieces) else ""
+            yield f"{prefix}{column.metric}", column
+
+
+def read_all(
+    source: RunSource, *, limit_s: float = math.inf, max_bytes: int = BATCH_BYTES
+) -> Iterable[Batch]:
     """Yield the batches of a whole run, until nothing more is there or `limit_s` has passed."""
     cursor: bytes | None = None
     end = time.monotonic() + limit_s
     while True:
-        batch = source.read(cursor)
+        batch = source.read(cursor, max_bytes=max_bytes)
         yield batch
         if not batch.more or batch.cursor == cursor or time.monotonic() > end:
             return

@@ -16,6 +16,7 @@ from toolkit.importers.source import (
     RunSource,
     ends_of,
     if_numpy,
+    named_columns,
     read_all,
 )
 
@@ -124,12 +125,9 @@ def summarise(source: RunSource, now: float) -> dict[str, Any]:
                 counts.clear()
         for column in batch.columns:
             pieces.setdefault(column.piece, _Part()).take(column.metric, column)
-            if not column.repeated:
-                prefix = (
-                    source.info.pieces[column.piece].prefix if column.piece < len(source.info.pieces) else ""
-                )
-                whole.take(f"{prefix}{column.metric}", column)
-                _add_session(sessions, column)
+        for name, column in named_columns(source.info, batch):
+            whole.take(name, column)
+            add_session(sessions, column)
         for kept, found in ((not_numbers, batch.not_numbers), (passed_over, batch.passed_over)):
             for (piece, name), count in found.items():
                 inner = kept.setdefault(piece, {})
@@ -156,7 +154,7 @@ def summarise(source: RunSource, now: float) -> dict[str, Any]:
         "tags": info.tags,
         "axes": info.axes,
         "notes": info.notes,
-        "sessions": _with_abandoned(sessions),
+        "sessions": with_abandoned(sessions),
         "events": events,
         **whole.as_json(),
         "pieces": [
@@ -171,7 +169,8 @@ def summarise(source: RunSource, now: float) -> dict[str, Any]:
     }
 
 
-def _add_session(sessions: dict[int, dict[str, Any]], column: Column) -> None:
+def add_session(sessions: dict[int, dict[str, Any]], column: Column) -> None:
+    """Add the points of a column to its session."""
     steps = [step for step in (ends_of(column.steps) if column.steps else ()) if step != NO_STEP]
     if not steps:
         return
@@ -184,7 +183,7 @@ def _add_session(sessions: dict[int, dict[str, Any]], column: Column) -> None:
     found["points"] += len(column)
 
 
-def _with_abandoned(sessions: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+def with_abandoned(sessions: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the sessions in order; what a later one logged again is abandoned, from which step on."""
     found = [sessions[number] for number in sorted(sessions)]
     lowest: int | None = None

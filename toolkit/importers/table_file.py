@@ -20,7 +20,13 @@ import orjson
 from toolkit.importers.files import LinesSource, Stream
 from toolkit.importers.folders import Folder, Found, name_of
 from toolkit.importers.source import (
+    EPOCH,
+    EVAL,
+    MAX_RUNS,
+    NO_STEP,
     NO_TIME,
+    STEP,
+    SYSTEM,
     Builder,
     Piece,
     RunSource,
@@ -252,6 +258,10 @@ def _record_of(cells: Sequence[str], names: Sequence[str]) -> Record | None:
     return record
 
 
+def _number(cell: Any) -> float | None:
+    return as_number(_value_of(cell) if type(cell) is str else cell)
+
+
 def _value_of(cell: str) -> float | str:
     if cell.isdecimal() and len(cell) <= _LONGEST_WHOLE:
         return int(cell)
@@ -342,6 +352,10 @@ _CSV_ENDINGS: Final = frozenset({".csv", ".tsv"})
 _JSONL_ENDINGS: Final = frozenset({".jsonl", ".ndjson"})
 
 
+LONG: Final = ("run", "session", "event", "step", "time", "metric", "value")
+"""The columns of a table that `telemetry export` wrote: one row a point."""
+
+
 class TableSource(LinesSource):
     """One table, read as it grows. Its first line says what the columns are, or each line is an object."""
 
@@ -353,6 +367,7 @@ class TableSource(LinesSource):
         super().__init__(info, settings=[f"{folder}/{file}".lstrip("/") for file in _SETTINGS if is_usual])
         self._path = path
         self._is_json = is_json
+        self._runs: list[str] = []
 
     def streams(self) -> Sequence[Stream]:
         """Return the one file."""
@@ -400,6 +415,8 @@ class TableSource(LinesSource):
         record = _parse(line)
         if record is None:
             out.pass_over("lines that are no JSON object")
+        elif type(record.get("metric")) is str and {"run", "session", "event", "value"} <= record.keys():
+            self._add_point({**record, "value": record.get("non_finite", record["value"])}, state, out)
         else:
             self._add(record, state, out)
 
@@ -427,17 +444,50 @@ class TableSource(LinesSource):
         except csv.Error:
             out.pass_over("rows that are no CSV")
             return
+        if tuple(names) == LONG and len(cells) == len(LONG):
+            self._add_point(dict(zip(LONG, cells, strict=True)), state, out)
+            return
         record = _record_of(cells, names)
         if record is None:
             out.pass_over("rows without a number, or with more cells than the header")
             return
         self._add(record, state, out)
 
+    def _add_point(self, row: dict[str, Any], state: dict[str, Any], out: Builder) -> None:
+        """Add a row of `LONG`; the first run gives the table its name, and each is a piece."""
+        step, moment, session, value = (
+            _number(row.get(name)) for name in ("step", "time", "session", "value")
+        )
+        run, event = str(row["run"]), row["event"]
+        runs: list[str] = state.setdefault("runs", [])
+        if run not in runs and len(runs) < MAX_RUNS:
+            runs.append(run)
+        for at, name in enumerate(runs[len(self._runs) :], len(self._runs)):
+            self._runs.append(name)
+            if at == 0:
+                self.info.name = name
+            else:
+                self.info.pieces.append(Piece(f"{self._path}: {name}", f"{name}/"))
+        if value is None or run not in runs:
+            out.pass_over("rows without a number")
+            return
+        out.add(
+            str(row["metric"]),
+            NO_STEP if step is None else step,
+            NO_TIME if moment is None else moment,
+            value,
+            piece=runs.index(run),
+            session=int(session or 0),
+            kind=event if event in (STEP, EVAL, EPOCH, SYSTEM) else None,
+        )
+
     def _take_rows(self, data: bytes, state: dict[str, Any], out: Builder) -> bool:
         """Add rows column by column; return False, with nothing added, if one of them needs a closer look."""
         names: list[str] = state["names"]
         delimiter = str(state.get("delimiter", ","))
         width = len(names)
+        if tuple(names) == LONG:
+            return False
         if b'"' in data or state.get("open") or width < 2 or len({*names, ""}) <= width:
             return False
         columns = _by_pyarrow(data, names, delimiter) or _by_column(data, names, delimiter)

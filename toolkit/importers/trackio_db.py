@@ -98,8 +98,13 @@ def runs_in(root: Path, relative: str) -> list[TrackioSource]:
                 return []
             has_ids = database.has("metrics", "run_id")
             key = "run_id" if has_ids else "run_name"
-            query = f"SELECT {key}, run_name FROM metrics GROUP BY {key} ORDER BY min(id) LIMIT ?"
-            for run, name in database.rows(query, (MAX_RUNS,)):
+            query = "SELECT {key}, run_name FROM {table} GROUP BY {key} ORDER BY min(id) LIMIT ?"
+            runs: dict[Any, Any] = {}
+            for table in ("metrics", "system_metrics"):
+                if database.has(table, "id", "run_name", key):
+                    rows = database.rows(query.format(key=key, table=table), (MAX_RUNS - len(runs),))
+                    runs |= {run: name for run, name in rows if run not in runs}
+            for run, name in runs.items():
                 info = SourceInfo(
                     format=FORMAT,
                     source_id=source_id(FORMAT, f"{project}/{run}"),

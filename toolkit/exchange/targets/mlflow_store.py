@@ -17,7 +17,10 @@ from toolkit.importers.source import flattened
 from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.safefile import replace_file
 
-LOSES: Final = "times are whole milliseconds; images, texts and spans are not exported"
+LOSES: Final = (
+    "times are whole milliseconds; a point without a step gets the last one; a run without an end is RUNNING; "
+    "images, texts and spans are not exported"
+)
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-. /]")
 _MAX_PARAM: Final = 6_000
 _MAX_NAME: Final = 200
@@ -57,9 +60,9 @@ def _write_run(experiment_folder: Path, experiment: str, run: ExportedRun) -> in
     folder = experiment_folder / run_id
     for name in ("artifacts", "metrics", "params", "tags"):
         make_folders(folder / name, 0o700)
-    about = {
+    about: dict[str, Any] = {
         "artifact_uri": f"mlruns/{experiment}/{run_id}/artifacts",
-        "end_time": _milliseconds(run.ended),
+        "end_time": _milliseconds(run.ended) if run.status in _STATUS else None,
         "entry_point_name": "",
         "experiment_id": experiment,
         "lifecycle_stage": "active",
@@ -70,8 +73,8 @@ def _write_run(experiment_folder: Path, experiment: str, run: ExportedRun) -> in
         "source_type": 4,
         "source_version": "",
         "start_time": _milliseconds(run.started),
-        # A run without an end was not seen running either: MLflow's word for that is KILLED.
-        "status": _STATUS.get(run.status, 5),
+        # A run without an end stays RUNNING in MLflow, too.
+        "status": _STATUS.get(run.status, 1),
         "tags": [],
         "user_id": "",
     }

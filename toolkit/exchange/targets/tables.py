@@ -2,63 +2,50 @@
 
 from __future__ import annotations
 
+import csv
 import io
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import IO, Any, Final
 
 import orjson
 
 from toolkit.exchange.exported_run import ExportedRun
+from toolkit.importers.table_file import LONG
 from toolkit.runfolder import columns
 from toolkit.runfolder.codec import name_of_non_finite
-from toolkit.runfolder.metrics import metrics_of, position_of
 
-LONG: Final = ("run", "session", "event", "step", "time", "metric", "value")
 WIDE: Final = LONG[:5]
 PARQUET_MARK: Final = b"ai-toolkit-telemetry"
+LOSES: Final = "a table has numbers alone: settings, tags, texts, images and the end of a run are not in it"
 
 _ROWS: Final = 65_536
-Row = tuple[Any, ...]
 
 
 def write_csv(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     """Write `nan`, `inf` and `-inf` as pandas reads them; a missing cell is empty. Returns the number of points."""
-    names = _names(runs) if wide else []
-    points = 0
+    table = _Table(runs, wide=wide)
     with _created(out) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
-        columns.write_csv(file, [[*WIDE, *names] if wide else LONG])
-        for head, values in _rows(runs):
-            points += len(values)
-            columns.write_csv(
-                file,
-                [[*head, *map(values.get, names)]]
-                if wide
-                else ([*head, name, value] for name, value in values.items()),
-            )
-    return points
+        columns.write_csv(file, [table.header()])
+        csv.writer(file, lineterminator="\n").writerows(table.rows(columns.no_formula))
+    return table.points
 
 
 def write_jsonl(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     """Write strict JSON: a value that is not finite is null, and its word is in `non_finite`."""
-    points = 0
+    table = _Table(runs, wide=wide)
+    header = table.header()
     with _created(out) as file:
-        for head, values in _rows(runs):
-            start = {name: cell for name, cell in zip(WIDE, head, strict=True) if cell is not None}
-            points += len(values)
-            odd = {
-                name: name_of_non_finite(value) for name, value in values.items() if not math.isfinite(value)
-            }
-            if wide:
-                row = {**start, **{name: None if name in odd else value for name, value in values.items()}}
-                file.write(_line({**row, "non_finite": odd} if odd else row))
-            else:
-                for name, value in values.items():
-                    row = {**start, "metric": name, "value": None if name in odd else value}
-                    file.write(_line({**row, "non_finite": odd[name]} if name in odd else row))
-    return points
+        for cells in table.rows():
+            row = {name: cell for name, cell in zip(header, cells, strict=True) if cell is not None}
+            odd = {name: cell for name, cell in row.items() if type(cell) is float and cell - cell != 0.0}
+            if odd:
+                words = {name: name_of_non_finite(value) for name, value in odd.items()}
+                row |= dict.fromkeys(odd) | {"non_finite": words if wide else words["value"]}
+            file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+    return table.points
 
 
 def write_parquet(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
@@ -72,33 +59,18 @@ def write_parquet(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
         import pyarrow.parquet as pq
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("parquet needs pyarrow: pip install pyarrow", name="pyarrow") from error
-    names = _names(runs) if wide else []
-    kinds = [pa.string(), pa.int64(), pa.string(), pa.int64(), pa.float64()]
-    fields = [*zip(WIDE, kinds, strict=True)]
-    fields += (
-        [(name, pa.float64()) for name in names]
-        if wide
-        else [("metric", pa.string()), ("value", pa.float64())]
-    )
+    table = _Table(runs, wide=wide)
+    kinds = {"run": pa.string(), "session": pa.int64(), "event": pa.string(), "step": pa.int64()}
+    kinds |= {} if wide else {"metric": pa.string()}
+    fields = [(name, kinds.get(name, pa.float64())) for name in table.header()]
     schema = pa.schema(fields, metadata={b"writer": PARQUET_MARK})
-    points = 0
+    rows = table.rows()
     with _created(out) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for part in _parts(_parquet_rows(runs, names, wide=wide)):
-            points += sum(row.pop() for row in part)
-            columns = zip(*part, strict=True)
-            arrays = [pa.array(list(column), kind) for column, (_, kind) in zip(columns, fields, strict=True)]
+        while part := list(islice(rows, _ROWS)):
+            cells = zip(zip(*part, strict=True), fields, strict=True)
+            arrays = [pa.array(column, kind) for column, (_, kind) in cells]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-    return points
-
-
-def _parquet_rows(runs: Sequence[ExportedRun], names: list[str], *, wide: bool) -> Iterator[list[Any]]:
-    """Yield rows whose last cell is the number of points in them."""
-    for head, values in _rows(runs):
-        if wide:
-            yield [*head, *map(values.get, names), len(values)]
-        else:
-            for name, value in values.items():
-                yield [*head, name, value, 1]
+    return table.points
 
 
 def is_ours(path: Path) -> bool:
@@ -119,37 +91,40 @@ def is_ours(path: Path) -> bool:
     return isinstance(row, dict) and "run" in row and "session" in row and "event" in row
 
 
-def _rows(runs: Iterable[ExportedRun]) -> Iterator[tuple[Row, dict[str, float]]]:
-    for run in runs:
-        for record in run.records():
-            values = dict(metrics_of(record))
-            if values:
-                at = position_of(record)
-                step = int(at.step) if math.isfinite(at.step) else None
-                moment = at.time if math.isfinite(at.time) else None
-                yield (run.name, at.session, record["event"], step, moment), values
+class _Table:
+    """The rows of a table, one a point or one a record, and the number of points in those that were taken."""
 
+    def __init__(self, runs: Sequence[ExportedRun], *, wide: bool) -> None:
+        self._runs = runs
+        self._wide = wide
+        self._names: list[str] | None = None
+        self.points = 0
 
-def _names(runs: Iterable[ExportedRun]) -> list[str]:
-    found: dict[str, None] = {}
-    for _, values in _rows(runs):
-        found.update(dict.fromkeys(values))
-    return list(found)
+    def header(self) -> Sequence[str]:
+        if not self._wide:
+            return LONG
+        if self._names is None:
+            rows = chain.from_iterable(run.rows() for run in self._runs)
+            self._names = [*dict.fromkeys(name for *_, values in rows for name in values)]
+        return [*WIDE, *self._names]
 
-
-def _parts(rows: Iterable[list[Any]]) -> Iterator[list[list[Any]]]:
-    part: list[list[Any]] = []
-    for row in rows:
-        part.append(row)
-        if len(part) >= _ROWS:
-            yield part
-            part = []
-    if part:
-        yield part
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    def rows(self, mark: Callable[[str], str] = str) -> Iterator[Sequence[Any]]:
+        """Yield the cells of each row; `mark` is called for each text."""
+        names = self.header()[len(WIDE) :]
+        for run in self._runs:
+            label = mark(run.label)
+            if run.source is not None and not self._wide:
+                for session, event, name, steps, times, values in run.series(run.source):
+                    self.points += len(values)
+                    always = (repeat(label), repeat(session), repeat(event))
+                    yield from zip(*always, steps, times, repeat(mark(name)), values, strict=False)
+                continue
+            for *head, found in run.rows():
+                self.points += len(found)
+                if self._wide:
+                    yield [label, *head, *map(found.get, names)]
+                else:
+                    yield from ((label, *head, mark(name), value) for name, value in found.items())
 
 
 def _created(path: Path) -> IO[bytes]:

@@ -12,15 +12,21 @@ from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.mirrors.tensorboard.exporter import TensorBoardExporter
 from toolkit.runfolder.layout import safe_run_name
 
-LOSES: Final = "values are 32-bit floats in TensorBoard; spans and findings are not exported"
+LOSES: Final = (
+    "values are 32-bit floats in TensorBoard; a point without a step gets the last one, and points of one step within "
+    "a millisecond share a time; the end of a run, spans and findings are not exported"
+)
 _RECORDS: Final = 1_000
 
 
 def write(runs: Sequence[ExportedRun], out: Path) -> int:
     """Write one folder of event files for each run, `out` itself if there is only one; return the points."""
     points = 0
+    names: set[str] = set()
     for number, run in enumerate(runs):
-        folder = out if len(runs) == 1 else out / f"{number + 1:03d}-{safe_run_name(run.name)}"
+        name = safe_run_name(run.label)
+        names.add(name := name if name not in names else f"{name}-{number + 1}")
+        folder = out if len(runs) == 1 else out / name
         exporter = TensorBoardExporter(folder, run_folder=run.folder)
         try:
             records = (run.for_tools(record) for record in run.records())

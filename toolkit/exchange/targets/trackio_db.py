@@ -16,7 +16,9 @@ from toolkit.exchange.exported_run import ExportedRun
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.records import SYSTEM
 
-LOSES: Final = "images, texts and spans are not exported"
+LOSES: Final = (
+    "points of one step within a millisecond share a time; ends, images, texts and spans are not exported"
+)
 
 _TABLES: Final = """
 CREATE TABLE metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, run_id TEXT NOT NULL, timestamp TEXT NOT NULL,
@@ -41,15 +43,8 @@ def write(runs: Sequence[ExportedRun], out: Path) -> int:
         path.touch(0o600)
         with closing(sqlite3.connect(path)) as database, database:
             database.executescript(_TABLES)
-            names: set[str] = set()
             for run in members:
-                name = next(
-                    found
-                    for number in range(1, len(members) + 2)
-                    if (found := run.name if number == 1 else f"{run.name}-{number}") not in names
-                )
-                names.add(name)
-                points += _write_run(database, run, name)
+                points += _write_run(database, run, run.label)
     return points
 
 
