@@ -48,8 +48,7 @@ class WithAttrs:
     train: Train = attrs.Factory(Train)
 
 
-class Model(pydantic.BaseModel):
-    lr: float = 0.5
+class Model(pydantic.BaseModel, extra="allow"):
     train: dict[str, int] = {"steps": 7}
 
 
@@ -80,7 +79,7 @@ HELD_BY = {
     "types": lambda: types.SimpleNamespace(lr=0.5, train={"steps": 7}),
     "dataclass": lambda: Slotted(),
     "attrs": lambda: WithAttrs(),
-    "pydantic": lambda: Model(),
+    "pydantic": lambda: Model(lr=0.5),
     "a named tuple": lambda: Named(),
     "an object": lambda: Plain(),
     "a class": lambda: AsClass,

@@ -61,6 +61,10 @@ MISTAKES = {
     "a number as image": (lambda log: log.log_image("x", 5), "an image is a path", None, {}),
     "no image": (lambda log: log.log_image("x"), "missing 1 required", None, {}),
     "a number as table": (lambda log: log.log_table("x", 5), "a table is a DataFrame", None, {}),
+    "texts as a histogram": (lambda log: log.log_histogram("x", ["a"]), "a histogram is made of numbers", None, {}),
+    "a file as configuration": (
+        lambda log: log.log_start("a.yaml"), "the config is a str", "start", {"config": "a.yaml"},
+    ),
     "a list to log": (lambda log: log.log([1.0]), "log takes values by name", None, {}),
     "a list as summary": (lambda log: log.summary.update([1]), "summary.update takes values by name", None, {}),
     "no name of a span": (
@@ -69,6 +73,10 @@ MISTAKES = {
     "an event called end": (lambda log: log.log_event("end", a=1), "log_event got 'end'", "x_end", {"a": 1}),
     "an event called step": (lambda log: log.log_event("step", a=1), "log_event got 'step'", "x_step", {"a": 1}),
 }  # fmt: skip
+
+
+SEEN_LATER = {"texts as a histogram"}
+"""What another thread looks at, when the call has returned."""
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -87,6 +95,8 @@ def test_a_mistake_is_said_once_counted_and_recorded_and_what_it_means_is_kept(t
     assert event is None or [record for record in written if record["event"] == event]
     assert read_records(log.run_folder, "end")[0]["telemetry_errors"] == log.guard.total
 
+    if name in SEEN_LATER:
+        return
     with make_logger(tmp_path, "strict", strict=True, log_every=1) as log, pytest.raises(MisuseError):
         call(log)
 

@@ -34,7 +34,7 @@ def mapping_in(given: Any, *, is_whole: bool = True) -> Mapping[Any, Any] | None
     if own is None or (callable(given) and not (is_whole and isinstance(given, type))):
         return None
     if (kind.__module__, kind.__name__) in _NAMESPACES or hasattr(kind, "__pydantic_fields__"):
-        return dict(own)
+        return {**own, **(getattr(given, "__pydantic_extra__", None) or {})}
     classes = given.__mro__ if isinstance(given, type) else kind.__mro__ if type(kind) is type else ()
     inherited = {
         name: value for cls in reversed(classes) for name, value in vars(cls).items() if cls is not object

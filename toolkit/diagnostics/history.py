@@ -173,7 +173,8 @@ class _Reading:
                 f"the last records are missing in {behind}; `telemetry repair` rebuilds metrics.csv"
             )
         if endings.lost_records:
-            self._notes.append(f"the run declared {endings.lost_records:,} records lost")
+            lost = endings.lost_records
+            self._notes.append(f"the run declared {lost:,} {'record' if lost == 1 else 'records'} lost")
         ending = endings.ending(manifest, time.time())
         if ending is not None and ending.status == LOST and _has_journal(manifest):
             self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")

@@ -276,10 +276,10 @@ class LiveRun:
             model=model,
             training=training,
         )
-        if str(fields.get("config", "")).startswith("<"):
+        if not isinstance(fields.get("config", {}), (dict, list)):
             self._guard.report_misuse(
-                f"the config is a {type(config or self._config).__name__}, which has no names and values; it must be "
-                "a mapping, a namespace, a dataclass or the like"
+                f"the config is a {type(config or self._config).__name__}, which has no names and values; it should "
+                "be a mapping, a namespace, a dataclass or the like"
             )
         environment = None if self._environment_is_written else self._probe.result(wait_s)
         self._environment_is_written = self._environment_is_written or environment is not None

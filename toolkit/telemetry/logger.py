@@ -330,7 +330,8 @@ class TelemetryLogger:
                     steps.ranks.at_step(scalars.get("step") if global_step is None else global_step)
             if not self.is_live:
                 self.ignored += 1
-                self.guard.on_late_call("log_step")
+                if self._run is not None:
+                    self.guard.on_late_call("log_step")
                 return
         if (
             type(global_step) is int

@@ -115,9 +115,9 @@ class RunErrors:
             end_step=None,
             noticed_step=step,
             session=session,
+            # It says itself what to write instead.
             message=f"{str(error)[:_LONGEST]}.",
-            causes=about.causes,
-            advice=about.advice,
+            advice=about.advice[1:],
         )
         self._context.events.finding.publish(finding, {})
 

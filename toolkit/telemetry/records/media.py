@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import sys
@@ -98,7 +99,18 @@ def pixels_of(given: Any, *, is_image: bool = True) -> Any:
 
 
 def histogram_of(given: Any, bins: int) -> tuple[list[float], list[float], int]:
-    """Return how many values fall into each bin, the edges of the bins, and how many values are NaN or infinite."""
+    """Return how many values fall into each bin, the edges of the bins, and how many values are NaN or infinite.
+
+    Raises:
+        MisuseError: they are not numbers.
+    """
+    try:
+        return _histogram_of(given, bins)
+    except (TypeError, ValueError) as error:
+        raise MisuseError(f"a histogram is made of numbers: {error}") from error
+
+
+def _histogram_of(given: Any, bins: int) -> tuple[list[float], list[float], int]:
     if hasattr(given, "detach"):
         given = given.detach().float().cpu().numpy()
     # Who has an array has numpy; for a plain list it is not imported.
@@ -137,7 +149,7 @@ def table_of(given: Any, columns: Sequence[Any] | None = None) -> tuple[list[str
         return names, [list(row) for row in rows]
     if isinstance(given, Mapping):
         names = [str(name) for name in given]
-        return names, [list(row) for row in zip(*given.values(), strict=True)]
+        return names, [list(row) for row in itertools.zip_longest(*map(_cells, given.values()))]
     if hasattr(given, "tolist"):
         given = given.tolist()
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -150,9 +162,14 @@ def table_of(given: Any, columns: Sequence[Any] | None = None) -> tuple[list[str
             list(columns) if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
         )
         return [str(key) for key in keys], [[row.get(key) for key in keys] for row in rows]
-    width = max((len(row) for row in rows), default=0)
+    cells = [_cells(row) for row in rows]
+    width = max(map(len, cells), default=0)
     names = [str(name) for name in columns] if columns is not None else [f"column_{i}" for i in range(width)]
-    return names, [list(row) for row in rows]
+    return names, cells
+
+
+def _cells(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 def split_media(data: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
