@@ -24,6 +24,8 @@ def train(log, planted, harmless):
         log.log_event(f"{name}_config", config=[numbered])
         log.log_event(f"{name}_keys", given=[{value: number for number, value in enumerate(values)}])
         log.log_start(config={"list": values}, note=f"see {name}")
+        log.log_table(name, [{"number": 1, "remark": value, "more": [value]} for value in values])
+        log.summary[name] = values[:100]
         for step, value in enumerate(values):
             log.log_step(step, train_loss=0.5, remark=value)
             log.log_eval(step, {"remark": value})
@@ -84,6 +86,7 @@ def main(arguments):
         spans="all",
         errors={"source": True},
         one_logger_file=True,
+        tensorboard=True,
         completions={"buffer": 1_000},
         close_timeout=PATIENCE_S,
     ) as log:
