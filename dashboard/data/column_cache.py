@@ -21,6 +21,7 @@ import pyarrow as pa
 from dashboard.data.growable_array import GrowableArray
 from dashboard.data.run_columns import MetricColumn, RunColumns, Segment
 from toolkit.diagnostics.finding import Finding, finding_from
+from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.owner import why_not_ours_alone
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
@@ -131,7 +132,7 @@ class ColumnCache:
     def _replace(self, target: Path, write: Callable[[BinaryIO], Any]) -> None:
         temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folders(self._folder, 0o700)
             if self.distrusted() is not None:
                 return
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import threading
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from toolkit.privacy.masking import mask_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.key_values import Scalar, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
-from toolkit.runfolder.layout import TRASH
+from toolkit.runfolder.layout import TRASH, make_folders
 from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
 from toolkit.runs.summary import MAX_PAIRS, RunSummary
 
@@ -347,7 +346,7 @@ class ForeignRuns:
         if run.labels_problem is not None:
             raise Refused(run.labels_problem)
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
+            make_folders(folder, 0o700)
             write_labels(folder, labels)
         except LabelsError as error:
             raise Refused(str(error)) from error

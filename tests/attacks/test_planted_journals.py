@@ -21,7 +21,7 @@ from toolkit.runfolder.journal import PREFIX, SUFFIX, Journal, shared_memory_fol
 from toolkit.runfolder.journal_head import Owner
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.repair import recover_killed, repair_run
+from toolkit.runfolder.repair import discard_journals, recover_killed, repair_run
 from toolkit.telemetry import TelemetryLogger
 
 SHM = shared_memory_folders()
@@ -209,6 +209,29 @@ def test_the_records_of_a_killed_run_do_not_go_to_another_users_folder_with_its_
     assert (stolen / "metrics.jsonl").read_bytes() == forged(999) + forged(1_000), (
         "or the test proves nothing"
     )
+
+
+@as_root
+@pytest.mark.parametrize("how", ["repair", "delete"])
+def test_another_users_folder_with_the_run_json_of_a_killed_run_takes_no_journal(place, journals, how):
+    with TelemetryLogger("r", log_dir=place, system=False, csv=False) as log:
+        log.log_step(1, train_loss=1.0)
+    folder = log.run_folder
+    journal = journals(SHM[0], folder / "metrics.jsonl", [forged(1_000)])
+    shutil.copytree(folder, place / "copy")
+    shutil.rmtree(folder)
+    (place / "copy").rename(folder)
+    act = repair_run if how == "repair" else discard_journals
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, NOBODY, NOBODY)
+    act(folder)
+
+    assert journal.exists()
+    assert forged(1_000) not in (folder / "metrics.jsonl").read_bytes()
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, 0, 0)
+    act(folder)
+    assert not journal.exists(), "or the test proves nothing"
 
 
 def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(tmp_path):

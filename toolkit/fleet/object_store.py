@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from toolkit.core.hosts import HOST, is_this_machine
-from toolkit.runfolder.layout import SHARED
-from toolkit.runfolder.safefile import UnsafeFile, open_regular, rename_over, replace_file
+from toolkit.runfolder.layout import SHARED, make_folders
+from toolkit.runfolder.safefile import UnsafeFile, copy_file, open_regular, rename_over, replace_file
 
 FORMS: Final = "s3://BUCKET/PREFIX or file:///FOLDER"
 NEEDS_PYARROW: Final = 'needs pyarrow: pip install "ai-toolkit-telemetry[fleet]"'
@@ -126,7 +125,7 @@ class FolderStore:
         with self._place_for(name) as place:
             temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}.tmp")
             try:
-                shutil.copyfile(path, temporary)
+                copy_file(path, temporary, mode=SHARED.file)
                 with temporary.open("rb+") as copy:
                     os.fsync(copy.fileno())
                 rename_over(temporary, place)
@@ -164,7 +163,7 @@ class FolderStore:
         self._require_folder()
         path = self.folder / name
         try:
-            os.makedirs(path.parent, SHARED.folder, exist_ok=True)
+            make_folders(path.parent, SHARED.folder)
             yield path
         except OSError as error:
             raise StoreError(f"{self} cannot be written: {error.strerror}") from error

@@ -31,6 +31,7 @@ from toolkit.runfolder.kept_table import keep_fuller
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, TRASH, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.other_programs import another_programs_file
+from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
@@ -164,7 +165,10 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
     """
     real_folder = Path(os.path.realpath(folder))
     run = _RunAt(real_folder)
-    trusted = {this_user(), _owner_of(real_folder)}
+    trusted = {_owner_of(real_folder)}
+    if why_not_ours(real_folder.parent, real_folder) is None:
+        # Else another user may have made the folder, with the run.json of this user's run.
+        trusted.add(this_user())
     found = []
     for place in [*shared_memory_folders(), real_folder]:
         for path in journals_in(place):

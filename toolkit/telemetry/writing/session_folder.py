@@ -209,6 +209,10 @@ def _new_session_of(
 
 def _sessions_of_part(log_dir: Path, name: str, run_id: str) -> int:
     """Return the number of the newest session that a part of this run in `log_dir` has; 0 without one."""
-    parts = (folder for folder in folders_in(log_dir) if folder.name.startswith(f"{name}@"))
+    parts = (
+        folder
+        for folder in folders_in(log_dir)
+        if folder.name.startswith(f"{name}@") and not_ours(log_dir, folder) is None
+    )
     found = [part for folder in parts if (part := part_in(folder)) is not None and part.run_id == run_id]
     return max((session.session for part in found for session in part.sessions), default=0)

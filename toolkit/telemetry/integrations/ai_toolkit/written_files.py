@@ -28,7 +28,7 @@ def lineage_folder(save_root: Path) -> Path:
 def make_lineage_folder(save_root: Path) -> Path:
     """Create that folder and return it."""
     folder = lineage_folder(save_root)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, mode=0o755)
     return folder
 
 
