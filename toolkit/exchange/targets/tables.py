@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ def write_csv(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     table = _Table(runs, wide=wide)
     with _created(out) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
         columns.write_csv(file, [table.header()])
-        csv.writer(file, lineterminator="\n").writerows(table.rows(columns.no_formula))
+        columns.write_csv(file, table.rows(columns.no_formula), are_marked=True)
     return table.points
 
 
