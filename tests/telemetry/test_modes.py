@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -189,6 +189,13 @@ def test_a_run_that_is_local_to_a_thread_is_found_from_another():
     current.set("run")
     trackio.config = {"_Created": "now"}
     assert look() == ["MLflow", "Trackio"]
+
+
+def test_an_empty_module_with_the_name_of_a_tracker_is_none():
+    guard, names = Guard(), ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "clearml")
+
+    assert active_trackers(guard, {name: ModuleType(name) for name in names}) == []
+    assert guard.total == 0
 
 
 def test_a_tracker_that_fails_to_answer_is_not_active():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import pickle
 import threading
 
@@ -317,6 +318,45 @@ _log = TelemetryLogger("run", enabled=False)
 @_log.profile
 def _profiled_at_import(number):
     return number * number
+
+
+@pytest.mark.parametrize("decorator", ["profile", "timed", "capture_errors"])
+def test_a_class_and_a_property_stay_what_they_are(begin, clock, decorator, caplog):
+    log = begin()
+    decorate = {"profile": log.profile, "timed": log.timed("timed"), "capture_errors": log.capture_errors}[
+        decorator
+    ]
+
+    class Model:
+        pass
+
+    class Data(decorate(Model)):
+        @decorate
+        @property
+        def size(self):
+            """How large it is."""
+            clock.now += 0.5
+            return 3
+
+        @size.setter
+        def size(self, size):
+            self.given = size
+
+        @decorate
+        @functools.cached_property
+        def loaded(self):
+            return [1]
+
+    data = Data()
+    data.size = 4
+
+    assert decorate(Model) is Model
+    assert f"{decorator} decorates functions, methods and properties; the class Model" in caplog.text
+    assert (data.size, data.given, type(data).size.__doc__) == (3, 4, "How large it is.")
+    assert data.loaded is data.loaded
+    log.log_step(1, train_loss=1.0)
+    (step,) = steps(log)
+    assert profiled(step) == ({"profiling/Data.size": 0.5} if decorator == "profile" else {})
 
 
 def test_methods_of_a_class_are_timed_below_their_decorators_too(begin, clock):

@@ -11,12 +11,29 @@ from typing import Any, TypeVar
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+def decorated_inside(thing: Any, decorate: Callable[[Any], Any]) -> Any:
+    """Return a static or class method or a property with the function inside decorated; None for a function.
+
+    A class stays as it is: a function in its place would be no class any more.
+    """
+    if isinstance(thing, (staticmethod, classmethod)):
+        return type(thing)(decorate(thing.__func__))
+    if isinstance(thing, property):
+        return thing if thing.fget is None else thing.getter(decorate(thing.fget))
+    if isinstance(thing, functools.cached_property):
+        return type(thing)(decorate(thing.func))
+    return thing if isinstance(thing, type) or not callable(thing) else None
+
+
 def wrap_calls(function: _F, make: Callable[[], AbstractContextManager[Any]]) -> _F:
     """Return `function` with a context manager from `make` around each call.
 
     For a coroutine function the block lasts until it has been awaited, for a generator function until its iteration
     ends. Any other function, one that returns an async generator among them, is wrapped for the call alone.
     """
+    inside = decorated_inside(function, lambda found: wrap_calls(found, make))
+    if inside is not None:
+        return inside  # type: ignore[no-any-return]
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)

@@ -779,15 +779,44 @@ class TelemetryLogger:
         """Return a decorator that puts a span around each call of a function, one that is awaited too."""
 
         def decorate(function: _F) -> _F:
-            if isinstance(function, (staticmethod, classmethod)):
-                return type(function)(decorate(function.__func__))
             timed = function
             with self.guard.catch("timing a function"):
-                called = name or str(getattr(function, "__qualname__", "call"))
+                self._report_class("timed", function)
+                inside = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
+                called = name or str(getattr(inside, "__qualname__", "call"))
                 timed = wrap_calls(function, lambda: self.span(called, **attributes))
             return timed
 
         return decorate
+
+    def _report_class(self, decorator: str, decorated: object) -> None:
+        if isinstance(decorated, type):
+            self.guard.report_misuse(
+                f"{decorator} decorates functions, methods and properties; the class {decorated.__name__} is left "
+                "as it is"
+            )
+
+    @overload
+    def profile(
+        self,
+        name_: str | None = None,
+        /,
+        *,
+        name: str | None = None,
+        min_duration_ms: float | None = None,
+        log_interval: int | None = None,
+    ) -> Callable[[_F], _F]: ...
+
+    @overload
+    def profile(
+        self,
+        function: _F,
+        /,
+        *,
+        name: str | None = None,
+        min_duration_ms: float | None = None,
+        log_interval: int | None = None,
+    ) -> _F: ...
 
     def profile(
         self,
@@ -809,6 +838,7 @@ class TelemetryLogger:
         def decorate(called: _F) -> _F:
             profiled = called
             with self.guard.catch("profiling a function"):
+                self._report_class("profile", called)
                 profiling = self._profiles()
                 if profiling is not None:
                     profiled = profiling.function(called, name, min_duration_ms, log_interval)
@@ -893,6 +923,8 @@ class TelemetryLogger:
         if self.is_live and self._run is not None:
             with self.guard.catch("listening to the output"):
                 self._run.errors.watch.listen()
+        with self.guard.catch("capturing errors"):
+            self._report_class("capture_errors", function)
         capture = ErrorCapture(self._take_error)
         return capture if function is None else capture(function)
 

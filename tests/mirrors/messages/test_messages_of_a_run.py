@@ -81,8 +81,9 @@ def webhook(receiver, **options):
 
 def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tmp_path):
     with receiving() as receiver:
-        with logging_to(tmp_path, webhook(receiver, milestones=["val_loss < 0.5", "every 50 steps"])) as log:
-            log.log_start(training={"max_steps": 100})
+        milestones = ["val_loss < 0.5", "every 50 steps"]
+        with logging_to(tmp_path, webhook(receiver, milestones=milestones), project="jackets") as log:
+            log.log_start(training={"max_steps": 100}, description="Rank 8, hf_" + 34 * "a")
             for step in range(1, 101):
                 log.log_step(step, train_loss=1.0 / step, lr=1e-4, sec_per_step=2.0)
             log.log_eval(100, val_loss=0.25)
@@ -94,7 +95,10 @@ def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tm
     assert (finish["status"], finish["step"], finish["max_steps"]) == ("finished", 100, 100)
     assert (finish["train_loss"], finish["lr"]) == (0.01, 1e-4)
     assert finish["link"] == "http://localhost:8501/overview?run=greyjacket"
-    assert finish["run"]["id"] == log.run_id
+    assert (finish["run"]["id"], finish["run"]["project"]) == (log.run_id, "jackets")
+    assert finish["run"]["description"].startswith("Rank 8, ")
+    assert finish["text"].splitlines()[-1] == f"project jackets · {finish['run']['description']}"
+    assert not any(b"hf_aaa" in got.body for got in receiver.got)
     records = read_records(log.run_folder / "metrics.jsonl")
     assert records[-1]["event"] == "end"
     reported = [record for record in records if record["event"] == "message"]
@@ -491,6 +495,7 @@ def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
             MessageOptions.from_block("m", webhook(receiver, when="milestone", milestones="every 2 steps")),
             run_name="r",
             run_id="1",
+            project="",
             folder="r",
             session=1,
             record_file=tmp_path / "metrics.jsonl",

@@ -352,9 +352,8 @@ def test_a_text_is_redacted_before_it_is_cut():
     reported(run, record("error", type="E", message="x" * 595 + " SECRET-SECRET"))
     message = ended(run, "failed", "failed").to_message(
         lambda values: [
-            values[0],
-            values[1],
-            [line.replace("SECRET-SECRET", "***") for line in values[2]],
+            *values[:-2],
+            [line.replace("SECRET-SECRET", "***") for line in values[-2]],
             {},
         ],
         link=None,

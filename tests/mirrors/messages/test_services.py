@@ -314,7 +314,8 @@ def test_the_values_of_a_webhook_are_numbers():
 
     assert found["version"] == 1
     assert found["occasion"] == "failure"
-    assert found["run"] == {"id": "r1", "name": "greyjacket", "session": 1}
+    known = {"id": "r1", "name": "greyjacket", "session": 1}
+    assert found["run"] == {**known, "project": "", "description": ""}
     assert (found["step"], found["train_loss"], found["lr"], found["eta_s"]) == (1240, 0.12345, 1e-4, 8040.0)
     assert found["details"] == {"kind": "nan"}
 

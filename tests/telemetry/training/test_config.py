@@ -88,7 +88,7 @@ def test_the_whole_configuration_of_one_logger_is_taken():
     ("given", "said"),
     [
         ({"enable_for_current_rank": False}, "`telemetry.ranks` says which ranks write"),
-        ({"error_handling_strategy": "propagate_exceptions"}, "`telemetry.strict: true`"),
+        ({"error_handling_strategy": "retry"}, "`telemetry.strict: true`"),
         ({"logger_config": {"log_level": "INFO"}}, "Python's logger 'toolkit.telemetry'"),
         ({"telemetry_config": 7}, "telemetry_config is 7; it must be OneLogger's TrainingTelemetryConfig"),
         ({"telemetry_config": {"perf_tag": "a"}, "perf_tag": "b"}, "given twice"),
@@ -99,6 +99,14 @@ def test_the_whole_configuration_of_one_logger_is_taken():
 def test_an_unsupported_key_of_one_logger_names_its_replacement(given, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         source(**given)
+
+
+def test_a_stock_configuration_of_one_loggers_is_taken():
+    stock = OneLoggerConfig(application_name="greyjacket", world_size_or_fn=1, session_tag_or_fn="night")
+
+    found = source(**{name: getattr(stock, name) for name in OneLoggerConfig.model_fields}).now()
+
+    assert (found.application_name, found.session_tag) == ("greyjacket", "night")
 
 
 def test_every_key_of_one_loggers_is_known():

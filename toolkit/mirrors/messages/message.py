@@ -23,6 +23,9 @@ class RunState:
 
     run_name: str = ""
     run_id: str = ""
+    project: str = ""
+    description: str = ""
+    """As the script gives it: `log_start(description=…)`, or W&B's `notes`."""
     session: int = 1
     status: str = "running"
     step: int | None = None
@@ -86,4 +89,7 @@ class Message:
 
     def body(self, longest: int) -> str:
         """Return the text between title and link, truncated to `longest` characters."""
-        return cut("\n".join([*self.lines, self.run_state.as_text()]), longest)
+        state = self.run_state
+        project = f"project {state.project}" if state.project else ""
+        about = " · ".join(filter(None, (project, state.description)))
+        return cut("\n".join(filter(None, (*self.lines, state.as_text(), about))), longest)

@@ -53,15 +53,24 @@ class RunEvent:
         """Return it as a message; `redact` removes secrets, paths and names of people and machines from values."""
         # All at once: a name that one text gives away is removed from the others too. Truncated afterwards: half a
         # secret matches no pattern.
-        run_name, what, lines, details = redact(
-            [self.run_state.run_name, self.what, list(self.lines), dict(self.details)]
+        state = self.run_state
+        run_name, project, description, what, lines, details = redact(
+            [
+                *(state.run_name, state.project, state.description),
+                *(self.what, list(self.lines), dict(self.details)),
+            ]
         )
         name = cut(_line(run_name), _LONGEST_NAME) or "run"
         return Message(
             occasion=self.occasion,
             title=f"{name}: {cut(_line(what), _LONGEST_TITLE)}",
             lines=tuple(cut(_line(line), _LONGEST_LINE) for line in lines),
-            run_state=replace(self.run_state, run_name=name),
+            run_state=replace(
+                state,
+                run_name=name,
+                project=cut(_line(project), _LONGEST_NAME),
+                description=cut(_line(description), _LONGEST_LINE),
+            ),
             link=link,
             time=self.time,
             urgency=_URGENCY.get(self.occasion, 3),
@@ -77,9 +86,15 @@ class RunEventReader:
     """Turns the records of one session into events."""
 
     def __init__(
-        self, *, run_name: str, run_id: str = "", session: int = 1, milestones: Iterable[Milestone] = ()
+        self,
+        *,
+        run_name: str,
+        run_id: str = "",
+        project: str = "",
+        session: int = 1,
+        milestones: Iterable[Milestone] = (),
     ) -> None:
-        self._run_state = RunState(run_name=run_name, run_id=run_id, session=session)
+        self._run_state = RunState(run_name=run_name, run_id=run_id, project=project, session=session)
         self._milestones = MilestoneWatch(milestones)
         self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
         self._has_started = False
@@ -156,6 +171,9 @@ class RunEventReader:
         if isinstance(steps, int) and steps > 0:
             from_zero = self._run_state.from_zero or shows_count_from_zero(record)
             self._run_state = replace(self._run_state, max_steps=steps, from_zero=from_zero)
+        description = record.get("description") or record.get("notes")
+        if isinstance(description, str):
+            self._run_state = replace(self._run_state, description=description)
         if self._has_started:
             return []
         self._has_started = True

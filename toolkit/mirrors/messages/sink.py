@@ -51,6 +51,7 @@ class MessageSink:
         *,
         run_name: str,
         run_id: str,
+        project: str,
         folder: str,
         session: int,
         record_file: Path,
@@ -69,6 +70,7 @@ class MessageSink:
         self._events = RunEventReader(
             run_name=run_name,
             run_id=run_id,
+            project=project,
             session=session,
             milestones=[milestone for receiver in receivers for milestone in receiver.milestones],
         )

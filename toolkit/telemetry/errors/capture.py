@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
+from toolkit.core.wrap_calls import decorated_inside
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _CAN_BE_SHORTENED: Final = sys.version_info >= (3, 11)
@@ -42,9 +44,9 @@ class ErrorCapture:
 
     def __call__(self, function: _F) -> _F:
         """Return `function` with such a block around each call, also if it is a coroutine or a generator."""
-        if isinstance(function, (staticmethod, classmethod)):
-            # The decorator is above this one: wrap the function inside.
-            return type(function)(self(function.__func__))
+        within = decorated_inside(function, self)
+        if within is not None:
+            return within  # type: ignore[no-any-return]
         inside = _Inside(self._record)
         if inspect.isasyncgenfunction(function):
 

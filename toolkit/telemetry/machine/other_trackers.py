@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
@@ -51,7 +52,8 @@ def active_trackers(guard: Guard, modules: Mapping[str, Any] | None = None) -> l
         tracker = loaded.get(module)
         if tracker is None:
             continue
-        with guard.catch(f"asking whether {title} is active"):
+        # Something else may have its name, such as an empty folder.
+        with guard.catch(f"asking whether {title} is active"), suppress(AttributeError):
             if is_active(tracker):
                 found.append(title)
     return found

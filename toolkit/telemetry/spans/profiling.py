@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from toolkit.core.checks import shown
 from toolkit.core.guard import Guard
-from toolkit.core.wrap_calls import wrap_calls
+from toolkit.core.wrap_calls import decorated_inside, wrap_calls
 from toolkit.telemetry.options.blocks import ProfilingOptions
 from toolkit.telemetry.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
 from toolkit.timing.names import PROFILING_PREFIX
@@ -77,10 +77,11 @@ class Profiling:
         """Return `function` with each of its calls timed; itself where nothing is profiled."""
         if not self.is_on:
             return function
-        if isinstance(function, (staticmethod, classmethod)):
-            # This decorator is above it: what is called is the function inside.
-            within = self.function(function.__func__, name, min_duration_ms, log_interval)
-            return type(function)(within)
+        inside = decorated_inside(
+            function, lambda found: self.function(found, name, min_duration_ms, log_interval)
+        )
+        if inside is not None:
+            return inside  # type: ignore[no-any-return]
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             return wrap_calls(function, lambda: ProfiledBlock(profile))

@@ -244,9 +244,16 @@ def _merged(*parts: Any) -> Any:
     return odd[0] if odd else {key: value for part in parts if part for key, value in part.items()}
 
 
-def _is_quiet(value: Any, guard: Guard) -> bool:
-    strategy = getattr(value, "value", value)
-    return strategy == "disable_quietly_and_report_metric_error" or guard.strict
+def _is_strategy(value: Any, _: Guard) -> bool:
+    # The first is OneLogger's default, which says nothing about what was wanted.
+    return getattr(value, "value", value) in (
+        "propagate_exceptions",
+        "disable_quietly_and_report_metric_error",
+    )
+
+
+def _is_stock(value: Any, _: Guard) -> bool:
+    return value is None or (hasattr(type(value), "model_fields") and value == type(value)())
 
 
 _INSTEAD: Final[Mapping[str, tuple[Callable[[Any, Guard], bool], str]]] = {
@@ -255,11 +262,11 @@ _INSTEAD: Final[Mapping[str, tuple[Callable[[Any, Guard], bool], str]]] = {
         "here `telemetry.enabled: false` switches a process off, and `telemetry.ranks` says which ranks write",
     ),
     "error_handling_strategy": (
-        _is_quiet,
+        _is_strategy,
         "here nothing raises into the training; `telemetry.strict: true` has calls that make no sense raise",
     ),
     "logger_config": (
-        lambda value, _: value is None,
+        _is_stock,
         "here messages go to Python's logger 'toolkit.telemetry', whose level and handlers are set as any other's",
     ),
 }

@@ -517,6 +517,7 @@ class RecordPipeline:
             receivers,
             run_name=session_folder.manifest.display_name,
             run_id=session_folder.manifest.run_id,
+            project=session_folder.manifest.project or "",
             folder=session_folder.folder.name,
             session=session_folder.session.session,
             record_file=session_folder.record_file,
