@@ -63,7 +63,7 @@ def check_tables(capsys, path, options, tmp_path):
         done = telemetry(
             capsys, "export", path, *options, "--to", to, "--out", out, "--force", "--all-sessions"
         )
-        assert any("numbers alone" in note for note in done["notes"])
+        assert any("of series alone" in note for note in done["notes"])
         assert done["points"] == sum(
             series["count"] for run in before for kind in series_of(run).values() for series in kind.values()
         ), to
@@ -181,6 +181,8 @@ def test_what_an_export_leaves_out_is_said(tmp_path, capsys):
     assert "left out" not in notes("two.log", "csv", "--all-sessions")
     assert "'seq' is called 'x_seq'" in notes("log.jsonl", "csv", "--wide")
     assert "x_seq" not in notes("log.jsonl", "csv")
+    (tmp_path / "sum.csv").write_text("step,=1+1\n0,5\n")
+    assert """'=1+1' is called "'=1+1\"""" in notes("sum.csv", "csv")
     (tmp_path / "out").unlink()
     assert "one has no times" in notes("one.log", "tensorboard")
     assert shown(capsys, tmp_path / "out")[0]["metrics"]["val"]["last"]["value"] == 1.5

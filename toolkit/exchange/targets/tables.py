@@ -18,7 +18,10 @@ from toolkit.runfolder.codec import name_of_non_finite
 
 WIDE: Final = LONG[:5]
 PARQUET_MARK: Final = b"ai-toolkit-telemetry"
-LOSES: Final = "a table has numbers alone: settings, tags, texts, images and the end of a run are not in it"
+LOSES: Final = (
+    "a table has the numbers of series alone: settings, tags, texts, images, the epoch of a record of ours and the end "
+    "of a run are not in it"
+)
 
 _ROWS: Final = 65_536
 
@@ -97,7 +100,16 @@ class _Table:
         self._runs = runs
         self._wide = wide
         self._names: list[str] | None = None
+        self._marks: dict[str, str] = {}
         self.points = 0
+
+    def _marked(self, run: ExportedRun, name: str, mark: Callable[[str], str]) -> str:
+        found = self._marks.get(name)
+        if found is None:
+            found = self._marks[name] = mark(name)
+            if found != name:
+                run.notes.append(f"the metric {name!r} is called {found!r}")
+        return found
 
     def header(self) -> Sequence[str]:
         if not self._wide:
@@ -116,14 +128,17 @@ class _Table:
                 for session, event, name, steps, times, values in run.series(run.source):
                     self.points += len(values)
                     always = (repeat(label), repeat(session), repeat(event))
-                    yield from zip(*always, steps, times, repeat(mark(name)), values, strict=False)
+                    yield from zip(
+                        *always, steps, times, repeat(self._marked(run, name, mark)), values, strict=False
+                    )
                 continue
             for *head, found in run.rows():
                 self.points += len(found)
                 if self._wide:
                     yield [label, *head, *map(found.get, names)]
                 else:
-                    yield from ((label, *head, mark(name), value) for name, value in found.items())
+                    for name, value in found.items():
+                        yield (label, *head, self._marked(run, name, mark), value)
 
 
 def _created(path: Path) -> IO[bytes]:

@@ -13,7 +13,10 @@ from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.mirrors.wandb.exporter import WandbExporter
 from toolkit.runfolder.records import START, Record
 
-LOSES: Final = "W&B's own step counts rows, and the run's step is `global_step`; images are not exported"
+LOSES: Final = (
+    "W&B's own step counts rows, and the run's step is `global_step`; points of one step within a millisecond share a "
+    "time; every run is finished there; images are not exported"
+)
 _RECORDS: Final = 2_000
 
 
