@@ -110,7 +110,7 @@ def _run(arguments: Sequence[str]) -> int:
         parser.print_help()
         return 2
     code = subcommand.run(args)
-    sys.stdout.flush()
+    print(end="", flush=True)
     return code
 
 
