@@ -85,6 +85,9 @@ def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, e
     listed = subprocess.run([*command, "ls", tmp_path], env=environ, capture_output=True, check=True)
     assert ("näme".encode(encoding, "backslashreplace")) in listed.stdout
 
+    closed = f"{sys.executable} -m toolkit.cli ls {tmp_path} >&- 2>&-"
+    assert subprocess.run(["bash", "-c", closed], env=environ).returncode == 0
+
     with subprocess.Popen(
         [*command, "tail", run, "-n", "3000"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as tail:

@@ -66,6 +66,9 @@ class _Output(io.TextIOWrapper):
 
 def write_any_text(*, end_quietly: bool) -> None:
     """Have standard output and error take any text; `end_quietly` has a reader that is gone end the command."""
+    # Python has none where the caller closed it.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
