@@ -119,6 +119,18 @@ def test_an_open_finding_is_updated_at_the_end(tmp_path):
     assert [record["count"] for record in found] == [40, 80]
 
 
+@pytest.mark.usefixtures("examined_when_flushed")
+def test_an_open_finding_that_has_not_changed_is_not_written_again_at_the_end(tmp_path):
+    log = make_logger(tmp_path, log_every=1)
+    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
+    log.flush(PATIENCE_S)
+    found = len(records_of(log, "finding"))
+    log.close()
+
+    assert found
+    assert len(records_of(log, "finding")) == found
+
+
 def test_a_resumed_run_keeps_its_findings_and_reports_nothing_twice(tmp_path):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(200), broken=spike_at(150, 160))

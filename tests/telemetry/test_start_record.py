@@ -7,6 +7,8 @@ import time
 import pytest
 
 from tests.lengths import in_make_faults
+from tests.records import read_records
+from tests.telemetry.logged import make_logger
 from toolkit.core.guard import Guard
 from toolkit.telemetry import start_record
 from toolkit.telemetry.machine import environment
@@ -195,6 +197,22 @@ def test_a_machine_that_answers_late_delays_no_one(monkeypatch):
     may_answer.set()
 
     assert probe.result(60) == {"host": "here"}
+
+
+def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
+    may_answer = threading.Event()
+
+    def slowly(guard):
+        may_answer.wait(100)
+        return {"host": "here", "command": ["train.py"]}
+
+    monkeypatch.setattr(environment, "describe_environment", slowly)
+    with make_logger(tmp_path) as log:
+        log.log_step(0, train_loss=1.0)
+        may_answer.set()
+    events = [record["event"] for record in read_records(log.run_folder)]
+
+    assert events == ["start", "step", "environment", "end"]
 
 
 def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):

@@ -75,6 +75,8 @@ class FindingsSink:
         self._on_news = on_news
         self._guard = guard
         self._reported: dict[str, _Reported] = {}
+        self._last_put: dict[str, Finding] = {}
+        """What the newest record of each open finding says."""
         self._waiting: dict[str, Finding] = {}
         self._ranks = ranks
         self._rank_watch = rank_watch
@@ -146,7 +148,10 @@ class FindingsSink:
         }
 
     def conclude(self, *, has_failed: bool = False) -> None:
-        """Write a last record for each open finding of this session; if it failed, also name ranks that died."""
+        """Write a last record for each open finding of this session that has changed since its last one.
+
+        If the run failed, also name ranks that died.
+        """
         if has_failed and self._rank_watch is not None:
             for finding in self._rank_watch.last_look(self._examiner.last_step):
                 self.report_live(finding, {})
@@ -154,7 +159,8 @@ class FindingsSink:
         self._ranks = self._rank_watch = None
         for finding in self._examiner.findings():
             is_from_run = finding.kind in REPORTED_BY_RUNS
-            if finding.is_open and finding.session == self._session and not is_from_run:
+            is_news = finding.is_open and finding != self._last_put.get(finding.id)
+            if is_news and finding.session == self._session and not is_from_run:
                 self._put(FINDING, fields_of(finding))
 
     def report_live(self, finding: Finding, more: Mapping[str, Any]) -> None:
@@ -183,6 +189,10 @@ class FindingsSink:
             action = self._policy.actions.get(finding.kind)
         if action is not None:
             fields["asks_for"] = action
+        if finding.is_open:
+            self._last_put[finding.id] = finding
+        else:
+            self._last_put.pop(finding.id, None)
         self._put(FINDING, fields)
         # A wrong call was said by the guard.
         if is_news and finding.severity in (WARNING, CRITICAL) and finding.kind != WRONG_CALL:

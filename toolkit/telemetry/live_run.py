@@ -182,6 +182,7 @@ class LiveRun:
             spans=self.spans,
             sampling=self._sampling,
             latest=lambda: self.steps.latest,
+            first_step=lambda: self.steps.first_step,
             last_step=self._last_planned_step,
             put=self._put_error,
         )
@@ -417,6 +418,11 @@ class LiveRun:
                 )
         with self._guard.catch("closing"):
             self._wait_for_start(at_most(0.1, 0.5))
+        with self._guard.catch("describing the machine"):
+            # A script that takes milliseconds is over before its machine is described.
+            if not self._environment_is_written:
+                self._probe.result(at_most(0.2, 0.25))
+                self._put_environment()
         self._put_rest()
         with self._guard.catch("examining the last records"):
             self.pipeline.conclude_findings(at_most(0.2, 0.5), has_failed=status != FINISHED)
@@ -591,7 +597,8 @@ class LiveRun:
             environment = self._probe.result(0.0)
             if environment is not None:
                 self._environment_is_written = True
-                self.pipeline.put("environment", self._values.tree(environment))
+                if environment:
+                    self.pipeline.put("environment", self._values.tree(environment))
 
     def _put_trackers(self, names: list[str]) -> None:
         self.put("other_trackers", {"trackers": names})

@@ -21,7 +21,7 @@ class Training:
     def __init__(self, *, after_s=60.0, rank=0):
         self.clock = ManualClock()
         self.step = None
-        self.words = 0
+        self.words = self.done = 0
         self.planned = None
         self.spans = []
         self.reported = []
@@ -38,7 +38,9 @@ class Training:
 
     def progress(self):
         is_done = self.planned is not None and self.step == self.planned
-        return TrainingProgress(step=self.step, steps=self.step, others=self.words, is_done=is_done)
+        return TrainingProgress(
+            step=self.step, steps=self.step, others=self.words, is_done=is_done, done=self.done
+        )
 
     def wait(self, seconds):
         """Let time pass in which nothing comes."""
@@ -130,6 +132,21 @@ def test_the_first_steps_may_take_their_time():
     training.wait(600)
 
     assert training.findings == [("open", "info")]
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_loop_that_hangs_in_its_first_seconds_is_reported_in_time(looks):
+    training = Training()
+    for _ in range(looks):
+        training.step = training.done = training.done + 300
+        training.clock.advance(1.0)
+        training.watch.look()
+    training.wait(59)
+    assert training.reported == []
+    training.wait(2)
+
+    assert training.findings == [("open", "info")]
+    assert training.reported[0][0].evidence["usual_s"] == pytest.approx(1 / 300)
 
 
 def test_whatever_else_the_training_says_is_a_sign_of_life():

@@ -232,7 +232,9 @@ def how_it_ended(folder, last, *, first="", name="SIGTERM"):
     ended = run_python([script, folder, name], capture_output=True, text=True)
     file = folder / "r" / "metrics.jsonl"
     records = read_records(file) if file.exists() else []
-    signals = [record.get("type", record.get("signal")) for record in records[-2:]]
+    # The machine of a script that is over so soon is described between them.
+    others = [record for record in records if record["event"] != "environment"]
+    signals = [record.get("type", record.get("signal")) for record in others[-2:]]
     return ended.returncode, signals
 
 

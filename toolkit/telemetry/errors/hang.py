@@ -25,6 +25,8 @@ _PATIENCE: Final = 10.0
 """So many times `hang_after` if the usual duration is unknown, or if an open span explains the pause."""
 _INTERVALS: Final = 50
 _FEWEST: Final = 3
+_WARM: Final = 10
+"""Steps after which a loop has compiled, downloaded and filled its caches, however seldom it logs."""
 _ASLEEP_S: Final = 5.0
 """A gap in which this check did not run either (a suspended laptop, a stopped process) is not a hang."""
 _EXPLAINS: Final = frozenset({IN_STARTUP, IN_VALIDATION, IN_CHECKPOINT, IN_SAMPLING, IN_CONTROL})
@@ -51,6 +53,8 @@ class TrainingProgress:
     """Changes with other activity of the training thread: spans that end, records of evaluations."""
     is_done: bool = False
     """Whether all planned steps are done."""
+    done: int = 0
+    """Steps since the first one of this session."""
 
 
 class HangWatch:
@@ -93,10 +97,12 @@ class HangWatch:
         if now - self._looked_at > _ASLEEP_S:
             self._alive_at += now - self._looked_at
             self._stepped_at += now - self._looked_at
-        self._looked_at = now
+        since_look, self._looked_at = now - self._looked_at, now
         self._seen = progress
         if progress.steps != before.steps:
             self._learn(now - self._stepped_at, before.step, progress.step)
+            if before.step is None and progress.done > 0:
+                self._step_times.append(since_look / progress.done)
             self._stepped_at = now
         if progress != before:
             self._end(now, progress)
@@ -108,7 +114,7 @@ class HangWatch:
         seconds = now - self._alive_at
         if self._incident is not None:
             self._grow(self._incident, seconds)
-        elif seconds >= self._limit(is_explained) and not progress.is_done:
+        elif seconds >= self._limit(progress, is_explained) and not progress.is_done:
             self._begin(progress, seconds)
 
     def _learn(self, seconds: float, before: int | None, step: int | None) -> None:
@@ -119,12 +125,13 @@ class HangWatch:
         if step > before:
             self._step_times.append(seconds / (step - before))
 
-    def _limit(self, is_explained: bool) -> float:
+    def _limit(self, progress: TrainingProgress, is_explained: bool) -> float:
         patience = _PATIENCE * self._after_s
-        if len(self._intervals) < _FEWEST:
+        if len(self._intervals) < _FEWEST and progress.done < _WARM:
             # The first steps compile, download and fill caches.
             return max(patience, _TIMES * max(self._intervals, default=0.0))
-        limit = max(self._after_s, _TIMES * median(self._intervals))
+        usual = median(self._intervals) if self._intervals else 0.0
+        limit = max(self._after_s, _TIMES * usual)
         return max(limit, patience, _TIMES * self._longest_explained_s) if is_explained else limit
 
     def _begin(self, progress: TrainingProgress, seconds: float) -> None:
@@ -141,7 +148,7 @@ class HangWatch:
         incident.evidence["seconds"] = float(round(seconds))
         if progress.step is None:
             incident.variant = _BEFORE_THE_FIRST
-        elif len(self._intervals) < _FEWEST or not self._step_times:
+        elif (len(self._intervals) < _FEWEST and progress.done < _WARM) or not self._step_times:
             incident.variant = "after the first steps"
         else:
             incident.evidence["usual_s"] = median(self._step_times)

@@ -49,6 +49,7 @@ class RunErrors:
         spans: OpenSpans,
         sampling: SharedSampling | None,
         latest: Callable[[], Mapping[str, Any]],
+        first_step: Callable[[], int | None],
         last_step: Callable[[], int | None],
         put: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -58,6 +59,7 @@ class RunErrors:
         self._spans = spans
         self._sampling = sampling
         self._latest = latest
+        self._first_step = first_step
         self._last_step = last_step
         self._context = context
         self._before_start: list[tuple[str, MisuseError]] | None = []
@@ -131,13 +133,14 @@ class RunErrors:
         return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
 
     def _progress(self) -> TrainingProgress:
-        gate, last = self._gate, self._last_step()
+        gate, first, last = self._gate, self._first_step(), self._last_step()
         return TrainingProgress(
             step=gate.last_step if gate.last_step >= 0 else None,
             steps=(gate.last_step, gate.count),
             others=(self.other_records, self._spans.ended()),
             # After the last step, saving and uploading may take any time.
             is_done=last is not None and gate.last_step >= last,
+            done=gate.last_step - first if first is not None else 0,
         )
 
     def _about_gpu(self) -> dict[str, Any]:

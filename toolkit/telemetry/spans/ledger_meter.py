@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -42,9 +43,10 @@ class LedgerMeter:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.owner = threading.get_ident()
         self.top: Metered | None = None
-        self.since = monotonic()
+        # Nothing was counted so far: what comes first may be dated back to before the logger.
+        self.since = -math.inf
         self.buckets: dict[str, list[float]] = {}
-        self.taken_at = self.since
+        self.taken_at = monotonic()
         """When seconds were last taken."""
         self.monotonic = monotonic
         self._taken: dict[str, float] = {}
