@@ -221,6 +221,30 @@ def test_a_journal_in_memory_grows_while_it_is_not_emptied_and_shrinks_again(tmp
 
 
 @pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
+def test_a_time_limit_of_the_script_that_ends_while_a_journal_grows_arrives(tmp_path, monkeypatch):
+    def end_of_time(number, frame):
+        raise TimeoutError("the script's own limit")
+
+    made = Journal.create(
+        shared_memory_folders(),
+        tmp_path / "metrics.jsonl",
+        OWNER,
+        segment_bytes=SEGMENT,
+        max_bytes=5 * SEGMENT,
+    )
+    before = signal.signal(signal.SIGUSR1, end_of_time)
+    monkeypatch.setattr(os, "fstatvfs", lambda _: signal.raise_signal(signal.SIGUSR1))
+    try:
+        while made.fill < 2 * SEGMENT - 600:
+            made.append(line(0, text="x" * 500))
+        with pytest.raises(TimeoutError):
+            made.append(line(0, text="x" * 1000))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        made.close(remove=True)
+
+
+@pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
 def test_a_journal_whose_descriptor_is_a_file_of_the_script_s_by_now_does_not_grow_into_it(tmp_path):
     shm = shared_memory_folders()
     if not shm:

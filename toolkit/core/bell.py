@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from toolkit.core.script_interrupts import pass_on_interrupt
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _LONGEST_S = 3600.0
 """More than a lock can wait on some systems is asked for in pieces."""

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar, overload
 
 from toolkit.core.printing import PREFIX, print_line, warn
-from toolkit.core.script_interrupts import interrupt_behind, pass_on_interrupt
+from toolkit.runfolder.script_interrupts import interrupt_behind, pass_on_interrupt
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

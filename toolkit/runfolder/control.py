@@ -19,6 +19,7 @@ from toolkit.runfolder.layout import CONTROL
 from toolkit.runfolder.owner import why_not_ours_alone
 from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 KnobValue: TypeAlias = bool | int | float | str
 
@@ -175,7 +176,8 @@ def peek(run_folder: Path) -> Signature | None:
     """
     try:
         status = os.lstat(run_folder / CONTROL)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        pass_on_interrupt(error)
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 

@@ -37,6 +37,7 @@ from toolkit.runfolder.safefile import (
     write_all,
 )
 from toolkit.runfolder.same_fields import runs_of_same_fields
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.short_columns import ShortColumns
 
 _PAGE = 4096
@@ -83,7 +84,8 @@ def form_of_table(path: Path) -> str | None:
     """Return the form of the table at `path`; None if there is no table of ours."""
     try:
         descriptor = open_regular(path)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None
     try:
         head = pread(descriptor, _WRITE_BYTES, 0)

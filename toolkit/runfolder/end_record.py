@@ -27,6 +27,7 @@ from toolkit.runfolder.manifest import (
 )
 from toolkit.runfolder.reader import last_end, offset_behind, tail_records
 from toolkit.runfolder.records import STEP, Record
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _UNENDED: Final = "running"
 _STATUSES: Final = frozenset({"finished", "failed", "stopped"})
@@ -58,7 +59,8 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
         behind = os.lstat(log).st_size - (offset_behind(log, beat.seq) if beat is not None else 0)
         # What evaluates the model may lag a little behind the heartbeat.
         records = tail_records(log, min(max(behind, _LEAST_BYTES), _MOST_BYTES))
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return manifest
     values = KeyValues(manifest.config, manifest.evaluations)
     values.take(records)

@@ -48,6 +48,7 @@ from toolkit.runfolder.portable import (
     try_lock,
 )
 from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, is_sharing_violation, open_regular
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 try:
     import fcntl
@@ -162,7 +163,8 @@ class Journal:
                     segments = max(_ALWAYS, min(wanted // segment_bytes, MAX_SEGMENTS))
                     in_reserve = min(-(-reserve_bytes // segment_bytes), MAX_SEGMENTS - segments)
                 return cls._create_file(folder, record_file, owner, segment_bytes, segments, in_reserve)
-            except OSError:
+            except OSError as error:
+                pass_on_interrupt(error)
                 continue
         return cls(_own_memory(segment_bytes), segment_bytes, None, None)
 
@@ -377,6 +379,7 @@ class Journal:
             if written != len(data):
                 _write_all(descriptor, data[written:], at + written)
         except OSError as error:
+            pass_on_interrupt(error)
             # The record is written from memory. A failing disk may take long, so it is tried only once.
             self.trouble = f"{type(error).__name__}: {error}"
             self._written_to = None
@@ -413,7 +416,8 @@ class Journal:
             if left_free < min(space.f_blocks * space.f_frsize // 2, _LEFT_FREE_BYTES):
                 return False
             allocate(self._descriptor, self._start_of(segment), self._segment_bytes)
-        except OSError:
+        except OSError as error:
+            pass_on_interrupt(error)
             return False
         return True
 
@@ -436,7 +440,8 @@ def journals_in(folder: Path, *, of_others: bool = False) -> Iterator[Path]:
     """Yield the journals in `folder`, of all writers or `of_others` only; those of a run's earlier sessions first."""
     try:
         names = os.listdir(folder)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return
     paths = [folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX)]
     if of_others:
@@ -500,7 +505,8 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
     try:
         os.close(open_regular(path))
         descriptor = os.open(path, os.O_RDWR | SAFELY)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None
     held = None
     try:
@@ -513,10 +519,11 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
             # Another process recovered and removed it since it was opened.
             if head is not None and os.fstat(descriptor).st_nlink:
                 held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head, pause_s=_BREATH_S))
-    except OSError:
-        pass
-    if held is None:
-        os.close(descriptor)
+    except OSError as error:
+        pass_on_interrupt(error)
+    finally:
+        if held is None:
+            os.close(descriptor)
     return held
 
 
@@ -532,7 +539,8 @@ def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone:
         if fcntl is not None:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError as error:
+                pass_on_interrupt(error)
                 return True
         return _is_mapped_by(head.pid, path)
     if head.is_closed:
@@ -592,7 +600,8 @@ def record_file_of(path: Path) -> Path | None:
 def _opened(path: Path) -> Iterator[int | None]:
     try:
         descriptor = open_regular(path)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         yield None
         return
     try:
@@ -662,7 +671,8 @@ def _is_mapped_by(pid: int, path: Path) -> bool:
     """Return whether a process has the file mapped; its name is random, so no other file has it."""
     try:
         return path.name in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape")
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return False
 
 
@@ -701,5 +711,5 @@ def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[i
 def _unlink(path: Path) -> None:
     try:
         os.unlink(path)
-    except FileNotFoundError:
-        pass
+    except FileNotFoundError as error:
+        pass_on_interrupt(error)

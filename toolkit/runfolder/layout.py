@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
+
 METRICS_JSONL: Final = "metrics.jsonl"
 METRICS_CSV: Final = "metrics.csv"
 CONTROL: Final = "control.json"
@@ -121,7 +123,8 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
         folder = log_dir / candidate
         try:
             make_run_folder(folder, modes)
-        except FileExistsError:
+        except FileExistsError as error:
+            pass_on_interrupt(error)
             continue
         return folder
     raise FileExistsError(f"{log_dir} has thousands of runs called {name!r}; choose another name")
@@ -147,7 +150,8 @@ def make_folders(folder: Path, mode: int) -> None:
         # Another process may make it now; and a link to nothing, or a file, is an error.
         try:
             os.mkdir(folder, mode)
-        except FileExistsError:
+        except FileExistsError as error:
+            pass_on_interrupt(error)
             if not folder.is_dir():
                 raise
 

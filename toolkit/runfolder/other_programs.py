@@ -10,6 +10,7 @@ import orjson
 
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _LARGEST: Final = 1024**2
 _OUR_KEYS: Final = frozenset({"format", "run_id", "sessions"})
@@ -35,7 +36,8 @@ def _start_of(path: Path) -> bytes | None:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(_LARGEST)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None
 
 

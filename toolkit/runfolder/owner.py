@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from toolkit.runfolder.portable import this_user
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 
 def is_ours(status: os.stat_result) -> bool:
@@ -45,7 +46,8 @@ def why_not_ours(log_dir: Path, path: Path, *, takes: bool = False) -> str | Non
         trusted = {user} if takes else {user, os.stat(log_dir).st_uid}
         # The folder itself, and the link where it is one.
         owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None
     if owners <= trusted or owners <= {*trusted, _owner_of_what_we_make(log_dir)}:
         return None
@@ -61,5 +63,6 @@ def _owner_of_what_we_make(log_dir: Path) -> int | None:
             return os.lstat(tried).st_uid
         finally:
             os.rmdir(tried)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None

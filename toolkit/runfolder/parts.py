@@ -14,6 +14,7 @@ from typing import Final
 
 from toolkit.runfolder.layout import other_ranks, rank_file, safe_run_name
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _LONGEST_NAME: Final = 120
 """Leaves room for "-2", "-3", … in the 128 characters of a folder name."""
@@ -38,7 +39,8 @@ def part_in(folder: Path) -> Manifest | None:
         return None
     try:
         manifest = read_manifest(folder)
-    except (OSError, ManifestError):
+    except (OSError, ManifestError) as error:
+        pass_on_interrupt(error)
         return None
     return manifest if manifest.part_of is not None else None
 

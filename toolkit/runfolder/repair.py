@@ -36,6 +36,7 @@ from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
 from toolkit.runfolder.safefile import give_to_owner, open_regular, rename_over, write_all
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 
 _T = TypeVar("_T")
@@ -148,7 +149,8 @@ def is_being_written(record_file: Path) -> bool:
     """Return whether a live session, in any container of this machine, has `record_file` locked."""
     try:
         descriptor = open_regular(record_file)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return False
     try:
         return is_locked(descriptor, within_s=_LOCK_PATIENCE_S) is True
@@ -268,7 +270,8 @@ class _RunAt:
     def _manifest(self) -> Manifest | None:
         try:
             return read_manifest(self._folder)
-        except (OSError, ManifestError):
+        except (OSError, ManifestError) as error:
+            pass_on_interrupt(error)
             return None
 
     @cached_property
@@ -276,7 +279,8 @@ class _RunAt:
         """The run's id by its first start record, for a folder whose run.json is missing."""
         try:
             chunk = read_from(self._folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES)
-        except OSError:
+        except OSError as error:
+            pass_on_interrupt(error)
             return None
         ids = (record.get("run_id") for record in chunk.records if record.get("event") == START)
         return next((id_key(run_id) for run_id in ids if isinstance(run_id, str)), None)
@@ -315,8 +319,8 @@ def _is_here(path: Path, head: Head, real_folder: Path, record_file: Path) -> bo
     try:
         if os.path.samefile(made_for, real_folder):
             return True
-    except OSError:
-        pass
+    except OSError as error:
+        pass_on_interrupt(error)
     # A copy has the same id. As long as the original is there, the records are the original's.
     return not _RunAt(made_for).may_own(path, head) and _continues(pending_lines(path), record_file)
 
@@ -363,7 +367,8 @@ def _siblings_of(folder: Path) -> list[Path]:
         for path in _folders_in(place):
             try:
                 found.append((os.lstat(path).st_mtime, path))
-            except OSError:
+            except OSError as error:
+                pass_on_interrupt(error)
                 continue
     found.sort(key=lambda entry: entry[0], reverse=True)
     return [path for _, path in found[:_MOST_SIBLINGS] if path != folder]
@@ -373,7 +378,8 @@ def _folders_in(place: Path) -> list[Path]:
     try:
         with os.scandir(place) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return []
 
 
@@ -381,7 +387,8 @@ def rank_files(folder: Path) -> list[Path]:
     """Return the record files of the run's other ranks."""
     try:
         return [folder / RANKS / name for name in os.listdir(folder / RANKS)]
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return []
 
 
@@ -418,7 +425,8 @@ def _owner_of(path: Path) -> int | None:
     """Return the number of the user that owns a file; None if files have no owners."""
     try:
         return os.lstat(path).st_uid if this_user() is not None else None
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return _NO_OWNER
 
 
@@ -483,7 +491,8 @@ def is_on_same_disk(record_file: Path, folder: Path) -> bool:
     """Return whether a journal's `record_file` is on the disk of `folder`, without accessing that disk."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return record_file.parent.parent == folder.parent
     points = [
         re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount.split()[4]) for mount in mounts
@@ -500,13 +509,15 @@ def remove_half_done(folder: Path) -> None:
     """Remove what a kill left of files that were about to be renamed into their place."""
     try:
         names = os.listdir(folder)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return
     for name in names:
         if HALF_DONE.fullmatch(name):
             try:
                 os.unlink(folder / name)
-            except OSError:
+            except OSError as error:
+                pass_on_interrupt(error)
                 continue
 
 
@@ -565,7 +576,8 @@ def table_form(folder: Path, asked: str | None = None) -> str:
         return asked
     try:
         said = read_manifest(folder).table
-    except (OSError, ManifestError):
+    except (OSError, ManifestError) as error:
+        pass_on_interrupt(error)
         said = None
     return said or form_of_table(folder / METRICS_CSV) or SHORT
 

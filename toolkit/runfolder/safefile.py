@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY, this_user
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 NO_FILE = (-1, -1)
 """The identity of no file."""
@@ -130,6 +131,7 @@ def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
     try:
         return identity_of(os.fstat(descriptor)) == identity
     except OSError as error:
+        pass_on_interrupt(error)
         # Its disk or its server may be gone; it is still ours to close.
         return error.errno != errno.EBADF
 
@@ -168,6 +170,7 @@ def rename_over(source: Path, target: Path) -> None:
         try:
             os.replace(source, target)
         except PermissionError as error:
+            pass_on_interrupt(error)
             if not is_sharing_violation(error):
                 raise
             time.sleep(pause_s)

@@ -14,6 +14,7 @@ from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues, number_in
@@ -105,7 +106,8 @@ _newest: _Probe | None = None
 def _current_folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None
 
 

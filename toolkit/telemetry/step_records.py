@@ -11,8 +11,8 @@ import orjson
 from orjson import OPT_APPEND_NEWLINE
 
 from toolkit.core.run_context import RunContext
-from toolkit.core.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.records.folded_metrics import COLUMNS
 from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number, number_in
 from toolkit.telemetry.records.record_queue import MUCH, RecordQueue

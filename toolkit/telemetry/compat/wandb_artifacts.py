@@ -27,6 +27,7 @@ from toolkit.privacy.masking import mask_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.layout import make_folders, safe_run_name
 from toolkit.runfolder.safefile import copy_file, open_regular, replace_file
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.compat.artifact_seal import seal, why_not_sealed
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.wandb_media import Table, as_json, no_run_guard
@@ -53,7 +54,8 @@ class Entry:
         """Its size in bytes; 0 if it is gone."""
         try:
             return self._location.stat().st_size
-        except OSError:
+        except OSError as error:
+            pass_on_interrupt(error)
             return 0
 
     def download(self, root: str | None = None, *_: Any, **__: Any) -> str:

@@ -21,6 +21,7 @@ from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.safefile import copy_file
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
 from toolkit.telemetry.compat.wandb_artifacts import ArtifactStore
@@ -385,6 +386,7 @@ def _link_into(folder: Path, path: Path, base_path: str | os.PathLike[str] | Non
     try:
         # A link, as in W&B: a checkpoint may be large, and is on this machine already.
         os.symlink(path, target)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         copy_file(path, target)
     return str(target)

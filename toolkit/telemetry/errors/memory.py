@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
 from toolkit.telemetry.machine.torch_backends import backends_in_use
 
@@ -122,5 +123,6 @@ def _lines(path: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line, _ in zip(file, range(_MAX_LINES), strict=False)]
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return []

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.errors.local_values import shown_locals
 
 MAX_FRAMES: Final = 30
@@ -162,7 +163,8 @@ def path_shower() -> Callable[[str], str]:
     home = os.path.expanduser("~")
     try:
         here = os.getcwd()
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         here = home
     folders = [
         (folder + os.sep, shown) for folder, shown in ((here, ""), (home, "~" + os.sep)) if len(folder) > 1

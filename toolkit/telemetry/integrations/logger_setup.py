@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.runfolder.safefile import open_regular, replace_file
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
@@ -72,11 +73,13 @@ def run_id_in(checkpoint: Any) -> str | None:
         return None
     try:
         descriptor = open_regular(Path(checkpoint) / LINEAGE_FILE)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on_interrupt(error)
         return None
     try:
         found = json.loads(os.read(descriptor, _MAX_LINEAGE_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on_interrupt(error)
         return None
     finally:
         os.close(descriptor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.core.guard import Guard
-from toolkit.core.script_interrupts import pass_on_interrupt
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,5 +50,6 @@ def _look(path: str | bytes) -> CheckpointFiles:
         with os.scandir(text) as entries:
             size = sum(entry.stat().st_size for entry in entries if entry.is_file())
         return CheckpointFiles(size=size, directory=text)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on_interrupt(error)
         return CheckpointFiles()

@@ -13,6 +13,7 @@ from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.safefile import UnsafeFile, open_regular
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.options import TelemetryOptions
 
 NOT_THE_CALLERS_FAULT = frozenset(
@@ -54,7 +55,8 @@ def names_in(folder: Path) -> list[str]:
     """Return the names in `folder`; none if it cannot be listed."""
     try:
         return os.listdir(folder)
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return []
 
 
@@ -62,7 +64,8 @@ def manifest_of(folder: Path) -> Manifest | None:
     """Return the manifest of `folder` with the end that its records have; None without a readable one."""
     try:
         return with_end_record(read_manifest(folder), folder)
-    except (OSError, ManifestError):
+    except (OSError, ManifestError) as error:
+        pass_on_interrupt(error)
         return None
 
 
@@ -72,7 +75,7 @@ def not_ours(log_dir: Path, folder: Path) -> str | None:
         os.close(open_regular(rank_file(folder, 0)))
     except UnsafeFile as error:
         return f"{folder.name} cannot be resumed: {error}; {A_FOLDER_OF_ITS_OWN}"
-    except OSError:
-        pass
+    except OSError as error:
+        pass_on_interrupt(error)
     why = why_not_ours(log_dir, folder)
     return None if why is None else f"{why}; {A_FOLDER_OF_ITS_OWN}"

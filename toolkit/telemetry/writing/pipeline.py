@@ -32,6 +32,7 @@ from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, FINDING, LOST
 from toolkit.runfolder.repair import OrphanedJournal, recover_killed, table_form
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.device_scalars import PendingScalar
 from toolkit.telemetry.records.record_queue import RecordQueue
@@ -657,5 +658,6 @@ def size_of(path: Path) -> int:
     """Return the size of a file; 0 where there is none."""
     try:
         return path.stat().st_size
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return 0

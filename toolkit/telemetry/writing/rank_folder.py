@@ -24,6 +24,7 @@ from toolkit.runfolder.parts import part_name
 from toolkit.runfolder.process import boot_id
 from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.repair import adopt_journal, drain_when_free, journals_of
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.writing.announcement import Announcement, Asking
@@ -178,6 +179,7 @@ def _as_rank(
     try:
         record_file.parent.mkdir(mode=place.modes.folder, exist_ok=True)
     except OSError as error:
+        pass_on_interrupt(error)
         if error.errno not in NOT_THE_CALLERS_FAULT:
             raise
     recovered = 0
@@ -206,6 +208,7 @@ def _recover_rank(folder: Path, rank: int, guard: Guard) -> tuple[int, list[tupl
         try:
             recovered += drain_when_free(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True) or 0
         except OSError as error:
+            pass_on_interrupt(error)
             guard.report("recovering a killed session", error)
             left_behind += adopt_journal(path, record_file, is_gone=True)
     return recovered, left_behind
@@ -231,6 +234,7 @@ def _open_part(
             if folder.is_symlink() or not folder.is_dir() or not_ours(place.log_dir, folder) is not None:
                 continue
         except OSError as error:
+            pass_on_interrupt(error)
             if error.errno not in NOT_THE_CALLERS_FAULT:
                 raise
             # It is made when the disk allows.

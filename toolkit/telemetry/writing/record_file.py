@@ -11,6 +11,7 @@ from pathlib import Path
 
 from toolkit.runfolder.portable import DIRECTORY, SAFELY, pread, pwrite
 from toolkit.runfolder.safefile import NO_FILE, UnsafeFile, identity_of, is_file
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _KEPT_UNSYNCED = 1024 * 1024
 
@@ -273,7 +274,8 @@ def _nearest_existing(folder: Path) -> Path:
 def _device_of(path: Path) -> int | None:
     try:
         return os.stat(path).st_dev
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return None
 
 

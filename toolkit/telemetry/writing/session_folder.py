@@ -21,6 +21,7 @@ from toolkit.runfolder.layout import (
 from toolkit.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.runfolder.parts import part_in
 from toolkit.runfolder.records import FORMAT
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.writing.log_directory import (
@@ -131,6 +132,7 @@ def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOption
     try:
         return claim_folder(log_dir, name, modes)
     except OSError as error:
+        pass_on_interrupt(error)
         if error.errno in NOT_THE_CALLERS_FAULT:
             return log_dir / next(
                 free for free in candidate_names(log_dir, name) if not os.path.lexists(log_dir / free)

@@ -26,6 +26,7 @@ from toolkit.runfolder.repair import (
     remove_half_done,
 )
 from toolkit.runfolder.safefile import identity_of
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.writing.writer_lock import lock_name
@@ -122,7 +123,8 @@ def has_let_go(folder: Path, earlier: Manifest) -> bool:
         return False
     try:
         there = lock_name(identity_of(os.stat(rank_file(folder, 0), follow_symlinks=False)))
-    except OSError:
+    except OSError as error:
+        pass_on_interrupt(error)
         return False
     return latest.boot_id == boot_id() and latest.lock == there and not is_being_written(rank_file(folder, 0))
 
@@ -146,6 +148,7 @@ def recover(folder: Path, guard: Guard) -> Recovered | None:
                 return None
             recovered += count
         except OSError as error:
+            pass_on_interrupt(error)
             guard.report("recovering a killed session", error)
             if record_file.name == METRICS_JSONL:
                 left_behind += adopt_journal(path, record_file, is_gone=True)
@@ -158,15 +161,15 @@ def alone_in(folder: Path, wait_s: float | None = None) -> Iterator[None]:
     """Keep other processes from resuming the run in `folder` at this moment, where the system has locks."""
     descriptor = None
     try:
-        if DIRECTORY:
-            descriptor = os.open(folder, os.O_RDONLY | DIRECTORY)
-            deadline = time.monotonic() + (WAIT_FOR_OTHERS_S if wait_s is None else wait_s)
-            while try_lock(descriptor) is False and time.monotonic() < deadline:
-                time.sleep(0.02)
-    except OSError:
-        # Not every folder may be opened.
-        pass
-    try:
+        try:
+            if DIRECTORY:
+                descriptor = os.open(folder, os.O_RDONLY | DIRECTORY)
+                deadline = time.monotonic() + (WAIT_FOR_OTHERS_S if wait_s is None else wait_s)
+                while try_lock(descriptor) is False and time.monotonic() < deadline:
+                    time.sleep(0.02)
+        except OSError as error:
+            # Not every folder may be opened.
+            pass_on_interrupt(error)
         yield
     finally:
         if descriptor is not None:
@@ -182,5 +185,6 @@ def last_seq(record_file: Path) -> int:
 def _last_record(record_file: Path) -> Record | None:
     try:
         return last_record(record_file)
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        pass_on_interrupt(error)
         return None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard, describe_error
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.writing.record_file import RecordFile
 from toolkit.telemetry.writing.writer_lock import WriterLock
@@ -123,6 +124,7 @@ class Writer:
                 return False
             return self._file.sync()
         except OSError as error:
+            pass_on_interrupt(error)
             self._note_failed_sync(error)
             return False
         finally:

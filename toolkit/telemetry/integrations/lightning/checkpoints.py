@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
 
@@ -85,7 +86,8 @@ class _Saved:
         """Whether it is on a disk of this machine; an older file of the same name does not count."""
         try:
             return os.stat(self.path).st_mtime >= self.since
-        except OSError:
+        except OSError as error:
+            pass_on_interrupt(error)
             return False
 
 

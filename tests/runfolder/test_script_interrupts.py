@@ -11,7 +11,7 @@ import pytest
 import toolkit
 from tests.waiting import wait_until
 from toolkit.core.guard import Guard
-from toolkit.core.script_interrupts import interrupt_behind
+from toolkit.runfolder.script_interrupts import interrupt_behind
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.start_record import EnvironmentProbe
 
