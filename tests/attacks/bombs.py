@@ -288,7 +288,7 @@ def parquet_dictionary_of_a_metric(folder):
 
 @bomb
 def parquet_of_equal_rows(folder):
-    columns = {"run_name": repeated("r", 8_000_000), "step": repeated(1, 8_000_000)}
+    columns = {"run_name": repeated("r", 4_000_000), "step": repeated(1, 4_000_000)}
     parquet(folder, columns, compression="zstd")
 
 
@@ -296,13 +296,14 @@ def parquet_of_equal_rows(folder):
 def parquet_of_zeros(folder):
     import pyarrow as pa
 
-    columns = {"run_name": ["r"], "step": [1], "x": pa.array([bytes(400_000_000)])}
+    zeros = pa.array([bytes(50_000_000)])
+    columns = {"run_name": ["r"], "step": [1], **{f"x{at}": zeros for at in range(6)}}
     parquet(folder, columns, compression="zstd", use_dictionary=False)
 
 
 @bomb
 def parquet_of_many_columns(folder):
-    parquet(folder, {"run_name": ["r"], "step": [1], **{f"a{at}": [1.0] for at in range(20_000)}})
+    parquet(folder, {"run_name": ["r"], "step": [1], **{f"a{at}": [1.0] for at in range(10_000)}})
 
 
 # ---------------------------------------------------------------- SQLite
@@ -460,16 +461,17 @@ def frames(records, magic):
     """Return a log of LevelDB's format."""
     out = bytearray(magic)
     for content in records:
-        first = True
-        while first or content:
+        at = 0
+        while at < len(content):
             left = 32768 - len(out) % 32768
             if left < 7:
                 out += bytes(left)
                 continue
-            part, content = content[: left - 7], content[left - 7 :]
-            chunk = (1 if first else 4) if not content else (2 if first else 3)
+            part = content[at : at + left - 7]
+            is_last = at + len(part) == len(content)
+            chunk = (4 if is_last else 3) if at else (1 if is_last else 2)
             out += struct.pack("<IHB", zlib.crc32(part, zlib.crc32(bytes([chunk]))), len(part), chunk) + part
-            first = False
+            at += len(part)
     return bytes(out)
 
 

@@ -290,3 +290,38 @@ def test_a_query_that_is_left_early_ends_quietly(tmp_path):
         assert next(rows) == (0,)
     # An exception here could not be caught by anyone, and pytest would report it.
     rows.close()
+
+
+def test_no_link_and_no_journal_is_in_the_copy_that_aim_opens(tmp_path, monkeypatch):
+    """A stand-in for Aim, which cannot be installed everywhere, writes into every file that it is given."""
+    package = tmp_path / "installed" / "aim"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os\n"
+        "class Repo:\n"
+        "    def __init__(self, path):\n"
+        "        files = [os.path.join(top, name) for top, _, names in os.walk(path) for name in names]\n"
+        "        for name in files:\n"
+        "            open(name, 'a').write('changed')\n"
+        f"        open({str(tmp_path / 'given')!r}, 'w').write(' '.join(map(os.path.basename, sorted(files))))\n"
+        "    def iter_runs(self):\n"
+        "        return []\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    (tmp_path / "victim").write_text("precious")
+    repository = tmp_path / "log" / ".aim"
+    (repository / "meta" / "chunks" / "abc").mkdir(parents=True)
+    (repository / "seqs").mkdir()
+    for name in ("VERSION", "run_metadata.sqlite-journal"):
+        (repository / name).write_text("1")
+    for name in ("run_metadata.sqlite", "meta/chunks/abc/LOG"):
+        os.symlink(tmp_path / "victim", repository / name)
+    os.symlink(tmp_path, repository / "seqs" / "outside")
+    os.mkfifo(repository / "pipe")
+    before = fingerprint(tmp_path / "log")
+
+    only_run(tmp_path / "log").read(None)
+
+    assert (tmp_path / "given").read_text() == "VERSION"
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert fingerprint(tmp_path / "log") == before

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import shutil
-import subprocess
-import sys
+import stat
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from toolkit.importers.files import read_blob
 from toolkit.importers.folders import Folder, Found
-from toolkit.importers.json_text import parsed
+from toolkit.importers.json_text import loaded
+from toolkit.importers.limited_child import Limits, run_limited
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_IMAGE_BYTES,
@@ -36,15 +37,13 @@ from toolkit.importers.source import (
 FORMAT: Final = "aim"
 _NEEDED: Final = "Aim repositories need Aim itself: pip install aim"
 _LARGEST: Final = 1024**3
-_LIMIT_S: Final = 120
-_MEMORY: Final = 4 * 1024**3
-_MOST_OUTPUT: Final = 512 * 1024**2
 
 _PROGRAM: Final = """
-import json, os, resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+import json, os
 os.environ["AIM_UI_TELEMETRY_ENABLED"] = "0"
 from aim import Repo
+from toolkit.importers.limited_child import Limits
+Limits(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])).apply()
 out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 for run in Repo(sys.argv[1]).iter_runs():
@@ -90,11 +89,17 @@ class Repository:
         return self._runs.get(run, [])
 
     def _read(self) -> None:
-        output, self.problem = _read(self._top)
+        size = int(self._signature[0])
+        printed, self.problem = _read(self._top, size)
         current: list[dict[str, Any]] = []
-        for line in output.split(b"\n"):
-            row = parsed(line)
-            if row is not None:
+        most = 16 * 1024**2 + 20 * size
+        for line in printed:
+            most -= len(line)
+            if most < 0:
+                self.problem = "what an Aim repository holds beyond what its size explains"
+                break
+            row = loaded(line, most=len(line))
+            if type(row) is dict:
                 if "run" in row:
                     current = self._runs.setdefault(str(row["run"]), [])
                 current.append(row)
@@ -177,30 +182,32 @@ def _size_of(top: Path) -> tuple[int, float]:
     return size, newest
 
 
-def _read(top: Path) -> tuple[bytes, str]:
+def _not_copied(folder: str, names: list[str]) -> list[str]:
+    """Return what a library would follow or act on: links, and journals, which may name a file to delete."""
+    left = [
+        name
+        for name in names
+        if name.endswith("-journal") or not _is_plain(os.lstat(os.path.join(folder, name)).st_mode)
+    ]
+    # The index has only runs that `aim up` has seen; without it, Aim reads all of them one by one.
+    return [*left, "index"] if os.path.basename(folder) == "meta" else left
+
+
+def _is_plain(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _read(top: Path, size: int) -> tuple[IO[bytes], str]:
     """Copy the repository, which opening would change; return what the child process prints, and what went wrong."""
+    limits = Limits(1024**3 + 2 * size, 10 + size / 1024**2, 256 * 1024**2 + 20 * size)
     with tempfile.TemporaryDirectory(prefix="telemetry-aim-") as folder:
         try:
-            # The index has only runs that `aim up` has seen; without it, Aim reads all of them one by one.
-            index = os.path.join(top, "meta")
-            shutil.copytree(
-                top,
-                os.path.join(folder, ".aim"),
-                symlinks=True,
-                ignore=lambda path, _: ["index"] if path == index else [],
-            )
-            done = subprocess.run(
-                [sys.executable, "-c", _PROGRAM, folder, str(_MEMORY)],
-                capture_output=True,
-                timeout=_LIMIT_S,
-                check=False,
-                cwd=folder,
-            )
-        except (OSError, shutil.Error, subprocess.TimeoutExpired) as error:
-            return b"", f"Aim repositories that cannot be read ({type(error).__name__})"
-    return done.stdout[
-        :_MOST_OUTPUT
-    ], "Aim repositories that Aim itself cannot read" if done.returncode else ""
+            shutil.copytree(top, os.path.join(folder, ".aim"), ignore=_not_copied)
+            given = [folder, str(limits.memory), str(limits.seconds), str(limits.output)]
+            printed, is_whole = run_limited(_PROGRAM, given, limits, cwd=folder)
+        except (OSError, shutil.Error) as error:
+            return io.BytesIO(), f"Aim repositories that cannot be read ({type(error).__name__})"
+    return printed, "" if is_whole else "Aim repositories that Aim itself cannot read"
 
 
 def sources_in(folder: Folder) -> Found:

@@ -281,6 +281,10 @@ class OpenFile:
         self.size = status.st_size
         self.modified = status.st_mtime
 
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
+
     def read(self, offset: int, count: int) -> bytes:
         """Return `count` bytes from `offset`, fewer at the end that the file had when it was opened."""
         parts = []

@@ -12,6 +12,7 @@ from toolkit.importers.files import LinesSource, Stream, open_below, read_blob
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
+from toolkit.importers.parquet_rows import looks_like_a_log, rows_of
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_IMAGE_BYTES,
@@ -30,7 +31,6 @@ from toolkit.importers.source import (
 from toolkit.importers.trackio_rows import FORMAT, add_row, add_system_row
 
 _NEEDED: Final = "Parquet files need pyarrow: pip install pyarrow"
-_LARGEST_PARQUET: Final = 1024**3
 _OWN_COLUMNS: Final = frozenset(
     {"id", "run_id", "timestamp", "run_name", "step", "log_id", "space_id", "created_at"}
 )
@@ -109,16 +109,20 @@ class TrackioParquetSource:
             return batch
         batch.replaced = cursor is not None
         batch.bytes_read = status.st_size
+        try:
+            table = rows_of(self.info.root, _files_of(self._path))
+        except OSError as error:
+            out.pass_over(f"Parquet files that cannot be read ({error.strerror or error})")
+            return batch
+        if table.problem:
+            out.pass_over(table.problem)
         state: dict[str, Any] = {}
-        for row in _parquet_rows(self.info, self._path, out):
-            metrics = {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
-            add_row(metrics, row.get("step"), from_any(row.get("timestamp")), state, "media", out)
-        stem = self._path.removesuffix(".parquet")
-        for row in _parquet_rows(self.info, f"{stem}_system.parquet", out):
-            metrics = {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
-            add_system_row(metrics, from_any(row.get("timestamp")), out)
-        for row in _parquet_rows(self.info, f"{stem}_configs.parquet", out):
-            self.info.keep((name, value) for name, value in row.items() if name not in _OWN_COLUMNS)
+        for row in table.rows(0, self.info.run_id):
+            add_row(_values(row), row.get("step"), from_any(row.get("timestamp")), state, "media", out)
+        for row in table.rows(1, self.info.run_id):
+            add_system_row(_values(row), from_any(row.get("timestamp")), out)
+        for row in table.rows(2, self.info.run_id):
+            self.info.keep(_values(row).items())
         return batch
 
     def status(self, now: float) -> Status:  # noqa: ARG002
@@ -130,37 +134,14 @@ class TrackioParquetSource:
         return read_blob(self.info.root, ref, max_bytes)
 
 
-def _parquet_rows(info: SourceInfo, path: str, out: Builder) -> Iterator[dict[str, Any]]:
-    """Yield the rows of this run."""
-    if not os.path.lexists(info.root / path):
-        return
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        info.note(_NEEDED)
-        out.pass_over("Parquet files, which need pyarrow")
-        return
-    try:
-        with open_below(info.root, path) as file:
-            if file.size > _LARGEST_PARQUET:
-                out.pass_over("Parquet files of more than 1 GB")
-                return
-            table = pq.ParquetFile(pa.BufferReader(file.read(0, file.size)))
-        for batch in table.iter_batches(4096):
-            for row in batch.to_pylist():
-                if str(row.get("run_id") or row.get("run_name")) == info.run_id:
-                    yield row
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        NotImplementedError,
-        MemoryError,
-        pa.ArrowException,
-    ) as error:
-        out.pass_over(f"Parquet files that cannot be read ({type(error).__name__})")
+def _files_of(path: str) -> list[str]:
+    """Return the file of a project's metrics, and those of the machine and of the settings beside it."""
+    stem = path.removesuffix(".parquet")
+    return [path, f"{stem}_system.parquet", f"{stem}_configs.parquet"]
+
+
+def _values(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in _OWN_COLUMNS}
 
 
 # ---------------------------------------------------------------- detection
@@ -178,10 +159,6 @@ def sources_in(folder: Folder) -> Found:
             ("_system.parquet", "_configs.parquet", "_traces.parquet")
         ):
             runs = _parquet_runs(folder.root, folder.below(name))
-            stem = name.removesuffix(".parquet")
-            is_trackio = f"{stem}_configs.parquet" in folder.files or f"{stem}_system.parquet" in folder.files
-            if not runs and is_trackio and importlib.util.find_spec("pyarrow") is None:
-                runs = [_unread(folder.root, folder.below(name))]
             if runs:
                 taken.add(name)
                 found += runs
@@ -245,40 +222,31 @@ def _runs_of_writer(root: Path, folder: str) -> Iterator[tuple[str, str, str]]:
                 yield row["project"], str(row.get("run_id") or row["run"]), row["run"][:1000]
 
 
-def _unread(root: Path, relative: str) -> TrackioParquetSource:
-    """Return a run that says what is needed to read the file."""
+def _unread(root: Path, relative: str, reason: str) -> TrackioParquetSource:
+    """Return a run that says why the file is not read."""
     project = Path(relative).stem
     info = SourceInfo(
         format=FORMAT, source_id=source_id(FORMAT, project), name=project, root=root, pieces=[Piece(relative)]
     )
-    info.note(_NEEDED)
+    info.note(reason)
     return TrackioParquetSource(info, relative)
 
 
 def _parquet_runs(root: Path, relative: str) -> list[TrackioParquetSource]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        return []
     project = Path(relative).stem
-    runs: dict[str, str] = {}
     try:
         with open_below(root, relative) as file:
-            if file.size > _LARGEST_PARQUET or file.read(0, 4) != b"PAR1":
+            if not looks_like_a_log(file):
                 return []
-            table = pq.ParquetFile(pa.BufferReader(file.read(0, file.size)))
-        names = set(table.schema_arrow.names)
-        if not {"run_name", "step"} <= names:
-            return []
-        wanted = [name for name in ("run_id", "run_name") if name in names]
-        for batch in table.iter_batches(65_536, columns=wanted):
-            for row in batch.to_pylist():
-                runs.setdefault(str(row.get("run_id") or row.get("run_name")), str(row.get("run_name")))
-    except (OSError, ValueError, TypeError, KeyError, NotImplementedError, MemoryError, pa.ArrowException):
+        if importlib.util.find_spec("pyarrow") is None:
+            return [_unread(root, relative, _NEEDED)]
+        table = rows_of(root, _files_of(relative))
+    except OSError:
         return []
+    if table.problem:
+        return [_unread(root, relative, table.problem)]
     found = []
-    for run, name in list(runs.items())[:20_000]:
+    for run, name in list(table.runs.items())[:20_000]:
         info = SourceInfo(
             format=FORMAT,
             source_id=source_id(FORMAT, f"{project}/{run}"),
