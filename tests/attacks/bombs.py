@@ -165,6 +165,11 @@ def table_of_dvclive_with_a_million_columns(folder):
 
 
 @bomb
+def text_of_one_letter(folder):
+    (folder / "train.log").write_text(("step 1 " + "a" * 3_900 + "\n") * 250)
+
+
+@bomb
 def json_of_empty_lists(folder):
     (folder / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "x": [' + "[]," * 4_000_000 + "[]]}\n")
 
@@ -547,7 +552,8 @@ def _megabytes(name):
 def listed_by_the_command(folder):
     from toolkit.cli.run_list import list_runs
 
-    return [run.name for run in list_runs([folder]).runs]
+    # Text logs are read only where one is named.
+    return [run.name for run in list_runs([folder, *folder.rglob("*.log")]).runs]
 
 
 def listed_by_the_dashboard(folder):

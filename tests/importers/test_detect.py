@@ -9,13 +9,16 @@ import sqlite3
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, names, ours
 from toolkit.cli.main import main
+from toolkit.importers import detect
 from toolkit.importers.detect import FORMATS, find_sources
+from toolkit.importers.folders import Found
 from toolkit.importers.source import read_all
 from toolkit.importers.summary import summarise
 from toolkit.telemetry import TelemetryLogger
@@ -407,3 +410,20 @@ run.close()
     assert run["config"] == {"hparams.lr": 0.1, "seed": 3}
     assert run["metrics"]["loss"]["count"] == 3
     assert (run["name"], run["status"]["state"]) == ("first", "finished")
+
+
+def test_a_folder_that_is_slow_to_look_at_hides_no_other(tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text("step,loss\n0,1.0\n")
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+    def slow(folder):
+        # Longer than all may take together.
+        clock.now += 20.0 if folder.relative == "a" else 0.0
+        return Found()
+
+    monkeypatch.setattr(detect, "time", clock)
+    monkeypatch.setattr(detect, "FORMATS", (detect.Format("slow", "", "", (slow,)), *FORMATS))
+
+    assert len(find_sources(tmp_path, limit_s=10.0).runs) == 3

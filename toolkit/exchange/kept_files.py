@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from toolkit.exchange.record_maker import KeepFile
+from toolkit.importers.json_text import loaded
 from toolkit.importers.source import Event, RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_table
@@ -63,15 +62,12 @@ def _ending_of(data: bytes) -> str | None:
 def _table_of(data: Any) -> Table | None:
     """Return the columns and rows of a list of mappings, or of a table in W&B's JSON."""
     if isinstance(data, bytes):
-        try:
-            data = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            return None
+        data = loaded(data, most=len(data))
     if isinstance(data, dict):
         names, rows = data.get("columns"), data.get("data")
-    elif isinstance(data, list) and all(isinstance(row, dict) for row in data):
-        names = list(dict.fromkeys(name for row in data[:_MAX_ROWS] for name in row))
-        rows = [[row.get(name) for name in names] for row in data]
+    elif isinstance(data, list) and len(data) <= _MAX_ROWS and all(isinstance(row, dict) for row in data):
+        names = list(dict.fromkeys(name for row in data for name in row))
+        rows = [[row.get(name) for name in names[: _MAX_COLUMNS + 1]] for row in data]
     else:
         return None
     if not isinstance(names, list) or not isinstance(rows, list) or not names:

@@ -26,7 +26,7 @@ from toolkit.importers.source import (
     encode_cursor,
 )
 
-BYTES_PER_ROW = 64
+BYTES_PER_ROW = 256
 """What a row counts as, where a batch is limited by bytes."""
 _TRIES = 6
 _PAUSE_S = 0.01

@@ -39,6 +39,8 @@ from toolkit.runfolder.other_programs import another_programs_file
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 200_000
 LIMIT_S: Final = 10.0
+_SLOW_S: Final = 0.2
+_MOST_MORE_S: Final = 60.0
 _NEVER: Final = frozenset({"node_modules", "site-packages", "__pycache__", ".git", ".venv", "venv"})
 _DOT_FOLDERS: Final = frozenset({".aim", ".neptune", ".trash"})
 
@@ -188,6 +190,7 @@ class _Walk:
         self._root = root
         self._formats = formats
         self._end = time.monotonic() + limit_s
+        self._more_s = _MOST_MORE_S
         self._entries = 0
         self._found: dict[str, list[RunSource]] = {entry.name: [] for entry in formats}
         self._notes: list[str] = []
@@ -203,7 +206,9 @@ class _Walk:
             folder = self._listed(relative)
             if folder is None or self._is_ours(folder):
                 continue
+            began = time.monotonic()
             skipped = self._look(folder)
+            self._wait_for_slow(time.monotonic() - began)
             if depth < MAX_DEPTH:
                 waiting += [
                     (folder.below(name), depth + 1) for name in sorted(folder.folders) if name not in skipped
@@ -216,6 +221,13 @@ class _Walk:
         if len(runs) > MAX_RUNS:
             self._notes.append(f"only the first {MAX_RUNS:,} of {len(runs):,} runs are shown")
         return Sources(runs[:MAX_RUNS], self._notes)
+
+    def _wait_for_slow(self, took: float) -> None:
+        """Leave the time for a folder that is slow to look at out of the limit: it must not hide the others."""
+        if took > _SLOW_S:
+            more = min(took, self._more_s)
+            self._more_s -= more
+            self._end += more
 
     def _is_over(self) -> bool:
         return self._entries > MAX_ENTRIES or time.monotonic() > self._end

@@ -366,12 +366,14 @@ def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
 
 
 def flattened(value: Any, prefix: str = "", separator: str = ".") -> Iterable[tuple[str, Any]]:
-    """Yield the leaves of nested dicts with their joined names, without recursion."""
+    """Yield the leaves of nested dicts with their joined names, without recursion.
+
+    What has too long a name is a leaf: the name would be repeated for each value in it.
+    """
     stack: list[tuple[str, Any, int]] = [(prefix[:MAX_NAME_CHARS], value, 0)]
     while stack:
         name, item, depth = stack.pop()
-        if type(item) is dict and item and depth < 8:
-            # A long name would be repeated for each of many values in it.
+        if type(item) is dict and item and depth < 8 and len(name) < MAX_NAME_CHARS:
             before = f"{name}{separator}" if name else ""
             pairs = [
                 (f"{before}{key!s:.{MAX_NAME_CHARS}}"[:MAX_NAME_CHARS], inner, depth + 1)

@@ -27,10 +27,14 @@ _LONGEST: Final = 4_000
 _NUMBER: Final = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?)"
 _PLAIN: Final = re.compile(rf"(\d+)\s+([A-Za-z][\w./-]*)\s+({_NUMBER})\s*$", re.IGNORECASE)
 _STEP: Final = re.compile(
-    r"(?:\b(?:step|iter|iteration|global_step)s?\b\s*[:=#]?\s*|^s[:=])\[?(\d+)", re.IGNORECASE
+    r"(?:\b(?:step|iter|iteration|global_step)s?\b\s*(?:[:=#]\s*)?|^s[:=])\[?(\d+)", re.IGNORECASE
 )
 _UNIT: Final = r"[nuµm]?s|sec|min|h|%|[KMGT]?i?B|[a-z]+/s(?:ec)?|s/it"
-_PAIR: Final = re.compile(rf"([A-Za-z][\w./-]*)\s*[:=]\s*({_NUMBER})({_UNIT})?(?![\w.%])", re.IGNORECASE)
+# From the start of a word on, and not without end: a line of one letter would take a minute.
+_PAIR: Final = re.compile(
+    rf"(?<![A-Za-z0-9_./-])([A-Za-z][\w./-]{{0,200}})\s*[:=]\s*({_NUMBER})({_UNIT})?(?![\w.%])",
+    re.IGNORECASE,
+)
 _BAR: Final = re.compile(r"\|\s*(\d+)/\d+\s*\[")
 
 
