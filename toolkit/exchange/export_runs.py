@@ -111,7 +111,7 @@ def export(
             )
         if run.started != run.started:
             notes.append(
-                f"{run.label} has no times{'' if format_name in _TABLES else '; what needs one says 1970'}"
+                f"{run.label} has no times{'' if format_name in _TABLES else '; those of the copy mean nothing'}"
             )
     return Export(out=out, points=points, notes=tuple(dict.fromkeys(notes)))
 

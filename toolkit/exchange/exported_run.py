@@ -33,7 +33,7 @@ Row = tuple[int, str, "int | None", "float | None", dict[str, float]]
 Series = tuple[int, str, str, list["int | None"], list["float | None"], Sequence[float]]
 """Session, event and metric, then steps, times and values."""
 
-_BATCH_BYTES: Final = 8 * 1024**2
+_BATCH_BYTES: Final = 4 * 1024**2
 _NOT_CONFIG: Final = frozenset({"event", "time", "elapsed", "seq", "session", "rank"})
 
 

@@ -27,6 +27,7 @@ from toolkit.importers.source import (
     NO_TIME,
     STEP,
     SYSTEM,
+    WORDS,
     Builder,
     Piece,
     RunSource,
@@ -59,13 +60,6 @@ _LOOK_AT: Final = 200
 """Records at the start of a file that show what counts its steps."""
 
 _CHUNK: Final = 2_000
-
-_WORDS: Final = {
-    **dict.fromkeys(("NaN", "nan"), math.nan),
-    **dict.fromkeys(("Infinity", "inf"), math.inf),
-    **dict.fromkeys(("-Infinity", "-inf"), -math.inf),
-}
-"""Numbers that some tools write as JSON strings."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _DELIMITERS: Final = (",", ";", "\t")
@@ -199,7 +193,7 @@ def _parse(line: bytes) -> Record | None:
     if type(record) is not dict:
         return None
     for value in record.values():
-        if type(value) is str and value in _WORDS:
+        if type(value) is str and value in WORDS:
             _make_plain(record)
             break
     return record
@@ -208,7 +202,7 @@ def _parse(line: bytes) -> Record | None:
 def _make_plain(record: Record) -> None:
     for name, value in record.items():
         if type(value) is str:
-            record[name] = _WORDS.get(value, value)
+            record[name] = WORDS.get(value, value)
         elif type(value) is int and abs(value) > _LARGEST_WHOLE:
             # Python's integers have no end, and arithmetic with floats fails beyond theirs.
             is_beyond = value.bit_length() >= sys.float_info.max_exp
