@@ -39,6 +39,7 @@ OTHERS = {
     "completion": "prints a script",
     "dashboard": "tests/dashboard/views/test_other_tools.py",
     "message": "reads a YAML",
+    "metrics": "serves until it is stopped",
     "pull": "reads ClickHouse",
     "ship": "takes run folders of ours only: tests/fleet",
     "train": "reads a YAML",

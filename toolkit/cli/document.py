@@ -45,7 +45,7 @@ With `--json`, a command prints one JSON value and nothing else to stdout; the s
 Fields stay: a later version may add some. Times are seconds since 1970, ages and durations are seconds.
 A value that is unknown is `null`; a number that is not finite is `"NaN"`, `"Infinity"` or `"-Infinity"`,
 except in records, where it is `null` and named in `non_finite`.
-`completion`, `dashboard` and `train` have no `--json`.
+`completion`, `dashboard`, `metrics` and `train` have no `--json`.
 """
 
 
