@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from typing import Final, NamedTuple
+
+from toolkit.privacy.random_tokens import is_random
 
 
 class Shape(NamedTuple):
@@ -63,18 +64,8 @@ def long_runs(text: str) -> list[str]:
     return found
 
 
-def looks_random(text: str) -> bool:
-    """Return whether `text` mixes lower case, upper case and digits more than words or class names do."""
-    if not _is_mixed(text):
-        return False
-    kinds = "".join("a" if c.islower() else "A" if c.isupper() else "0" if c.isdigit() else " " for c in text)
-    changes = sum(first != second and " " not in (first, second) for first, second in pairwise(kinds))
-    in_words = sum(map(len, _WORD.findall(text)))
-    return 8 * changes >= 3 * len(text) and 2 * in_words <= len(text)
-
-
 def _is_random(text: str) -> bool:
-    return looks_random(re.sub(r"[^A-Za-z0-9/+]", "", text))
+    return is_random(re.sub(r"[^A-Za-z0-9]", "", text))
 
 
 def _is_mixed(text: str) -> bool:
@@ -114,14 +105,14 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("OpenPipe", r"opk_[0-9a-f]{32,}", ("opk_",)),
     Shape("Segmind", r"SG_[0-9a-f]{16}(?![0-9a-f])", ("SG_",)),
     Shape("Snowflake", r"ETMsDgAAA[A-Za-z0-9+/=]{40,}", ("ETMsDgAAA",)),
-    Shape("ClickHouse Cloud", r"4b1d[A-Za-z0-9]{38}(?![A-Za-z0-9])", ("4b1d",), looks_random),
+    Shape("ClickHouse Cloud", r"4b1d[A-Za-z0-9]{38}(?![A-Za-z0-9])", ("4b1d",), _is_random),
     # Clouds.
     Shape(
         "AWS access key",
         r"(?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}",
         ("A3T", "AKIA", "ASIA", "ABIA", "ACCA"),
     ),
-    Shape("AWS secret key", r"(?<![\w+/~-])[A-Za-z0-9/+]{40}(?![\w+/=~-])", NO_HINT, looks_random),
+    Shape("AWS secret key", r"(?<![\w+/~-])[A-Za-z0-9/+]{40}(?![\w+/=~-])", NO_HINT, _is_random),
     Shape(
         "AWS session token",
         r"(?:IQoJb3JpZ2lu|F[wQ]oGZXIvYXdzE|AQoDYXdzE)[A-Za-z0-9/+=%]{40,}",
@@ -292,7 +283,6 @@ SHAPES: Final[tuple[Shape, ...]] = (
 )
 """Our own patterns for the tokens that gitleaks and detect-secrets look for, and for some that they lack."""
 
-_WORD = re.compile(r"[A-Z]?[a-z]{3,}")
 _A_RUN: Final = b"x" * SHORTEST
 _RUN_OR_NOT: Final = bytes(120 if re.match(rb"[\w+/=~.:|%-]", bytes([code])) else 32 for code in range(256))
 """Turns each byte that a token may contain into an x, and every other one into a space."""
