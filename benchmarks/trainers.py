@@ -37,13 +37,17 @@ _LOG_EVERY: Final = 10
 _WIDEST_MARGIN: Final = 0.01
 
 
+Moment = tuple[float, float]
+"""The time on the wall, and the processor time of the training's thread, which a busy machine does not change."""
+
+
 @dataclass(frozen=True, slots=True)
 class Framework:
     """A trainer, with a function that trains once and returns when each step ended."""
 
     title: str
     package: str
-    train: Callable[[Path, str, int], list[float]]
+    train: Callable[[Path, str, int], list[Moment]]
 
 
 def build(options: Options) -> Report:
@@ -54,6 +58,7 @@ def build(options: Options) -> Report:
     notes = [
         f"the trainers log every {_LOG_EVERY} steps, with or without a logger",
         "slowdown: median over pairs of runs with and without the logger, then the two quartiles",
+        "of the thread: the same in processor time of the training's own thread",
         *(f"{_TITLES[name]}: not measured, {_NEEDS[name]} not installed" for name in asked if name in absent),
     ]
     figures: dict[str, dict[str, dict[str, float]]] = {}
@@ -69,7 +74,15 @@ def build(options: Options) -> Report:
     return Report(
         name="trainers",
         title="A small training run with and without a logger",
-        columns=["trainer", "logger", "ms per step without", "with", "slowdown", "quartiles"],
+        columns=[
+            "trainer",
+            "logger",
+            "ms per step without",
+            "with",
+            "slowdown",
+            "quartiles",
+            "of the thread",
+        ],
         rows=[
             [
                 FRAMEWORKS[key].title,
@@ -78,6 +91,7 @@ def build(options: Options) -> Report:
                 f"{figure['with_ms']:.2f}",
                 f"{figure['slowdown']:+.1%}",
                 f"{figure['slowdown_q1']:+.1%} … {figure['slowdown_q3']:+.1%}",
+                f"{figure['thread_slowdown']:+.1%}",
             ]
             for key, found in figures.items()
             for name, figure in found.items()
@@ -89,7 +103,7 @@ def build(options: Options) -> Report:
 
 
 def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) -> dict[str, list[float]]:
-    """Return the seconds per step in runs without the logger and with it, alternating."""
+    """Return the seconds per step in runs without the logger and with it, alternating, also of the thread alone."""
     # Loggers write files into the working directory, and none may use the network.
     os.chdir(folder)
     os.environ |= {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
@@ -98,7 +112,7 @@ def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) 
     # Models this small gain nothing from a second thread; its waiting would be measured instead.
     torch.set_num_threads(1)
     train = FRAMEWORKS[framework].train
-    took: dict[str, list[float]] = {"without": [], "with": []}
+    took: dict[str, list[float]] = {"without": [], "with": [], "without_thread": [], "with_thread": []}
     for turn in range(turns + 1):
         # The second meets a warmer machine, so the order alternates.
         roles = ("without", "with") if turn % 2 else ("with", "without")
@@ -108,11 +122,14 @@ def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) 
             ends = train(into, name if role == "with" else NOTHING, steps + _SETTLING)
             if turn:
                 # The first turn loads code and touches memory for the first time.
-                took[role].append((ends[-1] - ends[_SETTLING - 1]) / (len(ends) - _SETTLING))
+                for place, kind in enumerate((role, f"{role}_thread")):
+                    took[kind].append(
+                        (ends[-1][place] - ends[_SETTLING - 1][place]) / (len(ends) - _SETTLING)
+                    )
     return took
 
 
-def _train_with_transformers(folder: Path, name: str, steps: int) -> list[float]:
+def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment]:
     import torch
     from transformers import (
         LlamaConfig,
@@ -123,11 +140,11 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[float]
         TrainingArguments,
     )
 
-    ends: list[float] = []
+    ends: list[Moment] = []
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            ends.append(time.perf_counter())
+            ends.append(_now())
 
     callbacks: list[Any] = [Watch()]
     if name in (OURS, OURS_OFF):
@@ -169,7 +186,7 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[float]
     return ends
 
 
-def _train_with_lightning(folder: Path, name: str, steps: int) -> list[float]:
+def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
     import logging
     import warnings
 
@@ -179,11 +196,11 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[float]:
     # Lightning's advice for real trainings does not apply here.
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    ends: list[float] = []
+    ends: list[Moment] = []
 
     class Watch(lightning.Callback):
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-            ends.append(time.perf_counter())
+            ends.append(_now())
 
     class Model(lightning.LightningModule):
         def __init__(self) -> None:
@@ -235,6 +252,10 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[float]:
     return ends
 
 
+def _now() -> Moment:
+    return time.perf_counter(), time.thread_time()
+
+
 def _end_wandb(name: str) -> None:
     """End the W&B run, which would otherwise continue during the next one."""
     if name == WANDB:
@@ -251,6 +272,9 @@ FRAMEWORKS: Final = {
 
 def _summary(took: dict[str, list[float]]) -> dict[str, float]:
     slowdowns = [own / none - 1 for own, none in zip(took["with"], took["without"], strict=True)]
+    of_thread = [
+        own / none - 1 for own, none in zip(took["with_thread"], took["without_thread"], strict=True)
+    ]
     middle, low, high = median_and_quartiles(slowdowns)
     surely_above, surely_below = interval_of_median(slowdowns)
     return {
@@ -259,6 +283,7 @@ def _summary(took: dict[str, list[float]]) -> dict[str, float]:
         "slowdown": middle,
         "slowdown_q1": low,
         "slowdown_q3": high,
+        "thread_slowdown": statistics.median(of_thread),
         "slowdown_low": surely_above,
         "slowdown_high": surely_below,
         "turns": len(slowdowns),

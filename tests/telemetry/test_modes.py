@@ -191,7 +191,7 @@ def test_a_run_that_is_local_to_a_thread_is_found_from_another():
     assert look() == ["MLflow", "Trackio"]
 
 
-def test_an_empty_module_with_the_name_of_a_tracker_is_none():
+def test_an_empty_module_with_the_name_of_a_tracker_is_left_out():
     guard, names = Guard(), ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "clearml")
 
     assert active_trackers(guard, {name: ModuleType(name) for name in names}) == []
