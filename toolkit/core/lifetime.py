@@ -106,6 +106,11 @@ def share_one_deadline() -> None:
         _ends_by = time.monotonic() + max((timeout_s for *_, timeout_s in _living.values()), default=0.0)
 
 
+def process_ends() -> bool:
+    """Say whether the process is about to end."""
+    return _ends_by is not None
+
+
 def seconds_to_close(timeout_s: float) -> float:
     """Return how long a logger that has `timeout_s` may take to close now: its share of what is left to all."""
     if _ends_by is None:

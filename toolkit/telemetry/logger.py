@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.core.guard import Guard, MisuseError, guarded
-from toolkit.core.lifetime import CloseOnce, close_at_exit, do_not_close_at_exit, is_interactive, reason_of
+from toolkit.core.lifetime import (
+    CloseOnce,
+    close_at_exit,
+    do_not_close_at_exit,
+    is_interactive,
+    process_ends,
+    reason_of,
+)
 from toolkit.core.missing_names import hint_at_missing
 from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
@@ -1057,7 +1064,9 @@ class TelemetryLogger:
             with self.guard.catch("writing the last iterations"):
                 self._training.close()
         self._become_inert()
-        self.guard.on_late_call = run.late_calls.take
+        if not process_ends():
+            # Threads may log until the very end of a process.
+            self.guard.on_late_call = run.late_calls.take
         self._status = _STATUS_OF.get(reason, "stopped")
         for sentence in run.close(status=self._status, reason=reason, error=error):
             self.guard.report("closing", OSError(sentence))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
@@ -150,6 +151,7 @@ class StepRecords:
         """How many samples fewer than that the steps of this session have had together."""
         self.system: dict[str, Any] = {}
         """System metrics to be put on the next step record."""
+        self._threads: set[int] = set()
         self.step_at_start = -NEVER
         """The last step before the newest start record: a training that begins there may start over."""
         self.first_step: int | None = None
@@ -196,6 +198,9 @@ class StepRecords:
             else:
                 if type(step) is not int:
                     step = self._as_step(record)
+                if step > gate.due_at:
+                    # The first step of a thread skips some, or comes first.
+                    self._threads.add(threading.get_ident())
                 if gate.due_at == asked:
                     adjust(step)
                 if step < gate.last_step or step < 0:
@@ -425,7 +430,8 @@ class StepRecords:
             )
         elif self._gate.last_step == self.step_at_start:
             self.step_at_start = -NEVER
-        else:
+        elif len(self._threads | {threading.get_ident()}) == 1:
+            # Threads that log steps of their own count each for itself.
             self._context.guard.report_misuse(
                 f"step {step} was logged after step {self._gate.last_step}; steps count up over the whole run: where "
                 "they begin again with each epoch, log `epoch * len(loader) + i`. The records are kept as they are",
