@@ -223,7 +223,7 @@ def params_of_mlflow_that_are_one_file(folder):
     meta(folder, "")
     (folder / "params").mkdir()
     (folder / "params" / "a").write_text("x" * 64_000)
-    for at in range(6_000):
+    for at in range(3_000):
         os.link(folder / "params" / "a", folder / "params" / f"p{at}")
 
 
@@ -252,7 +252,7 @@ def zip_of_newlines(folder):
 
 @bomb
 def zip_of_zeros(folder):
-    comet(folder, bytes(200_000_000))
+    comet(folder, bytes(100_000_000))
 
 
 @bomb
@@ -403,7 +403,7 @@ def sqlite_of_many_tables(folder):
 
 @bomb
 def sqlite_of_many_runs(folder):
-    rows = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) "
+    rows = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 40000) "
     script = "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT);"
     database(
         folder,

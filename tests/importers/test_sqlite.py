@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, ours
 from tests.waiting import wait_until
 from toolkit.cli.main import main
+from toolkit.importers import budget
 from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import DatabaseError, opened
@@ -290,6 +292,20 @@ def test_a_query_that_is_left_early_ends_quietly(tmp_path):
         assert next(rows) == (0,)
     # An exception here could not be caught by anyone, and pytest would report it.
     rows.close()
+
+
+def test_a_database_that_a_page_looks_at_for_hours_stays_readable(tmp_path, monkeypatch):
+    path = tmp_path / "loss_log.db"
+    writer = ai_toolkit(path, wal=False)
+    log(writer, range(5))
+    writer.close()
+    # Each look takes far more than its share of what the size explains.
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, thread_time=lambda: clock.now / 20)
+    monkeypatch.setattr(budget, "time", clock)
+    for _ in range(100):
+        with opened(path, ("metrics",)) as database:
+            clock.now += 5.0
+            assert database.one("SELECT count(*) FROM metrics") == 5
 
 
 def test_no_link_and_no_journal_is_in_the_copy_that_aim_opens(tmp_path, monkeypatch):

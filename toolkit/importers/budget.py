@@ -10,6 +10,9 @@ _TEXT: Final = 8 * 1024**2
 _SECONDS: Final = 1.2
 _BYTES_PER_SECOND: Final = 2 * 1024**2
 _BYTES_PER_SECOND_AGAIN: Final = 50 * 1024**2
+_SECONDS_AGAIN: Final = 0.005
+_SHARE: Final = 0.1
+"""Of the time that passes: a file that a page looks at again and again is never used up for good."""
 _LOOK_EVERY: Final = 1024
 
 
@@ -23,18 +26,22 @@ class Budget:
     def __init__(self, size: int, *, values: int = 0) -> None:
         self._values = values
         self._text = _TEXT + 4 * size
-        self._seconds = _SECONDS + size / _BYTES_PER_SECOND
+        self._seconds = self._most_seconds = _SECONDS + size / _BYTES_PER_SECOND
+        self._at = time.monotonic()
         self._look_at = values - _LOOK_EVERY
         self._local = threading.local()
         self.begin()
 
     def begin(self, size: int = 0) -> None:
-        """Begin to count the time; `size` is what has to be looked through, not for the first time.
+        """Begin to count the time, again if `size` says what has to be looked through.
 
         Raises:
             BudgetError: nothing is left.
         """
-        self._seconds += size / _BYTES_PER_SECOND_AGAIN
+        before, self._at = self._at, time.monotonic()
+        if self._seconds < self._most_seconds:
+            self._seconds = min(self._most_seconds, self._seconds + _SHARE * (self._at - before))
+        self._seconds += _SECONDS_AGAIN + size / _BYTES_PER_SECOND_AGAIN
         self._text += 4 * size
         self._local.began = time.thread_time()
         self.look_at_clock()

@@ -74,7 +74,7 @@ def run_limited(
         stderr=subprocess.DEVNULL,
         env=environ,
         cwd=cwd,
-        pass_fds=files,
+        pass_fds=files if os.name == "posix" else (),
     )
     try:
         code: int | None = process.wait(timeout=_PATIENCE * limits.seconds)
