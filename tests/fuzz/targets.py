@@ -368,7 +368,7 @@ def fuzz_manifest(data: bytes) -> None:
     folder = _scratch()
     (folder / MANIFEST).write_bytes(data)
     (folder / METRICS_JSONL).write_bytes(b"")
-    (found,), problems = RootListing(folder.parent, 0).scan()
+    (found,), problems = RootListing(folder.parent).scan()
     assert not problems
     card = card_of(found, 1e9)
     for by in ("last sign", "started", "name", "loss", "progress", "duration", "status"):
@@ -395,7 +395,7 @@ def fuzz_labels(data: bytes) -> None:
     folder = _scratch()
     (folder / LABELS).write_bytes(data)
     (folder / METRICS_JSONL).write_bytes(b"")
-    (found,), _ = RootListing(folder.parent, 0).scan()
+    (found,), _ = RootListing(folder.parent).scan()
     card_of(found, 1e9).name.encode("utf-8")
     try:
         labels = read_labels(folder)
@@ -798,7 +798,7 @@ def fuzz_search(data: bytes) -> None:
     else:
         folder = _scratch()
         (folder / METRICS_JSONL).write_bytes(b"")
-        (found,), _ = RootListing(folder.parent, 0).scan()
+        (found,), _ = RootListing(folder.parent).scan()
         matches(query, card_of(found, 1e9))
     assert time.thread_time() - began < 2.0
 

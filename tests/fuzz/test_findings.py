@@ -37,7 +37,7 @@ def test_a_manifest_of_a_thousand_brackets_is_refused_and_hides_no_other_run(tmp
 
     with pytest.raises(ManifestError, match="nested too deeply"):
         read_manifest(bad)
-    runs, _ = RootListing(tmp_path, 0).scan()
+    runs, _ = RootListing(tmp_path).scan()
     assert {run.folder.name: run.problem is None for run in runs} == {"good": True, "bad": False}
 
 

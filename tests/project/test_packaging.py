@@ -52,7 +52,7 @@ def test_the_extras_are_those_the_documents_name():
 
     assert set(extras) == {
         *("dashboard", "login", "training", "tensorboard", "wandb", "otlp", "fleet", "usage"),
-        *("integrations", "dev", "bench"),
+        *("metrics", "integrations", "dev", "bench"),
     }
 
 

@@ -300,7 +300,7 @@ def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
 
     assert is_well(compare)
     (settings,) = compare.dataframe
-    assert list(settings.value["Run"]) == list(run_table(compare)["Run"]) == ["key", "this run"]
+    assert list(settings.value["Run"]) == list(run_table(compare)["Run"]) == ["key (a) lr=1", "this run"]
     assert len(settings.value.columns) == 3
 
     tab = open_page("config_notes", "a")
