@@ -275,15 +275,16 @@ class Background:
 
     def _first_ready(self, now: float, *, is_only_worker: bool) -> Job | None:
         """Take the next job to run off the list: one for a disk that does not answer only if it can do no harm."""
-        dead = self._dead_disks(now) if self._ready else set()
+        dead = self.dead_disks(now) if self._ready else set()
         for place, job in enumerate(self._ready):
             if job.disk not in dead:
                 del self._ready[place]
                 return job
         return self._ready.popleft() if self._ready and not is_only_worker else None
 
-    def _dead_disks(self, now: float) -> set[Path]:
-        """Return the disks that hold a worker up."""
+    def dead_disks(self, now: float | None = None) -> set[Path]:
+        """Return the disks that hold a worker up at the moment."""
+        now = time.monotonic() if now is None else now
         held_up = [
             worker.job for worker in list(self._workers) if worker.job and now - worker.since > _SLOW_S
         ]
@@ -380,7 +381,7 @@ class Background:
                 self._workers.remove(worker)
             next_job = self._next()
             waiting = len(self._ready)
-            not_answering = self._dead_disks(now)
+            not_answering = self.dead_disks(now)
             others = sum(job.disk not in not_answering for job in self._ready)
         workers = list(self._workers)
         count = len(workers)

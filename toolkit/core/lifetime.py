@@ -9,7 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from toolkit.core.background import background
 
 
 class Closable(Protocol):
@@ -19,8 +22,15 @@ class Closable(Protocol):
         """Close it."""
 
 
+class _Living(NamedTuple):
+    logger: Closable
+    in_forked_child: Callable[[], None]
+    timeout_s: float
+    disk: Path | None
+
+
 # Strong references: a logger whose variable has gone out of scope still has a run to end.
-_living: dict[int, tuple[Closable, Callable[[], None], float]] = {}
+_living: dict[int, _Living] = {}
 _is_watching = False
 _ends_by: float | None = None
 """When all loggers are to be closed (monotonic), once the process ends."""
@@ -68,8 +78,14 @@ class CloseOnce:
             self._under_way.release()
 
 
-def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None], timeout_s: float = 0.0) -> None:
-    """Close `logger`, which may take `timeout_s`, at exit.
+def close_at_exit(
+    logger: Closable,
+    *,
+    in_forked_child: Callable[[], None],
+    timeout_s: float = 0.0,
+    disk: Path | None = None,
+) -> None:
+    """Close `logger`, which may take `timeout_s` and writes to a folder on `disk`, at exit.
 
     In forked children `in_forked_child` is called instead: their parent owns its threads and files.
     """
@@ -77,7 +93,7 @@ def close_at_exit(logger: Closable, *, in_forked_child: Callable[[], None], time
     if not _living:
         # A process that was to end by a signal may survive it.
         _ends_by = None
-    _living[id(logger)] = logger, in_forked_child, timeout_s
+    _living[id(logger)] = _Living(logger, in_forked_child, timeout_s, disk)
     _close_with_multiprocessing()
     if not _is_watching:
         _is_watching = True
@@ -99,11 +115,20 @@ def _close_with_multiprocessing() -> None:
         util.Finalize(None, _close_all, exitpriority=-100)
 
 
-def share_one_deadline() -> None:
-    """Give all living loggers together the time of the most patient one: the process ends."""
+def close_all(reason: str, error: BaseException | None = None) -> None:
+    """Close all living loggers within the time of the most patient one: the process ends.
+
+    Those on a disk that does not answer come last.
+    """
     global _ends_by
     if _ends_by is None:
-        _ends_by = time.monotonic() + max((timeout_s for *_, timeout_s in _living.values()), default=0.0)
+        _ends_by = time.monotonic() + max((one.timeout_s for one in _living.values()), default=0.0)
+    tried: set[int] = set()
+    while left := {key: one for key, one in list(_living.items()) if key not in tried}:
+        dead = background().dead_disks()
+        first = next((key for key, one in left.items() if one.disk not in dead), next(iter(left)))
+        tried.add(first)
+        left[first].logger.close(reason, error=error)
 
 
 def process_ends() -> bool:
@@ -115,16 +140,14 @@ def seconds_to_close(timeout_s: float) -> float:
     """Return how long a logger that has `timeout_s` may take to close now: its share of what is left to all."""
     if _ends_by is None:
         return timeout_s
-    return min(timeout_s, max(0.0, _ends_by - time.monotonic()) / max(1, len(_living)))
+    return min(timeout_s, max(0.0, _ends_by - time.monotonic()) / min(4, max(1, len(_living))))
 
 
 def _close_all() -> None:
-    share_one_deadline()
     # Multiprocessing calls this while the exception that ended its process is still being handled.
     error = sys.exc_info()[1] or _printed_at_the_end()
     reason = reason_of(error)
-    for logger, *_ in list(_living.values()):
-        logger.close(reason or "exit", error=error if reason == "failed" else None)
+    close_all(reason or "exit", error if reason == "failed" else None)
 
 
 def _printed_at_the_end() -> BaseException | None:
@@ -148,8 +171,8 @@ def is_interactive() -> bool:
 
 def _silence_all() -> None:
     global _ends_by
-    for _, in_forked_child, _ in list(_living.values()):
-        in_forked_child()
+    for one in list(_living.values()):
+        one.in_forked_child()
     _living.clear()
     _ends_by = None
 

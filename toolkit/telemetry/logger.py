@@ -261,13 +261,18 @@ class TelemetryLogger:
             ranks=self._rank_control if among_ranks else None,
         )
         self.is_live = True
-        close_at_exit(self, in_forked_child=self._after_fork_in_child, timeout_s=options.close_timeout)
+        close_at_exit(
+            self,
+            in_forked_child=self._after_fork_in_child,
+            timeout_s=options.close_timeout,
+            disk=session_folder.folder.parent,
+        )
         self._run.start()
         early, self._early = self._early or (), None
         for failure in early:
             self._publish_failure(*failure)
         with self.guard.catch("hooking what ends the script"):
-            self._run.errors.watch.begin(self._run.errors.recorder, lambda: self.close("signal"))
+            self._run.errors.watch.begin(self._run.errors.recorder)
 
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name not in _INSTEAD_OF_THE_FORKS]

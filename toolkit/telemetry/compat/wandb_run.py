@@ -89,7 +89,12 @@ class Run(RunIdentity, ArtifactStore):
         if options.enabled:
             # Instead of the logger: the rest must be written before it is closed.
             do_not_close_at_exit(self.telemetry)
-            close_at_exit(self, in_forked_child=self._after_fork_in_child, timeout_s=options.close_timeout)
+            close_at_exit(
+                self,
+                in_forked_child=self._after_fork_in_child,
+                timeout_s=options.close_timeout,
+                disk=self.telemetry.run_folder and self.telemetry.run_folder.parent,
+            )
 
     @property
     def is_of_this_process(self) -> bool:

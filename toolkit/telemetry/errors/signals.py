@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
-from toolkit.core.lifetime import share_one_deadline
+from toolkit.core.lifetime import close_all
 from toolkit.telemetry.errors.signal_wake import SignalWake
 from toolkit.telemetry.errors.stack import frame_of_main_thread
 
@@ -183,11 +183,12 @@ class Signals:
 
     def _record(self, number: int, frame: FrameType | None, *, is_end: bool) -> None:
         name = signal.Signals(number).name
-        if is_end:
-            share_one_deadline()
         for on_signal, _ in list(self._listeners.values()):
             with self._guard.catch("recording a signal"):
                 on_signal(name, frame, is_end)
+        if is_end:
+            with self._guard.catch("ending by a signal"):
+                close_all("signal")
 
     def _end_if_stuck(self, number: int) -> None:
         """End the process by a signal that the main thread does not handle: it is in a call that does not return."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from toolkit.core.background import background
 from toolkit.core.guard import Guard
-from toolkit.core.lifetime import share_one_deadline
+from toolkit.core.lifetime import close_all
 from toolkit.telemetry.errors.stack import frame_of_main_thread
 
 NAMES: Final = ("SIGTERM", "SIGHUP")
@@ -199,11 +199,12 @@ class _End:
 
         def record() -> None:
             self.thread = threading.get_ident()
-            share_one_deadline()
             try:
                 for on_signal, _ in self.listeners:
                     with guard.catch("recording a signal"):
                         on_signal(signal.Signals(self.number).name, self.frame, True)
+                with guard.catch("ending by a signal"):
+                    close_all("signal")
             finally:
                 self.thread = None
                 self._ending.release()

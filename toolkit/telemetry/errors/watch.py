@@ -89,12 +89,10 @@ class ErrorWatch:
         self._close_timeout_s = close_timeout_s
         self._guard = guard
         self._recorder: ErrorRecorder | None = None
-        self._end_by_signal: Callable[[], object] | None = None
 
-    def begin(self, recorder: ErrorRecorder, end_by_signal: Callable[[], object]) -> None:
-        """Install the enabled hooks; `end_by_signal` ends the run. Signals need the main thread."""
+    def begin(self, recorder: ErrorRecorder) -> None:
+        """Install the enabled hooks. Signals need the main thread."""
         self._recorder = recorder
-        self._end_by_signal = end_by_signal
         options = self._options
         if not options.enabled:
             return
@@ -129,7 +127,7 @@ class ErrorWatch:
 
     def act_on_signals(self) -> None:
         """End the process if a signal has come that ends it: a run that closes now would hide it."""
-        if self._end_by_signal is not None and self._options.enabled and self._options.signals == "auto":
+        if self._recorder is not None and self._options.enabled and self._options.signals == "auto":
             from toolkit.telemetry.errors.termination import TERMINATION
 
             TERMINATION.act()
@@ -189,5 +187,3 @@ class ErrorWatch:
         if self._recorder is not None:
             with self._guard.catch("recording a signal"):
                 self._recorder.take_signal(name, frame, is_end=is_end)
-        if is_end and self._end_by_signal is not None:
-            self._end_by_signal()
