@@ -41,6 +41,7 @@ def logs(tmp_path):
                 for state in (b"open", b"resolved")
             )
             file.write(b'{"event":"finding","id":"a","severity":"critical","state":"open"}\n')
+            file.write(b'{"event":"finding","id":["a"],"severity":{},"state":"open"}\n')
         yield logs
 
 

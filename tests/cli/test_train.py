@@ -58,3 +58,15 @@ def test_a_configuration_must_be_given_to_run_py():
 
     with pytest.raises(SystemExit):
         run_py([])
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), BrokenPipeError(32, "Broken pipe")]
+)
+def test_an_error_of_the_training_is_not_taken_for_one_of_the_command(error, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(train, "train", fail)
+    with pytest.raises(type(error)):
+        main(["train"])

@@ -88,11 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except KeyboardInterrupt:
         return 130
-    except (BrokenPipeError, ReaderGoneError):
-        # `telemetry show | head` closed the pipe; the interpreter must not flush into it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
+    except (OSError, ReaderGoneError) as error:
+        if _requested(arguments) == "train":
+            # A training that failed says where, and ends with 1.
+            raise
+        if isinstance(error, (BrokenPipeError, ReaderGoneError)):
+            # `telemetry show | head` closed the pipe; the interpreter must not flush into it again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 

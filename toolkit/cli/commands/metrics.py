@@ -90,7 +90,7 @@ class _Followed:
         self._log = log
         self._cursor = Cursor()
         self.last: dict[str, float] = {}
-        self.open_findings: dict[Any, Any] = {}
+        self.open_findings: dict[str, Any] = {}
 
     def read(self) -> None:
         """Read what is new. Raises OSError if that is not possible."""
@@ -101,10 +101,12 @@ class _Followed:
             for record in chunk.records:
                 self.last.update(metrics_of(record))
                 if record.get("event") == FINDING:
+                    # Whoever wrote the file may have put anything there.
+                    name = str(record.get("id"))
                     if record.get("state") == "open":
-                        self.open_findings[record.get("id")] = record.get("severity")
+                        self.open_findings[name] = record.get("severity")
                     else:
-                        self.open_findings.pop(record.get("id"), None)
+                        self.open_findings.pop(name, None)
 
 
 class _Runs:
