@@ -124,6 +124,14 @@ def test_a_step_may_be_called_step_or_global_step_in_every_call(tmp_path):
     assert sorted(record["global_step"] for record in found) == [1] * 14 + [2] * 14
 
 
+def test_write_step_takes_what_log_step_takes(tmp_path):
+    with make_logger(tmp_path, log_every=100, strict=True) as log:
+        log.write_step(1, 0.5, 1e-4, loss=0.25)
+    (step,) = read_records(log.run_folder, "step")
+
+    assert [step[name] for name in ("global_step", "train_loss", "lr", "loss")] == [1, 0.5, 1e-4, 0.25]
+
+
 def test_steps_by_name_are_folded_like_others(tmp_path):
     with make_logger(tmp_path, log_every=10) as log:
         for number in range(21):

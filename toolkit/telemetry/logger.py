@@ -484,12 +484,12 @@ class TelemetryLogger:
         else:
             steps.take(global_step, train_loss, record, scalars)
 
-    def write_step(self, /, global_step: int | None = None, **fields: Any) -> None:
-        """Log a training step as `log_step` does, and write its record, whatever `log_every` is."""
+    def write_step(self, /, *given: Any, **fields: Any) -> None:
+        """Log a training step as `log_step` does, with its arguments, and write its record, whatever `log_every` is."""
         self._gate.write_next = True
         # So that the step is looked at closely.
         self._gate.due_at = -NEVER
-        self.log_step(global_step, **fields)
+        self.log_step(*given, **fields)
 
     @guarded
     def _take_unusual(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
