@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 _EVALUATION: Final = re.compile(r"(val|valid|validation|eval|evaluation|test)([_/.\-: ]|$)", re.IGNORECASE)
@@ -33,20 +34,23 @@ def split(metrics: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step's metrics, with `train_loss`, `lr` and `grad_norm` added if they have other names."""
-    # Loops, because this is done on every step, and comprehensions are calls.
     named = dict(metrics)
-    for known, others in _NAMED:
-        if known not in named:
-            for name in others:
-                if name in metrics:
-                    named[known] = metrics[name]
-                    break
-    if "grad_norm" not in named:
-        for name in metrics:
-            if _GRADIENT_NORM.match(name):
-                named["grad_norm"] = metrics[name]
-                break
+    # The names are the same on every step.
+    for known, name in _known_names(tuple(metrics)):
+        named[known] = metrics[name]
     return named
+
+
+@lru_cache(maxsize=64)
+def _known_names(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return which of a step's metrics are `train_loss`, `lr` and `grad_norm` under another name."""
+    norms = [name for name in names if _GRADIENT_NORM.match(name)]
+    found = []
+    for known, others in (*_NAMED, ("grad_norm", norms)):
+        name = next((name for name in others if name in names), None)
+        if known not in names and name is not None:
+            found.append((known, name))
+    return found
 
 
 def split_losses(losses: Any) -> tuple[Any, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -191,7 +191,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         run = self._run
         iteration, call.iteration = call.iteration, None
         if iteration is not None:
-            run.training.end_iteration(iteration)
+            call.end_iteration(iteration)
         run.guard.call("logging a step of Lightning's", write_step, run, call, pl_module, number)
         call.step.begin_after(number)
         self._do_requests(trainer, pl_module)
@@ -335,6 +335,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call.phases.end(DATALOADER_INIT)
         call.step.number = step = trainer.global_step
         call.batch = BatchPhase(internals(run.opened).begin_part)
+        call.end_iteration = run.training.end_iteration
         with self.guard.catch("writing the start record"):
             resumed = {"resumed_from_step": step} if step else {}
             write_start(run, trainer, pl_module, training_fields(trainer) | resumed)
@@ -357,8 +358,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call.patches.wrap(trainer, "save_checkpoint", call.checkpoints.wrap)
         loop = trainer.fit_loop.epoch_loop
         begin, end = call.batch.begin, call.batch.end
-        call.patches.around(loop, "_on_before_fetch", after=partial(begin, DATA_LOADING))
-        call.patches.around(loop, "_on_after_fetch", before=partial(end, DATA_LOADING))
+        call.patches.wrap(loop, "_on_before_fetch", partial(_followed_by, begin))
+        call.patches.wrap(loop, "_on_after_fetch", partial(_preceded_by, end))
         for optimizer in trainer.optimizers:
             if hasattr(optimizer, "register_step_post_hook"):
                 call.hooks.append(optimizer.register_step_post_hook(partial(end, OPTIMIZER_UPDATE)))
@@ -446,3 +447,20 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             return
         call.phases.end(iteration, loop)
         write_evaluation(run, call)
+
+
+def _followed_by(begin: Callable[[str], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        begin(DATA_LOADING)
+        return result
+
+    return call
+
+
+def _preceded_by(end: Callable[[str], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        end(DATA_LOADING)
+        return original(*args, **kwargs)
+
+    return call

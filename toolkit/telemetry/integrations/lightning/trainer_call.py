@@ -18,6 +18,10 @@ def _no_span(_: str) -> AnySpan:
     return NO_SPAN
 
 
+def _end_no_iteration(_: AnySpan) -> None:
+    return None
+
+
 class BatchPhase:
     """The phase a batch is in, from waiting for it to the optimizer step; the next phase ends the previous one.
 
@@ -104,6 +108,7 @@ class TrainerCall:
     batch: BatchPhase = field(default_factory=BatchPhase)
     iteration: AnySpan | None = None
     """The open training iteration."""
+    end_iteration: Callable[[AnySpan], None] = _end_no_iteration
     patches: MethodPatches = field(default_factory=MethodPatches)
     hooks: list[Any] = field(default_factory=list)
     """Handles that remove our hooks from the optimizers."""
