@@ -8,7 +8,7 @@ import pytest
 
 from tests.importers.reading import only_run, points_in
 from toolkit.importers import table_file
-from toolkit.importers.source import read_all
+from toolkit.importers.source import NO_STEP, read_all
 
 CELLS = ["0.5", "1e400", "-7", "", " 2.5", "nan", "-inf", "Infinity", "9" * 20, "1_0", "0x1p3", "٣"]
 TEXTS = ["yes", "2024-01-01", "true", "", "\N{SNOWMAN}", " "]
@@ -73,3 +73,13 @@ def test_rows_taken_together_are_the_rows_taken_one_by_one(way, tmp_path, monkey
             assert everything(path) == expected, data
 
     assert taken > 10
+
+
+def test_an_exported_table_with_odd_cells_is_read_as_far_as_it_goes(tmp_path):
+    path = tmp_path / "points.csv"
+    header = "run,session,event,step,time,metric,value\n"
+    path.write_text(header + "a,inf,step,1,2.5,1,0.5\nb,nan,x,,,loss,nan\na,1,eval,2,,val,text\n")
+
+    points, counts = everything(path)
+    assert points == {(0, 0, "1"): [(1, "2.5", "0.5")], (1, 0, "loss"): [(NO_STEP, "nan", "nan")]}
+    assert counts[0] == {(0, "rows without a number"): 1}

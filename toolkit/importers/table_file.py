@@ -22,7 +22,7 @@ from toolkit.importers.folders import Folder, Found, name_of
 from toolkit.importers.source import (
     EPOCH,
     EVAL,
-    MAX_RUNS,
+    MAX_NAME_CHARS,
     NO_STEP,
     NO_TIME,
     STEP,
@@ -33,6 +33,7 @@ from toolkit.importers.source import (
     RunSource,
     SourceInfo,
     as_number,
+    as_step,
     ends_of,
     source_id,
 )
@@ -337,6 +338,7 @@ _OWN_FIELDS: Final = frozenset({NON_FINITE, *_TIMES})
 _LONGEST_ROW: Final = 64 * 1024
 _MOST_LINES: Final = 500
 """In one quoted cell."""
+_MOST_RUNS: Final = 1_000
 _QUIET_S: Final = 10.0
 _MANY_BYTES: Final = 512 * 1024
 _USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
@@ -361,7 +363,7 @@ class TableSource(LinesSource):
         super().__init__(info, settings=[f"{folder}/{file}".lstrip("/") for file in _SETTINGS if is_usual])
         self._path = path
         self._is_json = is_json
-        self._runs: list[str] = []
+        self._runs: dict[str, int] = {}
 
     def streams(self) -> Sequence[Stream]:
         """Return the one file."""
@@ -452,17 +454,17 @@ class TableSource(LinesSource):
         step, moment, session, value = (
             _number(row.get(name)) for name in ("step", "time", "session", "value")
         )
-        run, event = str(row["run"]), row["event"]
-        runs: list[str] = state.setdefault("runs", [])
-        if run not in runs and len(runs) < MAX_RUNS:
+        run, event = str(row["run"])[:MAX_NAME_CHARS], row["event"]
+        runs: list[str] = state.setdefault("runs", [*self._runs])
+        if run not in self._runs and len(runs) < _MOST_RUNS and run not in runs:
             runs.append(run)
-        for at, name in enumerate(runs[len(self._runs) :], len(self._runs)):
-            self._runs.append(name)
-            if at == 0:
-                self.info.name = name
-            else:
+        for name in runs[len(self._runs) :]:
+            if self._runs:
                 self.info.pieces.append(Piece(f"{self._path}: {name}", f"{name}/"))
-        if value is None or run not in runs:
+            else:
+                self.info.name = name
+            self._runs[name] = len(self._runs)
+        if value is None or run not in self._runs:
             out.pass_over("rows without a number")
             return
         out.add(
@@ -470,8 +472,8 @@ class TableSource(LinesSource):
             NO_STEP if step is None else step,
             NO_TIME if moment is None else moment,
             value,
-            piece=runs.index(run),
-            session=int(session or 0),
+            piece=self._runs[run],
+            session=max(as_step(session), 0),
             kind=event if event in (STEP, EVAL, EPOCH, SYSTEM) else None,
         )
 
