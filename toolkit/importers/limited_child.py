@@ -43,7 +43,10 @@ class Limits:
             (resource.RLIMIT_FSIZE, self.output),
             (resource.RLIMIT_CORE, 0),
         ):
-            resource.setrlimit(kind, (most, most))
+            # A user's own limit may be lower, and cannot be raised.
+            hard = resource.getrlimit(kind)[1]
+            least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (least, least))
         # To the fraction of a second; by default the signal ends the process.
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, max(0.01, self.seconds))
