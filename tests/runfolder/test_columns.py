@@ -165,6 +165,13 @@ def test_any_names_and_texts_are_read_back_as_they_were(record):
             assert row[header.index(shown)] == (_as_shown(value) if isinstance(value, str) else str(value))
 
 
+def test_a_number_with_a_unit_is_no_formula_and_one_with_a_cell_is():
+    plain = ["+5.0 s", "-1 min 05 s", "-3 %", "-2.5e-4"]
+
+    assert [no_formula(text) for text in plain] == plain
+    assert all(no_formula(text)[0] == "'" for text in ("+A1", "+5 A1", "-1 s+A1", "-1 sum(a)", "+5 s!a"))
+
+
 def _as_shown(text):
     return no_formula(text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0"))
 

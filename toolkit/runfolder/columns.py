@@ -44,7 +44,10 @@ _MAX_PLANS: Final = 256
 _FORMULA: Final = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
 )
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|-inf")
+# Also with units, such as `+1 min 05 s`: letters alone, so neither a function nor the name of a cell.
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?: [a-zµ%]{1,4}(?: [0-9]{1,2} [a-z]{1,3})?)?|-inf"
+)
 _NEEDS_QUOTES: Final = frozenset(',"')
 NUMBERS: Final = frozenset({float, int, bool})
 _ONE_LINE: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
