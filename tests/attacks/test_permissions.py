@@ -90,6 +90,18 @@ def test_artifacts_and_exports_are_the_owners_alone(tmp_path, umask):
     assert not out.parent.stat().st_mode & 0o002
 
 
+def test_a_folder_that_cannot_pass_its_group_on_is_shared_all_the_same(tmp_path, monkeypatch):
+    def refuse(path, mode):
+        raise PermissionError(1, "Operation not permitted", path)
+
+    # As under systemd's RestrictSUIDSGID.
+    monkeypatch.setattr(os, "chmod", refuse)
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, share="group") as log:
+        log.log_step(1, train_loss=1.0)
+
+    assert "train_loss" in (log.run_folder / "metrics.jsonl").read_text()
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can choose another group")
 @pytest.mark.parametrize(
     ("variable", "share", "folder", "file"),

@@ -140,7 +140,8 @@ def make_run_folder(folder: Path, modes: Modes) -> None:
     if modes.folder & stat.S_ISGID and hasattr(os, "chown"):
         with suppress(OSError):
             os.chown(folder, -1, os.stat(folder.parent).st_gid)
-        os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_ISGID)
+        with suppress(OSError):  # some file systems and sandboxes do not let a folder pass its group on
+            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_ISGID)
 
 
 def make_folders(folder: Path, mode: int) -> None:
