@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from dashboard.data.record_source import RecordSource
 from dashboard.data.run_store import Floats, RankGrid
@@ -37,8 +36,6 @@ LARGEST_STEP: Final = 2.0**53
 _STEP_LINE: Final = b'{"event":"step",'
 _PLAIN: Final = CARRIES_METRICS - {EPOCH}
 _NUMBERS: Final = frozenset({float, int, bool, type(None)})
-
-Ints = npt.NDArray[np.int64]
 
 
 class RankCells:

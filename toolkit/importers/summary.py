@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from toolkit.core.guard import Guard
 from toolkit.importers.source import (
@@ -19,8 +19,7 @@ from toolkit.importers.source import (
     named_columns,
     read_all,
 )
-
-_WORDS: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+from toolkit.runfolder.codec import name_of_non_finite
 
 
 class Series:
@@ -85,7 +84,7 @@ def _point(point: tuple[int, float, float] | None) -> dict[str, Any] | None:
 
 def number(value: float) -> float | str:
     """Return a number for JSON; one that is not finite becomes its word."""
-    return "NaN" if math.isnan(value) else _WORDS.get(value, value)
+    return value if math.isfinite(value) else name_of_non_finite(value)
 
 
 class _Part:

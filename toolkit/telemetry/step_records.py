@@ -14,7 +14,7 @@ from orjson import OPT_APPEND_NEWLINE
 from toolkit.core.run_context import RunContext
 from toolkit.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
-from toolkit.telemetry.records.folded_metrics import COLUMNS
+from toolkit.telemetry.records.folded_metrics import WELL_KNOWN
 from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number, number_in
 from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
@@ -22,7 +22,6 @@ from toolkit.telemetry.spans.totals import SpanTotals
 
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
 _NUMBERS: Final = frozenset({float, int, bool})
-_WELL_KNOWN: Final = ("train_loss", *COLUMNS)
 _ALWAYS_FETCHED: Final = ("train_loss", "grad_norm")
 _MOST_FETCHED: Final = 8
 """Other tensors of a step without a record that are fetched; each of them takes some microseconds."""
@@ -388,7 +387,7 @@ class StepRecords:
         if not due:
             record, scalars = _foldable({**record, **scalars}), {}
         plain, pending = self._values.fields({**record, **scalars} if scalars else record)
-        self._values.numbers_only(_WELL_KNOWN, plain, _is_number)
+        self._values.numbers_only(WELL_KNOWN, plain, _is_number)
         if due and self._times.active:
             # Taken now, though the record may have to wait for its device: these are the times up to this step.
             plain.update(self._times.take(elapsed))
@@ -400,7 +399,7 @@ class StepRecords:
         wall, elapsed = record.pop("time"), record.pop("elapsed")
         del record["seq"]
         plain, pending = self._values.fields(record)
-        self._values.numbers_only(_WELL_KNOWN, plain, _is_number)
+        self._values.numbers_only(WELL_KNOWN, plain, _is_number)
         self._record_queue.put(STEP, wall, elapsed, plain, pending)
 
     def _as_step(self, record: dict[str, Any]) -> int:

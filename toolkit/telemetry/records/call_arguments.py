@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final, TypeGuard
+from typing import Any, TypeGuard
 
 from toolkit.runfolder.records import NAN_INF_DETECTED
-from toolkit.telemetry.records.folded_metrics import COLUMNS
-
-_WELL_KNOWN: Final = ("train_loss", *COLUMNS)
+from toolkit.telemetry.records.folded_metrics import WELL_KNOWN
 
 
 def fields_by_name(
@@ -20,7 +18,7 @@ def fields_by_name(
     Metrics may be a mapping in the place of the loss, or as in ai-toolkit's telemetry fork, which logs
     `log_step(global_step, epoch, metrics)`.
     """
-    given = {name: record[name] for name in _WELL_KNOWN if name in record}
+    given = {name: record[name] for name in WELL_KNOWN if name in record}
     loss, by_position, by_name = given.get("train_loss"), given.get("lr"), scalars.get("metrics")
     metrics = next((found for found in (by_position, by_name) if _are_metrics(found)), None)
     if type(loss) is dict:

@@ -20,6 +20,7 @@ COLUMNS: Final = (
     "cpu_mem_rss_mb",
 )
 """What a row of `FoldedMetrics.rows` holds, in this order; behind them come the caller's own metrics."""
+WELL_KNOWN: Final = ("train_loss", *COLUMNS)
 
 MOST_OWN: Final = 32
 """Metrics of the caller's own that a row may hold; a step with more of them is folded at once."""
