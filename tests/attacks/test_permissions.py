@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,8 +115,9 @@ def test_a_folder_that_cannot_pass_its_group_on_is_shared_all_the_same(tmp_path,
     ],
 )
 def test_a_run_is_shared_with_whom_the_option_or_the_machine_says(
-    tmp_path, monkeypatch, variable, share, folder, file
+    tmp_path, monkeypatch, request, variable, share, folder, file
 ):
+    request.addfinalizer(partial(os.umask, os.umask(0o022)))
     monkeypatch.setenv("TELEMETRY_SHARE", variable)
     os.chown(tmp_path, -1, 12345)
     with TelemetryLogger("r", log_dir=tmp_path, system=False, share=share) as log:
