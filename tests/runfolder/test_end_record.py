@@ -12,7 +12,7 @@ from toolkit.cli.main import main as telemetry
 from toolkit.runfolder.end_record import settle_manifest, with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest, write_manifest
-from toolkit.runfolder.reader import end_in, tail_lines
+from toolkit.runfolder.reader import end_in, last_step, tail_lines
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
 
@@ -120,6 +120,8 @@ def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
 
 def test_a_killed_run_has_the_numbers_of_its_records_not_of_its_last_heartbeat(run, capsys):
     append(run, b'{"event":"step","seq":900,"session":1,"time":1.0,"global_step":173,"train_loss":0.25}')
+    # Evaluations may be counted by epochs.
+    append(run, b'{"event":"eval","seq":901,"session":1,"time":1.0,"global_step":2,"val_loss":0.5}')
     manifest = read_manifest(run)
     old = replace(manifest.evaluations["train_loss"], last=9.0, last_step=3)
     write_manifest(
@@ -144,9 +146,10 @@ def test_a_killed_run_has_the_numbers_of_its_records_not_of_its_last_heartbeat(r
     capsys.readouterr()
     settled = read_manifest(run)
     assert (settled.heartbeat.seq, settled.heartbeat.global_step, settled.summary["train_loss"]) == (
-        900,
+        901,
         173,
         0.25,
     )
+    assert last_step(run / METRICS_JSONL) == 173
     assert settled.evaluations["train_loss"].best_step == 173
     assert numbers() == ((173, 0.25), (173, 0.25), (0.25, 0.25))

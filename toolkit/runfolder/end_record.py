@@ -25,7 +25,7 @@ from toolkit.runfolder.manifest import (
     read_manifest,
     write_manifest,
 )
-from toolkit.runfolder.reader import last_end, offset_behind, tail_records
+from toolkit.runfolder.reader import last_end, offset_behind, step_after, tail_records
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
@@ -67,11 +67,11 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
     summary = dict(manifest.summary)
     last = beat or Heartbeat(time=session.started)
     for record in map(with_non_finite, records):
-        when, seq, step = (record.get(name) for name in ("time", "seq", "global_step"))
+        when, seq = record.get("time"), record.get("seq")
         last = Heartbeat(
             time=max(last.time, when) if isinstance(when, (int, float)) and when < _LATEST else last.time,
             seq=max(last.seq, seq) if type(seq) is int else last.seq,
-            global_step=step if type(step) is int else last.global_step,
+            global_step=step_after(last.global_step, record),
         )
         if record.get("event") == STEP:
             summary |= {name: record[name] for name in IN_SUMMARY if type(record.get(name)) in (int, float)}

@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Protocol
 
@@ -353,12 +354,19 @@ def last_step(path: Path, *, within_bytes: int = 1024 * 1024) -> int | None:
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
     """
-    for line in reversed(tail_lines(path, within_bytes)):
-        record = _record_with_seq(line)
-        step = None if record is None else record.get("global_step")
-        if isinstance(step, int):
-            return step
-    return None
+    newest: list[Record] = []
+    for record in filter(None, map(_record_with_seq, reversed(tail_lines(path, within_bytes)))):
+        newest.append(record)
+        if record.get("event") == STEP and type(record.get("global_step")) is int:
+            break
+    return reduce(step_after, reversed(newest), None)
+
+
+def step_after(step: int | None, record: Record) -> int | None:
+    """Return how far a run is that was at `step` before `record`: an evaluation may have the number of its epoch."""
+    found = record.get("global_step")
+    is_further = type(found) is int and (step is None or record.get("event") == STEP or found > step)
+    return found if is_further else step
 
 
 def offset_behind(path: Path, value: int, *, field: str = "seq") -> int:
