@@ -153,3 +153,14 @@ def test_a_killed_run_has_the_numbers_of_its_records_not_of_its_last_heartbeat(r
     assert last_step(run / METRICS_JSONL) == 173
     assert settled.evaluations["train_loss"].best_step == 173
     assert numbers() == ((173, 0.25), (173, 0.25), (0.25, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("behind", "left"), [("metrics.csv", ""), ("metrics.csv, disk", "; incomplete: disk")]
+)
+def test_a_table_that_was_rebuilt_is_no_longer_incomplete(run, behind, left):
+    manifest = with_end_record(read_manifest(run), run)
+    write_manifest(run, manifest.with_latest(reason=f"exit; incomplete: {behind}"))
+
+    assert telemetry(["repair", str(run)]) == 0
+    assert read_manifest(run).latest.reason == f"exit{left}"

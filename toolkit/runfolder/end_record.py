@@ -96,9 +96,12 @@ def settle_manifest(folder: Path) -> str | None:
     except (FileNotFoundError, ManifestError):
         return None
     settled = with_end_record(manifest, folder)
-    if incomplete_mirrors(manifest) == METRICS_CSV and settled.latest is not None:
+    behind = incomplete_mirrors(manifest).split(", ")
+    if METRICS_CSV in behind and settled.latest is not None:
         # It was rebuilt.
-        settled = settled.with_latest(reason=(settled.latest.reason or "").partition(INCOMPLETE)[0])
+        others = ", ".join(name for name in behind if name != METRICS_CSV)
+        reason = (settled.latest.reason or "").partition(INCOMPLETE)[0]
+        settled = settled.with_latest(reason=f"{reason}{INCOMPLETE}{others}" if others else reason)
     ended = settled.latest
     if settled == manifest or ended is None:
         return None
