@@ -209,11 +209,13 @@ def test_a_record_file_of_ours_reads_the_same_bare(tmp_path):
         for step, loss in enumerate(losses(), start=1):
             log.log_step(step, train_loss=loss)
     folder = diagnose(tmp_path / "r")
+    # A script that ends at once may have its machine in a record of its own, which has no row.
+    rows_fewer = (tmp_path / "r" / "metrics.jsonl").read_bytes().count(b'"event":"environment"')
 
-    for name in ("metrics.jsonl", "metrics.csv"):
+    for name, fewer in (("metrics.jsonl", 0), ("metrics.csv", rows_fewer)):
         bare = diagnose(tmp_path / "r" / name)
         assert bare.findings == folder.findings
-        assert (bare.records, bare.bad_lines) == (folder.records, 0)
+        assert (bare.records, bare.bad_lines) == (folder.records - fewer, 0)
 
 
 # ------------------------------------------------------------ CSV

@@ -216,7 +216,7 @@ def test_an_evaluation_that_raised_is_recorded_without_the_failed_iteration(log,
 MISUSES = {
     "an end without a start": lambda training: training.on_model_init_end(),
     "a second application": lambda training: (training.on_app_start(), training.on_app_start()),
-    "an iteration outside of a loop": lambda training: training.training_iteration()(int)(),
+    "an iteration outside of a loop": lambda training: training.training_iteration()(lambda: None)(),
     "a second loop": lambda training: (training.on_train_start(), training.on_train_start()),
     "a part that begins again": lambda training: (training.on_forward_start(), training.on_forward_start()),
     "a checkpoint that ends and never began": lambda training: training.on_save_checkpoint_end(),
