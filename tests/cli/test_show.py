@@ -68,7 +68,7 @@ def test_own_metrics_are_shown_without_pandas_numpy_or_the_table(run, capsys, mo
     assert row[head.index("train_loss")] == "0.5"
     assert row[-1] == "3.5"
     assert head[-1] == "my_metric"
-    assert "Other last values: val_acc=0.75" in printed
+    assert "\nOther last values: val_acc=0.75\n" in printed
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(run):

@@ -170,11 +170,16 @@ def _show_steps(folder: Path, rows: int) -> int:
             for step, found in zip(steps, metrics, strict=True)
         ],
     )
-    others = {name: value for name, value in last.items() if name not in shown and _is_logged(name)}
+    others = {
+        name: value
+        for name, value in last.items()
+        if name not in shown and _is_logged(name) and not is_spread(name, last)
+    }
     if others:
         listed = [f"{name}={number_text(value)}" for name, value in others.items()]
         more = f" and {len(listed) - _MOST_OTHERS} more" if len(listed) > _MOST_OTHERS else ""
-        print(printable(f"\nOther last values: {', '.join(listed[:_MOST_OTHERS])}{more}"))
+        print()
+        print(printable(f"Other last values: {', '.join(listed[:_MOST_OTHERS])}{more}"))
     print(f"\nTo open it yourself:\n\n{_recipe(folder)}")
     return 0
 
