@@ -21,7 +21,7 @@ FIRST, LAST = 12, 20
 
 
 class Calls:
-    """Counts the calls of our functions on this thread, from step FIRST to step LAST."""
+    """Counts the calls of our functions and those they make, on this thread, from step FIRST to step LAST."""
 
     def __init__(self):
         self.of = Counter()
@@ -33,7 +33,8 @@ class Calls:
             sys.setprofile(self._count if self._step == FIRST else None)
 
     def _count(self, frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+        # A property of the trainer's costs as much as a function of ours.
+        if event == "call" and any(one.f_code.co_filename.startswith(OURS) for one in (frame, frame.f_back)):
             self.of[frame.f_code.co_name] += 1
 
     @property
@@ -85,7 +86,7 @@ def test_a_step_of_the_trainer(tmp_path, calls):
     data = [{"x": torch.randn(4)} for _ in range(8)] * 100
     Trainer(model=Model(), args=args, train_dataset=data, callbacks=[Watch(), telemetry]).train()
 
-    assert 0 < calls.per_step <= 50, calls.of.most_common()
+    assert 0 < calls.per_step <= 56, calls.of.most_common()
 
 
 def test_a_step_of_lightning(tmp_path, calls):
@@ -107,4 +108,4 @@ def test_a_step_of_lightning(tmp_path, calls):
     )
     trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4))
 
-    assert 0 < calls.per_step <= 65, calls.of.most_common()
+    assert 0 < calls.per_step <= 72, calls.of.most_common()

@@ -37,7 +37,8 @@ def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, number: int) -
         metrics = fresh_metrics(trainer, step.seen)
     fields: dict[str, Any] = with_known_names(metrics)
     fields.pop("global_step", None)
-    loss = step.mean_loss(trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1)
+    divided_by = trainer.accumulate_grad_batches
+    loss = step.mean_loss(divided_by if divided_by == 1 or pl_module.automatic_optimization else 1)
     if loss is not None:
         fields["train_loss"] = loss
     fields |= step.rates or learning_rates(trainer.optimizers)
@@ -114,7 +115,8 @@ def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
     `seen` remembers what was returned: a metric that was not logged again is the same object.
     """
     found = {}
-    for metric in (getattr(trainer, "_results", None) or {}).values():
+    # What `trainer._results` is during a training, without the 15 calls that it takes to find it.
+    for metric in (getattr(trainer.fit_loop.epoch_loop, "_results", None) or {}).values():
         meta, value = metric.meta, getattr(metric, "_forward_cache", None)
         if meta.on_step and meta.logger and value is not None:
             name = meta.forked_name(True)
