@@ -9,6 +9,7 @@ import pytest
 
 from tests.attacks.bombs import BOMBS, GOOD
 from tests.fork_server import run_python
+from tests.lengths import longer
 
 MOST_MEGABYTES = 300.0
 MOST_SECONDS = 30.0
@@ -18,7 +19,8 @@ LISTS = ("toolkit.cli.run_list", "dashboard.data.foreign_runs")
 
 @pytest.mark.parametrize("group", sorted({name.partition("_")[0] for name in BOMBS}))
 def test_a_small_file_takes_neither_gigabytes_nor_long_and_hides_no_run(group, tmp_path, record_property):
-    names = [name for name in BOMBS if name.startswith(group)]
+    # Those of YAML take no time.
+    names = [name for name in BOMBS if name.startswith(group)][: longer(14 if group == "yaml" else 2, 100)]
     for name in names:
         (tmp_path / "all" / name / name).mkdir(parents=True)
         (tmp_path / "all" / name / "good").mkdir()

@@ -14,7 +14,7 @@ import pytest
 
 from tests.exchange.commands import telemetry
 from tests.importers import samples
-from tests.lengths import in_make_faults
+from tests.lengths import in_make_faults, longer
 
 _RENAMED = re.compile(r"the metric (.*) is (?:called )?(.*?)(?: in MLflow)?$")
 TABLES = ("csv", "jsonl", "parquet")
@@ -124,7 +124,7 @@ def test_a_sample_comes_back_from_tables(name, tmp_path, capsys):
         check_tables(capsys, path, options, tmp_path)
 
 
-@pytest.mark.parametrize("name", samples.names(samples.ours()))
+@pytest.mark.parametrize("name", samples.names(samples.ours())[:: longer(3, 1)])
 def test_a_sample_comes_back_from_other_tools(name, tmp_path, capsys):
     pytest.importorskip("tensorboard")
     for path, options in places(samples.ours(), name):
