@@ -120,7 +120,7 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
 def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:
     """Return how long the store takes to build every curve of the run, in a fresh process."""
     del folder
-    from dashboard.data.local_store import LocalStore
+    from toolkit.runs.sources.local_store import LocalStore
 
     began = time.perf_counter()
     store = LocalStore([Path(logs)], cache_dir=Path(cache))

@@ -18,8 +18,6 @@ from benchmarks.command import say
 from benchmarks.fleet_data import RANKED, SLOW_RANK, copy_runs
 from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.run_store import RunQuery
 from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
@@ -28,6 +26,8 @@ from toolkit.fleet.shards import Shards
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.store import RunQuery
 from toolkit.telemetry import TelemetryLogger
 
 PATIENCE_S: Final = 600.0

@@ -20,13 +20,13 @@ from typing import Final
 
 from benchmarks.child import ROOT
 from benchmarks.report import percentile
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.run_store import UnknownRun
 from tests.fleet.engines import NoEngine, engine_names, start_engine
 from toolkit.fleet.address import Address
 from toolkit.fleet.schema import set_up
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.records import CONTROL_CHANGE
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.store import UnknownRun
 
 PAGE_EVERY_S: Final = 2.0
 _PATIENCE_S: Final = 120.0

@@ -18,7 +18,6 @@ from typing import Any
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
-from dashboard.data.any_format_store import AnyFormatStore
 from toolkit.exchange.export_runs import export, look_at
 from toolkit.exchange.exported_run import run_of_source
 from toolkit.importers import table_file, tfevents
@@ -28,6 +27,7 @@ from toolkit.importers.source import RunSource, read_all
 from toolkit.importers.summary import summaries
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runs.sources.any_format_store import AnyFormatStore
 
 _TAGS = 10
 _APPENDED = 100

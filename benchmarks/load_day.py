@@ -167,7 +167,7 @@ def measure(folder: Path, hours: int) -> dict[str, Any]:
 
 def follow(log_dir: Path) -> None:
     """Read the newest run for each input line, as an open overview page does."""
-    from dashboard.data.local_store import LocalStore
+    from toolkit.runs.sources.local_store import LocalStore
 
     store = LocalStore([log_dir], cache_dir=None)
     process = psutil.Process()

@@ -113,8 +113,8 @@ def count_records(path: Path) -> dict[str, Any]:
 
 def use(root: Path, records: int) -> dict[str, Any]:
     """Do everything people do with a killed run, once each; return the times."""
-    from dashboard.data.local_store import LocalStore
     from toolkit.diagnostics.history import diagnose
+    from toolkit.runs.sources.local_store import LocalStore
     from toolkit.telemetry import TelemetryLogger
     from toolkit.timing.history import read_run_time
 

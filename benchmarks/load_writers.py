@@ -258,7 +258,7 @@ class _Watcher:
     """A dashboard store that lists the directory and reads its runs on a separate thread."""
 
     def __init__(self, log_dir: Path) -> None:
-        from dashboard.data.local_store import LocalStore
+        from toolkit.runs.sources.local_store import LocalStore
 
         self._store = LocalStore([log_dir], cache_dir=None)
         self._looks = self._most = self._problems = 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
-from dashboard.data.sweep import SweepAnswer, SweepRun, answer
+from toolkit.runs.sweep.answer import SweepAnswer, SweepRun, answer
 
 RUNS: Final = 30
 SWEEPS: Final = 100

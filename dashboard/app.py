@@ -9,8 +9,8 @@ import streamlit as st
 from dashboard import session
 from dashboard.components.login_page import login_page
 from dashboard.components.shortcuts import shortcuts
-from dashboard.data.formatting import md
-from dashboard.data.run_store import UnknownRun
+from toolkit.runs.formatting import md
+from toolkit.runs.store import UnknownRun
 
 
 def _run_section() -> str:

@@ -315,8 +315,8 @@ async def answer_sample_file(request: Request) -> Response:
 def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:
     # Imported here: they import pandas and pyarrow, which take a second.
     from dashboard import session
-    from dashboard.data.run_store import Refused, StoreUnavailable, UnknownRun
-    from dashboard.data.sample_files import sample_file
+    from toolkit.runs.files.sample_files import sample_file
+    from toolkit.runs.store import Refused, StoreUnavailable, UnknownRun
 
     try:
         found = sample_file(session.store(), run, path, small=is_small)

@@ -13,14 +13,14 @@ import streamlit as st
 
 from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
-from dashboard.data.any_format_store import AnyFormatStore
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.local_store import LocalStore
-from dashboard.data.run_store import RunStore, Smoothing, XAxis
 from dashboard.settings import DashboardSettings, EngineSettings, labels_dir
 from toolkit.fleet.address import address_of, read_password
 from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
+from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.store import RunStore, Smoothing, XAxis
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 SMOOTHINGS: Final[dict[str, Smoothing]] = {

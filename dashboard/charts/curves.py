@@ -11,8 +11,8 @@ import numpy as np
 
 from dashboard.charts.packing import Window, packed, packed_times, x_values
 from dashboard.charts.palette import color, series_color, shade
-from dashboard.data.formatting import html_text, short_number
-from dashboard.data.run_store import CurveSegment, Floats, Series, XAxis
+from toolkit.runs.formatting import html_text, short_number
+from toolkit.runs.store import CurveSegment, Floats, Series, XAxis
 
 Figure = dict[str, Any]
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from dashboard.charts.curves import Band, ChartMark, Level
 from dashboard.charts.packing import Window
-from dashboard.data.alerts import Alert
-from dashboard.data.formatting import short_number
-from dashboard.data.run_store import MetricInfo, Series
+from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.formatting import short_number
+from toolkit.runs.store import MetricInfo, Series
 
 _RECORDS_BEFORE: Final = 60
 _RECORDS_AFTER: Final = 300

@@ -10,7 +10,7 @@ import numpy as np
 
 from dashboard.charts.packing import Window, packed_grid, x_values
 from dashboard.charts.palette import color
-from dashboard.data.run_store import Floats, Series, XAxis
+from toolkit.runs.store import Floats, Series, XAxis
 
 SAMPLES: Final = 2000
 """Buckets to ask of each series: up to this many samples every one counts in the mean of its cell."""

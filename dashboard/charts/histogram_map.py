@@ -8,8 +8,8 @@ import numpy as np
 
 from dashboard.charts.packing import packed_grid
 from dashboard.charts.palette import color
-from dashboard.data.logged_tables import HistogramMap
-from dashboard.data.run_store import Floats
+from toolkit.runs.files.logged_tables import HistogramMap
+from toolkit.runs.store import Floats
 
 HEIGHT: Final = 300
 

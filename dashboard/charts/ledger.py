@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dashboard.charts.palette import entry_color
-from dashboard.data.formatting import NO_VALUE, duration
 from toolkit.reports.ledger_labels import label_of, percent
+from toolkit.runs.formatting import NO_VALUE, duration
 from toolkit.timing import names
 from toolkit.timing.ledger import Ledger, Line
 

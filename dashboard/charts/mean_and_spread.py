@@ -11,9 +11,9 @@ import numpy as np
 from dashboard.charts.curves import Figure, exponent_format, frame_around
 from dashboard.charts.packing import packed
 from dashboard.charts.palette import DASHES, SERIES, series_color
-from dashboard.data.formatting import html_text
-from dashboard.data.run_store import Floats, Series, Smoothing
-from dashboard.data.smoothing import FINEST
+from toolkit.runs.columns.smoothing import FINEST
+from toolkit.runs.formatting import html_text
+from toolkit.runs.store import Floats, Series, Smoothing
 
 _POINTS: Final = 400
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboard.data.run_store import Floats, XAxis
+from toolkit.runs.store import Floats, XAxis
 
 Window = tuple[float, float]
 """A range of the x axis."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dashboard.data.run_store import RunCard
+from toolkit.runs.store import RunCard
 from toolkit.timing import names
 
 SERIES: Final = 6

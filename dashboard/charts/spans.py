@@ -12,8 +12,8 @@ import numpy as np
 from dashboard.charts.curves import Figure
 from dashboard.charts.packing import Window, x_values
 from dashboard.charts.palette import color, entry_color, series_color
-from dashboard.data.formatting import duration, html_text
-from dashboard.data.run_store import Floats
+from toolkit.runs.formatting import duration, html_text
+from toolkit.runs.store import Floats
 from toolkit.timing import names
 
 _COLORS: Final = {

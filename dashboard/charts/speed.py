@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.palette import series_color
-from dashboard.data.formatting import html_text
-from dashboard.data.speed import JobGroup, JobSpeed, step_time
+from toolkit.runs.columns.speed import JobGroup, JobSpeed, step_time
+from toolkit.runs.formatting import html_text
 
 _ROW_PX: Final = 42
 _SYMBOLS: Final = ("circle", "square", "diamond", "triangle-up", "cross", "star")

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from dashboard.charts.curves import Figure, frame_around
 from dashboard.charts.palette import SERIES, color, series_color
-from dashboard.data.formatting import html_text, short_number
-from dashboard.data.sweep import Direction, Factor, is_log_scale
+from toolkit.runs.formatting import html_text, short_number
 from toolkit.runs.settings import as_number, setting_text
+from toolkit.runs.sweep.answer import Direction, Factor, is_log_scale
 
 _MAX_CATEGORIES: Final = SERIES
 _LABEL_LENGTH: Final = 26

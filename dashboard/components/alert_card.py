@@ -24,9 +24,13 @@ from dashboard.components.control_box import (
 from dashboard.components.curve_panel import ChartOptions, Tally, change_mark, curve_panel
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
-from dashboard.data.alerts import NOT_FINITE, Alert, AlertGroup
-from dashboard.data.formatting import clean, clock, count, md, short_number
-from dashboard.data.remedies import (
+from toolkit.diagnostics.catalogue import OF_RANKS
+from toolkit.reports.confidence_words import basis_text, sure_text
+from toolkit.reports.evidence_words import numbers_of, value_of
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
+from toolkit.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup
+from toolkit.runs.findings.remedies import (
     RECORDS_BESIDE,
     Effect,
     Offer,
@@ -35,13 +39,9 @@ from dashboard.data.remedies import (
     own_answer,
     remedy_for,
 )
-from dashboard.data.run_start import start_of, training_settings
-from dashboard.data.run_store import Refused
-from toolkit.diagnostics.catalogue import OF_RANKS
-from toolkit.reports.confidence_words import basis_text, sure_text
-from toolkit.reports.evidence_words import numbers_of, value_of
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
+from toolkit.runs.formatting import clean, clock, count, md, short_number
+from toolkit.runs.listing.run_start import start_of, training_settings
+from toolkit.runs.store import Refused
 
 Tone = Literal["red", "orange", "blue"]
 

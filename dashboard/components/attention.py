@@ -9,9 +9,9 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.script import component_key, loader
-from dashboard.data.alerts import Alert
-from dashboard.data.formatting import clean
-from dashboard.data.run_store import RunCard
+from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.formatting import clean
+from toolkit.runs.store import RunCard
 
 _ICONS: Final = Path(__file__).parents[1]
 ICON: Final = str(_ICONS / "icon.png")

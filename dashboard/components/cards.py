@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean
+from toolkit.runs.formatting import clean
 
 _STYLE = """
 .telemetry-cards { display: grid; gap: 0.6rem; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); }

@@ -13,8 +13,8 @@ import streamlit as st
 from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
-from dashboard.data.curve_csv import TooManyRows
-from dashboard.data.formatting import clean, html_text
+from toolkit.runs.columns.curve_csv import TooManyRows
+from toolkit.runs.formatting import clean, html_text
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _MAX_LABEL = 300

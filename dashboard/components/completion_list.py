@@ -8,8 +8,8 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.script import component_key, loader
-from dashboard.data.completions import Completion
-from dashboard.data.formatting import clean, count, short_number
+from toolkit.runs.completions import Completion
+from toolkit.runs.formatting import clean, count, short_number
 
 _START: Final = 160
 _STYLE: Final = """

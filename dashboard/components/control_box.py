@@ -12,12 +12,12 @@ import streamlit as st
 from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.headings import section
-from dashboard.data.formatting import ago, clean, md, short_number
-from dashboard.data.remedies import knob_changes_text
-from dashboard.data.run_store import NO_END, UNREADABLE, Refused, RunStore
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED
+from toolkit.runs.findings.remedies import knob_changes_text
+from toolkit.runs.formatting import ago, clean, md, short_number
+from toolkit.runs.store import NO_END, UNREADABLE, Refused, RunStore
 
 _ENDED: Final = {
     FINISHED: "has finished",

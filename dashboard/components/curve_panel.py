@@ -17,13 +17,13 @@ from dashboard.components import page_states
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
-from dashboard.data.alerts import Alert, findings_of
-from dashboard.data.curve_csv import CurvePoints, curves_to_csv
-from dashboard.data.formatting import count, md
-from dashboard.data.remedies import knob_changes_text
-from dashboard.data.run_store import RunStore, Series, Smoothing, XAxis
 from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
+from toolkit.runs.columns.curve_csv import CurvePoints, curves_to_csv
+from toolkit.runs.findings.alerts import Alert, findings_of
+from toolkit.runs.findings.remedies import knob_changes_text
+from toolkit.runs.formatting import count, md
+from toolkit.runs.store import RunStore, Series, Smoothing, XAxis
 
 _BUCKETS_AROUND = 120
 _LOOKED_AT = 5

@@ -10,7 +10,6 @@ import streamlit as st
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
-from dashboard.data.formatting import ago, md
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.runfolder.records import (
     CHECKPOINT,
@@ -29,6 +28,7 @@ from toolkit.runfolder.records import (
     START,
     Record,
 )
+from toolkit.runs.formatting import ago, md
 
 _FREQUENT: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
 """Frequent records, which only the Timeline shows."""

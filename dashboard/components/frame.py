@@ -19,9 +19,10 @@ from dashboard.components.attention import CRITICAL_ICON, ICON, attention, tab_t
 from dashboard.components.control_box import control_box
 from dashboard.components.headings import page_title, section
 from dashboard.components.run_menu import run_menu
-from dashboard.data.alerts import Alert, alerts_of, unseen_alerts
-from dashboard.data.formatting import ago, clean, clock, count, duration, md, short_number, size
-from dashboard.data.run_store import (
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
+from toolkit.runs.findings.alerts import Alert, alerts_of, unseen_alerts
+from toolkit.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
+from toolkit.runs.store import (
     NO_END,
     STARTING,
     STILL_LOOKING,
@@ -33,7 +34,6 @@ from dashboard.data.run_store import (
     UnknownRun,
     labelled,
 )
-from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 
 Tone = Literal["green", "orange", "red", "blue", "gray"]
 

@@ -10,9 +10,9 @@ import streamlit as st
 from dashboard.charts.ledger import bar_of, table_of
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean, count, duration, md
-from dashboard.data.run_store import TimeSpent
 from toolkit.reports.ledger_labels import advice_on, percent
+from toolkit.runs.formatting import clean, count, duration, md
+from toolkit.runs.store import TimeSpent
 from toolkit.timing.ledger import Ledger, SessionLedger
 from toolkit.timing.names import IN_TRAINING
 

@@ -8,7 +8,7 @@ from dashboard import session
 from dashboard.access.allow_list import entry_by_id
 from dashboard.access.roles import Role
 from dashboard.components.headings import page_title, section
-from dashboard.data.formatting import md
+from toolkit.runs.formatting import md
 
 
 def login_page() -> None:

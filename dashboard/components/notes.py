@@ -8,7 +8,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean
+from toolkit.runs.formatting import clean
 
 MAX_NOTES: Final = 100_000
 _STYLE: Final = """

@@ -14,8 +14,8 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.headings import page_title, section
-from dashboard.data.formatting import clean, clock, count, duration, md, size
-from dashboard.data.run_store import Health, RunCard, StoreUnavailable, UnknownRun
+from toolkit.runs.formatting import clean, clock, count, duration, md, size
+from toolkit.runs.store import Health, RunCard, StoreUnavailable, UnknownRun
 
 PASTE = """\
 telemetry:

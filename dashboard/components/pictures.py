@@ -14,8 +14,8 @@ import streamlit as st
 from dashboard import session
 from dashboard.assets import SAMPLE_FILE_URL
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean
-from dashboard.data.samples import Sample, SampleSeries
+from toolkit.runs.files.samples import Sample, SampleSeries
+from toolkit.runs.formatting import clean
 
 View = Literal["step", "all"]
 

@@ -8,12 +8,12 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components.frame import RunPage
-from dashboard.data.formatting import md
-from dashboard.data.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
-from dashboard.data.run_store import Refused
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.metric_meaning import INTERNAL
 from toolkit.runfolder.records import is_spread
+from toolkit.runs.formatting import md
+from toolkit.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
+from toolkit.runs.store import Refused
 
 _CHANGED, _PROBLEM = "_pins_changed", "_pins_problem"
 

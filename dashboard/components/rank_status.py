@@ -9,12 +9,12 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.frame import RunPage
-from dashboard.data.alerts import findings_of
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import clock, count, md
-from dashboard.data.run_store import RankSign
 from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
 from toolkit.diagnostics.named_ranks import ranks_in
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.findings.alerts import findings_of
+from toolkit.runs.formatting import clock, count, md
+from toolkit.runs.store import RankSign
 
 _DIED: Final = "✕ died"
 _SILENT: Final = "… silent"

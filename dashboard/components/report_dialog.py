@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from dashboard.data.export import download_name
 from toolkit.reports.document import Document
 from toolkit.reports.html_page import to_html
 from toolkit.reports.markdown import to_markdown
+from toolkit.runs.columns.export import download_name
 
 
 @st.dialog("Report", width="medium")

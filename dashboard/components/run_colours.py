@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from dashboard import session
 from dashboard.charts.palette import free_colours
-from dashboard.data.run_store import Refused, RunCard, RunStore, UnknownRun
 from toolkit.runfolder.labels import LabelsError
+from toolkit.runs.store import Refused, RunCard, RunStore, UnknownRun
 
 
 def keep_colours(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import streamlit as st
 
 from dashboard import session
-from dashboard.data.formatting import clean
-from dashboard.data.run_search import names_in
-from dashboard.data.run_store import RunCard, RunList
 from toolkit.core.run_search import completed, completions
+from toolkit.runs.formatting import clean
+from toolkit.runs.listing.search import names_in
+from toolkit.runs.store import RunCard, RunList
 
 _KEY = "q"
 

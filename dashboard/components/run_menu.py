@@ -9,13 +9,13 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components.report_dialog import report_dialog
-from dashboard.data.export import download_name, to_csv, to_parquet
-from dashboard.data.formatting import clean, md, size
-from dashboard.data.run_report import content_of_run
-from dashboard.data.run_store import Refused, RunCard, RunQuery, RunStore
 from toolkit.reports.overview import overview
+from toolkit.reports.stored_run import content_of_run
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runs.columns.export import download_name, to_csv, to_parquet
+from toolkit.runs.formatting import clean, md, size
+from toolkit.runs.store import Refused, RunCard, RunQuery, RunStore
 
 _RENAME, _REPORT, _EXPORT, _LINK = "Rename and tag…", "Report…", "Export…", "Link and location…"
 _ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete"

@@ -10,8 +10,8 @@ import streamlit as st
 
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean
-from dashboard.data.run_table import Column
+from toolkit.runs.formatting import clean
+from toolkit.runs.listing.run_table import Column
 
 _EVENTS: Final = ("picked", "sorted", "columns", "more", "opened")
 _STYLE: Final = """

@@ -9,9 +9,9 @@ import streamlit as st
 
 from dashboard.components.headings import section
 from dashboard.components.pictures import side_by_side_samples
-from dashboard.data.formatting import count
-from dashboard.data.run_store import RunStore
-from dashboard.data.samples import Sample, samples_of_run
+from toolkit.runs.files.samples import Sample, samples_of_run
+from toolkit.runs.formatting import count
+from toolkit.runs.store import RunStore
 
 _MAX_ROWS: Final = 40
 _MAX_RUNS: Final = 12

@@ -10,8 +10,8 @@ import streamlit as st
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
 from dashboard.components.pictures import strip
-from dashboard.data.run_store import XAxis
-from dashboard.data.samples import samples_of_run, thinned
+from toolkit.runs.files.samples import samples_of_run, thinned
+from toolkit.runs.store import XAxis
 
 _SHOWN: Final = 6
 _STEPS: Final = 200

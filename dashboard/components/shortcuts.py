@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components.script import loader
-from dashboard.data.run_store import RunQuery
+from toolkit.runs.store import RunQuery
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final, Literal
 import streamlit as st
 
 from dashboard.components.script import component_key, loader
-from dashboard.data.formatting import clean
-from dashboard.data.word_diff import DiffPart
+from toolkit.runs.files.word_diff import DiffPart
+from toolkit.runs.formatting import clean
 
 _STYLE: Final = """
 .telemetry-sides { display: grid; gap: 0.8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }

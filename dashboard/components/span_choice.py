@@ -14,9 +14,9 @@ from dashboard.charts.packing import Window, window_from_chart
 from dashboard.components.chart import view_of
 from dashboard.components.control_box import control_unavailable_reason, declared_control, send_request
 from dashboard.components.frame import RunPage, read
-from dashboard.data.alerts import findings_of
-from dashboard.data.formatting import clean
-from dashboard.data.spans import DetailedSteps, SpanTable, adjacent_steps, detailed_steps, last_steps
+from toolkit.runs.findings.alerts import findings_of
+from toolkit.runs.formatting import clean
+from toolkit.runs.spans import DetailedSteps, SpanTable, adjacent_steps, detailed_steps, last_steps
 
 KEPT_BECAUSE: Final = {
     "start": "at the start",

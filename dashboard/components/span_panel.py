@@ -14,9 +14,9 @@ from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
 from dashboard.components.span_choice import KEPT_BECAUSE, SpanChoice, follow_window, spans_of
-from dashboard.data.formatting import clean, clock, count, duration, md
-from dashboard.data.spans import FAILED, HAS_MORE, UNFINISHED, SpanTable, steps_in, within
 from toolkit.runfolder.records import Record
+from toolkit.runs.formatting import clean, clock, count, duration, md
+from toolkit.runs.spans import FAILED, HAS_MORE, UNFINISHED, SpanTable, steps_in, within
 from toolkit.timing.names import FOLDED, HOST_CLOCK
 
 _MAX_BARS: Final = 2_000

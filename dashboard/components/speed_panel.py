@@ -10,11 +10,20 @@ import streamlit as st
 from dashboard.charts.speed import speed_figure, speed_height
 from dashboard.components.chart import draw_chart
 from dashboard.components.headings import section
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import NO_VALUE, count, md, short_number
-from dashboard.data.run_store import RunCard, RunStore
-from dashboard.data.speed import METRICS, JobGroup, JobSpeed, Verdict, compare, groups_of, jobs_of, step_time
 from toolkit.runfolder.records import START
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.columns.speed import (
+    METRICS,
+    JobGroup,
+    JobSpeed,
+    Verdict,
+    compare,
+    groups_of,
+    jobs_of,
+    step_time,
+)
+from toolkit.runs.formatting import NO_VALUE, count, md, short_number
+from toolkit.runs.store import RunCard, RunStore
 
 _MAX_RUNS: Final = 30
 _MAX_ROWS: Final = 60

@@ -9,9 +9,9 @@ import streamlit as st
 
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
-from dashboard.data.formatting import ago, clean, count, md, size
-from dashboard.data.what_now import Checkpoint, WhatNow, what_now
 from toolkit.runfolder.status import FAILED, LOST, STALLED
+from toolkit.runs.findings.what_now import Checkpoint, WhatNow, what_now
+from toolkit.runs.formatting import ago, clean, count, md, size
 
 _TITLES: Final = {
     FAILED: ("The run failed", ":material/error:"),

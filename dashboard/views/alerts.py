@@ -14,12 +14,12 @@ from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
 from dashboard.components.attention import notification_choice
 from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.data.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
-from dashboard.data.formatting import count, md
-from dashboard.data.run_store import Health
 from toolkit.diagnostics.catalogue import CATALOGUE, OF_RANKS
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
+from toolkit.runs.findings.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
+from toolkit.runs.formatting import count, md
+from toolkit.runs.store import Health
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
 _MAX_SHOWN: Final = 30

@@ -35,18 +35,18 @@ from dashboard.components.run_colours import keep_colours
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.components.sample_grid import sample_grid
 from dashboard.components.speed_panel import speed_panel
-from dashboard.data.config_diff import MISSING, diff
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import clean, count, md, short_number
-from dashboard.data.run_report import content_of_run
-from dashboard.data.run_store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
-from dashboard.data.run_table import Column
 from toolkit.reports.compare import compare as comparison
 from toolkit.reports.document import Document
 from toolkit.reports.read_content import points_for
+from toolkit.reports.stored_run import content_of_run
 from toolkit.runfolder.metric_meaning import NOT_RESULTS, is_evaluation, metric_direction
 from toolkit.runfolder.records import is_spread
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.formatting import clean, count, md, short_number
+from toolkit.runs.listing.config_diff import MISSING, diff
+from toolkit.runs.listing.run_table import Column
 from toolkit.runs.settings import as_number, differing_settings, is_label, setting_text
+from toolkit.runs.store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
 
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 8

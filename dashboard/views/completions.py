@@ -16,7 +16,7 @@ from dashboard.components.completion_list import (
 )
 from dashboard.components.frame import RunPage, live, open_run
 from dashboard.components.side_by_side import Side, side_by_side
-from dashboard.data.completions import (
+from toolkit.runs.completions import (
     Completion,
     CompletionQuery,
     Completions,
@@ -25,8 +25,8 @@ from dashboard.data.completions import (
     SortBy,
     parse_steps,
 )
-from dashboard.data.formatting import clean, clock, count, md, short_number
-from dashboard.data.word_diff import WordDiff, word_diff
+from toolkit.runs.files.word_diff import WordDiff, word_diff
+from toolkit.runs.formatting import clean, clock, count, md, short_number
 
 _PER_PAGE: Final = 50
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)

@@ -15,14 +15,14 @@ from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.notes import notes_field, notes_in
-from dashboard.data import config_summary
-from dashboard.data.config_diff import MISSING, diff, flatten, to_yaml
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import clean, clock, count, duration, md, size
-from dashboard.data.notes import notes_markdown
-from dashboard.data.run_store import Refused, RunMeta, RunQuery, labelled
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.formatting import clean, clock, count, duration, md, size
+from toolkit.runs.listing import config_summary
+from toolkit.runs.listing.config_diff import MISSING, diff, flatten, to_yaml
+from toolkit.runs.listing.notes import notes_markdown
+from toolkit.runs.store import Refused, RunMeta, RunQuery, labelled
 
 _MACHINE: Final = (
     "host",

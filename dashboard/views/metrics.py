@@ -17,14 +17,14 @@ from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
-from dashboard.data.export import download_name, shown_frame, to_csv
-from dashboard.data.formatting import count, md
-from dashboard.data.pins import Pins
-from dashboard.data.run_store import MetricInfo
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.metric_meaning import INTERNAL
 from toolkit.runfolder.records import EPOCH, EVAL, is_spread
+from toolkit.runs.columns.export import download_name, shown_frame, to_csv
+from toolkit.runs.formatting import count, md
+from toolkit.runs.listing.pins import Pins
+from toolkit.runs.store import MetricInfo
 
 _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""

@@ -18,16 +18,16 @@ from dashboard.components.ledger_bar import ledger_bar
 from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
 from dashboard.components.sample_strip import latest_samples
 from dashboard.components.what_now import what_now_card
-from dashboard.data.formatting import learning_rate, short_number, size
-from dashboard.data.pins import Pins
-from dashboard.data.run_store import MetricInfo
-from dashboard.data.trend import trend_of
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
 from toolkit.reports.ledger_labels import has_content
 from toolkit.runfolder.metric_meaning import INTERNAL
 from toolkit.runfolder.records import (
     is_spread,
 )
+from toolkit.runs.columns.trend import trend_of
+from toolkit.runs.formatting import learning_rate, short_number, size
+from toolkit.runs.listing.pins import Pins
+from toolkit.runs.store import MetricInfo
 
 _SPARK_POINTS = 64
 _VAL = ("val_loss", "eval_loss", "epoch/val_loss")

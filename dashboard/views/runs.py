@@ -19,20 +19,11 @@ from dashboard.components.frame import BADGES, GLYPHS
 from dashboard.components.headings import page_title
 from dashboard.components.run_filter import pick_project, search_box, suggest_names
 from dashboard.components.run_table import Row, ShownColumn, run_table
-from dashboard.data.formatting import clean, count, md, short_number
-from dashboard.data.run_search import QueryError
-from dashboard.data.run_store import (
-    STILL_LOOKING,
-    Refused,
-    RunCard,
-    RunList,
-    RunQuery,
-    RunStore,
-    SortBy,
-    card_labels,
-    labelled,
-)
-from dashboard.data.run_table import (
+from toolkit.runfolder.labels import LabelsError
+from toolkit.runfolder.metric_meaning import metric_direction
+from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runs.formatting import clean, count, md, short_number
+from toolkit.runs.listing.run_table import (
     NAME,
     Column,
     Primary,
@@ -44,9 +35,18 @@ from dashboard.data.run_table import (
     metrics_of,
     primary_of,
 )
-from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.metric_meaning import metric_direction
-from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runs.listing.search import QueryError
+from toolkit.runs.store import (
+    STILL_LOOKING,
+    Refused,
+    RunCard,
+    RunList,
+    RunQuery,
+    RunStore,
+    SortBy,
+    card_labels,
+    labelled,
+)
 
 _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""

@@ -15,9 +15,9 @@ from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.pictures import View, step_by_step
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import clean, count, md
-from dashboard.data.logged_tables import (
+from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.files.logged_tables import (
     MAX_ROWS,
     LoggedTable,
     histogram_map,
@@ -25,10 +25,10 @@ from dashboard.data.logged_tables import (
     read_csv,
     table_of,
 )
-from dashboard.data.run_store import Refused, RunCard
-from dashboard.data.sample_files import MAX_FILE
-from dashboard.data.samples import MAX_SAMPLES, matching_series, samples_of_run
-from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
+from toolkit.runs.files.sample_files import MAX_FILE
+from toolkit.runs.files.samples import MAX_SAMPLES, matching_series, samples_of_run
+from toolkit.runs.formatting import clean, count, md
+from toolkit.runs.store import Refused, RunCard
 
 _MAX_RECORDS: Final = 4_000
 _MAX_SERIES: Final = 100

@@ -12,10 +12,10 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.headings import page_title, section
 from dashboard.components.login_page import account
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import ago, clean, clock, count, md, size
-from dashboard.data.run_store import Refused, StoreState
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.formatting import ago, clean, clock, count, md, size
 from toolkit.runs.labels import RunName, labels_of
+from toolkit.runs.store import Refused, StoreState
 
 _CLOCK_SHOWN_S: Final = 2.0
 

@@ -18,10 +18,16 @@ from dashboard.components.frame import GLYPHS
 from dashboard.components.headings import page_title, section
 from dashboard.components.report_dialog import report_button
 from dashboard.components.run_filter import pick_project, search_box
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import clean, count, md
-from dashboard.data.run_search import QueryError
-from dashboard.data.run_store import (
+from toolkit.reports.document import Document
+from toolkit.reports.sweep import sweep_document
+from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
+from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.status import FAILED, LOST
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.formatting import clean, count, md
+from toolkit.runs.listing.search import QueryError
+from toolkit.runs.settings import setting_text
+from toolkit.runs.store import (
     STILL_LOOKING,
     UNREADABLE,
     Refused,
@@ -31,14 +37,8 @@ from dashboard.data.run_store import (
     RunStore,
     labelled,
 )
-from dashboard.data.sweep import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
-from dashboard.data.sweep_report import sweep_document
-from dashboard.data.sweep_text import Marks, answer_text
-from toolkit.reports.document import Document
-from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
-from toolkit.runfolder.project_settings import ProjectSettings
-from toolkit.runfolder.status import FAILED, LOST
-from toolkit.runs.settings import setting_text
+from toolkit.runs.sweep.answer import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
+from toolkit.runs.sweep.text import Marks, answer_text
 
 Take = Literal["best", "last"]
 _TAKES: Final[dict[str, Take]] = {"Best value": "best", "Last value": "last"}

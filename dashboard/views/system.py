@@ -19,10 +19,10 @@ from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, f
 from dashboard.components.frame import RunPage, footer, live, open_run, read, step_seconds
 from dashboard.components.headings import section
 from dashboard.components.rank_status import name_marked, rank_marks, rank_table
-from dashboard.data.export import shown_frame
-from dashboard.data.formatting import clean, count, md, short_number
-from dashboard.data.run_store import MetricInfo, RankGrid, XAxis
 from toolkit.runfolder.records import SYSTEM
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.formatting import clean, count, md, short_number
+from toolkit.runs.store import MetricInfo, RankGrid, XAxis
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 _MAX_PANELS: Final = 40

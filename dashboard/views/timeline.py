@@ -18,9 +18,6 @@ from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.headings import section
 from dashboard.components.span_choice import SpanChoice, choose_spans, follow_window, spans_of, window_of
 from dashboard.components.span_panel import draw_spans
-from dashboard.data.export import download_name, shown_frame
-from dashboard.data.formatting import clean, clock, count, duration, md
-from dashboard.data.spans import SpanTable, totals
 from toolkit.runfolder.records import (
     CHECKPOINT,
     COMPLETION,
@@ -39,6 +36,9 @@ from toolkit.runfolder.records import (
     START,
     Record,
 )
+from toolkit.runs.columns.export import download_name, shown_frame
+from toolkit.runs.formatting import clean, clock, count, duration, md
+from toolkit.runs.spans import SpanTable, totals
 from toolkit.timing.names import DEVICE_TIME_PREFIX
 
 _MAX_EVENTS: Final = 1_000

@@ -559,7 +559,7 @@ def listed_by_the_command(folder):
 
 
 def listed_by_the_dashboard(folder):
-    from dashboard.data.foreign_runs import ForeignRuns
+    from toolkit.runs.sources.foreign_runs import ForeignRuns
 
     page = ForeignRuns([folder], None)
     end = time.monotonic() + 600

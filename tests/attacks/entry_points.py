@@ -119,9 +119,9 @@ def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
 
 def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield a name and a call for each query that a page makes about a run."""
-    from dashboard.data import spans
-    from dashboard.data.completions import CompletionQuery
     from toolkit.runfolder.labels import Labels
+    from toolkit.runs import spans
+    from toolkit.runs.completions import CompletionQuery
 
     def curves() -> Any:
         names = [metric.name for metric in store.metrics(key)][:60]
@@ -190,15 +190,15 @@ NAMES_THAT_LEAD_OUT = (
 
 def expected() -> tuple[type[Exception], ...]:
     """Return the exceptions that the store promises to raise when it refuses."""
-    from dashboard.data.run_store import Refused, UnknownRun
+    from toolkit.runs.store import Refused, UnknownRun
 
     return Refused, UnknownRun
 
 
 def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
     """Run every entry point with every run below `root`."""
-    from dashboard.data.local_store import LocalStore
     from toolkit.cli.main import main as telemetry
+    from toolkit.runs.sources.local_store import LocalStore
 
     walk = _Walk(limit_s)
     with contextlib.suppress(ModuleNotFoundError):

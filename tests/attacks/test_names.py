@@ -8,11 +8,11 @@ import zipfile
 
 import pytest
 
-from dashboard.data.local_store import LocalStore
-from dashboard.data.run_store import Refused, UnknownRun
 from tests.attacks.entry_points import NAMES_THAT_LEAD_OUT
 from tests.attacks.hostile_folders import SECRET, an_ordinary_run, as_line, outside
 from toolkit.cli.main import main
+from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.store import Refused, UnknownRun
 from toolkit.telemetry import TelemetryLogger
 
 WAYS_OUT = (

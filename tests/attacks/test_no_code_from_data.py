@@ -89,7 +89,7 @@ def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
         import sys
         from toolkit.telemetry import TelemetryLogger
         from toolkit.cli.main import main
-        import dashboard.data.local_store
+        import toolkit.runs.sources.local_store
         with TelemetryLogger("r", log_dir=sys.argv[1], system=False) as log:
             log.log_step(1, train_loss=1.0)
         main(["doctor", str(log.run_folder)])

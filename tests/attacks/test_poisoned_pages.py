@@ -17,8 +17,6 @@ import dashboard
 from dashboard import session
 from dashboard.components.page_states import trace_of
 from dashboard.components.script import component_key
-from dashboard.data.run_store import Refused
-from dashboard.data.sample_files import sample_file
 from dashboard.settings import DashboardSettings
 from tests.attacks.hostile_runs import LONG, WIDE, Poison, half_characters, payloads, png, poisoned_run
 from tests.dashboard.run_folders import write_run
@@ -37,6 +35,8 @@ from tests.dashboard.views.pages import (
 )
 from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.labels import Labels
+from toolkit.runs.files.sample_files import sample_file
+from toolkit.runs.store import Refused
 
 _BEACON = "127.0.0.1:9"
 _KINDS = len(payloads(_BEACON))

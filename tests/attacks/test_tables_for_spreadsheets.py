@@ -11,9 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dashboard.data import export
-from dashboard.data.curve_csv import CurvePoints, curves_to_csv
-from dashboard.data.run_store import CurveSegment, Series
 from tests.lengths import is_long
 from toolkit.cli.main import main
 from toolkit.exchange.kept_files import file_keeper
@@ -21,6 +18,9 @@ from toolkit.importers.source import Event
 from toolkit.runfolder import columns as table_columns
 from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.repair import build_table
+from toolkit.runs.columns import export
+from toolkit.runs.columns.curve_csv import CurvePoints, curves_to_csv
+from toolkit.runs.store import CurveSegment, Series
 from toolkit.telemetry import TelemetryLogger
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_every_table_is_written_by_the_function_that_marks_formulas():
     assert {name: calls for name, calls in found.items() if calls and calls != ["write_csv("]} == {
         "toolkit/runfolder/columns.py": ["csv.writer(", "write_csv("],
         # The body of a download: columns of numbers alone.
-        "dashboard/data/export.py": ["pa_csv.write_csv(", "write_csv("],
+        "toolkit/runs/columns/export.py": ["pa_csv.write_csv(", "write_csv("],
     }
 
 

@@ -9,11 +9,11 @@ import textwrap
 import time
 from pathlib import Path
 
-from dashboard.data.local_store import LocalStore
 from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import an_ordinary_run
 from tests.lengths import in_make_faults, longer
 from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runs.sources.local_store import LocalStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def test_a_million_files_next_to_the_runs_hide_none_and_the_listing_is_bounded(t
     script = """
         import sys, time
         from pathlib import Path
-        from dashboard.data.local_store import LocalStore
+        from toolkit.runs.sources.local_store import LocalStore
         from tests.attacks.entry_points import peak_mb
         from toolkit.cli.main import main
         store = LocalStore([Path(sys.argv[1])], cache_dir=None)

@@ -8,7 +8,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from dashboard.data.formatting import duration
 from tests.browser.browser_helpers import (
     chart,
     double_click,
@@ -22,6 +21,7 @@ from tests.browser.browser_helpers import (
 )
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from toolkit.runs.formatting import duration
 
 # tests/browser/test_main_paths.py reads a run in `make test`.
 pytestmark = in_make_faults

@@ -8,12 +8,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from dashboard.data.any_format_store import AnyFormatStore
 from tests.browser.browser_helpers import fits_into, settle, sidebar, wait_for_chart
 from tests.dashboard.run_folders import write_run
 from tests.importers import samples
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
+from toolkit.runs.sources.any_format_store import AnyFormatStore
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ import sqlite3
 
 import pytest
 
-from dashboard.data.any_format_store import AnyFormatStore
 from tests.importers.samples import fingerprint, ours
 from toolkit.cli.main import main
 from toolkit.diagnostics.history import is_run_folder
 from toolkit.fleet.run_folders import run_folders
 from toolkit.importers.detect import find_sources
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runs.sources.any_format_store import AnyFormatStore
 from toolkit.telemetry import TelemetryLogger
 
 

@@ -14,9 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from dashboard import launcher
-from dashboard.data import engine_requests, engine_runs
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.run_store import Refused
 from tests.browser.growing_run import Training
 from tests.fleet.engines import ROOT
 from tests.fleet.requests_to_runs import (
@@ -41,6 +38,10 @@ from toolkit.fleet.signed_requests import SignedRequest, read_key
 from toolkit.runfolder.control import peek, read_request
 from toolkit.runfolder.process import host_name
 from toolkit.runfolder.records import CONTROL_CHANGE
+from toolkit.runs.sources.clickhouse import requests as engine_requests
+from toolkit.runs.sources.clickhouse import runs as engine_runs
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.store import Refused
 
 PATIENCE_S = 120.0
 

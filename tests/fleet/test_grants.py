@@ -6,15 +6,11 @@ import re
 
 import pytest
 
-from dashboard.data import engine_runs
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.local_store import LocalStore
-from dashboard.data.run_store import Refused, RunQuery, UnknownRun
-from tests.dashboard.data.store_answers import answers_of
 from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import Node, make_live_run
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship, step_line, write
 from tests.lengths import in_make_faults
+from tests.runs.sources.store_answers import answers_of
 from toolkit.fleet import schema
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.fleet.lag import Lag, lags_of
@@ -23,6 +19,10 @@ from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.pull import pull
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.runfolder.labels import Labels, write_labels
+from toolkit.runs.sources.clickhouse import runs as engine_runs
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.store import Refused, RunQuery, UnknownRun
 
 PATIENCE_S = 120.0
 _CONFIG = (

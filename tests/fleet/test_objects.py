@@ -15,8 +15,6 @@ from importlib.util import find_spec
 import pytest
 
 from dashboard import launcher
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.run_store import Refused
 from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
@@ -30,6 +28,8 @@ from toolkit.fleet.object_store import FolderStore, PlaceError, StoreError, obje
 from toolkit.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
 from toolkit.fleet.pull import pull
 from toolkit.fleet.shipper import Shipper
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.store import Refused
 
 PNG = b"\x89PNG" + bytes(range(200))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.data.clickhouse_store import ClickHouseStore
 from tests.fleet.engines import Cluster, NoEngine, free_ports
 from tests.fleet.shipped_runs import append, engine_bytes, id_of, make_run, record_bytes
 from tests.lengths import in_make_faults
@@ -20,6 +19,7 @@ from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.schema import Tables, statements
 from toolkit.fleet.shipper import Shipper
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 
 _MORE = """<zookeeper><node><host>127.0.0.1</host><port>{port}</port></node>
 <session_timeout_ms>6000</session_timeout_ms></zookeeper>

@@ -9,9 +9,6 @@ from unittest import mock
 
 import pytest
 
-from dashboard.data import engine_runs
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.engine_link import EngineLink
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from toolkit.fleet.address import address_of
@@ -22,6 +19,9 @@ from toolkit.fleet.run_rows import RunReport, send, status_of
 from toolkit.fleet.shipper import Shipper, Totals, _nothing_of
 from toolkit.fleet.tail import Position, RecordTail, Rows
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.runs.sources.clickhouse import runs as engine_runs
+from toolkit.runs.sources.clickhouse.link import EngineLink
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 
 ON_ONE_ENGINE = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from dashboard import launcher
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.run_store import Refused
 from tests.fleet.certificates import make_ca, make_certificate
 from tests.fleet.engines import PASSWORD, ROOT, Cluster, NoEngine, free_ports, has_openssl
 from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes
@@ -26,6 +24,8 @@ from toolkit.fleet.engine import Engine
 from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.labels import Labels
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.store import Refused
 
 WRONG = "wr0ng-hunter2"
 _TLS = (

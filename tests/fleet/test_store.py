@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from dashboard import launcher
-from dashboard.data.clickhouse_store import ClickHouseStore
-from dashboard.data.local_store import LocalStore
-from dashboard.data.run_store import Refused, RunQuery, StoreUnavailable, UnknownRun
-from tests.dashboard.data.store_answers import answers_of
-from tests.dashboard.data.test_store_answers import write_rich_run
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import BROKEN, append, id_of, log_run, make_run, ship, write
 from tests.lengths import in_make_faults
+from tests.runs.sources.store_answers import answers_of
+from tests.runs.sources.test_store_answers import write_rich_run
 from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine, quote
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.process import host_name
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
 
 PATIENCE_S = 120.0
 
@@ -79,7 +79,7 @@ def look_now(store, key):
 
 @pytest.mark.parametrize("few", [400_000, 0], ids=["added up here", "by the engine"])
 def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs, monkeypatch, few):
-    monkeypatch.setattr("dashboard.data.engine_rank_grid._FEW_POINTS", few)
+    monkeypatch.setattr("toolkit.runs.sources.clickhouse.rank_grid._FEW_POINTS", few)
     folder = make_run(logs, "ranked", lines=40)
     for rank in (1, 2):
         append(folder, range(40), rank=rank, sec_per_step=0.1 * rank)

@@ -26,7 +26,6 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dashboard.data.run_log import RunLog
 from tests.fuzz.session_server import receive, send
 from tests.fuzz.targets import columns_of
 from toolkit.runfolder.codec import with_non_finite
@@ -38,6 +37,7 @@ from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.repair import repair_run, table_form
 from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.status import work_out_status
+from toolkit.runs.columns.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0

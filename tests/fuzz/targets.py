@@ -27,17 +27,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dashboard.data import line_parser
-from dashboard.data.column_cache import ColumnCache
-from dashboard.data.completion_reader import CompletionReader
-from dashboard.data.completions import CompletionQuery
-from dashboard.data.config_diff import diff, flatten, to_yaml
-from dashboard.data.error_details import details_of
-from dashboard.data.formatting import clean
-from dashboard.data.record_source import FileSource
-from dashboard.data.run_listing import RootListing, card_of, read_start
-from dashboard.data.run_log import RunLog
-from dashboard.data.run_search import QueryError, SortBy, matches, parse, sort_cards
 from toolkit.cli import main as command_line
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.core.clock import SystemClock
@@ -64,6 +53,17 @@ from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_fr
 from toolkit.runfolder.records import MAX_RECORD_BYTES, Record
 from toolkit.runfolder.repair import build_table, drain_journal
 from toolkit.runfolder.trend import trend_of
+from toolkit.runs.columns import line_parser
+from toolkit.runs.columns.column_cache import ColumnCache
+from toolkit.runs.columns.completion_reader import CompletionReader
+from toolkit.runs.columns.run_log import RunLog
+from toolkit.runs.completions import CompletionQuery
+from toolkit.runs.findings.error_details import details_of
+from toolkit.runs.formatting import clean
+from toolkit.runs.listing.config_diff import diff, flatten, to_yaml
+from toolkit.runs.listing.run_listing import RootListing, card_of, read_start
+from toolkit.runs.listing.search import QueryError, SortBy, matches, parse, sort_cards
+from toolkit.runs.record_source import FileSource
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 from toolkit.timing.chrome_trace import chrome_trace
@@ -362,7 +362,9 @@ def fuzz_found_table(data: bytes) -> None:
 # ---------------------------------------------------------------- small files
 
 
-@_target("toolkit.runfolder.manifest", "toolkit.runfolder.status", "dashboard.data.run_listing", tokens=_JSON)
+@_target(
+    "toolkit.runfolder.manifest", "toolkit.runfolder.status", "toolkit.runs.listing.run_listing", tokens=_JSON
+)
 def fuzz_manifest(data: bytes) -> None:
     """A run.json is understood or refused; what is understood is shown, found, sorted and written again unchanged."""
     folder = _scratch()
@@ -389,7 +391,7 @@ def fuzz_manifest(data: bytes) -> None:
     assert repr(read_manifest(folder)) == repr(manifest)
 
 
-@_target("toolkit.runfolder.labels", "dashboard.data.run_listing", tokens=_JSON)
+@_target("toolkit.runfolder.labels", "toolkit.runs.listing.run_listing", tokens=_JSON)
 def fuzz_labels(data: bytes) -> None:
     """A labels.json is understood or refused, and what is understood can be written again unchanged."""
     folder = _scratch()
@@ -532,10 +534,10 @@ def _is_allowed(name: str, value: Any) -> bool:
 
 
 @_target(
-    "dashboard.data.run_log",
-    "dashboard.data.line_parser",
-    "dashboard.data.run_columns",
-    "dashboard.data.series",
+    "toolkit.runs.columns.run_log",
+    "toolkit.runs.columns.line_parser",
+    "toolkit.runs.columns.run_columns",
+    "toolkit.runs.columns.series",
     tokens=_JSON + _RECORD,
 )
 def fuzz_dashboard_log(data: bytes) -> None:
@@ -578,7 +580,7 @@ def fuzz_dashboard_log(data: bytes) -> None:
 
 
 @_target(
-    "dashboard.data.span_reader", "dashboard.data.spans", "toolkit.timing", tokens=_JSON + _RECORD + _SPAN
+    "toolkit.runs.columns.span_reader", "toolkit.runs.spans", "toolkit.timing", tokens=_JSON + _RECORD + _SPAN
 )
 def fuzz_spans(data: bytes) -> None:
     """Spans of any shape become a table, a ledger that adds up and a trace that is JSON."""
@@ -605,7 +607,7 @@ def fuzz_spans(data: bytes) -> None:
     json.loads(b"".join(chrome_trace([(0, records)])), parse_constant=_no_constant)
 
 
-@_target("toolkit.diagnostics", "dashboard.data.error_details", tokens=_JSON + _RECORD)
+@_target("toolkit.diagnostics", "toolkit.runs.findings.error_details", tokens=_JSON + _RECORD)
 def fuzz_findings(data: bytes) -> None:
     """The detectors and the error details take any record, and what they say can be shown and written."""
     path = _scratch() / METRICS_JSONL
@@ -622,9 +624,9 @@ def fuzz_findings(data: bytes) -> None:
 
 
 @_target(
-    "dashboard.data.completion_reader",
-    "dashboard.data.completions",
-    "dashboard.data.reverse_lines",
+    "toolkit.runs.columns.completion_reader",
+    "toolkit.runs.completions",
+    "toolkit.runs.reverse_lines",
     tokens=_JSON,
 )
 def fuzz_completions(data: bytes) -> None:
@@ -654,7 +656,7 @@ def fuzz_completions(data: bytes) -> None:
         fresh.at(place)
 
 
-@_target("dashboard.data.column_cache", tokens=(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
+@_target("toolkit.runs.columns.column_cache", tokens=(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
 def fuzz_column_cache(data: bytes) -> None:
     """A cache file that was torn or tampered with is left unused, or read; it never ends the process."""
     folder = _scratch()
@@ -772,7 +774,7 @@ def fuzz_options(data: bytes) -> None:
 
 
 @_target(
-    "dashboard.data.run_search",
+    "toolkit.runs.listing.search",
     tokens=(
         b"tag:",
         b"status:",

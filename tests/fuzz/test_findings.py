@@ -7,10 +7,6 @@ import io
 
 import pytest
 
-from dashboard.data.column_cache import ColumnCache
-from dashboard.data.run_listing import RootListing, read_start
-from dashboard.data.run_log import RunLog
-from dashboard.data.run_search import MAX_QUERY_LENGTH, QueryError, parse
 from tests.dashboard.run_folders import step_record, write_run
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.core.checks import OptionsError
@@ -21,6 +17,10 @@ from toolkit.runfolder.columns import Columns
 from toolkit.runfolder.csv_table import ALL, CsvTable
 from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runs.columns.column_cache import ColumnCache
+from toolkit.runs.columns.run_log import RunLog
+from toolkit.runs.listing.run_listing import RootListing, read_start
+from toolkit.runs.listing.search import MAX_QUERY_LENGTH, QueryError, parse
 from toolkit.trainer.config_file import _parse_json, _parse_yaml
 
 DEEP = "[" * 1_000 + "]" * 1_000

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.data.alerts import alerts_of
-from dashboard.data.local_store import LocalStore
+from toolkit.runs.findings.alerts import alerts_of
+from toolkit.runs.sources.local_store import LocalStore
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.cli.main import main
 from toolkit.runfolder.codec import with_non_finite

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from dashboard.data.foreign_runs import ForeignRuns
 from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, ours
 from tests.waiting import wait_until
@@ -19,6 +18,7 @@ from toolkit.importers import budget
 from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import DatabaseError, opened
+from toolkit.runs.sources.foreign_runs import ForeignRuns
 
 
 def ai_toolkit(path, *, wal=True):

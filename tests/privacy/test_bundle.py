@@ -10,13 +10,13 @@ import zipfile
 import pandas as pd
 import pytest
 
-from dashboard.data.local_store import LocalStore
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import make_logger
 from toolkit.privacy.bundle import RunBundle
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
+from toolkit.runs.sources.local_store import LocalStore
 
 
 def log_a_run(log_dir, name="greyjacket", **options):

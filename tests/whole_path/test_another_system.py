@@ -67,7 +67,7 @@ codes["share"] = main(["share", run, "-o", sys.argv[1] + "/shared.zip"])
 print(json.dumps(codes))
 
 from pathlib import Path
-from dashboard.data.local_store import LocalStore
+from toolkit.runs.sources.local_store import LocalStore
 from dashboard.settings import DashboardSettings
 from tests.dashboard.views.conftest import _patient
 from tests.dashboard.views.pages import EVERY_PAGE, OF_A_RUN, open_page, said

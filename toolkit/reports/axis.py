@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from toolkit.reports.formatting import short_number
+from toolkit.runs.formatting import short_number
 
 _PADDING: Final = 0.05
 _LARGEST: Final = sys.float_info.max

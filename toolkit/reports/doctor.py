@@ -8,7 +8,7 @@ from toolkit.reports.config_change import change_for
 from toolkit.reports.content import RunContent
 from toolkit.reports.diagnosis_text import ending_details, ending_text
 from toolkit.reports.document import Block, Bullets, Code, Document, Section, Text
-from toolkit.reports.formatting import duration
+from toolkit.runs.formatting import duration
 
 
 def doctor_report(run: RunContent) -> Document:

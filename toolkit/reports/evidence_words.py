@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeGuard
 
 from toolkit.diagnostics.named_ranks import is_about_ranks, ranks_in_words
-from toolkit.reports.formatting import clean, count, duration, learning_rate, short_number, size
+from toolkit.runs.formatting import clean, count, duration, learning_rate, short_number, size
 
 
 class HasEvidence(Protocol):

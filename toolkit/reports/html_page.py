@@ -24,8 +24,8 @@ from toolkit.reports.document import (
     Table,
     Text,
 )
-from toolkit.reports.formatting import clean
 from toolkit.reports.svg import COLOURS, chart_html, scatter_html, text_html
+from toolkit.runs.formatting import clean
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 _MAX_TEXT: Final = 4_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from toolkit.reports.document import Bars, Block, Bullets, Card, Code, Document, Facts, Section, Table, Text
-from toolkit.reports.formatting import clean, cut
+from toolkit.runs.formatting import clean, cut
 
 _MAX_TEXT: Final = 2_000
 _MAX_ROWS: Final = 40

@@ -13,11 +13,11 @@ from toolkit.importers.source import NO_STEP, RunSource, as_step, read_all
 from toolkit.reports.content import window_of
 from toolkit.reports.curve import SECONDS, STEP, Curve, CurveBuilder
 from toolkit.reports.document import Picture
-from toolkit.reports.formatting import count
 from toolkit.runfolder.inside import NotInside, read_inside
 from toolkit.runfolder.metric_meaning import NOT_RESULTS
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, as_float, metrics_of
 from toolkit.runfolder.records import SAMPLE, Record
+from toolkit.runs.formatting import count
 
 OnPoints = Callable[[int], None]
 """Called with the number of points read so far."""

@@ -10,7 +10,7 @@ from typing import Final
 from toolkit.reports.axis import Axis, x_axis, y_axis
 from toolkit.reports.curve import STEP, Curve, Point
 from toolkit.reports.document import Chart, Scatter
-from toolkit.reports.formatting import clean, count, cut, short_number
+from toolkit.runs.formatting import clean, count, cut, short_number
 
 SIZE: Final = 1000
 """Width and height of the coordinates inside a chart."""

@@ -1,1 +1,1 @@
-"""What a list of runs says about each: the same for the command line, for reports and for the pages."""
+"""One read model of runs: the same answers for the command line, for reports and for the pages."""

@@ -10,13 +10,13 @@ import os
 import sys
 from pathlib import Path
 
-from dashboard.data.column_cache import ColumnCache
-from dashboard.data.local_store import LocalStore
-from dashboard.data.run_columns import RunColumns
 from toolkit.cli.main import main
 from toolkit.runfolder.control import write_request
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.reader import Cursor
+from toolkit.runs.columns.column_cache import ColumnCache
+from toolkit.runs.columns.run_columns import RunColumns
+from toolkit.runs.sources.local_store import LocalStore
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.compat import wandb
 

@@ -15,14 +15,14 @@ from dashboard.charts.mean_and_spread import group_figure, mean_and_spread
 from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, LIGHT, looks_of_runs, run_colour, shade
 from dashboard.charts.spans import Bar, bars_figure
-from dashboard.data.run_store import CurveSegment, NonFiniteRun, RunCard, Series
-from dashboard.data.series import SeriesBuilder
-from dashboard.data.smoothing import AUTO_WIDTH
-from dashboard.data.thinning import runs_of
-from tests.dashboard.data.test_series import columns_of
-from tests.dashboard.data.test_thinning import long_curve
 from tests.runfolder.plain_data import any_text, tries
+from tests.runs.columns.test_series import columns_of
+from tests.runs.columns.test_thinning import long_curve
 from toolkit.runfolder.status import Status
+from toolkit.runs.columns.series import SeriesBuilder
+from toolkit.runs.columns.smoothing import AUTO_WIDTH
+from toolkit.runs.columns.thinning import runs_of
+from toolkit.runs.store import CurveSegment, NonFiniteRun, RunCard, Series
 
 KINDS = {"i4": "<i4", "f4": "<f4", "f8": "<f8"}
 

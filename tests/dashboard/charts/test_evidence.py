@@ -7,9 +7,9 @@ import pytest
 
 from dashboard.charts.curves import Band, ChartMark, ChartStyle, Curve, Level, curve_figure
 from dashboard.charts.evidence import around, metric_of, slope
-from dashboard.data.alerts import Alert
-from dashboard.data.run_store import CurveSegment, MetricInfo, Series
 from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.store import CurveSegment, MetricInfo, Series
 
 
 def info(name="train_loss", count=1000, last_step=9_990.0):

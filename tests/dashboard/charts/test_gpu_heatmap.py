@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dashboard.charts.gpu_heatmap import gpu_heatmap_figure
-from dashboard.data.run_store import CurveSegment, Series
+from toolkit.runs.store import CurveSegment, Series
 
 
 def series_of(x, y):

@@ -13,12 +13,12 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 from dashboard import charts, components, data
-from dashboard.data import foreign_runs
-from dashboard.data.any_format_store import AnyFormatStore
-from dashboard.data.completion_reader import CompletionReader
-from dashboard.data.local_store import LocalStore
 from dashboard.settings import DashboardSettings
 from toolkit.runfolder import status
+from toolkit.runs.columns.completion_reader import CompletionReader
+from toolkit.runs.sources import foreign_runs
+from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.sources.local_store import LocalStore
 
 _PATIENCE_S = 60.0
 

@@ -13,7 +13,6 @@ pytest.importorskip("streamlit")
 
 from dashboard import session
 from dashboard.components import frame
-from dashboard.data.alerts import alerts_of
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import badges, button, chart_data, charts, headings, is_well, open_page, said
@@ -24,6 +23,7 @@ from toolkit.diagnostics.confidence_table import STRENGTHS
 from toolkit.runfolder.control import read_request
 from toolkit.runfolder.labels import Labels, read_labels
 from toolkit.runfolder.layout import CONTROL
+from toolkit.runs.findings.alerts import alerts_of
 
 TAKES = {
     "actions": ["save", "stop", "save_and_stop"],

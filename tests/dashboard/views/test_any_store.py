@@ -11,28 +11,6 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard import session
-from dashboard.data.completions import FoundCompletions, completion_of
-from dashboard.data.run_search import page_of, select_runs
-from dashboard.data.run_store import (
-    PENDING,
-    CurveSegment,
-    Feed,
-    Health,
-    MetricInfo,
-    RankGrid,
-    Refused,
-    RunCard,
-    RunList,
-    RunMeta,
-    RunQuery,
-    Series,
-    SessionStart,
-    StoreState,
-    TimeSpent,
-    Trashed,
-    UnknownRun,
-)
-from dashboard.data.spans import SpanTable
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
@@ -51,6 +29,28 @@ from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
 from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import Status
+from toolkit.runs.completions import FoundCompletions, completion_of
+from toolkit.runs.listing.search import page_of, select_runs
+from toolkit.runs.spans import SpanTable
+from toolkit.runs.store import (
+    PENDING,
+    CurveSegment,
+    Feed,
+    Health,
+    MetricInfo,
+    RankGrid,
+    Refused,
+    RunCard,
+    RunList,
+    RunMeta,
+    RunQuery,
+    Series,
+    SessionStart,
+    StoreState,
+    TimeSpent,
+    Trashed,
+    UnknownRun,
+)
 from toolkit.timing.ledger import LedgerBuilder
 
 STEPS = np.arange(50, dtype=np.float64)

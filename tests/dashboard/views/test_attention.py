@@ -10,13 +10,13 @@ pytest.importorskip("streamlit")
 
 from dashboard.components.attention import tab_title
 from dashboard.components.event_list import event_lines
-from dashboard.data.alerts import Alert
-from dashboard.data.run_store import RunCard
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import is_well, open_page, said
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.status import Status
+from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.store import RunCard
 
 
 def alert(kind, severity):

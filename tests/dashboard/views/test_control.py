@@ -334,11 +334,11 @@ def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):
     tab = open_page("overview", "r")
 
     def refuse(self, key, request):
-        from dashboard.data.run_store import Refused
+        from toolkit.runs.store import Refused
 
         raise Refused("the run is finished and cannot answer requests")
 
-    monkeypatch.setattr("dashboard.data.local_store.LocalStore.ask", refuse)
+    monkeypatch.setattr("toolkit.runs.sources.local_store.LocalStore.ask", refuse)
 
     button(tab, "Apply").click().run()
 

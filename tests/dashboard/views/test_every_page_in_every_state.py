@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data import run_listing
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
@@ -27,6 +26,7 @@ from tests.dashboard.views.pages import (
 )
 from tests.lengths import is_long
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.runs.listing import run_listing
 
 RUN = "the-run"
 

@@ -316,8 +316,8 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
 
     write_run(logs, "r")
     write_run(logs, "s")
-    where = {"to_yaml": "dashboard.data.config_diff", "short_number": "dashboard.data.formatting"}.get(
-        broken, "dashboard.data.local_store.LocalStore"
+    where = {"to_yaml": "toolkit.runs.listing.config_diff", "short_number": "toolkit.runs.formatting"}.get(
+        broken, "toolkit.runs.sources.local_store.LocalStore"
     )
     tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
     monkeypatch.setattr(f"{where}.{broken.removeprefix('store.')}", fail)

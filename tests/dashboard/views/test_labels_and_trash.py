@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard import session
-from dashboard.data.run_store import Refused
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     badges,
@@ -25,6 +24,7 @@ from tests.dashboard.views.pages import (
 from tests.waiting import wait_until
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 from toolkit.runfolder.trash import list_trash, move_to_trash
+from toolkit.runs.store import Refused
 
 
 def names(tab):

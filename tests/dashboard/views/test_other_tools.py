@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard import session
-from dashboard.data.sample_files import sample_file
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
@@ -31,6 +30,7 @@ from tests.dashboard.views.pages import (
 from tests.importers import samples
 from tests.lengths import in_make_faults
 from toolkit.importers.detect import find_sources
+from toolkit.runs.files.sample_files import sample_file
 
 SOME = (
     "tensorboard/tensorboardx_2_6_everything/run_b",

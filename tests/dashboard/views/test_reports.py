@@ -8,14 +8,14 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data.local_store import LocalStore
-from dashboard.data.run_report import content_of_run
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import button, choose, downloads, is_well, open_page
 from tests.reports.report_parts import Page
 from toolkit.reports.doctor import doctor_report
 from toolkit.reports.html_page import to_html
 from toolkit.reports.overview import overview
+from toolkit.reports.stored_run import content_of_run
+from toolkit.runs.sources.local_store import LocalStore
 
 HTML = "Download report (HTML)"
 

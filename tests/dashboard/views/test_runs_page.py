@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import (
     button,
@@ -22,6 +21,7 @@ from tests.dashboard.views.pages import (
 )
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 from toolkit.runfolder.project_settings import read_project
+from toolkit.runs.sources.local_store import LocalStore
 
 
 def names(tab):
@@ -389,7 +389,7 @@ def test_the_name_is_a_link_and_equal_names_show_their_folders(logs):
 
 
 def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):
-    monkeypatch.setattr("dashboard.data.run_listing._MAX_RUNS", 2)
+    monkeypatch.setattr("toolkit.runs.listing.run_listing._MAX_RUNS", 2)
     for number in range(4):
         folder = write_run(logs, f"r{number}")
         os.utime(folder, (number, number))

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.data import run_analysis
-from dashboard.data.local_store import LocalStore
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.dashboard.views.pages import is_well, open_page, said
 from tests.lengths import in_make_faults
+from toolkit.runs.findings import run_analysis
+from toolkit.runs.sources.local_store import LocalStore
 
 
 def ledger_data(tab):

@@ -13,9 +13,6 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 from dashboard import session
-from dashboard.data.formatting import md
-from dashboard.data.run_store import Refused
-from dashboard.data.sample_files import sample_file
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     ESCAPED,
@@ -33,6 +30,9 @@ from tests.dashboard.views.pages import (
 )
 from tests.lengths import is_long, longer
 from toolkit.runfolder.labels import Labels
+from toolkit.runs.files.sample_files import sample_file
+from toolkit.runs.formatting import md
+from toolkit.runs.store import Refused
 
 HOSTILE = (
     "![x](https://evil.example/x.png)",

@@ -25,7 +25,7 @@ from toolkit.reports.read_content import points_for
 OVERVIEW: Final = "overview"
 COMPARE: Final = "compare"
 SWEEP: Final = "sweep"
-_SWEEP_REPORT: Final = "dashboard.data.sweep_report"
+_SWEEP_REPORT: Final = "toolkit.reports.sweep"
 
 JSON_FORM: Final = """\
 an object with `view`, `runs` (their names), `title`, `verdict`, and `html` and `markdown`: the files that were \

@@ -1,1 +1,0 @@
-"""Reads run folders into tables, behind the RunStore protocol."""

@@ -1,0 +1,528 @@
+"""A second opening shows what the first one did without reading the log again, and believes nothing the log denies."""
+
+import json
+import math
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+
+from tests.dashboard.run_folders import append, step_record, write_run
+from toolkit.runfolder import reader
+from toolkit.runs.columns import column_cache, run_log
+from toolkit.runs.columns.column_cache import ColumnCache
+from toolkit.runs.columns.run_log import RunLog
+
+AXES = ("step", "time", "elapsed", "epoch")
+WAIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _small_logs_are_worth_keeping(monkeypatch):
+    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 1000)
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return ColumnCache(tmp_path / "cache" / "columns")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """Return the log of a resumed run with a bit of everything in it."""
+    folder = write_run(
+        tmp_path / "logs",
+        "r",
+        sessions=[range(600), range(400, 900)],
+        curves={
+            "train_loss": lambda step: math.nan if step % 97 == 0 else 1.0 / (step + 1),
+            "naïve/☃": lambda step: math.inf if step == 500 else step,
+        },
+        extra=[
+            {"event": "system", "session": 2, "gpu": 80.0},
+            {"event": "epoch", "session": 2, "epoch": 3, "global_step": 899, "loss": 0.5},
+            {"event": "lost", "session": 2, "records": 3, "reason": "queue full"},
+            {"event": "checkpoint", "session": 2, "path": "x"},
+        ],
+    )
+    log = folder / "metrics.jsonl"
+    with log.open("ab") as file:
+        file.write(b"torn\n")
+    return log
+
+
+def opened(path, cache):
+    log = RunLog(path, cache)
+    health = log.refresh(WAIT_S)
+    log.wait_until_saved(WAIT_S)
+    return log, health
+
+
+def everything(log):
+    """Return all that a page can ask of a log, in words that can be compared."""
+    names = [metric.name for metric in log.metrics()]
+    return repr(
+        [
+            log.metrics(),
+            log.counts(),
+            log.events(None, 1000),
+            {name: column.tolist() for name, column in log.table(None).items()},
+            {name: mask.tolist() for name, mask in log.present(names).items()},
+            [
+                _plain(log.series(name, axis, window, buckets, smoothing))
+                for name in names
+                for axis in AXES
+                for window in (None, (100.0, 450.0))
+                for buckets, smoothing in ((600, 0.0), (20, 0.9))
+            ],
+        ]
+    )
+
+
+def _plain(series):
+    return [
+        [
+            [(segment.session, segment.x.tolist(), np.round(segment.y, 9).tolist()) for segment in segments]
+            for segments in (series.segments, series.superseded)
+        ],
+        [(segment.session, segment.x.tolist(), np.round(segment.y, 9).tolist()) for segment in series.smooth],
+        series.non_finite,
+        (series.total, series.drawn, series.low, series.high, series.percentiles),
+    ]
+
+
+def health_in_words(health):
+    return (
+        health.records,
+        health.bytes_read,
+        health.bad_count,
+        health.bad_lines,
+        health.lost_records,
+        health.lost_reasons,
+        health.problem,
+    )
+
+
+def file_in(cache):
+    (found,) = cache.folder.glob("*.arrow")
+    return found
+
+
+def test_the_second_opening_is_the_first_one_again(path, cache):
+    first, health = opened(path, cache)
+    second, health_again = opened(path, cache)
+
+    assert (health.from_cache, health_again.from_cache) == (False, True)
+    assert everything(second) == everything(first)
+    assert health_in_words(health_again) == health_in_words(health)
+
+
+def test_the_second_opening_reads_only_the_ends(path, cache, monkeypatch):
+    opened(path, cache)
+    append(path.parent, [step_record(900, session=2, train_loss=7.0)])
+    taken = []
+    pread = os.pread
+
+    def counted(descriptor, length, offset):
+        data = pread(descriptor, length, offset)
+        taken.append(len(data))
+        return data
+
+    monkeypatch.setattr(reader.os, "pread", counted)
+    log, health = opened(path, cache)
+
+    assert health.from_cache
+    assert sum(taken) < 8000 < path.stat().st_size / 10
+    assert log.recent("train_loss", 1).tolist() == [7.0]
+
+
+@pytest.mark.parametrize("rewind", [900, 300])
+def test_what_is_appended_to_a_cached_log_counts_as_if_it_had_been_read_at_once(path, cache, rewind):
+    opened(path, cache)
+    append(path.parent, [{"event": "system", "session": 3, "gpu": 10.0}])
+    append(
+        path.parent, [step_record(rewind + i, session=3, train_loss=math.sin(i), new=1.0) for i in range(60)]
+    )
+
+    warm, health = opened(path, cache)
+    cold, _ = opened(path, None)
+
+    assert health.from_cache
+    assert everything(warm) == everything(cold)
+
+
+def test_a_cached_log_goes_on_growing(path, cache):
+    opened(path, cache)
+    warm, _ = opened(path, cache)
+    for i in range(5):
+        append(path.parent, [step_record(900 + i, session=2, train_loss=1.0)])
+        warm.refresh(WAIT_S)
+        warm.wait_until_saved(WAIT_S)
+
+    assert everything(warm) == everything(opened(path, None)[0])
+
+
+def test_the_cache_is_renewed_when_the_log_has_grown_by_much(path, cache):
+    opened(path, cache)
+    before = file_in(cache).stat().st_ino
+    append(path.parent, [step_record(900 + i, session=2, train_loss=1.0) for i in range(2000)])
+    warm = RunLog(path, cache)
+    warm.refresh(WAIT_S)
+    warm.wait_until_saved(WAIT_S)
+
+    assert file_in(cache).stat().st_ino != before
+    assert everything(opened(path, cache)[0]) == everything(warm)
+
+
+# ---------------------------------------------------------------- what the log denies
+
+
+def _replaced(path):
+    data = path.read_bytes()
+    path.unlink()
+    path.with_name("keeps the inode").write_bytes(b"")
+    path.write_bytes(data.replace(b'"session":1', b'"session":7'))
+
+
+def _cut_short(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"\n", len(data) // 2) + 1])
+
+
+def _edited_in_its_head(path):
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(b'"session":1') + 10)
+        file.write(b"8")
+
+
+def _edited_in_its_tail(path):
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(data.rindex(b"queue full"))
+        file.write(b"QUEUE")
+
+
+def _written_anew(path):
+    with path.open("r+b") as file:
+        file.truncate()
+        file.writelines(b'{"event":"step","session":1,"train_loss":%d}\n' % i for i in range(9000))
+
+
+@pytest.mark.parametrize(
+    "change", [_replaced, _cut_short, _edited_in_its_head, _edited_in_its_tail, _written_anew]
+)
+def test_a_log_that_is_not_what_was_cached_is_read_again(path, cache, change):
+    opened(path, cache)
+    change(path)
+
+    log, health = opened(path, cache)
+
+    assert not health.from_cache
+    assert everything(log) == everything(opened(path, None)[0])
+
+
+def test_another_log_is_not_taken_for_this_one(path, cache, tmp_path):
+    opened(path, cache)
+    other = tmp_path / "logs" / "other" / "metrics.jsonl"
+    other.parent.mkdir()
+    os.link(path, other)
+    own = file_in(cache)
+    os.replace(own, cache._path(other))
+
+    assert cache.load(other) is None
+
+
+# ---------------------------------------------------------------- what is no cache
+
+
+def _torn(file, data):
+    file.write_bytes(data[: len(data) // 2])
+
+
+def _empty(file, data):
+    file.write_bytes(b"")
+
+
+def _garbage(file, data):
+    file.write_bytes(os.urandom(len(data)))
+
+
+def _garbage_inside(file, data):
+    file.write_bytes(data[:100] + b"\xff" * (len(data) - 200) + data[-100:])
+
+
+def _folder(file, data):
+    file.unlink()
+    file.mkdir()
+
+
+def _rewritten(file, change):
+    batch = pa.ipc.open_file(file).get_batch(0)
+    about = orjson.loads(batch.schema.metadata[b"about"])
+    change(about)
+    batch = batch.replace_schema_metadata({"about": orjson.dumps(about)})
+    file.unlink()
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _other_version(file, data):
+    _rewritten(file, lambda about: about.update(version=about["version"] + 1))
+
+
+def _missing_keys(file, data):
+    _rewritten(file, lambda about: about.pop("segments"))
+
+
+def _of_other_types(file, data):
+    _rewritten(file, lambda about: about.update(metrics=[1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [_torn, _empty, _garbage, _garbage_inside, _folder, _other_version, _missing_keys, _of_other_types],
+)
+def test_a_corrupt_cache_is_ignored(path, cache, spoil):
+    first, _ = opened(path, cache)
+    file = file_in(cache)
+    spoil(file, file.read_bytes())
+
+    log, health = opened(path, cache)
+
+    assert not health.from_cache
+    assert everything(log) == everything(first)
+
+
+# ---------------------------------------------------------------- what others could have written
+
+
+def _forged(file):
+    """Change a number that the log cannot contradict: it would have to be read for that."""
+    batch = pa.ipc.open_file(file).get_batch(0)
+    names = batch.schema.names
+    about = orjson.loads(batch.schema.metadata[b"about"])
+    number = next(place for place, metric in enumerate(about["metrics"]) if metric[0] == "train_loss")
+    place = names.index(f"values{number}")
+    lists = [batch.column(name) for name in names]
+    values = np.full(len(lists[place].values), 66.0)
+    lists[place] = pa.LargeListArray.from_arrays(lists[place].offsets, pa.array(values))
+    forged = pa.RecordBatch.from_arrays(lists, names=names).replace_schema_metadata(batch.schema.metadata)
+    file.unlink()
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, forged.schema) as writer:
+        writer.write_batch(forged)
+    file.chmod(0o600)
+
+
+def _anothers_file(file):
+    os.chown(file, 12345, 12345)
+
+
+def _anothers_folder(file):
+    os.chown(file.parent, 12345, 12345)
+
+
+def _anothers_link(file):
+    real = file.parent.rename(file.parent.with_name("real"))
+    file.parent.symlink_to(real, target_is_directory=True)
+    os.lchown(file.parent, 12345, 12345)
+
+
+def _file_for_the_group(file):
+    file.chmod(0o660)
+
+
+def _folder_for_all(file):
+    file.parent.chmod(0o777)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no owners and modes here")
+@pytest.mark.parametrize(
+    "give_away", [_anothers_file, _anothers_folder, _anothers_link, _file_for_the_group, _folder_for_all]
+)
+def test_what_another_user_could_have_written_is_ignored(path, cache, give_away):
+    if os.geteuid() != 0 and give_away.__name__.startswith("_anothers"):
+        pytest.skip("only root can give a file to another user")
+    first, _ = opened(path, cache)
+    _forged(file_in(cache))
+    believed, health = opened(path, cache)
+    give_away(file_in(cache))
+
+    log, health_again = opened(path, cache)
+
+    assert health.from_cache
+    assert believed.recent("train_loss", 1).tolist() == [66.0], "the forgery would have been seen"
+    assert not health_again.from_cache
+    assert everything(log) == everything(first)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no owners and modes here")
+def test_nothing_is_kept_in_a_folder_that_others_can_write(path, tmp_path):
+    folder = tmp_path / "waiting"
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "theirs.arrow").write_bytes(b"theirs")
+    cache = ColumnCache(folder)
+    opened(path, cache)
+
+    assert [file.name for file in folder.iterdir()] == ["theirs.arrow"]
+    assert (cache.size(), cache.clear()) == (0, 0)
+    assert (folder / "theirs.arrow").exists()
+    assert "can be written by others (mode 0777)" in cache.distrusted()
+
+
+def test_a_folder_that_is_a_link_of_ours_is_used(path, tmp_path):
+    (tmp_path / "large disk").mkdir(mode=0o700)
+    (tmp_path / "cache").symlink_to(tmp_path / "large disk", target_is_directory=True)
+    cache = ColumnCache(tmp_path / "cache")
+    opened(path, cache)
+
+    assert cache.distrusted() is None
+    assert opened(path, cache)[1].from_cache
+
+
+# ---------------------------------------------------------------- what may happen to it
+
+
+def test_a_deleted_cache_is_made_again(path, cache):
+    first, _ = opened(path, cache)
+    freed = cache.clear()
+
+    assert freed > 0
+    assert cache.size() == 0
+    assert everything(opened(path, cache)[0]) == everything(first)
+    assert cache.size() == freed
+
+
+def test_a_cache_that_is_deleted_while_it_is_read_does_no_harm(path, cache):
+    first, _ = opened(path, cache)
+    warm, health = opened(path, cache)
+    cache.clear()
+
+    assert health.from_cache
+    assert everything(warm) == everything(first)
+
+
+def test_a_cache_folder_that_cannot_be_written_is_harmless(path, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+
+    log, health = opened(path, ColumnCache(tmp_path / "file" / "columns"))
+
+    assert health.problem is None
+    assert everything(log) == everything(opened(path, None)[0])
+
+
+def test_a_full_disk_leaves_no_half_file(path, cache, monkeypatch):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(column_cache.os, "replace", full)
+    opened(path, cache)
+
+    assert list(cache.folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names that are no text are POSIX's")
+def test_a_folder_whose_name_is_no_text_is_cached_too(path, cache):
+    odd = Path(os.fsdecode(os.fsencode(path.parent) + b"\xff"))
+    path.parent.rename(odd)
+
+    opened(odd / "metrics.jsonl", cache)
+    _, health = opened(odd / "metrics.jsonl", cache)
+
+    assert health.from_cache
+
+
+def test_numbers_too_large_to_keep_leave_the_log_uncached_and_readable(path, cache):
+    append(path.parent, [{"event": "lost", "records": 2**63} for _ in range(4)])
+
+    _, health = opened(path, cache)
+
+    assert health.lost_records == 4 * 2**63 + 3
+    assert cache.size() == 0
+
+
+# ---------------------------------------------------------------- where it lies
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+def test_no_one_else_can_read_the_cache(path, cache):
+    opened(path, cache)
+
+    assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file_in(cache).stat().st_mode) == 0o600
+
+
+def test_nothing_in_it_is_ever_run(path, cache):
+    opened(path, cache)
+    source = Path(column_cache.__file__).read_text()
+
+    assert "pickle" not in source
+    assert file_in(cache).read_bytes()[:6] == b"ARROW1"
+    schema = pa.ipc.open_file(file_in(cache)).schema
+    assert {str(field.type) for field in schema} <= {
+        "large_list<item: double>",
+        "large_list<item: int32>",
+        "large_list<item: int64>",
+    }
+    assert json.loads(schema.metadata[b"about"])["records"] > 1000
+
+
+def test_the_oldest_make_room_for_the_newest(tmp_path):
+    cache = ColumnCache(tmp_path / "cache", max_bytes=1)
+    logs = []
+    for i in range(3):
+        folder = write_run(tmp_path / "logs", f"r{i}")
+        opened(folder / "metrics.jsonl", cache)
+        logs.append(folder / "metrics.jsonl")
+
+    assert [cache.load(log) is not None for log in logs] == [False, False, True]
+
+
+def test_a_small_log_is_not_worth_a_file(path, cache, monkeypatch):
+    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 8 * 1024 * 1024)
+
+    opened(path, cache)
+
+    assert not cache.folder.exists()
+
+
+def test_threads_that_open_a_cached_log_together_see_each_record_once(path, cache, monkeypatch):
+    opened(path, cache)
+    append(path.parent, [step_record(900 + i, session=2, train_loss=math.sin(i)) for i in range(3000)])
+    monkeypatch.setattr(run_log, "_BLOCK_BYTES", 64 * 1024)
+    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 64 * 1024)
+    expected = everything(opened(path, None)[0])
+    loads, load = [], cache.load
+
+    def slow_load(log):
+        loads.append(log)
+        time.sleep(0.05)
+        return load(log)
+
+    monkeypatch.setattr(cache, "load", slow_load)
+    for _ in range(3):
+        loads.clear()
+        log = RunLog(path, cache)
+        gate = threading.Barrier(6)
+
+        def look(log=log, gate=gate):
+            gate.wait()
+            log.refresh(0.001)
+            log.series("train_loss", "step", None, 600, 0.9)
+            log.refresh(WAIT_S)
+
+        threads = [threading.Thread(target=look) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        log.refresh(WAIT_S)
+
+        assert len(loads) == 1
+        assert everything(log) == expected

@@ -1,0 +1,503 @@
+"""A drawn curve shows every extreme and every NaN, once each, whichever way its points came in."""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runfolder.plain_data import tries
+from tests.runs.columns.test_thinning import curves, long_curve, numbers
+from toolkit.runs.columns.line_parser import Parsed
+from toolkit.runs.columns.run_columns import RunColumns
+from toolkit.runs.columns.series import SeriesBuilder
+from toolkit.runs.columns.thinning import runs_of
+
+AXES = ("step", "time", "elapsed", "epoch")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record that carries metrics."""
+
+    session: int
+    kind: str
+    step: float
+    time: float
+    elapsed: float
+    epoch: float
+    metrics: dict
+
+
+def parsed(rows):
+    """Return what a parser makes of the records of `rows`."""
+    metrics, kinds = {}, {}
+    for i, row in enumerate(rows):
+        for name, value in row.metrics.items():
+            places, values = metrics.setdefault(name, ([], []))
+            places.append(i)
+            values.append(value)
+            kinds.setdefault(name, row.kind)
+    return Parsed(
+        time=np.array([row.time for row in rows], dtype=np.float64),
+        elapsed=np.array([row.elapsed for row in rows], dtype=np.float64),
+        step=np.array([row.step for row in rows], dtype=np.float64),
+        epoch=np.array([row.epoch for row in rows], dtype=np.float64),
+        session=np.array([row.session for row in rows], dtype=np.int32),
+        is_step=np.array([row.kind == "step" for row in rows], dtype=bool),
+        metrics={
+            name: (np.array(places, dtype=np.int32), np.array(values, dtype=np.float64))
+            for name, (places, values) in metrics.items()
+        },
+        kinds=kinds,
+        records=len(rows),
+    )
+
+
+def columns_of(values, *, steps=None, times=None, elapsed=None):
+    """Return the columns of a run of one session that logs `values`, one a step."""
+    count = len(values)
+    columns = RunColumns()
+    columns.add(
+        Parsed(
+            time=1000.0 + np.arange(count) if times is None else times,
+            elapsed=np.arange(count, dtype=np.float64) if elapsed is None else elapsed,
+            step=np.arange(count, dtype=np.float64) if steps is None else steps,
+            epoch=np.full(count, np.nan),
+            session=np.ones(count, dtype=np.int32),
+            is_step=np.ones(count, dtype=bool),
+            metrics={"loss": (np.arange(count, dtype=np.int32), np.asarray(values, dtype=np.float64))},
+            kinds={"loss": "step"},
+            records=count,
+        )
+    )
+    return columns
+
+
+def build(columns, *, metric="loss", axis="step", window=None, buckets=600, smoothing=0.0):
+    return SeriesBuilder(columns).build(metric, axis, window, buckets, smoothing)
+
+
+def xs(segments):
+    return np.concatenate([segment.x for segment in segments]) if segments else np.empty(0)
+
+
+def ys(segments):
+    return np.concatenate([segment.y for segment in segments]) if segments else np.empty(0)
+
+
+# ---------------------------------------------------------------- nothing is hidden
+
+
+@tries
+@given(
+    values=curves.filter(len),
+    buckets=st.integers(1, 40),
+    window=st.none() | st.tuples(st.floats(-10, 310), st.floats(-10, 310)),
+)
+def test_no_extreme_no_end_and_nothing_non_finite_is_hidden(values, buckets, window):
+    columns = columns_of(values)
+
+    series = build(columns, window=window, buckets=buckets)
+
+    low, high = (0.0, 1e9) if window is None else (min(window), max(window))
+    inside = [i for i in range(len(values)) if low <= i <= high]
+    drawn = dict(zip(xs(series.segments).tolist(), ys(series.segments).tolist(), strict=True))
+    assert len(drawn) == series.drawn <= min(series.total, 4 * buckets + 8)
+    assert all(_same(values[int(step)], value) for step, value in drawn.items())
+    if not inside:
+        assert series.empty
+        return
+    assert inside[0] in drawn or inside[0] - 1 in drawn
+    assert inside[-1] in drawn or inside[-1] + 1 in drawn
+    finite = values[inside][np.isfinite(values[inside])]
+    if len(finite):
+        numbers_drawn = [value for value in drawn.values() if math.isfinite(value)]
+        assert min(numbers_drawn) <= finite.min()
+        assert max(numbers_drawn) >= finite.max()
+        assert (series.low, series.high) == (min(numbers_drawn), max(numbers_drawn))
+        # What the window borrows beyond its edges never stands in for an extreme inside of it.
+        if window is None:
+            assert (min(numbers_drawn), max(numbers_drawn)) == (finite.min(), finite.max())
+        else:
+            within = [value for step, value in drawn.items() if low <= step <= high and math.isfinite(value)]
+            borrowed = [i for i in (inside[0] - 1, inside[-1] + 1) if 0 <= i < len(values)]
+            beyond = [values[i] for i in borrowed if math.isfinite(values[i])]
+            assert min(within + beyond) <= finite.min()
+            assert max(within + beyond) >= finite.max()
+    for i in inside:
+        if not math.isfinite(values[i]):
+            assert any(
+                run.kind == _kind(values[i]) and run.first_x <= i <= run.last_x for run in series.non_finite
+            )
+    if window is None:
+        assert sum(run.count for run in series.non_finite) == len(values) - np.isfinite(values).sum()
+
+
+def _same(a, b):
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _kind(value):
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_thousands_of_separate_nans_are_merged_and_still_counted(axis):
+    values = np.ones(9000)
+    values[::3] = np.nan
+    values[1::9] = np.inf
+    values[4::900] = -np.inf
+    columns = columns_of(values)
+
+    series = build(columns, axis=axis)
+
+    assert len(series.non_finite) <= 1000
+    places = build(columns, axis=axis, buckets=9000).segments[0].x
+    for kind, mask in (
+        ("NaN", np.isnan(values)),
+        ("Infinity", np.isposinf(values)),
+        ("-Infinity", np.isneginf(values)),
+    ):
+        runs = [run for run in series.non_finite if run.kind == kind]
+        assert sum(run.count for run in runs) == mask.sum()
+        if axis == "epoch":
+            continue  # nothing was said of epochs, so there is no place to cover
+        first, last = np.array([run.first_x for run in runs]), np.array([run.last_x for run in runs])
+        x = places[mask]
+        assert ((first[:, None] <= x) & (x <= last[:, None])).any(axis=0).all()
+
+
+def test_one_spike_in_a_million_points_is_drawn_and_exact_when_zoomed():
+    values = np.random.default_rng(0).normal(1.0, 0.1, 1_000_000)
+    values[654_321] = 1e6
+    builder = SeriesBuilder(columns_of(values))
+
+    whole = builder.build("loss", "step", None, 600, 0.0)
+    near = builder.build("loss", "step", (600_000, 700_000), 600, 0.0)
+    close = builder.build("loss", "step", (654_300, 654_340), 600, 0.0)
+
+    assert whole.total == 1_000_000
+    assert whole.drawn <= 4 * 600
+    for series in (whole, near, close):
+        at = np.flatnonzero(xs(series.segments) == 654_321)
+        assert ys(series.segments)[at].tolist() == [1e6]
+        assert series.high == 1e6
+    assert xs(close.segments).tolist() == list(range(654_299, 654_342))
+    assert ys(close.segments).tolist() == values[654_299:654_342].tolist()
+
+
+def test_a_metric_that_was_never_logged_is_an_empty_curve():
+    series = build(columns_of([1.0]), metric="nope")
+
+    assert series.empty
+    assert series.segments == ()
+    assert (series.low, series.high, series.percentiles) == (None, None, None)
+
+
+def test_a_curve_of_nothing_but_nan_has_no_range():
+    series = build(columns_of([math.nan] * 20), buckets=2, smoothing=0.9)
+
+    assert (series.low, series.high, series.percentiles) == (None, None, None)
+    assert [(run.kind, run.count) for run in series.non_finite] == [("NaN", 20)]
+    assert series.smooth == ()
+    assert [(stretch.kinds, stretch.first_x, stretch.last_x) for stretch in series.stretches] == [
+        ({"NaN": 20}, 0.0, 19.0)
+    ]
+
+
+# ---------------------------------------------------------------- sessions
+
+
+@st.composite
+def resumed_runs(draw):
+    """Return the rows of a run that was resumed, now and then from an earlier step."""
+    rows, clock, reached = [], 1000.0, 0
+    whole_epochs = draw(st.booleans())
+    for session in range(1, draw(st.integers(1, 4)) + 1):
+        step = draw(st.integers(0, reached + 3))
+        elapsed = 0.0
+        clock += draw(st.integers(0, 50))
+        for _ in range(draw(st.integers(0, 25))):
+            kind = draw(st.sampled_from(["step", "step", "step", "system", "eval"]))
+            metrics = {}
+            if draw(st.integers(0, 9)):
+                name = {"step": "loss", "system": "gpu", "eval": "loss"}[kind]
+                metrics[name] = draw(numbers)
+            epoch = step // 10 if whole_epochs else step / 10
+            rows.append(
+                Row(
+                    session=session,
+                    kind=kind,
+                    step=math.nan if kind == "system" else float(step),
+                    time=clock,
+                    elapsed=elapsed,
+                    epoch=math.nan if kind == "system" else float(epoch),
+                    metrics=metrics,
+                )
+            )
+            reached = max(reached, step)
+            clock += 1.0
+            elapsed += 1.0
+            # An evaluation stands at the step before it.
+            step += draw(st.integers(1, 2)) if kind == "step" else 0
+    return rows
+
+
+def filled(rows):
+    """Return the step each row stands at: its own, or the session's last one, or the session's first to come."""
+    steps, last = [], 0.0
+    for i, row in enumerate(rows):
+        if math.isfinite(row.step):
+            last = row.step
+        elif i == 0 or rows[i - 1].session != row.session:
+            last = next(
+                (r.step for r in rows[i:] if r.session == row.session and math.isfinite(r.step)), last
+            )
+        steps.append(last)
+    return steps
+
+
+def counting(rows):
+    """Return of each row whether it counts: no later session began at its step or before."""
+    first = {}
+    for row in rows:
+        if row.kind == "step":
+            first.setdefault(row.session, row.step)
+    return [
+        not any(later > row.session and begun <= step for later, begun in first.items())
+        for row, step in zip(rows, filled(rows), strict=True)
+    ]
+
+
+def elapsed_of(rows):
+    """Return the seconds each row stands at when the sessions are put end to end, as far as they count."""
+    counts, last = counting(rows), {}
+    for row, counted in zip(rows, counts, strict=True):
+        if counted:
+            last[row.session] = row.elapsed
+    return [
+        row.elapsed + sum(seconds for session, seconds in last.items() if session < row.session)
+        for row in rows
+    ]
+
+
+@tries
+@given(rows=resumed_runs(), metric=st.sampled_from(["loss", "gpu"]))
+def test_a_row_counts_until_a_later_session_begins_at_or_before_its_step(rows, metric):
+    columns = RunColumns()
+    if rows:
+        columns.add(parsed(rows))
+
+    expected = {"step": filled(rows), "time": [row.time for row in rows], "elapsed": elapsed_of(rows)}
+    counts = counting(rows)
+    for axis, places in expected.items():
+        series = build(columns, metric=metric, axis=axis, buckets=1000)
+        for segments, wanted in ((series.segments, True), (series.superseded, False)):
+            found = [
+                (segment.session, x, y)
+                for segment in segments
+                for x, y in zip(segment.x.tolist(), segment.y.tolist(), strict=True)
+            ]
+            reference = [
+                (row.session, place, row.metrics[metric])
+                for row, place, counted in zip(rows, places, counts, strict=True)
+                if metric in row.metrics and counted is wanted
+            ]
+            assert [item[:2] for item in found] == [item[:2] for item in reference]
+            np.testing.assert_array_equal([item[2] for item in found], [item[2] for item in reference])
+        assert series.total == len(xs(series.segments))
+
+
+@tries
+@given(rows=resumed_runs())
+def test_epochs_spread_out_inside_themselves_and_in_order(rows):
+    columns = RunColumns()
+    if rows:
+        columns.add(parsed(rows))
+
+    whole = build(columns, axis="epoch", buckets=1000)
+    logged = [row for row in rows if "loss" in row.metrics]
+
+    if len({row.session for row in rows}) <= 1:
+        x = xs(whole.segments)
+        assert (np.diff(x) >= 0).all()
+        for place, row in zip(x.tolist(), logged, strict=True):
+            assert row.epoch <= place < math.floor(row.epoch) + 1
+    thinned = build(columns, axis="epoch", buckets=1)
+    assert set(xs(thinned.segments).tolist()) <= set(xs(whole.segments).tolist())
+
+
+@tries
+@given(rows=resumed_runs(), axis=st.sampled_from(AXES), width=st.sampled_from([0.01, 0.2]))
+def test_a_smoothed_curve_breaks_where_a_session_or_the_numbers_end(rows, axis, width):
+    columns = RunColumns()
+    if rows:
+        columns.add(parsed(rows))
+
+    series = build(columns, axis=axis, buckets=1000, smoothing=width)
+
+    for segment in series.segments:
+        assert (segment.smoothed is None) is (series.smooth == ())
+        if segment.smoothed is not None:
+            finite = np.isfinite(segment.y) & np.isfinite(segment.x)
+            np.testing.assert_array_equal(np.isfinite(segment.smoothed), finite)
+    if series.smooth:
+        pieces = sum(
+            len(runs_of(np.isfinite(segment.y) & np.isfinite(segment.x))) for segment in series.segments
+        )
+        assert len(series.smooth) == pieces
+        known = [segment.y[np.isfinite(segment.y)] for segment in series.segments]
+        assert ys(series.smooth).min() >= np.concatenate(known).min()
+        assert ys(series.smooth).max() <= np.concatenate(known).max()
+
+
+# ---------------------------------------------------------------- growing
+
+
+@tries
+@given(
+    rows=resumed_runs(),
+    cuts=st.lists(st.integers(0, 100), max_size=6),
+    axis=st.sampled_from(AXES),
+    buckets=st.integers(1, 12),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    window=st.none() | st.tuples(st.floats(0, 30), st.floats(0, 30)),
+)
+def test_appending_gives_what_reading_at_once_gives(rows, cuts, axis, buckets, smoothing, window):
+    edges = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
+    grown, at_once = RunColumns(), RunColumns()
+    at_once.add(parsed(rows))
+    builder = SeriesBuilder(grown)
+    for start, stop in itertools.pairwise(edges):
+        grown.add(parsed(rows[start:stop]))
+        # A page looks while the run grows, and what it remembers must not show in what it sees later.
+        for metric in ("loss", "gpu"):
+            builder.build(metric, axis, None, buckets, smoothing)
+            builder.build(metric, axis, window, buckets, smoothing)
+
+    for metric in ("loss", "gpu"):
+        for part in (None, window):
+            one = builder.build(metric, axis, part, buckets, smoothing)
+            other = build(
+                at_once, metric=metric, axis=axis, window=part, buckets=buckets, smoothing=smoothing
+            )
+            assert_same(one, other)
+
+
+def assert_same(one, other):
+    for mine, theirs in ((one.segments, other.segments), (one.superseded, other.superseded)):
+        assert [segment.session for segment in mine] == [segment.session for segment in theirs]
+        np.testing.assert_array_equal(xs(mine), xs(theirs))
+        np.testing.assert_array_equal(ys(mine), ys(theirs))
+    assert [segment.session for segment in one.smooth] == [segment.session for segment in other.smooth]
+    np.testing.assert_array_equal(xs(one.smooth), xs(other.smooth))
+    np.testing.assert_array_equal(ys(one.smooth), ys(other.smooth))
+    assert repr(replace(one, segments=(), superseded=(), smooth=())) == repr(
+        replace(other, segments=(), superseded=(), smooth=())
+    )
+
+
+def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
+    from toolkit.runs.columns import series as module
+
+    looked_at = []
+
+    def select(values, start, size):
+        looked_at.append(len(values))
+        return module_select(values, start, size)
+
+    module_select = module.select
+    monkeypatch.setattr(module, "select", select)
+    values = np.random.default_rng(1).normal(size=100_000)
+    columns = columns_of(values)
+    builder = SeriesBuilder(columns)
+    builder.build("loss", "step", None, 600, 0.0)
+    looked_at.clear()
+    columns.add(parsed([Row(1, "step", 100_000.0, 0.0, 0.0, math.nan, {"loss": 5.0})]))
+
+    series = builder.build("loss", "step", None, 600, 0.0)
+
+    assert sum(looked_at) <= 256
+    assert ys(series.segments)[-1] == 5.0
+
+
+def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
+    columns = RunColumns()
+    columns.add(parsed([Row(1, "step", float(i), i, i, math.nan, {"loss": 1.0}) for i in range(10)]))
+    columns.add(parsed([Row(2, "system", math.nan, 20, 0, math.nan, {"gpu": 1.0})]))
+    before = build(columns, metric="gpu")
+    columns.add(parsed([Row(2, "step", 4.0, 21, 1, math.nan, {"loss": 1.0})]))
+
+    assert xs(before.segments).tolist() == [9.0]
+    assert xs(build(columns, metric="gpu").segments).tolist() == [4.0]
+    assert xs(build(columns).segments).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert xs(build(columns).superseded).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+
+
+@tries
+@given(
+    seed=st.integers(0, 10**6),
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=4),
+    rewinds=st.lists(st.floats(0, 1.1), min_size=4, max_size=4),
+    chunk=st.integers(20, 300),
+    buckets=st.integers(1, 40),
+)
+def test_long_resumed_runs_grow_as_they_are_read_at_once(seed, lengths, rewinds, chunk, buckets):
+    values, rows, step = long_curve(seed, sum(lengths), 0.05), [], 0
+    for session, (length, rewind) in enumerate(zip(lengths, rewinds, strict=False), 1):
+        step = int(step * rewind)
+        for _ in range(length):
+            value = float(values[len(rows)])
+            rows.append(Row(session, "step", float(step), len(rows), len(rows), math.nan, {"loss": value}))
+            step += 1
+    grown, at_once = RunColumns(), RunColumns()
+    at_once.add(parsed(rows))
+    builder = SeriesBuilder(grown)
+    for start in range(0, len(rows), chunk):
+        grown.add(parsed(rows[start : start + chunk]))
+        series = builder.build("loss", "step", None, buckets, 0.1)
+
+    assert_same(series, build(at_once, buckets=buckets, smoothing=0.1))
+
+
+def test_an_average_begins_again_where_a_later_session_did():
+    rows = [Row(1, "step", float(i), i, i, math.nan, {"loss": math.sin(i)}) for i in range(1000)]
+    later = [Row(2, "step", float(i), i, i, math.nan, {"loss": math.cos(i)}) for i in range(500, 1100)]
+    grown, at_once = RunColumns(), RunColumns()
+    grown.add(parsed(rows))
+    at_once.add(parsed(rows + later))
+    builder = SeriesBuilder(grown)
+    builder.build("loss", "step", None, 10, 0.1)
+    grown.add(parsed(later))
+
+    series = builder.build("loss", "step", None, 10, 0.1)
+
+    assert_same(series, build(at_once, buckets=10, smoothing=0.1))
+    assert xs(series.segments).tolist() == sorted(xs(series.segments).tolist())
+    assert series.total == 1100
+
+
+def test_a_run_that_was_resumed_thrice_keeps_only_what_was_not_begun_again():
+    rows = [
+        Row(session, "step", float(step), 0.0, 0.0, math.nan, {"loss": float(session)})
+        for session, steps in ((1, range(100)), (2, range(50, 80)), (3, range(40, 60)), (4, range(60, 70)))
+        for step in steps
+    ]
+    columns = RunColumns()
+    columns.add(parsed(rows))
+
+    series = build(columns)
+
+    assert [(segment.session, segment.x[0], segment.x[-1]) for segment in series.segments] == [
+        (1, 0, 39),
+        (3, 40, 59),
+        (4, 60, 69),
+    ]
+    assert [(segment.session, segment.x[0], segment.x[-1]) for segment in series.superseded] == [
+        (1, 40, 99),
+        (2, 50, 79),
+    ]

@@ -1,0 +1,253 @@
+"""A slowdown that was planted is found with its size; noise of whatever kind is not taken for one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.dashboard.step_times import group, jobs, step_times
+from toolkit.runfolder.manifest import Session
+from toolkit.runs.columns.speed import JobGroup, compare, groups_of, jobs_of, noise_of_median
+
+SEEDS = range(30)
+
+
+def verdict(new, old):
+    return compare(group("new", new), group("old", old))
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])
+def test_a_slowdown_of_a_tenth_is_found_and_lies_within_the_interval(memory):
+    found = [
+        verdict(
+            [step_times(seed, seconds=0.55, memory=memory)],
+            [step_times(1000 + seed, seconds=0.5, memory=memory)],
+        )
+        for seed in SEEDS
+    ]
+
+    assert sum(one.outcome == "slower" for one in found) >= 0.9 * len(found)
+    assert all(one.outcome != "faster" for one in found)
+    assert sum(one.low <= 1.1 <= one.high for one in found) >= 0.9 * len(found)
+
+
+def test_a_speedup_is_called_faster():
+    found = verdict([step_times(1, seconds=0.45)], [step_times(2, seconds=0.5)])
+
+    assert found.outcome == "faster"
+    assert found.low < 0.9 < found.high
+    assert found.sentence.startswith("new is ")
+    assert "% faster than old" in found.sentence
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5, 0.9, 0.97])
+def test_equal_jobs_are_found_different_in_fewer_than_one_of_ten_cases(memory):
+    found = [
+        verdict([step_times(seed, memory=memory)], [step_times(1000 + seed, memory=memory)]) for seed in SEEDS
+    ]
+
+    assert sum(one.outcome == "same" for one in found) >= 0.9 * len(found)
+
+
+def test_jobs_of_one_tag_that_differ_among_themselves_make_no_difference_between_tags():
+    outcomes = []
+    for seed in SEEDS:
+        levels = 0.5 * np.exp(0.05 * np.random.default_rng(seed).normal(size=5))
+        times = [step_times(100 * seed + n, 60, seconds=level) for n, level in enumerate(levels)]
+        outcomes.append(verdict(times[:3], times[3:]).outcome)
+
+    assert outcomes.count("same") >= 0.9 * len(outcomes)
+
+
+def test_a_slowdown_larger_than_what_jobs_of_one_tag_differ_by_is_found():
+    found = verdict(
+        [step_times(n, seconds=0.56 + 0.002 * n) for n in range(3)],
+        [step_times(10 + n, seconds=0.5 + 0.002 * n) for n in range(2)],
+    )
+
+    assert found.outcome == "slower"
+    assert found.low < 1.12 < found.high
+    assert found.sentence.endswith("%, 3 jobs vs 2).")
+    assert found.spread_known
+
+
+def test_one_job_each_says_nothing_of_the_spread_between_jobs():
+    assert not verdict([step_times(1)], [step_times(2)]).spread_known
+
+
+def test_a_few_very_slow_steps_change_nothing():
+    slow = step_times(3)
+    slow[::50] *= 40
+
+    found = verdict([slow], [step_times(4)])
+
+    assert found.outcome == "same"
+
+
+def test_the_warm_up_is_left_out():
+    cold = step_times(5)
+    cold[:20] *= 20
+
+    (job,) = jobs([cold])
+
+    assert job.records == 380
+    assert job.median == pytest.approx(0.5, rel=0.02)
+    assert job.p90 < 1.0
+    assert job.steps == 400
+
+
+def test_of_a_short_job_ten_records_are_left_out_and_too_few_are_not_judged():
+    (short,) = jobs([step_times(6, 29)])
+    (enough,) = jobs([step_times(6, 30)])
+    (only_warm_up,) = jobs([step_times(6, 4)])
+
+    assert (short.records, enough.records, only_warm_up.records) == (19, 20, 4)
+    assert short.noise is None
+    assert enough.noise is not None
+    assert only_warm_up.noise is None
+    assert verdict([step_times(6, 29)], [step_times(7)]) is None
+
+
+def test_the_same_jobs_are_judged_the_same_twice():
+    times = [step_times(8)], [step_times(9)]
+
+    assert verdict(*times) == verdict(*times)
+
+
+def test_a_tag_that_does_twice_as_much_a_step_is_judged_by_the_sample():
+    times = step_times(1, seconds=1.0), step_times(2, seconds=0.5)
+    double = group("double", [times[0]], samples_per_sec=8 / times[0])
+    single = group("single", [times[1]], samples_per_sec=4 / times[1])
+
+    found = compare(double, single)
+
+    assert found.per == "sample"
+    assert found.outcome == "same"
+
+
+def test_with_one_batch_size_or_an_unknown_one_it_is_judged_by_the_step():
+    times = step_times(1), step_times(2)
+
+    alike = compare(*(group("g", [one], samples_per_sec=4 / one) for one in times))
+    unknown = compare(group("a", [times[0]], samples_per_sec=8 / times[0]), group("b", [times[1]]))
+
+    assert (alike.per, unknown.per) == ("step", "step")
+
+
+def test_how_much_of_the_step_time_was_spent_waiting_for_data():
+    count = 100
+    (job,) = jobs(
+        [step_times(1, count)],
+        **{"ledger/training": np.full(count, 0.3), "ledger/data_wait": np.full(count, 0.1)},
+    )
+    (unknown,) = jobs([step_times(1, count)])
+
+    assert job.data_wait == pytest.approx(0.25)
+    assert unknown.data_wait is None
+
+
+def test_jobs_are_grouped_by_their_tag_across_runs_with_the_oldest_tag_first():
+    found = groups_of(
+        [
+            *jobs([step_times(1)], run="late", tag="b", began=200.0),
+            *jobs([step_times(2)], run="early", tag="a", began=100.0),
+            *jobs([step_times(3)], run="again", tag="a", began=300.0),
+            *jobs([step_times(4), step_times(5)], run="plain", began=50.0),
+        ]
+    )
+
+    assert [(one.name, one.tagged, len(one.jobs)) for one in found] == [
+        ("plain", False, 2),
+        ("a", True, 2),
+        ("b", True, 1),
+    ]
+
+
+def test_one_run_may_change_its_tag_from_one_session_to_the_next():
+    sessions = [
+        Session(session=1, started=1.0, pid=1, perf_tag="before", session_tag="night"),
+        Session(session=2, started=2.0, pid=1, perf_tag="after", session_tag="night"),
+    ]
+    times = [step_times(1, seconds=0.8), step_times(2, seconds=0.5)]
+    table = {
+        "session": np.repeat([1.0, 2.0], 400),
+        "global_step": np.arange(800.0),
+        "sec_per_step": np.concatenate(times),
+    }
+
+    before, after = groups_of(jobs_of("r", "r", sessions, (), table))
+
+    assert compare(after, before).outcome == "faster"
+    assert {job.session_tag for job in (*before.jobs, *after.jobs)} == {"night"}
+
+
+def test_a_run_called_like_a_tag_is_not_taken_for_it():
+    found = groups_of([*jobs([step_times(1)], run="x"), *jobs([step_times(2)], run="y", tag="x")])
+
+    assert len(found) == 2
+
+
+def test_the_start_record_tells_device_and_tag_where_the_manifest_does_not():
+    starts = [
+        {
+            "event": "start",
+            "session": 1,
+            "time": 5.0,
+            "perf_tag": ["a", "b"],
+            "accelerators": [{"name": "H100"}] * 2,
+        },
+        {"event": "environment", "session": 2, "cpu": {"model": "A chip"}},
+        {"event": "environment", "session": "odd", "time": 6.0, "cpu": "odd", "accelerators": [{}, "odd"]},
+    ]
+    times = [step_times(1), step_times(2)]
+    table = {
+        "session": np.repeat([1.0, 2.0], 400),
+        "global_step": np.arange(800.0),
+        "sec_per_step": np.concatenate(times),
+    }
+
+    first, second = jobs_of("r", "r", (), starts, table)
+
+    assert (first.device, first.perf_tag, first.started) == ("2 x H100", "a,b", 5.0)
+    assert (second.device, second.perf_tag) == ("A chip", None)
+
+
+def test_what_is_no_step_time_is_passed_over():
+    times = step_times(1)
+    times[100:110] = [math.nan, math.inf, -1.0, 0.0, math.nan] * 2
+
+    (job,) = jobs([times])
+
+    assert job.records == 390 - math.ceil(390 * 0.05)
+    assert jobs_of("r", "r", (), (), {"global_step": np.arange(3.0), "session": np.ones(3)}) == []
+    assert jobs([np.full(5, math.nan)]) == []
+
+
+def test_step_times_that_never_vary_give_an_exact_verdict():
+    assert noise_of_median(np.full(50, 0.5)) == 0.0
+    assert verdict([np.full(50, 0.5)], [np.full(50, 0.5)]).outcome == "same"
+    assert verdict([np.full(50, 0.6)], [np.full(50, 0.5)]).ratio == pytest.approx(1.2)
+
+
+def test_the_interval_is_said_as_finely_as_it_is_known():
+    coarse = verdict([step_times(1, 100, seconds=0.56, noise=0.2)], [step_times(2, 100, noise=0.2)])
+    fine = verdict([step_times(1, 5_000, seconds=0.56, noise=0.01)], [step_times(2, 5_000, noise=0.01)])
+
+    assert "." not in coarse.sentence.split("(")[0]
+    assert fine.sentence.startswith("new is 11.96 % slower")
+
+
+def test_no_difference_names_both_ends():
+    found = verdict([step_times(1)], [step_times(2)])
+
+    assert found.sentence.startswith("No significant difference: new is between ")
+    assert "% faster and " in found.sentence
+    assert found.sentence.endswith("% slower than old (95 % interval, 1 job vs 1).")
+
+
+def test_a_group_without_jobs_that_can_be_judged_has_none():
+    empty = JobGroup(id="tag a", name="a", tagged=True, jobs=())
+
+    assert compare(empty, group("b", [step_times(1)])) is None

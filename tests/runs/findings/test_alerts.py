@@ -1,0 +1,348 @@
+"""One alert an incident: from the run's own records where it was told, else from what the detectors find in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.dashboard.run_folders import append, write_run
+from tests.dashboard.troubled_runs import steps, with_findings
+from toolkit.diagnostics.confidence import CLEAR
+from toolkit.diagnostics.confidence_table import STRENGTHS
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.manifest import read_manifest, write_manifest
+from toolkit.runs.findings.alerts import alerts_of, findings_of, is_dismissed, unseen_alerts
+from toolkit.runs.sources.local_store import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore([tmp_path], cache_dir=None)
+
+
+def read(store, *, examined=True):
+    store.refresh("r")
+    if examined:
+        store.examine("r", wait_s=60.0)
+    return alerts_of(store, "r")
+
+
+def test_a_run_without_finding_records_is_examined(tmp_path, store):
+    write_run(tmp_path, "r", steps("divergence"))
+
+    (alert,) = read(store)
+
+    assert (alert.kind, alert.severity, alert.state) == ("divergence", "critical", "open")
+    assert alert.title == "Divergence"
+    assert 200 <= alert.step <= 205
+    assert alert.time is None, "nobody was told"
+    assert alert.confidence == STRENGTHS[CLEAR][0]
+    assert alert.remedies[0] == "lr_scale"
+
+
+def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
+    write_run(tmp_path, "r", with_findings(steps("divergence")))
+
+    (alert,) = read(store)
+
+    assert alert.kind == "divergence"
+    assert alert.time == 1.7e9 + 0.5 * alert.noticed_step, "the first record of it, not the last"
+
+
+def test_the_newest_record_of_an_id_counts(tmp_path, store):
+    write_run(tmp_path, "r", with_findings(steps("spike")))
+
+    (alert,) = read(store, examined=False)
+
+    assert alert.state == "resolved"
+    assert alert.resolved_step is not None
+
+
+def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_path, store):
+    records = with_findings(steps("nan", count=300))
+    write_run(tmp_path, "r", records)
+    before = read(store, examined=False)[0].count
+
+    after = read(store)[0]
+
+    assert before < after.count == 150
+    assert "150 records" in after.message
+
+
+def test_its_own_severity_stays(tmp_path, store):
+    records = [
+        {**record, "severity": "info"} if record["event"] == "finding" else record
+        for record in with_findings(steps("divergence"))
+    ]
+    write_run(tmp_path, "r", records)
+
+    assert [alert.severity for alert in read(store)] == ["info"]
+
+
+def test_nan_is_known_before_the_detectors_have_come_to_it(tmp_path, store):
+    write_run(tmp_path, "r", steps("nan"))
+
+    (early,) = read(store, examined=False)
+    (late,) = read(store)
+
+    assert "NaN or infinite 200 times, first at step 200" in early.message
+    assert early.severity == late.severity == "critical"
+    assert late.id == "1-nan-train_loss-200"
+
+
+def test_the_worst_comes_first_and_open_before_over(tmp_path, store):
+    write_run(tmp_path, "r", steps("spike"))
+    finding = {"event": "finding", "kind": "x", "metric": "m", "message": "", "noticed_step": 5}
+    append(
+        tmp_path / "r",
+        [
+            {**finding, "id": "old", "severity": "warning", "state": "open", "start_step": 1},
+            {**finding, "id": "late", "severity": "warning", "state": "open", "start_step": 1}
+            | {"noticed_step": 9},
+            {**finding, "id": "mild", "severity": "info", "state": "open", "start_step": 300},
+            {"event": "error", "message": "no file", "time": 1.7e9},
+        ],
+    )
+
+    found = read(store)
+
+    assert [alert.id for alert in found if alert.event == "finding"] == [
+        "late",
+        "old",
+        "1-spike-train_loss-200",
+        "mild",
+    ]
+    assert found[0].kind == "error"
+
+
+def test_records_without_an_id_are_alerts_of_their_own(tmp_path, store):
+    odd = {"event": "finding", "severity": "warning", "message": "x"}
+    write_run(tmp_path, "r", extra=[{**odd, "seq": 900}, {**odd, "seq": 901}, {"event": "finding"}])
+
+    assert len({alert.id for alert in read(store)}) == 3
+
+
+def test_news_is_what_is_open_and_neither_seen_nor_muted(tmp_path, store):
+    write_run(tmp_path, "r", steps("divergence"))
+    (alert,) = found = read(store)
+
+    assert unseen_alerts(found, Labels()) == found
+    assert unseen_alerts(found, Labels(acknowledged=(alert.acknowledged_key,))) == []
+    assert unseen_alerts(found, Labels(muted=("divergence",))) == []
+    assert unseen_alerts(found, Labels(muted=("spike",), acknowledged=("another",))) == found
+    assert unseen_alerts([replace(alert, state="resolved")], Labels()) == []
+    assert not is_dismissed(alert, Labels())
+
+
+# ---------------------------------------------------------------- what the store keeps
+
+
+def test_the_store_examines_only_what_was_appended_and_forgets_a_deleted_run(tmp_path, store):
+    folder = write_run(tmp_path, "r", steps("divergence")[:150])
+    assert store.examine("r", wait_s=60.0) == 1.0
+    assert store.findings("r") == ()
+
+    append(folder, steps("divergence")[150:])
+    store.examine("r", wait_s=60.0)
+
+    assert [finding.kind for finding in store.findings("r")] == ["divergence"]
+
+    store.delete("r")
+    write_run(tmp_path, "r", steps())
+    store._rescan()
+
+    assert store.findings("r") == ()
+
+
+def test_what_the_runs_own_yaml_silenced_stays_silent(tmp_path, store):
+    folder = write_run(tmp_path, "r", steps("divergence"))
+    write_manifest(
+        folder, replace(read_manifest(folder), diagnostics={"divergence": "off", "no such kind": 7})
+    )
+
+    assert read(store) == []
+
+    write_manifest(folder, replace(read_manifest(folder), diagnostics={"divergence": "info"}))
+    store._rescan()
+
+    assert [alert.severity for alert in read(store)] == ["info"]
+
+
+def test_findings_are_not_read_until_a_user_examines(tmp_path, store):
+    write_run(tmp_path, "r", steps("divergence"))
+    store.refresh("r")
+
+    assert findings_of(store, "r") == []
+
+
+def test_values_beside_a_moment_are_those_just_before_and_just_after(tmp_path, store):
+    write_run(
+        tmp_path, "r", curves={"train_loss": float, "rare": float}, sessions=(range(100),), began=1000.0
+    )
+    store.refresh("r")
+
+    before, after = store.values_around("r", "train_loss", 1000.0 + 0.5 * 50, 3)
+
+    assert (before.tolist(), after.tolist()) == ([48.0, 49.0, 50.0], [51.0, 52.0, 53.0])
+    assert [part.tolist() for part in store.values_around("r", "train_loss", 1e12, 2)] == [[98.0, 99.0], []]
+    assert [part.tolist() for part in store.values_around("r", "train_loss", 0.0, 2)] == [[], [0.0, 1.0]]
+    assert [len(part) for part in store.values_around("r", "none", 1000.0, 2)] == [0, 0]
+
+
+def test_a_spike_that_was_seen_is_news_again_as_a_divergence(tmp_path, store):
+    write_run(tmp_path, "r", steps("divergence"))
+    (alert,) = read(store)
+    as_spike = replace(alert, kind="spike")
+
+    assert alert.acknowledged_key != as_spike.acknowledged_key
+    assert not is_dismissed(alert, Labels(acknowledged=(as_spike.acknowledged_key,)))
+    assert is_dismissed(alert, Labels(acknowledged=(alert.acknowledged_key,)))
+
+
+# ---------------------------------------------------------------- errors and hangs
+
+
+def error(**fields):
+    return {
+        "event": "error",
+        "seq": 900,
+        "session": 1,
+        "time": 1_700_000_500.0,
+        "global_step": 399,
+        "id": "1-error-abc",
+        "type": "ValueError",
+        "message": "ValueError: bad batch",
+        "count": 1,
+        "stack": ["train.py:3 in main", "train.py:9 in load"],
+        **fields,
+    }
+
+
+def texts(alert):
+    return {detail.title.partition(",")[0]: detail.text for detail in alert.details}
+
+
+def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store):
+    record = error(
+        output=["step 398", "step 399"],
+        spans=["training_loop", "forward"],
+        thread="MainThread",
+        memory={"rss_mb": 12.0},
+        notes=["in batch 7"],
+        caused_by=[
+            {"type": "KeyError", "message": "KeyError: 'a'", "link": "cause", "stack": ["data.py:1 in get"]}
+        ],
+    )
+    write_run(tmp_path, "r", [*steps(), record])
+
+    (alert,) = read(store)
+
+    assert (alert.kind, alert.severity, alert.step) == ("error", "critical", 399)
+    shown = texts(alert)
+    assert shown["Stack"] == "train.py:3 in main\ntrain.py:9 in load"
+    assert shown["Last output"] == "step 398\nstep 399"
+    assert shown["Cause"] == "raised from KeyError: 'a'\n    data.py:1 in get"
+    assert shown["Context"] == "spans: training_loop > forward\nthread: MainThread"
+    assert shown["Memory"] == "rss_mb: 12.0"
+    assert shown["Notes"] == "in batch 7"
+
+
+def test_source_lines_and_local_values_are_below_their_frame(tmp_path, store):
+    frame = {
+        "file": "train.py",
+        "line": 9,
+        "function": "load",
+        "source": "return data[i]",
+        "locals": {"i": "7"},
+    }
+    write_run(tmp_path, "r", [*steps(), error(frames=[frame])])
+
+    (alert,) = read(store)
+
+    assert texts(alert)["Stack"] == "train.py:9 in load\n    return data[i]\n        i = 7"
+
+
+def test_an_error_that_came_again_is_one_alert_that_says_how_often(tmp_path, store):
+    again = error(seq=950, count=10, message="ValueError: another batch")
+    write_run(tmp_path, "r", [*steps(), error(), again])
+
+    (alert,) = read(store)
+
+    assert (alert.count, alert.message) == (10, "ValueError: another batch")
+
+
+def test_how_often_an_error_came_in_all_is_what_the_end_record_says(tmp_path, store):
+    kinds = [{"type": "ValueError", "fingerprint": "abc", "count": 17}, {"fingerprint": "x"}, 7]
+    end = {"event": "end", "seq": 999, "session": 1, "time": 1_700_000_600.0, "status": "finished"}
+    write_run(tmp_path, "r", [*steps(), error(), {**end, "errors": kinds}, {**end, "seq": 1000, "errors": 3}])
+
+    (alert,) = read(store)
+
+    assert alert.count == 17
+
+
+def hang(state, **fields):
+    return {
+        "event": "finding",
+        "seq": 900,
+        "session": 1,
+        "time": 1_700_000_500.0,
+        "global_step": 399,
+        "id": "1-hang-global_step-399",
+        "kind": "hang",
+        "severity": "warning",
+        "metric": "global_step",
+        "start_step": 399,
+        "noticed_step": 399,
+        "state": state,
+        "message": "No step for 70 s.",
+        **fields,
+    }
+
+
+@pytest.mark.parametrize("name", ["open_spans", "spans"])
+def test_a_hang_that_is_over_still_shows_where_its_threads_were(tmp_path, store, name):
+    about = {
+        "stacks": [
+            {"threads": ["MainThread"], "stack": ["train.py:3 in main", "dist.py:9 in all_reduce"]},
+            {"threads": ["a", "b"], "more_threads": 3, "stack": ["queue.py:1 in get"]},
+        ],
+        "threads_left_out": 2,
+        name: [{"name": "all_reduce", "seconds": 61.0}],
+        "gpu": {"gpu_util": 100},
+        "not_answering": ["nvml"],
+    }
+    over = hang("resolved", seq=901, resolved_step=400, end_step=400)
+    write_run(tmp_path, "r", [*steps(), hang("open", **about), over])
+
+    (alert,) = read(store)
+
+    assert (alert.title, alert.state) == ("Hang", "resolved")
+    assert [detail.title for detail in alert.details] == [
+        "Stack of MainThread",
+        "Stack of a, b, 3 more",
+        "More threads",
+        "Context",
+        "GPU",
+    ]
+    assert alert.details[0].text.endswith("dist.py:9 in all_reduce")
+    assert alert.details[3].text == "open span: all_reduce, 61.0 s\nnot responding: nvml"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stack": "a text", "frames": [1, "x"], "output": {"a": 1}, "caused_by": [None], "memory": [1]},
+        {"stack": [1, None, {}], "spans": [1, {"name": None}], "group": [{"group": [{"group": []}]}]},
+        {"stacks": [{"threads": 7, "stack": [["x"]]}, "x"], "threads_left_out": "many", "gpu": 3},
+        {"stack": ["x" * 100_000] * 5_000},
+    ],
+)
+def test_whatever_a_record_holds_is_no_trouble(tmp_path, store, fields):
+    write_run(tmp_path, "r", [*steps(), error(**fields), hang("open", **fields)])
+
+    alerts = read(store)
+
+    assert len(alerts) == 2
+    assert sum(len(detail.text) for alert in alerts for detail in alert.details) < 600_000

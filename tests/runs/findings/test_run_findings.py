@@ -1,0 +1,276 @@
+"""The detectors are shown each record of a file once, a slice at a time, and say the same as over all of it at once."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+
+from tests.dashboard.run_folders import append, write_run
+from tests.dashboard.troubled_runs import steps, with_findings
+from toolkit.diagnostics.examiner import Examiner, examine
+from toolkit.diagnostics.policy import Policy
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.reader import read_from
+from toolkit.runs.columns.column_cache import ColumnCache
+from toolkit.runs.findings import run_analysis
+from toolkit.runs.findings.run_analysis import RunFindings, SavedFindings
+from toolkit.runs.record_source import FileSource
+
+
+@pytest.fixture(autouse=True)
+def _short_slices(monkeypatch):
+    """Have a file of some hundred records examined in parts, too."""
+    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 100)
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Count the records that detectors are shown."""
+    seen = []
+
+    class Counting(Examiner):
+        def take(self, records):
+            records = list(records)
+            seen.extend(records)
+            return super().take(records)
+
+    monkeypatch.setattr(run_analysis, "Examiner", Counting)
+    return seen
+
+
+def findings_of(folder):
+    return RunFindings(FileSource(folder / METRICS_JSONL))
+
+
+def until_done(findings):
+    looks = 1
+    while findings.advance(0.0) < 1.0:
+        looks += 1
+        assert looks < 10_000
+    return looks
+
+
+@pytest.mark.parametrize("trouble", ["", "nan", "spike", "divergence"])
+def test_it_finds_what_an_examination_of_all_records_at_once_finds(tmp_path, trouble):
+    folder = write_run(tmp_path, "r", steps(trouble))
+    findings = findings_of(folder)
+
+    until_done(findings)
+
+    at_once = examine(read_from(folder / METRICS_JSONL).records)
+    assert list(findings.findings) == list(at_once)
+    assert bool(at_once) == bool(trouble)
+
+
+def test_findings_of_the_run_itself_change_nothing(tmp_path):
+    plain = findings_of(write_run(tmp_path, "plain", steps("divergence")))
+    live = findings_of(write_run(tmp_path, "live", with_findings(steps("divergence"))))
+
+    until_done(plain)
+    until_done(live)
+
+    assert plain.findings == live.findings
+    assert plain.findings
+
+
+def test_a_long_file_is_examined_in_slices_and_says_how_far_it_is(tmp_path):
+    findings = findings_of(write_run(tmp_path, "r", steps(count=2_000)))
+
+    parts = [findings.advance(0.0)]
+    while parts[-1] < 1.0:
+        parts.append(findings.advance(0.0))
+
+    assert len(parts) >= 10
+    assert parts == sorted(parts)
+    assert 0.0 < parts[0] < 0.2
+
+
+def test_a_file_larger_than_a_block_is_not_done_after_its_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 10_000)
+    findings = findings_of(write_run(tmp_path, "r", steps(count=9_000, note="x" * 60)))
+
+    first = findings.advance(0.0)
+
+    assert 0.1 < first < 0.9
+    assert findings.advance(60.0) == 1.0
+
+
+def test_each_record_is_shown_once_however_often_the_file_grows(tmp_path, shown):
+    records = steps("spike")
+    folder = write_run(tmp_path, "r", records[:100])
+    findings = findings_of(folder)
+    findings.advance(60.0)
+    for start in range(100, len(records), 37):
+        append(folder, records[start : start + 37])
+
+        assert findings.advance(60.0) == 1.0
+
+    assert [record.get("global_step") for record in shown] == [
+        record.get("global_step") for record in records
+    ]
+    assert [finding.kind for finding in findings.findings] == ["spike"]
+
+
+def test_nothing_is_read_again_where_nothing_was_appended(tmp_path, shown):
+    findings = findings_of(write_run(tmp_path, "r", steps()))
+    findings.advance(60.0)
+    number = len(shown)
+
+    findings.advance(60.0)
+
+    assert len(shown) == number
+
+
+def test_a_line_that_is_being_written_is_left_for_later_and_not_waited_for(tmp_path, shown):
+    folder = write_run(tmp_path, "r", steps(count=10))
+    with (folder / METRICS_JSONL).open("ab") as file:
+        file.write(b'{"event":"step","global_step":10,')
+    findings = findings_of(folder)
+
+    assert findings.advance(60.0) == 1.0
+    number = len(shown)
+
+    with (folder / METRICS_JSONL).open("ab") as file:
+        file.write(b'"train_loss":1.0}\n')
+    findings.advance(60.0)
+
+    assert len(shown) == number + 1
+
+
+def test_a_run_that_was_replaced_is_examined_again(tmp_path):
+    folder = write_run(tmp_path, "r", steps("divergence"))
+    findings = findings_of(folder)
+    until_done(findings)
+
+    other = write_run(tmp_path, "other", steps())
+    os.replace(other / METRICS_JSONL, folder / METRICS_JSONL)
+
+    assert until_done(findings)
+    assert findings.findings == ()
+
+
+def test_a_run_that_was_truncated_is_examined_again(tmp_path):
+    folder = write_run(tmp_path, "r", steps("nan"))
+    findings = findings_of(folder)
+    until_done(findings)
+    assert findings.findings
+
+    (folder / METRICS_JSONL).write_bytes(b"")
+    append(folder, steps(count=50))
+
+    assert until_done(findings)
+    assert findings.findings == ()
+
+
+def test_bad_and_endless_lines_are_passed_over(tmp_path):
+    records = steps("nan")
+    folder = write_run(tmp_path, "r", records[:100])
+    with (folder / METRICS_JSONL).open("ab") as file:
+        file.write(b"\xff not JSON\n" + b"x" * 3_000_000 + b"\n")
+    append(folder, records[100:])
+    findings = findings_of(folder)
+
+    until_done(findings)
+
+    assert [finding.kind for finding in findings.findings] == ["nan"]
+    assert findings.findings[0].count == sum(math.isnan(record.get("train_loss", 0.0)) for record in records)
+
+
+def test_a_file_that_is_not_there_holds_nothing(tmp_path):
+    findings = RunFindings(FileSource(tmp_path / "none.jsonl"))
+
+    assert findings.advance(1.0) == 1.0
+    assert findings.findings == ()
+
+
+def test_who_comes_while_another_is_at_it_does_not_wait(tmp_path):
+    findings = findings_of(write_run(tmp_path, "r", steps()))
+
+    with findings._busy:
+        assert findings.advance(60.0) == 0.0, "so that a page comes back"
+        assert findings.findings == ()
+
+    assert findings.advance(60.0) == 1.0
+
+
+# ---------------------------------------------------------------- from one start to the next
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_analysis, "_MIN_SAVED_BYTES", 0)
+    return ColumnCache(tmp_path / "cache")
+
+
+def started(folder, cache, policy=None):
+    """Return the findings of a dashboard that has just started."""
+    log = folder / METRICS_JSONL
+    policy = policy or Policy()
+    return RunFindings(FileSource(log), policy, SavedFindings(cache, log, policy))
+
+
+def test_a_file_is_not_examined_again_after_a_restart(tmp_path, cache, shown):
+    folder = write_run(tmp_path / "runs", "r", steps("divergence"))
+    first = started(folder, cache)
+    until_done(first)
+    before = sorted(path.name for path in folder.rglob("*"))
+    examined = len(shown)
+
+    second = started(folder, cache)
+
+    assert second.advance(0.0) == 1.0
+    assert second.fraction == 1.0
+    assert second.findings == first.findings
+    assert second.findings
+    assert len(shown) == examined
+    assert sorted(path.name for path in folder.rglob("*")) == before
+    assert cache.size() > 0
+
+
+def test_a_file_that_has_grown_is_examined_again_and_shows_the_saved_findings_meanwhile(
+    tmp_path, cache, shown
+):
+    folder = write_run(tmp_path / "runs", "r", steps("divergence"))
+    first = started(folder, cache)
+    until_done(first)
+    second = started(folder, cache)
+    second.advance(0.0)
+    shown.clear()
+    last = read_from(folder / METRICS_JSONL).records[-1]
+    append(folder, [{**last, "global_step": last["global_step"] + 1}])
+
+    assert second.advance(0.0) < 1.0
+    assert second.findings == first.findings
+    until_done(second)
+
+    records = read_from(folder / METRICS_JSONL).records
+    assert len(shown) == len(records)
+    assert list(second.findings) == list(examine(records))
+
+
+@pytest.mark.parametrize("change", ["version", "policy", "rewritten", "corrupt", "cleared"])
+def test_saved_findings_that_do_not_fit_are_not_used(tmp_path, cache, shown, monkeypatch, change):
+    folder = write_run(tmp_path / "runs", "r", steps("divergence"))
+    until_done(started(folder, cache))
+    policy = None
+    if change == "version":
+        monkeypatch.setattr(run_analysis, "_version_of_detectors", lambda: "another")
+    elif change == "policy":
+        policy = Policy(severities={"divergence": "off"})
+    elif change == "rewritten":
+        path = folder / METRICS_JSONL
+        path.write_bytes(path.read_bytes().replace(b'"time":1', b'"time":2'))
+    elif change == "corrupt":
+        for path in cache.folder.iterdir():
+            path.write_bytes(path.read_bytes().replace(b'"kind"', b'"sort"'))
+    else:
+        assert cache.clear() > 0
+    shown.clear()
+
+    second = started(folder, cache, policy)
+    until_done(second)
+
+    assert shown
+    assert bool(second.findings) == (change != "policy")

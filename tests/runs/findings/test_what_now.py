@@ -1,0 +1,188 @@
+"""What is known about a run that needs help: what it died in, its last good checkpoint, how to resume it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.dashboard.run_folders import write_run
+from tests.dashboard.troubled_runs import steps, with_findings
+from toolkit.runs.findings.what_now import what_now
+from toolkit.runs.listing.run_start import start_of, training_settings
+from toolkit.runs.sources.local_store import LocalStore
+
+OURS = {"config": {"name": "neon", "process": [{"type": "tiny_lora_trainer", "training_folder": "output"}]}}
+AI_TOOLKIT = {
+    "trainer": "ai-toolkit",
+    "save_root": "/data/output/flux",
+    "config": {"config": {"name": "flux"}},
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore([tmp_path], cache_dir=None)
+
+
+def asked(store, tmp_path, *, status="lost", **more):
+    write_run(tmp_path, "r", status=status, **more)
+    store.refresh("r")
+    store.examine("r", wait_s=60.0)
+    return what_now(store, "r")
+
+
+def checkpoint(step, path=None):
+    return {
+        "event": "checkpoint",
+        "session": 1,
+        "time": 1.7e9 + step,
+        "global_step": step,
+        "bytes": 1000,
+        "checkpoint_path": path or f"output/neon/{step}.safetensors",
+    }
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "running"])
+def test_a_run_that_is_all_right_needs_nothing(store, tmp_path, status):
+    assert asked(store, tmp_path, status=status) is None
+
+
+@pytest.mark.parametrize("status", ["failed", "lost", "stalled"])
+def test_every_run_that_needs_help_says_what_is_known(store, tmp_path, status):
+    known = asked(store, tmp_path, status=status)
+
+    assert known.status == status
+    assert known.step == 99
+    assert (known.checkpoint, known.save_folder, known.resume) == (None, None, None)
+
+
+def test_a_killed_run_names_the_span_it_was_in_and_its_last_checkpoint(store, tmp_path):
+    opened = {"event": "span_start", "session": 1, "id": "s1", "name": "validation_loop", "time": 1.7e9}
+
+    known = asked(store, tmp_path, extra=[checkpoint(50), checkpoint(90), opened])
+
+    assert known.ending.inside == ("validation_loop",)
+    assert (known.checkpoint.step, known.checkpoint.path) == (90, "output/neon/90.safetensors")
+    assert known.newer is None
+
+
+def test_a_failed_run_names_its_error(store, tmp_path):
+    error = {
+        "event": "error",
+        "session": 1,
+        "id": "e1",
+        "time": 1.7e9,
+        "global_step": 99,
+        "severity": "critical",
+        "type": "RuntimeError",
+        "message": "RuntimeError: shapes differ",
+        "stack": ["train.py:7 in step"],
+    }
+    end = {"event": "end", "session": 1, "time": 1.7e9, "status": "failed", "reason": "RuntimeError"}
+
+    known = asked(store, tmp_path, status="failed", extra=[error, end])
+
+    assert known.ending.error.message == "RuntimeError: shapes differ"
+    assert known.ending.error.where == "train.py:7 in step"
+
+
+def test_an_error_that_the_run_survived_did_not_end_it(store, tmp_path):
+    error = {
+        "event": "error",
+        "session": 1,
+        "id": "e1",
+        "time": 1.7e9,
+        "global_step": 20,
+        "severity": "critical",
+    }
+
+    assert asked(store, tmp_path, extra=[error]).ending.error is None
+
+
+def test_the_last_good_checkpoint_is_from_before_the_loss_went_wrong(store, tmp_path):
+    records = with_findings(steps("nan"))
+
+    known = asked(store, tmp_path, records=records, extra=[checkpoint(100), checkpoint(190), checkpoint(300)])
+
+    assert known.spoiled_since == 200
+    assert known.checkpoint.step == 190
+    assert known.newer.step == 300
+
+
+def test_a_run_that_was_wrong_before_its_first_checkpoint_has_no_good_one(store, tmp_path):
+    known = asked(store, tmp_path, records=with_findings(steps("nan")), extra=[checkpoint(300)])
+
+    assert known.checkpoint is None
+    assert known.newer.step == 300
+
+
+def test_our_trainer_resumes_with_the_same_command(store, tmp_path):
+    known = asked(store, tmp_path, start={**OURS, "command_line": ["run.py", "my lora.yaml"]})
+
+    assert known.resume.resumes
+    assert known.resume.command == "python run.py 'my lora.yaml'"
+    assert known.save_folder == "output/neon"
+    assert any("folder is not recorded" in note for note in known.resume.notes)
+
+
+def test_a_run_that_must_not_resume_is_not_said_to(store, tmp_path):
+    config = {"config": {"process": [{"type": "tiny_lora_trainer", "train": {"resume": "never"}}]}}
+
+    known = asked(store, tmp_path, start={**config, "command_line": ["run.py", "/a.yaml"]})
+
+    assert not known.resume.resumes
+    assert any("train.resume: never" in note for note in known.resume.notes)
+
+
+def test_ai_toolkit_resumes_from_its_save_folder(store, tmp_path):
+    known = asked(
+        store, tmp_path, start={**AI_TOOLKIT, "command_line": ["/opt/ai-toolkit/run.py", "/flux.yaml"]}
+    )
+
+    assert known.resume.resumes
+    assert known.resume.command == "python /opt/ai-toolkit/run.py /flux.yaml"
+    assert known.save_folder == "/data/output/flux"
+
+
+def test_another_script_is_not_claimed_to_resume(store, tmp_path):
+    known = asked(store, tmp_path, start={"command_line": ["/train.py", "--hf-token", "***"]})
+
+    assert not known.resume.resumes
+    assert known.resume.command == "python /train.py --hf-token '***'"
+    assert any("Secrets" in note for note in known.resume.notes)
+
+
+@pytest.mark.parametrize("line", ["run.py", [], [1, 2], None, [["run.py"]]])
+def test_a_command_line_that_is_no_list_of_words_is_not_recorded(store, tmp_path, line):
+    assert asked(store, tmp_path, start={"command_line": line}).resume is None
+
+
+def test_the_start_records_of_one_session_complete_each_other(store, tmp_path):
+    first = {"event": "start", "seq": 0, "session": 1, "time": 1.7e9, "command_line": ["run.py"], "host": "a"}
+    second = {"event": "start", "seq": 1, "session": 1, "time": 1.7e9, "learning_rate": 1.0, "host": "b"}
+    write_run(tmp_path, "r", [first, second])
+    store.refresh("r")
+
+    start = start_of(store, "r")
+
+    assert (start["command_line"], start["learning_rate"], start["host"]) == (["run.py"], 1.0, "b")
+
+
+@pytest.mark.parametrize(
+    ("start", "settings"),
+    [
+        ({}, []),
+        ({"config": {"seed": 1}}, []),
+        ({"learning_rate": 2e-4, "max_grad_norm": 1.0}, ["learning rate 2e-4", "gradient clipping 1"]),
+        (
+            {"config": {"train": [{"lr": 1.0, "warmup_ratio": 0.03, "max_grad_norm": None}]}},
+            ["learning rate 1", "warm-up 0.03", "no gradient clipping in the configuration"],
+        ),
+        ({"learning_rate": math.nan, "warmup_steps": 1e300}, None),
+    ],
+)
+def test_the_settings_that_decide_about_stability(start, settings):
+    found = training_settings(start)
+
+    assert settings is None or found == settings

@@ -1,0 +1,336 @@
+"""Runs of other tools behind the same store: every point, only what is new, and labels elsewhere."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from tests.dashboard.run_folders import write_run
+from tests.importers import samples
+from tests.importers.writers import PACKAGES, ROWS, Writer
+from tests.lengths import in_make_faults
+from tests.waiting import wait_until
+from toolkit.importers.detect import find_sources
+from toolkit.importers.summary import summarise
+from toolkit.runs.sources import foreign_runs
+from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.store import NO_END, Refused, RunQuery, UnknownRun
+
+TABLE = "step,loss,lr\n"
+
+
+@pytest.fixture(autouse=True)
+def _all_the_time_that_it_takes(monkeypatch):
+    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+        monkeypatch.setattr(foreign_runs, name, 60.0)
+
+
+@pytest.fixture
+def open_store(tmp_path):
+    def make(root, **options):
+        return AnyFormatStore([root], cache_dir=None, labels_dir=tmp_path / "labels", **options)
+
+    return make
+
+
+def lines(first, last):
+    return "".join(f"{step},{1 / (step + 1)},0.001\n" for step in range(first, last))
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "logs" / "lightning" / "metrics.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(TABLE + lines(0, 50), "utf-8")
+    return path
+
+
+def only_key(store):
+    (card,) = store.list_runs().cards
+    return card.key
+
+
+def key_called(store, name):
+    return next(card.key for card in store.list_runs().cards if card.name == name)
+
+
+def read(store, key):
+    health = store.refresh(key, wait_s=60.0)
+    assert health.complete
+    return health
+
+
+def test_every_series_has_every_point_and_nothing_changes(open_store):
+    root = samples.ours()
+    before = samples.fingerprint(root)
+    expected = {}
+    for source in find_sources(root).runs:
+        key = f"{source.info.format}~{source.info.source_id[:12]}"
+        # The same run in a database and in a Parquet file.
+        expected[f"{key}-2" if key in expected else key] = summarise(source, time.time())
+    store = open_store(root)
+
+    seen = 0
+    for card in store.list_runs().cards:
+        run = expected[card.key]
+        read(store, card.key)
+        # Widths of images and the like are no curves.
+        series = {
+            name: series
+            for name, series in {**run["system"], **run["metrics"]}.items()
+            if name.rpartition(".")[0] not in ("img", "table")
+        }
+        infos = {info.name: info for info in store.metrics(card.key)}
+        assert infos.keys() == series.keys(), card.key
+        for name, info in infos.items():
+            about = (card.key, name)
+            told = series[name]
+            not_finite = told["nan"] + told["inf"] + told["neg_inf"]
+            assert (info.count, info.non_finite) == (told["count"], not_finite), about
+            assert told["min"] is None or (info.low, info.high) == (told["min"], told["max"]), about
+            drawn = store.series(card.key, name, buckets=10_000)
+            left_out = sum(len(part.x) for part in drawn.superseded)
+            # A point without a time or a step is on no axis.
+            assert drawn.total + left_out <= told["count"], about
+            if "steps_back" in told and run["sessions"] and name in run["metrics"]:
+                assert drawn.total + left_out == told["count"], about
+            seen += 1
+        assert store.examine(card.key, wait_s=60.0) == 1.0
+    assert seen > 100
+    assert samples.fingerprint(root) == before
+
+
+def test_a_refresh_reads_only_what_is_new(open_store, table):
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    before = read(store, key)
+    more = lines(50, 60)
+    with table.open("a", encoding="utf-8") as file:
+        file.write(more)
+
+    after = read(store, key)
+
+    assert after.bytes_read - before.bytes_read == len(more)
+    assert store.recent(key, "loss", 1).tolist() == [1 / 60]
+    assert store.card(key).step in (49, 59)
+
+
+def test_a_run_that_was_read_stays_complete_while_a_slow_disk_is_asked_for_more(
+    open_store, table, monkeypatch
+):
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+    source = type(store._foreign_log(store._other(key)).run)
+    may_read, once = threading.Event(), source.read
+    monkeypatch.setattr(source, "read", lambda *args, **options: may_read.wait(60) and once(*args, **options))
+
+    try:
+        assert store.refresh(key, wait_s=0.0).complete
+        assert not store.refresh(key, wait_s=0.01).complete
+    finally:
+        may_read.set()
+    read(store, key)
+
+
+@in_make_faults
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "ai-toolkit"])
+def test_points_arrive_while_their_tool_writes_and_nothing_is_read_twice(open_store, tmp_path, name):
+    pytest.importorskip(PACKAGES.get(name, name))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with Writer(name, logs / "run") as writer:
+        writer.wait_for_more()
+        wait_until(lambda: find_sources(logs).runs)
+        store = open_store(logs)
+        key = only_key(store)
+        seen = []
+
+        def has_grown():
+            health = read(store, key)
+            assert health.replaced_at is None
+            total = store.series(key, "loss").total
+            return (health.bytes_read, total) if not seen or total > seen[-1][1] else None
+
+        for _ in range(5):
+            seen.append(wait_until(has_grown))
+            writer.wait_for_more()
+        writer.kill()
+    health = read(store, key)
+
+    assert [size for size, _ in seen] == sorted(size for size, _ in seen)
+    (whole,) = (summarise(source, time.time()) for source in find_sources(logs).runs)
+    assert store.series(key, "loss").total == whole["metrics"]["loss"]["count"] >= seen[-1][1]
+    if name not in ROWS:
+        files = (path for path in logs.rglob("*") if path.is_file())
+        assert health.bytes_read <= sum(path.stat().st_size for path in files)
+
+
+def test_a_run_is_running_by_age_while_its_file_grows(open_store, table):
+    os.utime(table, (1e9, 1e9))
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+    before = store.card(key)
+    with table.open("a", encoding="utf-8") as file:
+        file.write(lines(50, 60))
+    read(store, key)
+    after = store.card(key)
+
+    assert (before.status.name, before.live) == (NO_END, False)
+    assert "no end was written" in before.status.why
+    assert (after.status.name, after.status.sure) == ("running", False)
+    assert "by age" in after.status.why
+
+
+def test_a_file_that_was_rewritten_is_read_again(open_store, table):
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+    table.write_text("step,loss,lr\n" + "7,0.5,0.1\n", "utf-8")
+
+    health = read(store, key)
+
+    assert health.replaced_at is not None
+    assert store.recent(key, "loss", 9).tolist() == [0.5]
+    assert store.examine(key, wait_s=60.0) == 1.0
+
+
+def test_our_name_of_a_metric_finds_theirs(open_store, table):
+    write_run(table.parent.parent, "ours", curves={"train_loss": lambda step: 1.0})
+    store = open_store(table.parent.parent)
+    key, ours = key_called(store, "lightning"), key_called(store, "ours")
+    for each in (key, ours):
+        read(store, each)
+
+    found = store.series_of([key, ours], "train_loss")
+
+    assert [found[each].total for each in (key, ours)] == [50, 100]
+
+
+def test_our_own_folder_is_listed_once_whatever_is_in_it(open_store, tmp_path):
+    logs = tmp_path / "logs"
+    folder = write_run(logs, "ours", status=None)
+    shutil.copytree(samples.ours() / "tensorboard", folder / "tensorboard")
+
+    assert [card.logged_by for card in open_store(logs).list_runs().cards] == [None]
+
+
+def test_what_is_in_the_trash_is_not_a_run_of_another_tool(open_store, tmp_path, table):
+    logs = tmp_path / "logs"
+    write_run(logs, "ours", status=None)
+    store = open_store(logs)
+    store.delete(key_called(store, "ours"))
+
+    assert [card.name for card in open_store(logs).list_runs().cards] == ["lightning"]
+
+
+def test_labels_are_saved_in_the_users_own_folder(open_store, table):
+    store = open_store(table.parent.parent)
+    key, before = only_key(store), samples.fingerprint(table.parent.parent)
+
+    store.label(key, replace(store.meta(key).labels, display_name="mine", tags=("good",), notes="ok"))
+
+    for seen in (store, open_store(table.parent.parent)):
+        (card,) = seen.list_runs(RunQuery(text="tag:good")).cards
+        assert (card.key, card.name, seen.meta(key).labels.notes) == (key, "mine", "ok")
+    assert samples.fingerprint(table.parent.parent) == before
+
+
+def test_delete_hides_it_until_it_is_restored(open_store, table):
+    store = open_store(table.parent.parent)
+    key, before = only_key(store), samples.fingerprint(table.parent.parent)
+
+    token = store.delete(key)
+
+    assert not store.list_runs().cards
+    with pytest.raises(UnknownRun):
+        store.card(key)
+    assert [item.token for item in open_store(table.parent.parent).trash()] == [token]
+    assert store.restore(token) == key
+    assert only_key(store) == key
+    assert samples.fingerprint(table.parent.parent) == before
+
+
+def test_it_cannot_be_controlled_and_a_viewer_changes_nothing(open_store, table):
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    with pytest.raises(Refused, match="logged by CSV or JSONL: it cannot be controlled from here"):
+        store.ask(key, {"log_every": 5})
+    viewer = open_store(table.parent.parent, read_only=True)
+    only_key(viewer)
+    for change in (
+        lambda: viewer.label(key, viewer.meta(key).labels),
+        lambda: viewer.delete(key),
+        lambda: viewer.ask(key, {}),
+    ):
+        with pytest.raises(Refused, match="--read-only"):
+            change()
+
+
+def test_secrets_in_a_foreign_configuration_and_in_its_name_are_masked(open_store, tmp_path):
+    folder = tmp_path / "logs" / "run-hf_abcdefghijklmnopqrstuvwxyz0123456789"
+    (folder / "plots" / "metrics").mkdir(parents=True)
+    (folder / "plots" / "metrics" / "loss.tsv").write_text("step\tloss\n0\t1.0\n1\t0.5\n", "utf-8")
+    (folder / "params.yaml").write_text(
+        "api_key: hf_abcdefghijklmnopqrstuvwxyz0123456789\nlr: 0.1\n", "utf-8"
+    )
+    store = open_store(tmp_path / "logs")
+    key = only_key(store)
+    read(store, key)
+
+    start = store.meta(key).start
+
+    assert start["config"]["lr"] == 0.1
+    assert "hf_abc" not in str(start)
+    assert "hf_abc" not in store.meta(key).card.name
+
+
+def test_a_nan_in_the_time_or_the_step_is_on_no_axis(open_store, table):
+    table.write_text("step,loss\n0,nan\n1,inf\n2,0.5\n", "utf-8")
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+
+    drawn = store.series(key, "loss")
+
+    assert [run.kind for run in drawn.non_finite] == ["NaN", "Infinity"]
+    assert math.isclose(drawn.segments[-1].y[-1], 0.5)
+
+
+def test_the_same_training_in_two_tools_is_said_to_be_so(open_store, table):
+    for name, factor in (("same", 1.0), ("other", 0.9)):
+        path = table.parent.parent / name / "plots" / "metrics" / "loss.tsv"
+        path.parent.mkdir(parents=True)
+        rows = "".join(f"{step}\t{factor / (step + 1)}\n" for step in range(0, 50, 2))
+        path.write_text("step\tloss\n" + rows, "utf-8")
+
+    cards = {card.name: card.also_logged_by for card in open_store(table.parent.parent).list_runs().cards}
+
+    assert cards == {"lightning": ("DVCLive",), "same": ("CSV or JSONL",), "other": ()}
+
+
+def test_a_training_that_we_and_another_tool_logged_says_so_on_both(open_store, tmp_path):
+    logs = tmp_path / "logs"
+    write_run(logs, "ours", curves={"train_loss": lambda step: 1 / (step + 1)})
+    write_run(logs, "unlike", curves={"train_loss": lambda step: 0.9 / (step + 1)})
+    (start,) = {card.created for card in open_store(logs).list_runs().cards if card.name == "ours"}
+    for name, first in (("same", start), ("long ago", start - 1e6)):
+        rows = "".join(f"{step},{1 / (step + 1)},{first + step}\n" for step in range(1, 60))
+        (logs / name).mkdir()
+        (logs / name / "metrics.csv").write_text(f"step,loss,time\n{rows}", "utf-8")
+    store = open_store(logs)
+    store.list_runs()
+
+    cards = {card.name: card.also_logged_by for card in store.list_runs().cards}
+
+    assert cards == {"ours": ("CSV or JSONL",), "same": ("telemetry",), "unlike": (), "long ago": ()}
+    assert store.card("ours").also_logged_by == ("CSV or JSONL",)

@@ -1,0 +1,1021 @@
+"""Runs are listed from their small files, in whatever state they are, and nothing outside their folders is touched."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.dashboard.run_folders import BEGAN, append, dead_pid, step_record, write_run
+from toolkit.runfolder.control import read_request
+from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.manifest import read_manifest
+from toolkit.runs.listing import run_listing
+from toolkit.runs.listing.run_listing import RootListing
+from toolkit.runs.sources import local_store, store_queries
+from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.store import CacheState, Refused, RunQuery, RunStore, UnknownRun
+
+posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and odd names are POSIX's")
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def store(root, monkeypatch):
+    # Every call looks at the folder: a test changes it faster than twice a second, and after a look that took
+    # long, as on a machine that paused, the store would wait ten times as long before the next.
+    scan = LocalStore._scan
+    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: scan(store, again=True))
+    return LocalStore([root], cache_dir=None)
+
+
+@pytest.fixture
+def child():
+    """Start a process that lives as long as the test."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def keys(store):
+    return [card.key for card in store.list_runs().cards]
+
+
+def is_a_store(store: RunStore) -> RunStore:
+    return store
+
+
+# ---------------------------------------------------------------- statuses
+
+
+@pytest.mark.parametrize(
+    "status", ["starting", "running", "stalled", "finished", "stopped", "failed", "lost"]
+)
+def test_a_run_is_found_in_the_state_it_is_in(root, store, status):
+    write_run(root, "r", status=status)
+
+    card = store.card("r")
+
+    assert (card.status.name, card.status.sure, card.problem) == (status, True, None)
+    assert card.live is (status in ("starting", "running", "stalled"))
+
+
+def test_a_run_of_a_living_process_is_running_and_lost_once_it_is_gone(root, store, child):
+    write_run(root, "r", status="running", pid=child.pid)
+    alive = store.card("r").status
+    child.kill()
+    child.wait()
+
+    assert alive.name == "running"
+    assert store.card("r").status.name == "lost"
+    assert str(child.pid) in store.card("r").status.why
+
+
+@pytest.mark.parametrize(("age_s", "status"), [(1, "running"), (60, "stalled"), (4000, "lost")])
+def test_a_run_of_another_machine_is_judged_by_its_age_and_not_for_sure(root, store, age_s, status):
+    write_run(root, "r", status="running", host="elsewhere", age_s=age_s)
+
+    card = store.card("r")
+
+    assert (card.status.name, card.status.sure, card.host) == (status, False, "elsewhere")
+    assert "elsewhere" in card.status.why
+
+
+def test_a_folder_without_a_manifest_is_a_run_of_which_little_is_known(root, store):
+    folder = write_run(root, "r", status=None)
+
+    card = store.card("r")
+
+    assert (card.status.name, card.status.sure) == ("lost", False)
+    assert card.last_sign == folder.joinpath("metrics.jsonl").stat().st_mtime
+    assert store.refresh("r").records > 0
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"format":1}', b"x" * 2_000_000, b"[" * 100_000, b'{"format":"1"}']
+)
+def test_a_manifest_that_cannot_be_used_is_an_unreadable_run_and_no_failure(root, store, content):
+    folder = write_run(root, "r")
+    (folder / "run.json").write_bytes(content)
+    write_run(root, "good")
+
+    card = store.card("r")
+
+    assert card.status.name == "unreadable"
+    assert "run.json" in card.problem
+    assert card.name == "r"
+    assert store.card("good").status.name == "finished"
+    assert store.refresh("r").records > 0
+
+
+@posix
+@pytest.mark.timeout(120)
+def test_a_manifest_that_is_no_file_is_not_waited_for(root, store):
+    for name, make in (
+        ("fifo", os.mkfifo),
+        ("folder", os.mkdir),
+        ("link", lambda path: os.symlink("/etc/passwd", path)),
+    ):
+        folder = write_run(root, name)
+        (folder / "run.json").unlink()
+        make(folder / "run.json")
+
+    cards = {card.key: card for card in store.list_runs().cards}
+
+    assert {card.status.name for card in cards.values()} == {"unreadable"}
+    assert "a FIFO" in cards["fifo"].problem
+    assert "root:" not in repr(cards)
+
+
+def test_an_unreadable_folder_is_reported(root, store, monkeypatch):
+    write_run(root, "closed")
+    write_run(root, "open")
+    lstat = os.lstat
+
+    def refuse(path, **options):
+        if "closed" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", path)
+        return lstat(path, **options)
+
+    monkeypatch.setattr(run_listing.os, "lstat", refuse)
+
+    cards = {card.key: card for card in store.list_runs().cards}
+    assert cards["closed"].status.name == "unreadable"
+    assert cards["closed"].problem == "closed: Permission denied"
+    assert cards["open"].problem is None
+
+
+def test_labels_that_cannot_be_read_leave_the_run_as_it_is(root, store):
+    (write_run(root, "r") / "labels.json").write_text("{")
+
+    card = store.card("r")
+
+    assert card.status.name == "finished"
+    assert "labels.json" in card.problem
+
+
+# ---------------------------------------------------------------- what a card says
+
+
+def test_a_card_is_made_from_manifest_and_labels(root, store):
+    write_run(
+        root,
+        "r",
+        sessions=[range(100), range(60, 120)],
+        tags=["a"],
+        project="jackets",
+        summary={"max_steps": 240, "train_loss": 0.5, "lr": 1e-4, "epoch": 2, "samples_per_sec": 3},
+        labels=Labels(display_name="my run", tags=("b", "c"), archived=True),
+    )
+
+    card = store.card("r")
+
+    assert (card.name, card.tags, card.archived, card.project) == ("my run", ("b", "c"), True, "jackets")
+    assert (card.step, card.max_steps, card.progress) == (119, 240, pytest.approx(119 / 240))
+    assert (card.loss, card.lr, card.epoch, card.samples_per_sec) == (0.5, 1e-4, 2.0, 3.0)
+    assert (card.sessions, card.created) == (2, BEGAN)
+    assert card.duration_s == 80.0
+
+
+def test_a_run_that_counts_its_steps_from_zero_is_done_after_the_last(root, store):
+    write_run(root, "r", sessions=[range(18)], summary={"max_steps": 18, "first_step": 0})
+    card = store.card("r")
+
+    assert (card.step, card.steps_done, card.progress) == (17, 18, 1.0)
+
+
+def test_the_last_loss_is_known_where_the_last_record_has_another_metric_alone(root, store):
+    write_run(root, "r", sessions=[range(3)], curves={"train_loss": [3.0, 2.0, 1.5]}, summary={})
+
+    assert store.card("r").loss == 1.5
+
+
+def test_odd_values_in_a_summary_are_no_values(root, store):
+    odd = {"max_steps": "many", "train_loss": None, "lr": [1], "epoch": True, "samples_per_sec": {}}
+    write_run(root, "r", summary=odd)
+
+    card = store.card("r")
+
+    assert (card.max_steps, card.lr, card.epoch, card.samples_per_sec) == (None,) * 4
+    assert math.isnan(card.loss), "what is there and is nothing was no number"
+    assert card.progress is None
+
+
+def test_a_session_that_was_killed_is_not_counted_into_the_next(root, store):
+    folder = write_run(root, "r", sessions=[range(100), range(100)])
+    manifest = json.loads((folder / "run.json").read_bytes())
+    manifest["sessions"][0].update(ended=None, status="lost")
+    (folder / "run.json").write_text(json.dumps(manifest))
+
+    assert store.card("r").duration_s == 100.0
+
+
+@pytest.mark.parametrize(("number", "counted"), [(700, 700), (-1, 1), (2**40, 1_000_000)])
+def test_sessions_that_the_manifest_no_longer_holds_are_counted(root, store, number, counted):
+    folder = write_run(root, "r", sessions=[range(100)])
+    manifest = json.loads((folder / "run.json").read_bytes())
+    manifest["sessions"][0].update(session=number)
+    (folder / "run.json").write_text(json.dumps(manifest))
+
+    assert store.card("r").sessions == counted
+
+
+# ---------------------------------------------------------------- listing
+
+
+def test_listing_reads_a_log_once_and_only_if_nothing_else_has_the_status(root, store, monkeypatch):
+    for i in range(5):
+        write_run(root, f"r{i}", status=["finished", "running", "lost", None, "failed"][i])
+    opened = []
+    real = os.open
+
+    def watched(path, *args, **options):
+        opened.append(os.fspath(path))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", watched)
+    found = store.list_runs()
+    first = {os.path.relpath(path, root) for path in opened}
+    opened.clear()
+    again = store.list_runs()
+
+    assert len(found.cards) == len(again.cards) == 5
+    # How r2, whose process is gone, ended, its records alone can say; r3 has no manifest: its status and its
+    # configuration are in its records.
+    assert first == {
+        *("r0/run.json", "r1/run.json", "r2/metrics.jsonl", "r2/run.json"),
+        *("r3/metrics.jsonl", "r4/run.json"),
+    }
+    assert not opened
+
+
+def test_a_thousand_runs_are_listed_and_read_again_only_where_they_changed(root, store, monkeypatch):
+    for i in range(1000):
+        write_run(root, f"r{i}", [], sessions=[range(3)], began=BEGAN + i)
+    first = store.list_runs()
+    read = []
+
+    def watched(folder):
+        read.append(folder.name)
+        return read_manifest(folder)
+
+    monkeypatch.setattr(run_listing, "read_manifest", watched)
+    store.label("r7", Labels(display_name="seven"))
+    second = store.list_runs()
+
+    assert len(first.cards) == len(second.cards) == 1000
+    assert first.cards[0].key == "r999"
+    assert read == ["r7"]
+    assert second.find("r7").name == "seven"
+    assert second.find("nope") is None
+
+
+def test_the_newest_sign_of_life_comes_first_and_folders_that_are_no_runs_do_not_come(root, store):
+    write_run(root, "old", began=BEGAN)
+    write_run(root, "new", began=BEGAN + 1000)
+    write_run(root, "live", status="running")
+    write_run(root, ".hidden")
+    (root / "empty").mkdir()
+    (root / "file").write_text("x")
+
+    assert keys(store) == ["live", "new", "old"]
+    assert store.list_runs().problems == ()
+
+
+# ---------------------------------------------------------------- more than are listed
+
+
+def age(folder, seconds):
+    os.utime(folder, (time.time() - seconds,) * 2)
+
+
+@pytest.fixture
+def at_most_five(monkeypatch):
+    monkeypatch.setattr(run_listing, "_MAX_RUNS", 5)
+
+
+def many(root, number):
+    """Runs of which the first one is the oldest, among as many folders without a run that are all newer."""
+    for place in range(number):
+        age(write_run(root, f"r{place}", [], sessions=[range(3)]), 1000 - place)
+        (root / f"a{place}").mkdir()
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_folders_without_a_run_take_no_place_in_the_list(root, store):
+    many(root, 5)
+
+    assert sorted(keys(store)) == ["r0", "r1", "r2", "r3", "r4"]
+    assert store.list_runs().truncated == ()
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_of_too_many_runs_the_newest_are_listed(root, store):
+    many(root, 9)
+
+    assert sorted(keys(store)) == ["r4", "r5", "r6", "r7", "r8"]
+    assert store.list_runs().truncated == (str(root),)
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_a_run_that_is_not_listed_opens_by_its_name_and_is_listed_from_then_on(root, store):
+    many(root, 9)
+    keys(store)
+
+    assert store.card("r0").name == "r0"
+    assert store.metrics("r0") is not None
+    assert sorted(keys(store)) == ["r0", "r4", "r5", "r6", "r7", "r8"]
+    for key in ("a0", "nope", "..", ".", "", "../logs/r0", str(root / "r0"), "r0/", "r0\0"):
+        with pytest.raises(UnknownRun):
+            store.card(key)
+
+
+@posix
+@pytest.mark.usefixtures("at_most_five")
+def test_a_link_or_a_hidden_folder_does_not_open_by_its_name_either(root, store, tmp_path):
+    many(root, 9)
+    write_run(tmp_path, "outside")
+    (root / "link").symlink_to(tmp_path / "outside")
+    write_run(root, ".hidden")
+
+    for key in ("link", ".hidden"):
+        with pytest.raises(UnknownRun):
+            store.card(key)
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_runs_that_are_opened_by_name_do_not_push_out_the_newest_and_are_forgotten_at_last(
+    root, store, monkeypatch
+):
+    monkeypatch.setattr(run_listing, "_MAX_NAMED", 2)
+    many(root, 9)
+    for name in ("r0", "r1", "r2"):
+        store.card(name)
+
+    assert sorted(keys(store)) == ["r1", "r2", "r4", "r5", "r6", "r7", "r8"]
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_a_folder_that_held_no_run_is_looked_at_again_when_something_was_put_into_it(
+    root, store, monkeypatch
+):
+    many(root, 5)
+    for place in range(5):
+        age(root / f"a{place}", 5000)
+    keys(store)
+    looked = []
+    look_at = RootListing._read_folder
+    monkeypatch.setattr(
+        RootListing, "_read_folder", lambda self, name: looked.append(name) or look_at(self, name)
+    )
+    keys(store)
+    before = sorted(looked)
+    (root / "a3" / "metrics.jsonl").touch()
+
+    assert before == ["r0", "r1", "r2", "r3", "r4"]
+    assert "a3" in keys(store)
+
+
+@pytest.mark.usefixtures("at_most_five")
+def test_asking_for_missing_runs_takes_bounded_work(root, store, monkeypatch):
+    many(root, 9)
+    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: None)
+    asked = []
+    monkeypatch.setattr(RootListing, "find", lambda self, key: asked.append(key))
+    for listing in store._listings:
+        listing.is_truncated = True
+    for number in range(1000):
+        with pytest.raises(UnknownRun):
+            store.card(f"nope{number % 500}")
+
+    assert len(asked) == 100
+
+
+def test_a_missing_log_directory_is_reported(tmp_path):
+    store = LocalStore([tmp_path / "nope"], cache_dir=None)
+
+    assert store.list_runs().cards == ()
+    assert "does not exist yet" in store.list_runs().problems[0]
+
+
+def test_a_log_directory_that_is_a_file_is_reported(tmp_path):
+    (tmp_path / "file").write_text("x")
+
+    assert "cannot be listed" in LocalStore([tmp_path / "file"], cache_dir=None).list_runs().problems[0]
+
+
+def test_runs_of_several_log_directories_have_keys_of_their_own(tmp_path):
+    for part in ("a", "b", "c"):
+        write_run(tmp_path / part, "same", curves={"train_loss": lambda step, part=part: ord(part)})
+    write_run(tmp_path / "c", "alone")
+    # Whatever the order, and with fewer of them, an address leads to the same run.
+    for parts in ("abc", "cab", "b"):
+        store = LocalStore([tmp_path / part for part in parts], cache_dir=None)
+        for part in parts:
+            key = f"{part}~same"
+            store.refresh(key)
+            assert store.recent(key, "train_loss", 1).tolist() == [ord(part)]
+            assert store.card(key).path == tmp_path / part / "same"
+        if len(parts) > 1:
+            assert sorted(keys(store)) == ["alone", "a~same", "b~same", "c~same"]
+            assert store.card("5~alone").key == store.card("c~alone").key == "alone"
+            with pytest.raises(UnknownRun) as error:
+                store.card("same")
+            assert sorted(error.value.near) == ["a~same", "b~same", "c~same"]
+    assert store.card("b~same").key == "same"
+
+
+def test_a_key_that_means_another_run_now_shows_nothing_of_the_old_one(tmp_path):
+    for part in ("a", "b"):
+        write_run(tmp_path / part, "r", curves={"train_loss": lambda step, part=part: ord(part)})
+    store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
+    (tmp_path / "b" / "r").rename(tmp_path / "away")
+    store.list_runs()
+    store._rescan()
+    store.refresh("r")
+    assert store.recent("r", "train_loss", 1).tolist() == [ord("a")]
+    (tmp_path / "away").rename(tmp_path / "b" / "r")
+    (tmp_path / "a" / "r").rename(tmp_path / "away")
+    store._rescan()
+    store.refresh("r")
+    assert store.recent("r", "train_loss", 1).tolist() == [ord("b")]
+    assert store.card("r").path == tmp_path / "b" / "r"
+
+
+def test_a_query_finds_some_and_the_counts_are_of_all(root, store):
+    for number in range(5):
+        write_run(root, f"r{number}", project="faces" if number < 3 else None, tags=(f"t{number}",))
+    write_run(root, "old", labels=Labels(archived=True))
+
+    found = store.list_runs(RunQuery(project="faces", sort="name", page=2, per_page=2))
+    counts = store.list_runs(RunQuery(per_page=0))
+
+    assert [card.key for card in found.cards] == ["r2"]
+    assert (found.matching, found.page, found.total) == (3, 2, 6)
+    assert (counts.cards, counts.matching) == ((), 6)
+    for one in (found, counts):
+        assert one.statuses == {"finished": 5}
+        assert one.archived_statuses == {"finished": 1}
+        assert one.tags == ("t0", "t1", "t2", "t3", "t4")
+        assert one.projects == ("faces",)
+        assert one.places == (str(root),)
+
+
+def test_a_card_says_where_its_run_is(root, store):
+    folder = write_run(root, "r")
+
+    assert (store.card("r").place, store.card("r").path) == (str(folder), folder)
+
+
+def test_a_metric_of_several_runs_is_the_metric_of_each(root, store):
+    for name in ("a", "b", "c"):
+        write_run(root, name, curves={"train_loss": lambda step, name=name: ord(name) + step})
+        store.refresh(name)
+
+    found = store.series_of(["c", "none", "a"], "train_loss", axis="time", buckets=7, smoothing=0.5)
+
+    assert list(found) == ["c", "a"]
+    for key, series in found.items():
+        alone = store.series(key, "train_loss", axis="time", buckets=7, smoothing=0.5)
+        for parts in ("segments", "smooth"):
+            for one, other in zip(getattr(series, parts), getattr(alone, parts), strict=True):
+                np.testing.assert_array_equal(one.y, other.y)
+        assert series.total == alone.total == 100
+
+
+def test_the_records_are_given_back_byte_for_byte(root, store):
+    folder = write_run(root, "r", ranks={3: {"sec_per_step": float}})
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(b'not a record\n{"event":"st')
+
+    whole = (folder / "metrics.jsonl").read_bytes()
+    assert b"".join(store.record_lines("r")) == whole[: whole.rindex(b"\n") + 1]
+    assert b"".join(store.record_lines("r", rank=3)) == rank_file(folder, 3).read_bytes()
+    with pytest.raises(Refused, match="could not be read"):
+        list(store.record_lines("r", rank=4))
+
+
+def test_it_says_what_is_behind_it_and_what_it_keeps(root, tmp_path):
+    write_run(root, "r")
+    kept = LocalStore([root], cache_dir=tmp_path / "kept")
+
+    assert LocalStore([root], cache_dir=None).cache_state() == CacheState(place=None)
+    assert kept.cache_state() == CacheState(place=str(tmp_path / "kept"))
+    assert (kept.state().kind, kept.state().places) == ("folders", (str(root),))
+
+
+def test_two_folders_with_one_key_are_reported(tmp_path):
+    write_run(tmp_path / "a", "b~same")
+    for part in ("b", "c"):
+        write_run(tmp_path / part, "same")
+    store = LocalStore([tmp_path / part for part in "abc"], cache_dir=None)
+
+    assert sorted(keys(store)) == ["b~same", "c~same"]
+    assert store.list_runs().problems == ("two folders have the name b~same; only one of them is shown",)
+
+
+@posix
+def test_a_link_to_a_run_is_not_followed_and_said(root, store, tmp_path):
+    write_run(tmp_path, "outside")
+    (root / "link").symlink_to(tmp_path / "outside")
+    (root / "nowhere").symlink_to(tmp_path / "nope")
+
+    found = store.list_runs()
+
+    assert found.cards == ()
+    assert sorted(found.problems) == [
+        "link is a symbolic link and is not followed",
+        "nowhere is a symbolic link and is not followed",
+    ]
+    with pytest.raises(UnknownRun):
+        store.refresh("link")
+
+
+@posix
+def test_names_of_any_kind_are_listed_and_opened(root, store):
+    names = [
+        "<script>alert(1)<",
+        "**bold** `x` $y$",
+        "two\nlines",
+        "a\udcff",
+        "rtl\u202egnp.exe",
+    ]
+    for name in names:
+        write_run(root, name.replace("/", "-"), display_name=f"[x](http://y) {name!a}")
+
+    found = store.list_runs()
+
+    assert len(found.cards) == len(names)
+    for card in found.cards:
+        card.key.encode()  # a page shows no half characters
+        assert "\u202e" not in card.key
+        assert store.refresh(card.key).records > 0
+
+
+def test_an_unknown_run_names_those_that_look_like_it(root, store):
+    write_run(root, "grey-jacket")
+    write_run(root, "zzz")
+
+    with pytest.raises(UnknownRun) as caught:
+        store.card("gray-jacket")
+    assert caught.value.near[0] == "grey-jacket"
+    assert caught.value.key == "gray-jacket"
+
+
+@pytest.mark.parametrize("key", ["", ".", "..", "../logs/r", "/etc", "r/", "r\0", "2~x", "~r", "\ud800"])
+def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
+    write_run(root, "r")
+
+    for ask in (store.card, store.meta, store.refresh, store.metrics, store.record_lines):
+        with pytest.raises(UnknownRun):
+            ask(key)
+
+
+# ---------------------------------------------------------------- one run
+
+
+def test_a_run_is_described_with_its_start_and_environment(root, store):
+    write_run(
+        root, "r", start={"config": {"a": 1}}, extra=[{"event": "environment", "packages": {"torch": "2"}}]
+    )
+    before = store.meta("r")
+    store.refresh("r")
+    after = store.meta("r")
+
+    assert before.start["config"] == after.start["config"] == {"a": 1}
+    assert after.environment["packages"] == {"torch": "2"}
+    assert after.writable
+    assert after.manifest.name == "r"
+
+
+def test_the_newest_start_is_the_one_shown(root, store):
+    folder = write_run(root, "r", start={"lr": 1})
+    append(folder, [{"event": "start", "session": 2, "lr": 2}])
+    store.refresh("r")
+
+    assert store.meta("r").start["lr"] == 2
+
+
+def test_everything_a_page_asks_is_answered(root, store):
+    write_run(
+        root, "r", ranks={1: {"sec_per_step": lambda step: 1.0}, 12: {"sec_per_step": lambda step: 2.0}}
+    )
+    (root / "r" / "ranks" / "notes.jsonl").write_text("{}")
+    (root / "r" / "ranks" / "00003.csv").write_text("{}")
+    is_a_store(store).refresh("r")
+    store.refresh("r", rank=12)
+
+    assert [metric.name for metric in store.metrics("r")] == ["train_loss"]
+    assert store.series("r", "train_loss", buckets=0, smoothing=0.9).total == 100
+    assert len(store.means("r", "train_loss", 10)) == 7
+    assert len(store.table("r")["train_loss"]) == 100
+    assert store.present("r", ["train_loss"])["train_loss"].all()
+    assert [record["event"] for record in store.events("r")] == ["end", "start"]
+    assert store.count_events("r")["step"] == 100
+    assert store.ranks("r") == [0, 1, 12]
+    assert store.recent("r", "train_loss", 5).shape == (5,)
+    assert store.series("r", "sec_per_step", rank=12).high == 2.0
+
+
+def test_runs_that_no_one_views_are_unloaded_and_come_back(root, store, monkeypatch):
+    monkeypatch.setattr(store_queries, "_MEMORY_BUDGET", 1)
+    monkeypatch.setattr(store_queries, "_IN_USE_S", -1.0)
+    for name in ("a", "b", "c"):
+        write_run(root, name)
+        store.refresh(name)
+
+    assert len(store._logs) == 1
+    assert store.refresh("a").records == 102
+
+
+def test_runs_in_view_are_kept_whatever_they_take(root, store, monkeypatch):
+    monkeypatch.setattr(store_queries, "_MEMORY_BUDGET", 1)
+    for name in ("a", "b", "c"):
+        write_run(root, name)
+        store.refresh(name)
+
+    assert len(store.recent("a", "train_loss", 5)) == 5
+
+
+def test_labels_that_cannot_be_read_are_not_written_over(root, store):
+    folder = write_run(root, "r")
+    (folder / "labels.json").write_text('{"notes": "a week of work",}')
+
+    with pytest.raises(Refused, match="not JSON"):
+        store.label("r", Labels(archived=True))
+
+    assert "a week of work" in (folder / "labels.json").read_text()
+
+
+def test_a_folder_that_was_deleted_and_created_again_is_read_again(root, store):
+    folder = write_run(root, "r")
+    store.refresh("r")
+    token = store.delete("r")
+    write_run(root, "r", curves={"train_loss": lambda step: 7.0})
+
+    assert not folder.joinpath("nope").exists()
+    assert store.refresh("r").replaced_at is None
+    assert store.recent("r", "train_loss", 1).tolist() == [7.0]
+    assert store.restore(token) == "r-2"
+
+
+# ---------------------------------------------------------------- trends
+
+
+def test_trends_sample_the_losses(root, store):
+    write_run(root, "short", sessions=[range(10)], curves={"train_loss": lambda step: step})
+    write_run(root, "long", sessions=[range(5000)], curves={"train_loss": lambda step: step})
+    write_run(root, "other", sessions=[range(5)], curves={"accuracy": lambda step: step})
+    store.list_runs()
+
+    found = store.trends(["short", "long", "other", "nope"])
+
+    assert found["short"] == list(range(10))
+    assert 30 <= len(found["long"]) <= 40
+    assert found["long"] == sorted(found["long"])
+    assert found["long"][-1] > 4800
+    assert found["other"] == []
+    assert "nope" not in found
+    assert len(store.trends(["long"], points=1)["long"]) >= 1
+
+
+def test_trends_that_take_too_long_come_later(root, store, monkeypatch):
+    for i in range(5):
+        write_run(root, f"r{i}", sessions=[range(10)])
+    store.list_runs()
+    clock = iter(range(100))
+    # Its own only: threads that other tests left behind look at the clock as well.
+    own = SimpleNamespace(perf_counter=lambda: next(clock) * 0.15, monotonic=time.monotonic)
+    monkeypatch.setattr(local_store, "time", own)
+    first = store.trends([f"r{i}" for i in range(5)])
+    second = store.trends([f"r{i}" for i in range(5)])
+
+    assert list(first) == ["r0"]
+    assert set(first) < set(second)
+
+
+@posix
+@pytest.mark.timeout(120)
+def test_a_log_that_is_no_file_has_no_trend_and_is_not_waited_for(root, store):
+    folder = write_run(root, "r")
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    store.list_runs()
+
+    assert store.trends(["r"]) == {}
+    assert "a FIFO" in store.refresh("r").problem
+    assert store.meta("r").start == {}
+
+
+# ---------------------------------------------------------------- asking and labelling
+
+
+def test_a_live_run_is_asked(root, store):
+    folder = write_run(root, "r", status="running")
+
+    asked = store.ask("r", {"log_every": 20, "actions": ["save"], "knobs": {"lr": 0.5}})
+    pending = read_request(folder)
+
+    assert pending.id == asked
+    assert (pending.log_every, pending.actions, dict(pending.knobs)) == (20, ("save",), {"lr": 0.5})
+    assert pending.expires > time.time()
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "lost"])
+def test_no_request_reaches_a_run_that_has_ended(root, store, status):
+    folder = write_run(root, "r", status=status)
+
+    with pytest.raises(Refused, match=f"the run is {status}"):
+        store.ask("r", {"log_every": 20})
+    assert not (folder / "control.json").exists()
+
+
+@pytest.mark.parametrize("request_", [{}, {"log_every": "often"}, {"knobs": {"bad name!": 1}}])
+def test_an_invalid_request_is_refused_with_its_reason(root, store, request_):
+    write_run(root, "r", status="running")
+
+    with pytest.raises(Refused, match=r"\w+ \w+"):
+        store.ask("r", request_)
+
+
+def test_labels_are_kept_and_seen_at_once(root, store):
+    write_run(root, "r", tags=["old"])
+    store.label("r", Labels(display_name="<b>x</b>", tags=(), notes="n", archived=True))
+
+    card = store.card("r")
+    assert (card.name, card.tags, card.archived) == ("<b>x</b>", (), True)
+    assert store.meta("r").labels.notes == "n"
+    with pytest.raises(Refused, match="shorten the notes"):
+        store.label("r", Labels(notes="x" * 300_000))
+
+
+def test_labels_that_cannot_be_written_are_refused(root, store, monkeypatch):
+    write_run(root, "r")
+
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(local_store, "write_labels", full)
+
+    with pytest.raises(Refused, match="No space left on device"):
+        store.label("r", Labels())
+
+
+# ---------------------------------------------------------------- the trash
+
+
+def test_a_run_is_deleted_and_brought_back(root, store):
+    write_run(root, "r")
+    token = store.delete("r")
+    gone = keys(store)
+    (item,) = store.trash()
+
+    assert gone == []
+    assert (item.token, item.name) == (token, "r")
+    assert store.restore(token) == "r"
+    assert keys(store) == ["r"]
+    assert store.refresh("r").records == 102
+
+
+def test_a_run_of_the_second_log_directory_comes_back_to_it(tmp_path):
+    write_run(tmp_path / "a", "r")
+    write_run(tmp_path / "b", "r")
+    store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
+    token = store.delete("b~r")
+
+    assert keys(store) == ["r"]
+    assert store.restore(token) == "b~r"
+    assert sorted(keys(store)) == ["a~r", "b~r"]
+
+
+@posix
+def test_a_run_whose_name_is_no_text_comes_back_under_its_key(root, store):
+    write_run(root, "a\udcff")
+    (key,) = keys(store)
+
+    back = store.restore(store.delete(key))
+
+    assert keys(store) == [back]
+
+
+@pytest.mark.parametrize(
+    "token", ["", "0", "0~", "0~1-00000000", "7~1-00000000", "-1~x", "x~y", "²~1", "0~../r"]
+)
+def test_no_other_token_brings_anything_back(root, store, token):
+    write_run(root, "r")
+
+    with pytest.raises(Refused):
+        store.restore(token)
+
+
+def test_a_live_run_is_not_deleted(root, store):
+    write_run(root, "r", status="running")
+
+    with pytest.raises(Refused, match="stop it first"):
+        store.delete("r")
+    assert keys(store) == ["r"]
+
+
+def test_emptying_the_trash_is_for_good(root, store):
+    for name in ("a", "b"):
+        write_run(root, name)
+        store.delete(name)
+
+    assert store.empty_trash() == 2
+    assert store.trash() == []
+
+
+def test_a_read_only_store_changes_nothing(root, store):
+    write_run(root, "live", status="running")
+    write_run(root, "done")
+    write_run(root, "gone")
+    token = store.delete("gone")
+    before = sorted(str(path) for path in root.rglob("*"))
+    looking = LocalStore([root], cache_dir=None, read_only=True)
+
+    for change in (
+        lambda: looking.ask("live", {"log_every": 20}),
+        lambda: looking.label("done", Labels(notes="x")),
+        lambda: looking.delete("done"),
+        lambda: looking.restore(token),
+        looking.empty_trash,
+        looking.empty_cache,
+    ):
+        with pytest.raises(Refused, match="read-only"):
+            change()
+    assert sorted(str(path) for path in root.rglob("*")) == before
+    assert not looking.meta("done").writable
+    assert looking.refresh("done").records == 102
+
+
+def test_one_store_refuses_who_may_only_look_and_obeys_who_may_steer(root, store, tmp_path):
+    write_run(root, "live", status="running")
+    write_run(root, "done")
+    write_run(root, "gone")
+    token = store.delete("gone")
+    cache_dir = tmp_path / "kept"
+    (cache_dir / "x").mkdir(parents=True)
+    asking = ["your account has read-only access"]
+    shared = LocalStore([root], cache_dir=cache_dir, read_only_reason=lambda: asking[0])
+    before = sorted(str(path) for path in (*root.rglob("*"), *cache_dir.rglob("*")))
+
+    for change in (
+        lambda: shared.ask("live", {"log_every": 20}),
+        lambda: shared.label("done", Labels(notes="x")),
+        lambda: shared.delete("done"),
+        lambda: shared.restore(token),
+        shared.empty_trash,
+        shared.empty_cache,
+    ):
+        with pytest.raises(Refused, match="read-only"):
+            change()
+
+    assert sorted(str(path) for path in (*root.rglob("*"), *cache_dir.rglob("*"))) == before
+    assert not shared.meta("done").writable
+    assert shared.refresh("done").records == 102
+
+    asking[0] = None
+    shared.label("done", Labels(notes="x"))
+
+    assert shared.meta("done").writable
+    assert shared.meta("done").labels.notes == "x"
+
+
+# ---------------------------------------------------------------- files of a run
+
+
+@pytest.fixture
+def files(root, store, tmp_path):
+    folder = write_run(root, "r")
+    (folder / "samples").mkdir()
+    (folder / "samples" / "a.png").write_bytes(b"picture")
+    (tmp_path / "secret").write_bytes(b"secret")
+    return folder
+
+
+def read(store, relative, max_bytes=1000):
+    return store.read_file("r", relative, max_bytes=max_bytes)
+
+
+def test_a_file_inside_the_folder_is_read(store, files):
+    assert read(store, "samples/a.png") == b"picture"
+    assert read(store, "./samples//a.png") == b"picture"
+    assert read(store, "samples/a.png", max_bytes=7) == b"picture"
+
+
+@pytest.mark.parametrize(
+    "relative",
+    ["", ".", "/", "..", "../r/samples/a.png", "samples/../../../secret", "/etc/passwd", "//etc/passwd"],
+)
+def test_a_path_that_leads_out_is_refused(store, files, relative):
+    with pytest.raises(Refused, match="is not a path inside"):
+        read(store, relative)
+
+
+@pytest.mark.parametrize(
+    "relative", ["a\0b", "nope", "samples/nope", "samples", "samples/a.png/x", "x" * 5000]
+)
+def test_what_is_no_file_is_refused(store, files, relative):
+    with pytest.raises(Refused):
+        read(store, relative)
+
+
+@posix
+def test_a_name_that_no_file_can_have_is_refused(store, files):
+    with pytest.raises(Refused, match="is not a valid file name"):
+        read(store, "samples/\ud800.png")
+
+
+def test_a_file_that_is_too_large_is_refused(store, files):
+    with pytest.raises(Refused, match="7 bytes, more than the limit of 6"):
+        read(store, "samples/a.png", max_bytes=6)
+
+
+@posix
+@pytest.mark.timeout(120)
+def test_links_and_fifos_are_refused_and_not_waited_for(store, files, tmp_path):
+    (files / "link.png").symlink_to(tmp_path / "secret")
+    (files / "inner.png").symlink_to(files / "samples" / "a.png")
+    (files / "away").symlink_to(tmp_path)
+    os.mkfifo(files / "fifo")
+
+    for relative in ("link.png", "inner.png", "away/secret", "fifo"):
+        with pytest.raises(Refused, match="link|FIFO"):
+            read(store, relative)
+
+
+@posix
+def test_ranks_through_a_link_are_no_ranks(root, store, tmp_path):
+    folder = write_run(root, "r")
+    outside = tmp_path / "outside.jsonl"
+    append(folder, [step_record(0, secret=1.0)], path=outside)
+    (folder / "ranks").mkdir()
+    (folder / "ranks" / "00001.jsonl").symlink_to(outside)
+
+    assert store.ranks("r") == [0]
+    assert "symbolic link" in store.refresh("r", rank=1).problem
+    assert store.metrics("r", rank=1) == []
+
+
+@posix
+def test_a_folder_of_ranks_that_is_a_link_is_not_followed(root, store, tmp_path):
+    folder = write_run(root, "r")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    append(folder, [step_record(0, secret=1.0)], path=outside / "00001.jsonl")
+    (folder / "ranks").symlink_to(outside)
+
+    assert store.ranks("r") == [0]
+    with pytest.raises(Refused, match="ranks is a symbolic link"):
+        store.refresh("r", rank=1)
+
+
+def test_a_dead_process_has_no_run(root, store):
+    write_run(root, "r", status="running", pid=dead_pid())
+
+    assert store.card("r").status.name == "lost"
+
+
+def test_a_zoom_inside_of_a_stretch_of_nan_shows_and_counts_what_is_inside(root, store):
+    write_run(
+        root,
+        "r",
+        sessions=[range(1000)],
+        curves={"train_loss": lambda step: math.nan if step >= 500 else 1.0},
+    )
+    store.refresh("r")
+
+    (run,) = store.series("r", "train_loss", window=(655.0, 755.0)).non_finite
+
+    assert (run.kind, run.first_x, run.last_x, run.count) == ("NaN", 655.0, 755.0, 101)
+
+
+def test_of_very_many_links_some_are_named_and_the_others_counted(root, store):
+    write_run(root, "good")
+    for number in range(500):
+        (root / f"link-{number}").symlink_to("good")
+    problems = store.list_runs().problems
+
+    assert len(problems) == 21
+    assert "480 more symbolic links are not followed" in problems
+
+
+def test_the_trash_lists_the_name_that_people_gave_the_run(root, store):
+    write_run(root, "r", labels=Labels(display_name="Renamed"))
+
+    store.delete("r")
+
+    assert [run.name for run in store.trash()] == ["Renamed"]

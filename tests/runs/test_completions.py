@@ -1,0 +1,407 @@
+"""Completions in a record file: the newest first, those that arrive meanwhile, searched, sorted and compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from tests.dashboard.run_folders import append, step_record, write_run
+from toolkit.runfolder.records import MAX_LINE_BYTES
+from toolkit.runs.columns.completion_reader import CompletionReader
+from toolkit.runs.completions import CompletionQuery, completion_of, parse_steps
+from toolkit.runs.files.word_diff import DiffPart, word_diff
+from toolkit.runs.record_source import FileSource
+from toolkit.runs.reverse_lines import end_of_lines, lines_before
+
+
+def completion(step, text="because", **fields):
+    return {
+        "event": "completion",
+        "time": 1.7e9,
+        "session": 1,
+        "global_step": step,
+        "completion": text,
+        **fields,
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write records as a run and return a reader of its completions."""
+
+    def write_records(records):
+        return CompletionReader(FileSource(write_run(tmp_path, "r", records) / "metrics.jsonl"))
+
+    return write_records
+
+
+def steps(found):
+    return [row.step for row in found.rows]
+
+
+def find(reader, *, first=0, count=50, **query):
+    """Return what is found once everything has been read and searched."""
+    while True:
+        found = reader.find(CompletionQuery(**query), first=first, count=count, wait_s=1.0)
+        if found.fraction_read == found.fraction_searched == 1.0:
+            return found
+
+
+# ---------------------------------------------------------------- finding them
+
+
+def test_the_newest_come_first_among_records_of_other_kinds(write):
+    records = [step_record(step, train_loss=1.0) for step in range(50)]
+    reader = write([*records, completion(1), *records, completion(2), completion(3), *records])
+
+    found = find(reader)
+
+    assert steps(found) == [3, 2, 1]
+    assert (found.known, found.matching, found.dropped) == (3, 3, 0)
+    assert find(reader, first=1, count=1).rows[0].step == 2
+
+
+def test_what_is_appended_comes_before_what_was_there(write):
+    reader = write([completion(1), completion(2)])
+    find(reader)
+
+    append(reader.source.path.parent, [step_record(3), completion(4), completion(5)])
+
+    assert steps(find(reader)) == [5, 4, 2, 1]
+
+
+def test_the_first_rows_of_a_large_file_come_before_it_is_read(write):
+    reader = write([completion(step, "x" * 2_000) for step in range(4_000)])
+
+    found = reader.find(CompletionQuery(), wait_s=0.0)
+
+    assert steps(found)[:3] == [3999, 3998, 3997]
+    assert found.fraction_read < 0.5
+    assert found.known < 2_000
+
+    assert find(reader).known == 4_000
+    assert steps(find(reader, first=3_950))[-1] == 0
+
+
+def test_a_line_that_is_still_being_written_is_left_for_the_next_look(write):
+    reader = write([completion(1)])
+    with reader.source.path.open("ab") as file:
+        file.write(b'{"event":"completion","global_step":2,"comp')
+    before = steps(find(reader))
+    with reader.source.path.open("ab") as file:
+        file.write(b'letion":"x"}\n')
+
+    assert before == [1]
+    assert steps(find(reader)) == [2, 1]
+
+
+def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
+    reader = write([completion(1)])
+    with reader.source.path.open("ab") as file:
+        file.write(b'not json at all, but it says "completion"\n\n\xff\xfe\n')
+        file.write(b'{"event":"completion","text":"' + b"x" * (3 * MAX_LINE_BYTES) + b'"}\n')
+    append(reader.source.path.parent, [completion(2)])
+
+    assert steps(find(reader)) == [2, 1]
+
+
+def test_a_file_of_another_run_in_its_place_is_read_again(write):
+    reader = write([completion(step) for step in range(5)])
+    find(reader)
+    reader.source.path.unlink()
+    append(reader.source.path.parent, [completion(100), completion(200)])
+
+    assert steps(find(reader)) == [200, 100]
+
+
+def test_a_file_that_is_gone_or_empty_has_none(write):
+    reader = write([])
+    assert find(reader).known == 0
+
+    reader.source.path.unlink()
+    assert find(reader).known == 0
+
+    append(reader.source.path.parent, [completion(7)])
+    assert steps(find(reader)) == [7]
+
+
+def test_a_link_is_not_followed(write, tmp_path):
+    reader = write([])
+    reader.source.path.unlink()
+    append(tmp_path, [completion(7)], path=tmp_path / "elsewhere.jsonl")
+    reader.source.path.symlink_to(tmp_path / "elsewhere.jsonl")
+
+    assert find(reader).known == 0
+    assert reader.at(0) is None
+
+
+def test_steps_and_rewards_sort_and_filter_them(write):
+    rewards = [0.5, math.nan, -1.0, None, 2.0, 0.5]
+    fields = [{} if reward is None else {"reward": reward} for reward in rewards]
+    reader = write([completion(step, **more) for step, more in enumerate(fields)])
+
+    assert steps(find(reader, sort="Highest reward"))[:4] == [4, 5, 0, 2]
+    assert steps(find(reader, sort="Lowest reward"))[:4] == [2, 5, 0, 4]
+    assert set(steps(find(reader, sort="Lowest reward"))[4:]) == {1, 3}
+    assert steps(find(reader, steps=(2, 4))) == [4, 3, 2]
+    assert find(reader, steps=(50, 60)).matching == 0
+
+
+def test_a_text_is_found_in_prompts_and_answers_whatever_its_case(write):
+    reader = write(
+        [
+            completion(0, "the SKY is blue"),
+            completion(1, "no", prompt="What of the sky?"),
+            completion(2, "nothing"),
+            {"event": "completion", "global_step": 3, "chosen": "x", "rejected": "Sky-high"},
+            completion(4, "STRASSE", prompt="straße"),
+        ]
+    )
+
+    assert steps(find(reader, text="sky")) == [3, 1, 0]
+    assert steps(find(reader, text=" Straße ")) == [4]
+    append(reader.source.path.parent, [completion(5, "a new sky"), completion(6, "sky")])
+    assert steps(find(reader, text="sky")) == [6, 5, 3, 1, 0]
+    assert find(reader, text="elephant").matching == 0
+
+
+def test_a_search_continues_where_it_was_and_finds_all(write):
+    reader = write([completion(step, "yes" if step % 3 == 0 else "no") for step in range(3_000)])
+    find(reader)
+    looks = 0
+    while (found := reader.find(CompletionQuery(text="yes"), wait_s=0.0)).fraction_searched < 1.0:
+        looks += 1
+
+    assert looks > 1
+    assert found.matching == 1_000
+    assert steps(found)[:3] == [2997, 2994, 2991]
+
+
+def test_the_others_of_a_prompt_are_known(write):
+    reader = write(
+        [completion(step, f"{step}", prompt=f"prompt {step % 2}", reward=step) for step in range(6)]
+    )
+    newest = find(reader).rows[0]
+
+    others = reader.siblings(newest)
+
+    assert [(other.step, other.reward) for other in others] == [(3, 3.0), (1, 1.0)]
+    assert reader.at(others[0].place).answers == {"completion": "3"}
+    assert len(reader.siblings(newest, limit=1)) == 1
+    assert reader.siblings(completion_of({"completion": "no prompt"}, 0)) == ()
+
+
+def test_only_where_a_completion_begins_there_is_one(write):
+    text = 'x\n{"event":"completion","completion":"not a record of its own"}\n'
+    reader = write([step_record(1), completion(2, text)])
+    place = find(reader).rows[0].place
+    size = reader.source.path.stat().st_size
+
+    assert reader.at(place).answer == text
+    assert [other for other in range(-2, size + 10) if other != place and reader.at(other) is not None] == []
+    assert reader.at(2**80) is None
+
+
+def test_the_newest_word_on_those_dropped_counts(write):
+    def dropped(first, count, **more):
+        return {"event": "completions_dropped", "session": 1, "from_step": first, "dropped": count, **more}
+
+    reader = write(
+        [dropped(0, 1), completion(0), dropped(0, 30), dropped(100, 1), dropped(100, 2, split="eval")]
+    )
+    assert find(reader).dropped == 33
+
+    append(reader.source.path.parent, [dropped(100, 50), dropped(200, "many"), dropped(300, -5)])
+    assert find(reader).dropped == 82
+
+
+def test_any_value_under_its_names_can_be_shown(write):
+    odd = [
+        {"event": "completion"},
+        {"event": "completion", "global_step": "7", "prompt": 7, "completion": None, "reward": "high"},
+        {"event": "completion", "global_step": 1.5, "prompt": ["a"], "completion": {"a": 1}, "reward": True},
+        {"event": "completion", "global_step": 10**400, "reward": 10**400, "kind": 5, "cut": "prompt"},
+        {"event": "completion", "time": "now", "text": "older form", "rewards/a": 1, "rewards/b": 2.5},
+    ]
+    rows = [completion_of(record, place) for place, record in enumerate(odd)]
+
+    assert [row.kind for row in rows] == ["completion"] * 5
+    assert rows[1].prompt == "7"
+    assert rows[2].step == 1
+    assert rows[3].reward == math.inf
+    assert (rows[4].answer, rows[4].reward_name, rows[4].reward) == ("older form", "sum of rewards", 3.5)
+    assert find(write([{**record, "global_step": 1} for record in odd])).known == 5
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "is_pair", "reward"),
+    [
+        (
+            {"completion": "a", "kind": "grpo", "reward": 1.0, "advantage": 0.5},
+            "grpo",
+            False,
+            ("reward", 1.0),
+        ),
+        ({"chosen": "a", "rejected": "b", "reward_diff": 0.3}, "pair", True, ("reward_diff", 0.3)),
+        ({"completion": "a", "label": True}, "labelled", False, ("", None)),
+        ({"completion": "a", "advantage": -1}, "completion", False, ("advantage", -1.0)),
+        (
+            {"completion": "a", "reward": None, "non_finite": {"reward": "-Infinity"}},
+            "completion",
+            False,
+            ("reward", -math.inf),
+        ),
+    ],
+)
+def test_a_record_is_recognized_by_its_form(record, kind, is_pair, reward):
+    row = completion_of(record, 0)
+
+    assert (row.kind, row.is_pair, (row.reward_name, row.reward)) == (kind, is_pair, reward)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps_wanted"),
+    [
+        ("", None),
+        ("  ", None),
+        ("300", (300, 300)),
+        ("1,000", (1000, 1000)),
+        ("100-200", (100, 200)),
+        ("200 to 100", (100, 200)),
+        ("100-", (100, 10**15)),
+        ("-200", (0, 200)),
+    ],
+)
+def test_steps_are_asked_for_as_people_write_them(text, steps_wanted):
+    assert parse_steps(text) == steps_wanted
+
+
+@pytest.mark.parametrize("text", ["-", "abc", "1-2-3", "1e3", "9" * 30, "<b>"])
+def test_what_are_no_steps_is_refused_with_what_is_allowed(text):
+    with pytest.raises(ValueError, match="write 300, 100-200"):
+        parse_steps(text)
+
+
+# ---------------------------------------------------------------- reading backwards
+
+
+def test_reading_backwards_gives_every_line_once(tmp_path):
+    random.seed(7)
+    lines = [b"x" * random.choice([0, 1, 80, 5_000, 70_000, MAX_LINE_BYTES]) for _ in range(60)]
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(line + b"\n" for line in lines) + b"a half")
+    with path.open("rb") as file:
+        end = end_of_lines(file.fileno(), path.stat().st_size)
+        assert end == path.stat().st_size - len("a half")
+        found = []
+        while end > 0:
+            block = lines_before(file.fileno(), end)
+            found = block.data.split(b"\n")[:-1] + found
+            assert block.data == b"" or path.read_bytes()[block.start :].startswith(block.data)
+            end = block.next_end
+
+    assert found == lines
+
+
+def test_a_line_longer_than_any_of_ours_is_passed_over_backwards(tmp_path):
+    path = tmp_path / "lines"
+    path.write_bytes(b"first\n" + b"x" * (5 * MAX_LINE_BYTES) + b"\nlast\n")
+    with path.open("rb") as file:
+        end, found = path.stat().st_size, []
+        while end > 0:
+            block = lines_before(file.fileno(), end)
+            found, end = block.data.split(b"\n")[:-1] + found, block.next_end
+
+    assert [line for line in found if len(line) < 10] == [b"first", b"last"]
+
+
+# ---------------------------------------------------------------- words that differ
+
+
+def marked(parts):
+    return "".join(f"[{part.text}]" if part.only_here else part.text for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left", "right"),
+    [
+        ("the sky is blue", "the sky was green", "the sky [is blue]", "the sky [was green]"),
+        ("a b c", "a b c", "a b c", "a b c"),
+        ("", "new words", "", "[new words]"),
+        ("a b", "a x b", "a b", "a [x ]b"),
+        ("It is, so.", "It is so!", "It is[,] so[.]", "It is so[!]"),
+        ("空は青い", "空は緑だ", "空は[青い]", "空は[緑だ]"),
+        ("one\ntwo", "one two", "one[\n]two", "one[ ]two"),
+        ("<b>x</b>", "<b>y</b>", "<b>[x]</b>", "<b>[y]</b>"),
+    ],
+)
+def test_the_words_that_only_one_text_has_are_marked(before, after, left, right):
+    diff = word_diff(before, after)
+
+    assert (marked(diff.before), marked(diff.after)) == (left, right)
+    assert diff.is_same == (before == after)
+
+
+def longest_common(old, new):
+    """Return how many words two lists have in common in their order, by the plain method."""
+    row = [0] * (len(new) + 1)
+    for one in old:
+        above = row[:]
+        for place, other in enumerate(new):
+            row[place + 1] = above[place] + 1 if one == other else max(above[place + 1], row[place])
+    return row[-1]
+
+
+def test_as_many_words_as_can_be_are_common_and_no_letter_is_lost():
+    random.seed(3)
+    for _ in range(300):
+        # Without blanks between them, so that only the words decide.
+        old, new = (["".join(random.choices("あいうえ", k=random.randint(0, 14)))][0] for _ in range(2))
+        diff = word_diff(old, new)
+
+        assert "".join(part.text for part in diff.before) == old
+        assert "".join(part.text for part in diff.after) == new
+        common = [
+            "".join(part.text for part in side if not part.only_here) for side in (diff.before, diff.after)
+        ]
+        assert common[0] == common[1]
+        assert len(common[0]) == longest_common(old, new)
+
+
+def test_texts_with_nothing_in_common_are_not_marked_and_take_no_time():
+    random.seed(5)
+    before, after = (" ".join(str(random.random()) for _ in range(8_000)) for _ in range(2))
+    diff = word_diff(before, after)
+
+    assert diff.too_different
+    assert not diff.is_same
+    assert diff.before == (DiffPart(before, False),)
+
+
+def test_a_hole_of_a_terabyte_before_the_last_line_is_passed_over_at_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"first\n")
+    try:
+        os.truncate(path, 2**40)
+    except OSError:
+        pytest.skip("this file system takes no file of 1 TiB")
+    with path.open("rb") as file:
+        if os.lseek(file.fileno(), 2**20, os.SEEK_HOLE) != 2**20:
+            pytest.skip("this file system does not tell where its holes are")
+
+        assert end_of_lines(file.fileno(), 2**40) == len(b"first\n")
+
+
+@pytest.mark.parametrize("session", [[], {}, None, "1"])
+def test_a_count_of_dropped_ones_by_an_odd_session_is_no_trouble(tmp_path, session):
+    path = tmp_path / "metrics.jsonl"
+    record = {"event": "completions_dropped", "seq": 1, "session": session, "from_step": 1, "dropped": 4}
+    path.write_text(json.dumps(record) + "\n")
+
+    assert CompletionReader(FileSource(path)).find(CompletionQuery()).dropped == 4

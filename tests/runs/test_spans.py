@@ -1,0 +1,228 @@
+"""Spans as columns: read as the file grows, put in order, counted, and cut to a window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from tests.dashboard.run_folders import append, write_run
+from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
+from tests.timing.test_span_record import begun, span
+from toolkit.runs.columns.column_cache import ColumnCache
+from toolkit.runs.columns.run_log import RunLog
+from toolkit.runs.columns.span_reader import MOST_NAMES, OTHER_NAMES
+from toolkit.runs.spans import (
+    SpanTable,
+    adjacent_steps,
+    detailed_steps,
+    last_steps,
+    steps_in,
+    totals,
+    within,
+)
+
+
+def read(log, wait_s=60.0):
+    while not log.refresh(1.0).complete:
+        pass
+    return log.spans(wait_s)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write records as a run and return its log."""
+
+    def write_records(records):
+        return RunLog(write_run(tmp_path, "r", records) / "metrics.jsonl", None)
+
+    return write_records
+
+
+def labels(table):
+    return ["  " * table.depth[number] + table.names[number].label for number in table.order]
+
+
+def test_what_is_appended_is_added_and_an_end_closes_its_beginning(write):
+    log = write([begun("aa", start=100.0, session=1), span("bb", "aa", start=101.0, session=1)])
+    before = read(log).duration.tolist()
+    append(log.path.parent, [span("aa", start=100.0, duration=7.0, session=1), span("cc", start=108.0)])
+    after = read(log)
+
+    assert np.isnan(before[0])
+    assert before[1:] == [1.0]
+    assert after.duration.tolist() == [7.0, 1.0, 1.0]
+    assert after.start.tolist() == [100.0, 101.0, 108.0]
+
+
+def test_a_beginning_and_its_end_in_one_read_are_one_row(write):
+    table = read(write([begun("aa", start=100.0), span("bb", "aa"), span("aa", start=100.0, duration=3.0)]))
+
+    assert table.duration.tolist() == [3.0, 1.0]
+
+
+def test_a_file_that_was_replaced_is_read_from_its_start(write):
+    log = write([span("aa", name="old")])
+    assert [name.label for name in read(log).names] == ["old"]
+    log.path.unlink()
+    append(log.path.parent, [span("bb", name="new"), span("cc", name="newer")])
+
+    assert [name.label for name in read(log).names] == ["new", "newer"]
+
+
+def test_spans_of_a_cached_log_are_the_same(tmp_path):
+    folder = write_span_run(tmp_path / "logs", "r")
+    cache = ColumnCache(tmp_path / "cache")
+    fresh = RunLog(folder / "metrics.jsonl", cache)
+    first = read(fresh)
+    cache.save(fresh.path, fresh._columns, fresh._cursor)
+
+    again = RunLog(folder / "metrics.jsonl", cache)
+    table = read(again)
+
+    assert again.health().from_cache
+    assert table.names == first.names
+    assert table.start.tolist() == first.start.tolist()
+    assert table.summaries == first.summaries
+
+
+def test_a_large_log_is_taken_in_parts_and_nothing_is_read_twice(write):
+    log = write(many_spans(3_000))
+    parts = [read(log, 0.0)]
+    while parts[-1].fraction_read < 1.0:
+        parts.append(log.spans(0.0))
+
+    assert len(parts) > 2
+    assert [len(part) for part in parts] == sorted({len(part) for part in parts})
+    assert len(parts[-1]) == 15_001
+    assert len(log.spans(0.0)) == 15_001
+
+
+def test_names_follow_what_they_are_part_of_in_chronological_order(write):
+    assert labels(read(write(span_records()))) == [
+        "application",
+        "  model_init",
+        "  dataloader_init",
+        "  optimizer_init",
+        "  training_loop",
+        "    training_iteration",
+        "      data_loading",
+        "      forward",
+        "      backward",
+        "      optimizer_update",
+        "    validation_loop",
+        "    checkpoint_save_sync",
+    ]
+
+
+def test_names_that_are_part_of_each_other_all_have_a_row(write):
+    table = read(
+        write(
+            [
+                span("aa", "bb", name="x"),
+                span("bb", "aa", name="y"),
+                span("cc", "cc", name="z"),
+                span("dd", "aa"),
+            ]
+        )
+    )
+
+    assert sorted(label.strip() for label in labels(table)) == ["work", "x", "y", "z"]
+
+
+def test_a_log_that_invents_a_name_a_span_has_a_row_for_the_rest(write):
+    table = read(write([span(f"{n:x}", name=f"name {n}") for n in range(MOST_NAMES + 50)]))
+
+    assert len(table.names) == MOST_NAMES + 1
+    assert table.names[-1].label == OTHER_NAMES
+    assert len(table) == MOST_NAMES + 50
+
+
+def test_the_device_s_clock_has_a_row_of_its_own(write):
+    table = read(write([span("aa", name="forward"), span("bb", name="forward", clock="cuda")]))
+
+    assert [name.label for name in table.names] == ["forward", "forward (cuda)"]
+
+
+def test_the_steps_that_can_be_looked_at_closely_are_found_with_the_reason(write):
+    table = read(write(span_records()))
+    found = [(one.session, one.first, one.last, one.why) for one in detailed_steps(table)]
+
+    assert found == [(1, 1, 5, "start"), (2, 46, 50, "start"), (2, 58, 62, "incident"), (2, 96, 100, "end")]
+
+
+def test_the_window_of_the_last_steps_is_theirs_and_one_can_go_on_from_it(write):
+    table = read(write(span_records()))
+    window = last_steps(table, 5)
+    earlier = adjacent_steps(table, window, 5, later=False)
+
+    assert steps_in(table, window) == (96, 100)
+    assert steps_in(table, earlier) == (58, 62)
+    assert adjacent_steps(table, window, 5, later=True) is None
+    assert steps_in(table, adjacent_steps(table, earlier, 3, later=True)) == (96, 98)
+    assert steps_in(table, adjacent_steps(table, detailed_steps(table)[1].window, 5, later=False)) == (1, 5)
+
+
+def test_a_neighbour_that_reaches_into_the_window_is_not_counted_to_it(write):
+    run = SpanRun(keep_all=True)
+    run.begin_session()
+    for step in range(1, 9):
+        run.step(step, kept=None)
+    table = read(write(run.records))
+    low, high = last_steps(table, 5)
+
+    assert steps_in(table, (low - 0.05, high + 0.05)) == (4, 8)
+
+
+def test_without_short_spans_the_last_ones_are_looked_at(write):
+    own = [span(f"{n:x}", start=1_000.0 + n, duration=0.5, name="encode") for n in range(200)]
+    table = read(write([begun("ffff", start=0.0), *own]))
+
+    low, high = last_steps(table, 5)
+
+    assert high == 1_199.5
+    assert low > 1_100
+    assert last_steps(SpanTable(), 5) is None
+
+
+def test_of_too_many_the_longest_are_drawn(write):
+    table = read(write([span(f"{n:x}", start=100.0 + n, duration=n / 1000) for n in range(1, 500)]))
+    rows, total = within(table, (100.0, 1_000.0), 10)
+
+    assert total == 499
+    assert table.duration[rows].tolist() == [n / 1000 for n in range(490, 500)]
+    assert within(table, (5_000.0, 6_000.0), 10)[1] == 0
+
+
+def test_the_sums_of_a_session_count_and_kept_spans_where_it_wrote_none(write):
+    about = {"count": 100, "total": 50.0, "p50": 0.4, "p95": 0.9, "max": 2.0}
+    older = {"event": "span_summary", "session": 2, "spans": {"work": {**about, "count": 10}}}
+    table = read(
+        write(
+            [
+                span("aa", session=1, duration=1.0),
+                span("bb", session=1, duration=3.0),
+                span("cc", session=2, duration=2.0),
+                older,
+                {"event": "span_summary", "session": 2, "spans": {"work": about}},
+            ]
+        )
+    )
+    found = totals(table)
+
+    assert (found.sessions_summed, found.sessions_counted) == (1, 1)
+    assert found.by_name["work"].count == 102
+    assert found.by_name["work"].total == pytest.approx(54.0)
+    assert found.by_name["work"].longest == 3.0
+    assert found.by_name["work"].p50 == pytest.approx((0.4 * 100 + 2.0 * 2) / 102)
+
+
+def test_an_open_span_reaches_the_last_record_of_its_session(write):
+    records = [
+        begun("aa", start=100.0, session=1, time=100.0),
+        {"event": "step", "time": 130.0, "session": 1, "global_step": 1},
+        {"event": "step", "time": 500.0, "session": 2, "global_step": 1},
+    ]
+
+    assert read(write(records)).ends().tolist() == [130.0]

@@ -1,0 +1,371 @@
+"""Caches the columns and findings of large logs in the user's cache folder, so that opening a log again is fast."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from toolkit.diagnostics.finding import Finding, finding_from
+from toolkit.runfolder.layout import make_folders
+from toolkit.runfolder.owner import why_not_ours_alone
+from toolkit.runfolder.portable import pread
+from toolkit.runfolder.reader import BadLine, Cursor, Identity
+from toolkit.runfolder.safefile import open_regular
+from toolkit.runs.columns.run_columns import MetricColumn, RunColumns, Segment
+from toolkit.runs.growable_array import GrowableArray
+
+_VERSION: Final = 1
+"""Raised when the format of the columns changes; files of another version are ignored."""
+
+_TAIL_BYTES: Final = 4096
+_STALE_TEMPORARY_S: Final = 3600.0
+"""Saving never takes that long."""
+_COLUMNS: Final = ".arrow"
+_FINDINGS: Final = ".findings"
+_MAX_FINDINGS_BYTES: Final = 16 * 1024 * 1024
+_ROWS: Final = ("time", "elapsed", "step", "epoch")
+_EVENTS: Final = ("event_kind", "event_start", "event_length")
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Saved columns, and how far the log had been read."""
+
+    columns: RunColumns
+    cursor: Cursor
+
+
+class ColumnCache:
+    """A folder of files that may be deleted at any time; a file that does not match its log is ignored.
+
+    Not every number can be checked against the log, so folder and files must belong to this user and not be writable
+    by others; otherwise the cache is not used. The parent may be writable by everyone, such as /tmp.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = 4_000_000_000) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+
+    def load(self, log: Path) -> Cached | None:
+        """Return what was saved for `log`, if the file still starts with it; None otherwise."""
+        try:
+            if self.distrusted() is not None:
+                return None
+            batch = pa.ipc.open_file(pa.BufferReader(_mapped(self._path(log)))).get_batch(0)
+            # A corrupt length would be read beyond the end of the file, which kills the process.
+            batch.validate(full=True)
+            about = orjson.loads(batch.schema.metadata[b"about"])
+            if about["version"] != _VERSION or about["log"] != os.fsencode(log).hex():
+                return None
+            cursor = _cursor(about["cursor"])
+            if not _still_begins_with(log, cursor, about["tail_crc"]):
+                return None
+            return Cached(_columns(batch, about), cursor)
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, MemoryError):
+            # Missing, of another version, or corrupt: the log is read instead.
+            return None
+
+    def save(self, log: Path, columns: RunColumns, cursor: Cursor) -> None:
+        """Save `columns`; a failure is ignored, because the log is still there."""
+        self.prepare(log, columns, cursor)()
+
+    def prepare(self, log: Path, columns: RunColumns, cursor: Cursor) -> Callable[[], None]:
+        """Return a function that saves `columns` as they are now; they may grow meanwhile."""
+        try:
+            batch = _batch(log, columns, cursor)
+        except (OSError, pa.ArrowException, orjson.JSONEncodeError):
+            return lambda: None
+        return lambda: self._write(self._path(log), batch)
+
+    def _write(self, target: Path, batch: pa.RecordBatch) -> None:
+        def write(file: BinaryIO) -> None:
+            with pa.ipc.new_file(file, batch.schema) as writer:
+                writer.write_batch(batch)
+
+        self._replace(target, write)
+
+    def load_findings(self, log: Path, version: str) -> tuple[list[Finding], Cursor] | None:
+        """Return what this `version` of the detectors found in `log` up to the cursor; None if that is not known."""
+        try:
+            if self.distrusted() is not None:
+                return None
+            about = orjson.loads(_read_ours(self._path(log, _FINDINGS)))
+            if about["version"] != version or about["log"] != os.fsencode(log).hex():
+                return None
+            cursor = _cursor(about["cursor"])
+            if not _still_begins_with(log, cursor, about["tail_crc"]):
+                return None
+            return [_finding(fields) for fields in about["findings"]], cursor
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
+            # Missing, of another version, or corrupt: the log is examined instead.
+            return None
+
+    def save_findings(self, log: Path, version: str, findings: Sequence[Finding], cursor: Cursor) -> None:
+        """Save what the detectors found in `log` up to `cursor`; a failure is ignored."""
+        try:
+            about = orjson.dumps(
+                {
+                    "version": version,
+                    "log": os.fsencode(log).hex(),
+                    "cursor": asdict(cursor),
+                    "tail_crc": _tail_crc(log, cursor.offset),
+                    "findings": [finding.to_fields() for finding in findings],
+                }
+            )
+        except (OSError, orjson.JSONEncodeError):
+            return
+        self._replace(self._path(log, _FINDINGS), lambda file: file.write(about))
+
+    def _replace(self, target: Path, write: Callable[[BinaryIO], Any]) -> None:
+        temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
+        try:
+            make_folders(self._folder, 0o700)
+            if self.distrusted() is not None:
+                return
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                write(file)
+            _sync(temporary)
+            os.replace(temporary, target)
+            self._make_room(target)
+        except (OSError, pa.ArrowException, orjson.JSONEncodeError):
+            with suppress(OSError):
+                temporary.unlink()
+
+    def clear(self) -> int:
+        """Delete everything and return the number of bytes freed."""
+        freed = 0
+        for path, status in self._files():
+            with suppress(OSError):
+                path.unlink()
+                freed += status.st_size
+        return freed
+
+    def size(self) -> int:
+        """Return the size of the cache in bytes."""
+        return sum(status.st_size for _, status in self._files())
+
+    @property
+    def folder(self) -> Path:
+        """The cache folder."""
+        return self._folder
+
+    def distrusted(self) -> str | None:
+        """Return why the folder is not used, as the end of a sentence about it; None if it is used."""
+        try:
+            link, folder = os.lstat(self._folder), os.stat(self._folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"cannot be used: {error.strerror}"
+        if not stat.S_ISDIR(folder.st_mode):
+            return "is not a folder"
+        return why_not_ours_alone(link) or why_not_ours_alone(folder)
+
+    def _path(self, log: Path, ending: str = _COLUMNS) -> Path:
+        return self._folder / f"{hashlib.sha256(os.fsencode(log)).hexdigest()[:32]}{ending}"
+
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found: list[tuple[Path, os.stat_result]] = []
+        if self.distrusted() is not None:
+            return found
+        with suppress(OSError):
+            for entry in os.scandir(self._folder):
+                if entry.name.endswith((_COLUMNS, _FINDINGS)) and entry.is_file(follow_symlinks=False):
+                    with suppress(OSError):
+                        found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+        return found
+
+    def _make_room(self, newest: Path) -> None:
+        self._remove_stale_temporaries()
+        files = sorted(self._files(), key=lambda item: item[1].st_mtime)
+        held = sum(status.st_size for _, status in files)
+        for path, status in files:
+            if held <= self._max_bytes:
+                return
+            if path != newest:
+                with suppress(OSError):
+                    path.unlink()
+                    held -= status.st_size
+
+    def _remove_stale_temporaries(self) -> None:
+        """Remove temporary files of processes that ended while saving."""
+        with suppress(OSError):
+            for entry in os.scandir(self._folder):
+                if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
+                    with suppress(OSError):
+                        if time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE_TEMPORARY_S:
+                            os.unlink(entry.path)
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    """Memory-map `path`; a file that others could change or truncate is refused."""
+    descriptor = open_regular(path)
+    try:
+        # Check the open file, not the path: that may point elsewhere a moment later.
+        problem = why_not_ours_alone(os.fstat(descriptor))
+        if problem is not None:
+            raise PermissionError(f"{path.name} {problem}")
+        return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(descriptor)
+
+
+def _read_ours(path: Path) -> bytes:
+    descriptor = open_regular(path)
+    try:
+        problem = why_not_ours_alone(os.fstat(descriptor))
+        if problem is not None:
+            raise PermissionError(f"{path.name} {problem}")
+        return pread(descriptor, _MAX_FINDINGS_BYTES, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _finding(fields: dict[str, Any]) -> Finding:
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    found = Finding(**fields)
+    # What was read back is what was written, down to the types.
+    if finding_from(found.to_fields()) != found:
+        raise ValueError("not a finding")
+    return found
+
+
+def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: getattr(columns, name).values for name in (*_ROWS, *_EVENTS)
+    }
+    for number, metric in enumerate(columns.metrics.values()):
+        arrays[f"rows{number}"] = metric.rows.values
+        arrays[f"values{number}"] = metric.values.values
+    about = {
+        "version": _VERSION,
+        # A path may contain bytes that JSON cannot represent.
+        "log": os.fsencode(log).hex(),
+        "cursor": asdict(cursor),
+        "tail_crc": _tail_crc(log, cursor.offset),
+        "metrics": [
+            [name, metric.event, _json_float(metric.low), _json_float(metric.high), metric.non_finite]
+            for name, metric in columns.metrics.items()
+        ],
+        "segments": [asdict(segment) for segment in columns.segments],
+        "event_names": columns.event_names,
+        "counts": dict(columns.counts),
+        "records": columns.records,
+        "bad_count": columns.bad_count,
+        "bad_lines": [asdict(line) for line in columns.bad_lines],
+        "lost_records": columns.lost_records,
+        "lost_reasons": columns.lost_reasons,
+        "metrics_left_out": sorted(columns.metrics_left_out),
+    }
+    # Columns differ in length, so each is one list in a table with one row.
+    lists = [
+        pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), pa.array(array))
+        for array in arrays.values()
+    ]
+    return pa.RecordBatch.from_arrays(lists, names=list(arrays)).replace_schema_metadata(
+        {"about": orjson.dumps(about)}
+    )
+
+
+def _columns(batch: pa.RecordBatch, about: dict[str, Any]) -> RunColumns:
+    def array(name: str) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = batch.column(name).values.to_numpy(zero_copy_only=True)
+        return found
+
+    columns = RunColumns()
+    for name in (*_ROWS, *_EVENTS):
+        setattr(columns, name, GrowableArray(array(name)))
+    rows = columns.rows
+    _require_lengths(columns, about)
+    for number, (name, event, low, high, non_finite) in enumerate(about["metrics"]):
+        at, values = array(f"rows{number}"), array(f"values{number}")
+        if len(at) != len(values) or (len(at) and not 0 <= int(at.min()) <= int(at.max()) < rows):
+            raise ValueError(f"the column {name!r} does not fit its rows")
+        metric = MetricColumn(event, at[:0], values[:0])
+        metric.rows, metric.values = GrowableArray(at), GrowableArray(values)
+        metric.low = np.inf if low is None else low
+        metric.high = -np.inf if high is None else high
+        metric.non_finite = non_finite
+        columns.metrics[name] = metric
+    columns.segments = [Segment(**segment) for segment in about["segments"]]
+    columns.event_names = list(about["event_names"])
+    columns.counts.update(about["counts"])
+    columns.records = about["records"]
+    columns.bad_count = about["bad_count"]
+    columns.bad_lines = [BadLine(**line) for line in about["bad_lines"]]
+    columns.lost_records = about["lost_records"]
+    columns.lost_reasons = list(about["lost_reasons"])
+    columns.metrics_left_out = set(about["metrics_left_out"])
+    return columns
+
+
+def _require_lengths(columns: RunColumns, about: dict[str, Any]) -> None:
+    for names in (_ROWS, _EVENTS):
+        if len({len(getattr(columns, name)) for name in names}) > 1:
+            raise ValueError(f"the columns {', '.join(names)} are of different lengths")
+    kinds = columns.event_kind.values
+    if len(kinds) and not 0 <= int(kinds.min()) <= int(kinds.max()) < len(about["event_names"]):
+        raise ValueError("an event is of a kind that has no name")
+    for segment in about["segments"]:
+        if not 0 <= segment["start"] < segment["end"] <= columns.rows:
+            raise ValueError("a session does not fit the rows")
+
+
+def _cursor(saved: dict[str, Any]) -> Cursor:
+    identity = saved["identity"]
+    return Cursor(saved["offset"], Identity(**identity) if identity else None, saved["long_line_at"])
+
+
+def _still_begins_with(log: Path, cursor: Cursor, tail_crc: int) -> bool:
+    identity = cursor.identity
+    if identity is None:
+        return False
+    descriptor = open_regular(log)
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != (
+            identity.device,
+            identity.inode,
+        ) or status.st_size < cursor.offset:
+            return False
+        head = pread(descriptor, identity.head_length, 0)
+    finally:
+        os.close(descriptor)
+    return zlib.crc32(head) == identity.head_crc and _tail_crc(log, cursor.offset) == tail_crc
+
+
+def _tail_crc(log: Path, offset: int) -> int:
+    """Return a checksum of the last bytes before `offset`, which changes if the file was rewritten."""
+    descriptor = open_regular(log)
+    try:
+        start = max(0, offset - _TAIL_BYTES)
+        return zlib.crc32(pread(descriptor, offset - start, start))
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    """Flush to disk: after a power cut a file may consist of zeros, which are valid columns."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _json_float(value: float) -> float | None:
+    return value if np.isfinite(value) else None

@@ -1,0 +1,203 @@
+"""Queries on the columns of one record file, wherever its records come from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.runfolder.records import Record
+from toolkit.runs.columns.line_parser import parse_event
+from toolkit.runs.columns.run_columns import RunColumns
+from toolkit.runs.columns.series import SeriesBuilder
+from toolkit.runs.columns.span_reader import SpanReader
+from toolkit.runs.columns.thinning import bucket_size
+from toolkit.runs.record_source import Place, RecordSource
+from toolkit.runs.spans import SpanTable
+from toolkit.runs.store import Floats, MetricInfo, Series, SessionStart, Smoothing, XAxis
+
+
+class ColumnQueries:
+    """Answers from columns in memory; a subclass fills them, holding `_lock`. Thread-safe."""
+
+    def __init__(self, source: RecordSource) -> None:
+        self.used_at = 0.0
+        """When a page last asked for it, by the monotonic clock."""
+        self._source = source
+        self._lock = threading.RLock()
+        self._spans = SpanReader()
+        self._use_columns(RunColumns())
+
+    def _use_columns(self, columns: RunColumns) -> None:
+        self._columns = columns
+        self._builder = SeriesBuilder(columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory used by the columns."""
+        with self._lock:
+            columns = self._columns
+            held = sum(metric.rows.nbytes + metric.values.nbytes for metric in columns.metrics.values())
+            return held + 4 * columns.time.nbytes + self._spans.nbytes
+
+    def metrics(self) -> list[MetricInfo]:
+        """Return the metrics read so far."""
+        with self._lock:
+            found = []
+            for name, metric in self._columns.metrics.items():
+                row = int(metric.rows.values[-1])
+                found.append(
+                    MetricInfo(
+                        name=name,
+                        event=metric.event,
+                        count=len(metric.values),
+                        last=float(metric.values.values[-1]),
+                        last_step=float(self._columns.step.values[row]),
+                        low=float(metric.low),
+                        high=float(metric.high),
+                        non_finite=metric.non_finite,
+                    )
+                )
+            return found
+
+    def series(
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+    ) -> Series:
+        """Return one metric as a curve."""
+        with self._lock:
+            return self._builder.build(name, axis, window, buckets, smoothing)
+
+    def newest(self) -> tuple[float, int | None] | None:
+        """Return time and step of the last record with metrics, or None before the first."""
+        with self._lock:
+            if not self._columns.rows:
+                return None
+            moment, step = float(self._columns.time.values[-1]), float(self._columns.step.values[-1])
+            if not np.isfinite(moment):
+                return None
+            return moment, int(step) if np.isfinite(step) and self._columns.counts["step"] else None
+
+    def sessions(self) -> list[SessionStart]:
+        """Return where each session that has logged a step starts."""
+        with self._lock:
+            times = self._columns.time.values
+            return [
+                SessionStart(
+                    session=segment.session,
+                    first_step=segment.first_step,
+                    first_time=float(times[segment.start]),
+                )
+                for segment in self._columns.segments
+                if segment.first_step is not None
+            ]
+
+    def recent(self, name: str, count: int) -> Floats:
+        """Return the last values of a metric."""
+        with self._lock:
+            metric = self._columns.metrics.get(name)
+            if metric is None or count < 1:
+                return np.empty(0)
+            return metric.values.values[-count:].copy()
+
+    def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values just before and just after a wall time, at most `count` of each."""
+        with self._lock:
+            metric = self._columns.metrics.get(name)
+            if metric is None or count < 1:
+                return np.empty(0), np.empty(0)
+            times = self._columns.time.values[metric.rows.values]
+            values = metric.values.values
+            # In file order: a clock that was set back does not reorder records.
+            later = np.flatnonzero(times > moment)
+            split = int(later[0]) if len(later) else len(values)
+            return values[max(0, split - count) : split].copy(), values[split : split + count].copy()
+
+    def means(self, name: str, buckets: int) -> Floats:
+        """Return the mean of each of at most `buckets` parts of a metric, NaN for a part without a number.
+
+        The parts start at multiples of a power of two, so that appending points rarely changes an older one.
+        """
+        with self._lock:
+            metric = self._columns.metrics.get(name)
+            if metric is None:
+                return np.empty(0)
+            values = metric.values.values
+            finite = np.isfinite(values)
+            starts = np.arange(0, len(values), bucket_size(len(values), buckets))
+            sums = np.add.reduceat(np.where(finite, values, 0.0) if metric.non_finite else values, starts)
+            with np.errstate(invalid="ignore"):
+                return np.asarray(sums / np.add.reduceat(finite.astype(np.float64), starts))
+
+    def table(self, names: Sequence[str] | None) -> dict[str, Floats]:
+        """Return metrics as columns of one length, NaN for missing values, with step, time and session."""
+        with self._lock:
+            columns = self._columns
+            rows = columns.rows
+            session = np.zeros(rows)
+            for segment in columns.segments:
+                session[segment.start : segment.end] = segment.session
+            table: dict[str, Floats] = {
+                "global_step": columns.step.values.copy(),
+                "time": columns.time.values.copy(),
+                "session": session,
+            }
+            for name in names if names is not None else list(columns.metrics):
+                metric = columns.metrics.get(name)
+                if metric is not None:
+                    column = np.full(rows, np.nan)
+                    column[metric.rows.values] = metric.values.values
+                    table[name] = column
+            return table
+
+    def present(self, names: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return, for each metric, which rows have it: a logged NaN is not an empty cell."""
+        with self._lock:
+            found = {}
+            for name in names:
+                metric = self._columns.metrics.get(name)
+                if metric is not None:
+                    mask = np.zeros(self._columns.rows, dtype=bool)
+                    mask[metric.rows.values] = True
+                    found[name] = mask
+            return found
+
+    def counts(self) -> dict[str, int]:
+        """Return how many records of each kind were read."""
+        with self._lock:
+            return dict(self._columns.counts)
+
+    def events(self, kinds: Iterable[str] | None, limit: int) -> list[Record]:
+        """Return the newest records without metrics, newest first."""
+        with self._lock:
+            columns = self._columns
+            all_kinds = columns.event_kind.values
+            if kinds is None:
+                places = np.arange(len(all_kinds))[-limit:]
+            else:
+                names = set(kinds)
+                wanted = [i for i, name in enumerate(columns.event_names) if name in names]
+                places = np.flatnonzero(np.isin(all_kinds, wanted))[-limit:]
+            starts = columns.event_start.values[places].tolist()
+            lengths = columns.event_length.values[places].tolist()
+        found = self.records_at(list(zip(reversed(starts), reversed(lengths), strict=True)))
+        return [record for record in found if record is not None]
+
+    def records_at(self, places: Sequence[Place]) -> list[Record | None]:
+        """Return the records at these offsets and lengths; None for invalid ones."""
+        try:
+            return [parse_event(line) for line in self._source.read_at(places)]
+        except OSError:
+            return [None] * len(places)
+
+    def spans(self, wait_s: float) -> SpanTable:
+        """Return the spans read so far, after reading new ones for at most about `wait_s`."""
+        with self._lock:
+            columns = self._columns
+            heard: dict[int, float] = {}
+            for segment in columns.segments:
+                moment = float(columns.time.values[segment.end - 1])
+                if np.isfinite(moment):
+                    heard[segment.session] = max(moment, heard.get(segment.session, moment))
+        return self._spans.read(self._source, columns, heard, wait_s)

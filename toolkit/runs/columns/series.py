@@ -1,0 +1,431 @@
+"""Builds the curve of one metric: window, downsampling, smoothing, and superseded points."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from toolkit.runs.columns.run_columns import MetricColumn, RunColumns, Segment
+from toolkit.runs.columns.smoothing import AUTO_WIDTH, FEWEST_POINTS, MAX_STRETCHES, may_be_smoothed, smooth
+from toolkit.runs.columns.thinning import Indices, bucket_size, runs_of, select
+from toolkit.runs.store import (
+    CurveSegment,
+    Floats,
+    NonFiniteRun,
+    NonFiniteStretch,
+    Series,
+    Smoothing,
+    XAxis,
+)
+
+_MAX_SELECTIONS: Final = 256
+_MAX_RUNS: Final = 1_000
+_MAX_STRETCHES: Final = 200
+_CELLS: Final = 400
+"""A smoothed curve has at most one point in each of so many parts of the visible range."""
+_MAX_SMOOTHED: Final = 64
+_MAX_TIMED: Final = 20_000
+"""Segments with more points are read for statistics, which need no times."""
+_BACKWARDS: Final = 1e-3
+"""A curve that goes back by more than this fraction of the visible range is not smoothed."""
+
+
+@dataclass(slots=True)
+class _Slice:
+    """A range of one metric's points, by index."""
+
+    segment: Segment
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class _Selection:
+    """Which points of a slice are drawn; full buckets are final, so a refresh only handles new points."""
+
+    settled: int
+    chosen: Indices
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The smoothed curve between two breaks, and the points it was made from."""
+
+    session: int
+    first: int
+    last: int
+    x: Floats
+    y: Floats
+
+    def inside(self, window: tuple[float, float] | None) -> _Piece:
+        """Return what is visible of it, and one point more on either side."""
+        if window is None:
+            return self
+        start, stop = np.searchsorted(self.x, (min(window), max(window))).tolist()
+        visible = slice(max(0, start - 1), stop + 1)
+        return replace(self, x=self.x[visible], y=self.y[visible])
+
+
+_SmoothKey = tuple[str, XAxis, tuple[float, float] | None, float]
+_SmoothState = tuple[int, tuple[tuple[int, int], ...]]
+"""Which points a smoothed curve was made from."""
+
+
+class SeriesBuilder:
+    """Builds curves from one run's columns, and caches what a refresh need not recompute."""
+
+    def __init__(self, columns: RunColumns) -> None:
+        self._columns = columns
+        self._selections: OrderedDict[tuple[str, int, int], _Selection] = OrderedDict()
+        self._smoothed: OrderedDict[_SmoothKey, tuple[_SmoothState, list[_Piece]]] = OrderedDict()
+        self._epoch_blocks: tuple[int, Indices, Indices] | None = None
+
+    def build(
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+    ) -> Series:
+        """Return the curve of the metric `name`; an empty one if it does not exist."""
+        metric = self._columns.metrics.get(name)
+        if metric is None:
+            return Series(metric=name, axis=axis, segments=())
+        line, superseded = self._slices(metric)
+        shown = line
+        if window is not None:
+            shown = list(self._inside(metric, line, axis, window))
+            superseded = list(self._inside(metric, superseded, axis, window))
+        total = sum(part.stop - part.start for part in shown)
+        size = bucket_size(total, buckets)
+        values = metric.values.values
+        pieces: list[_Piece] = []
+        width = smoothing
+        if width == "auto":
+            width = AUTO_WIDTH if total >= FEWEST_POINTS else 0.0
+        if width > 0:
+            pieces = self._smooth(name, metric, axis, line, window, width)
+        segments, drawn = [], 0
+        for part in shown:
+            chosen = self._select(name, values, part, size, keep=window is None)
+            drawn += len(chosen)
+            segment = self._curve_segment(metric, axis, part, chosen, values)
+            if pieces:
+                segment = replace(segment, smoothed=_at(pieces, chosen, segment.x))
+            segments.append(segment)
+        superseded_total = sum(part.stop - part.start for part in superseded)
+        superseded_size = bucket_size(superseded_total, max(1, buckets // 3))
+        superseded_segments = [
+            self._curve_segment(
+                metric,
+                axis,
+                part,
+                select(values[part.start : part.stop], part.start, superseded_size) + part.start,
+                values,
+            )
+            for part in superseded
+        ]
+        finite = [segment.y[np.isfinite(segment.y)] for segment in segments]
+        numbers = np.concatenate(finite) if finite else np.empty(0)
+        return Series(
+            metric=name,
+            axis=axis,
+            segments=tuple(segment for segment in segments if len(segment.x)),
+            superseded=tuple(segment for segment in superseded_segments if len(segment.x)),
+            smooth=tuple(
+                CurveSegment(x=piece.x, y=piece.y, session=piece.session)
+                for piece in (piece.inside(window) for piece in pieces)
+                if len(piece.x)
+            ),
+            non_finite=self._non_finite(metric, axis, [*shown, *superseded], window),
+            stretches=self._stretches(metric, axis, shown, window),
+            drawn=drawn,
+            total=total,
+            low=float(numbers.min()) if len(numbers) else None,
+            high=float(numbers.max()) if len(numbers) else None,
+            percentiles=tuple(np.percentile(numbers, (1, 99)).tolist()) if len(numbers) else None,
+        )
+
+    # ------------------------------------------------------------ which points
+
+    def _slices(self, metric: MetricColumn) -> tuple[list[_Slice], list[_Slice]]:
+        rows = metric.rows.values
+        line, superseded = [], []
+        for segment, counts_until in self._columns.counting():
+            start, until, end = np.searchsorted(rows, (segment.start, counts_until, segment.end)).tolist()
+            if until > start:
+                line.append(_Slice(segment, start, until))
+            if end > until:
+                superseded.append(_Slice(segment, until, end))
+        return line, superseded
+
+    def _inside(
+        self, metric: MetricColumn, parts: list[_Slice], axis: XAxis, window: tuple[float, float]
+    ) -> Iterator[_Slice]:
+        low, high = min(window), max(window)
+        for part in parts:
+            x = self._all_x(metric, axis, part)
+            inside = np.flatnonzero((x >= low) & (x <= high))
+            if len(inside):
+                # One more point on either side, so that the line reaches the edge.
+                first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
+                yield _Slice(part.segment, part.start + first, part.start + last + 1)
+
+    def _select(self, name: str, values: Floats, part: _Slice, size: int, *, keep: bool) -> Indices:
+        if not keep or size <= 4:
+            return select(values[part.start : part.stop], part.start, size) + part.start
+        key = (name, part.start, size)
+        known = self._selections.get(key)
+        if known is None or known.settled > part.stop:
+            known = _Selection(part.start, np.empty(0, dtype=np.int64))
+        settled = max(known.settled, part.stop - part.stop % size)
+        if settled > known.settled:
+            new = select(values[known.settled : settled], known.settled, size) + known.settled
+            known = _Selection(settled, np.concatenate((known.chosen, new)))
+        self._selections[key] = known
+        self._selections.move_to_end(key)
+        while len(self._selections) > _MAX_SELECTIONS:
+            self._selections.popitem(last=False)
+        rest = select(values[settled : part.stop], settled, size) + settled
+        return np.concatenate((known.chosen, rest))
+
+    # ------------------------------------------------------------ smoothing
+
+    def _smooth(
+        self,
+        name: str,
+        metric: MetricColumn,
+        axis: XAxis,
+        line: list[_Slice],
+        window: tuple[float, float] | None,
+        width: float,
+    ) -> list[_Piece]:
+        """Return the smoothed curve, and nothing if this metric is drawn as it was logged."""
+        key = (name, axis, window, width)
+        until = (self._columns.line_version, tuple((part.start, part.stop) for part in line))
+        known = self._smoothed.get(key)
+        if known is None or known[0] != until:
+            known = (until, self._smooth_all(name, metric, axis, line, window, width))
+        self._smoothed[key] = known
+        self._smoothed.move_to_end(key)
+        while len(self._smoothed) > _MAX_SMOOTHED:
+            self._smoothed.popitem(last=False)
+        return known[1]
+
+    def _smooth_all(
+        self,
+        name: str,
+        metric: MetricColumn,
+        axis: XAxis,
+        line: list[_Slice],
+        window: tuple[float, float] | None,
+        width: float,
+    ) -> list[_Piece]:
+        values = metric.values.values
+        if not may_be_smoothed(name, metric.event, [values[part.start : part.stop] for part in line]):
+            return []
+        places = [self._all_x(metric, axis, part) for part in line]
+        low, high = (min(window), max(window)) if window is not None else _ends(places)
+        half_width, cell = width * (high - low), (high - low) / _CELLS
+        if not half_width > 0:
+            return []
+        pieces: list[_Piece] = []
+        for part, x in zip(line, places, strict=True):
+            y, start = values[part.start : part.stop], part.start
+            if window is not None:
+                # What is just outside the window counts towards the averages at its edges.
+                near = np.flatnonzero((x >= low - half_width) & (x <= high + half_width))
+                if not len(near):
+                    continue
+                start += int(near[0])
+                x, y = x[near[0] : near[-1] + 1], y[near[0] : near[-1] + 1]
+            numbers = np.isfinite(y)
+            if not np.isfinite(x[[0, -1]]).all():
+                numbers &= np.isfinite(x)
+            elif not (x[1:] >= x[:-1]).all():
+                forwards = np.maximum.accumulate(x)
+                # A clock that was set back a little does not matter.
+                if not (forwards - x).max() <= _BACKWARDS * (high - low):
+                    return []
+                x = forwards
+            stretches = [(0, len(x) - 1)] if numbers.all() else runs_of(numbers)
+            if len(pieces) + len(stretches) > MAX_STRETCHES:
+                return []
+            for first, last in stretches:
+                smooth_x, smooth_y = smooth(x[first : last + 1], y[first : last + 1], half_width, cell)
+                pieces.append(_Piece(part.segment.session, start + first, start + last, smooth_x, smooth_y))
+        return pieces
+
+    # ------------------------------------------------------------ where they are drawn
+
+    def _curve_segment(
+        self,
+        metric: MetricColumn,
+        axis: XAxis,
+        part: _Slice,
+        chosen: Indices,
+        values: Floats,
+    ) -> CurveSegment:
+        timed = len(chosen) <= _MAX_TIMED
+        return CurveSegment(
+            x=self._x(metric, axis, part, chosen),
+            y=values[chosen],
+            session=part.segment.session,
+            time=self._x(metric, "time", part, chosen) if timed else None,
+            elapsed=self._x(metric, "elapsed", part, chosen) if timed else None,
+        )
+
+    def _all_x(self, metric: MetricColumn, axis: XAxis, part: _Slice) -> Floats:
+        """Return the x of every point of `part`."""
+        rows = metric.rows.values[part.start : part.stop]
+        if axis == "step" and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+            # Logged in every record: no need to gather a million values.
+            return self._columns.step.values[rows[0] : rows[-1] + 1]
+        return self._x(metric, axis, part, np.arange(part.start, part.stop))
+
+    def _x(self, metric: MetricColumn, axis: XAxis, part: _Slice, chosen: Indices) -> Floats:
+        rows = metric.rows.values[chosen]
+        if axis == "step":
+            return self._columns.step.values[rows]
+        if axis == "time":
+            return self._columns.time.values[rows]
+        if axis == "elapsed":
+            return self._columns.elapsed.values[rows] + self._elapsed_before(part.segment)
+        return self._epochs(rows.astype(np.int64))
+
+    def _elapsed_before(self, segment: Segment) -> float:
+        """Return how long earlier sessions ran, without the time between sessions."""
+        before = 0.0
+        elapsed = self._columns.elapsed.values
+        for earlier, counts_until in self._columns.counting():
+            if earlier.start >= segment.start:
+                break
+            if counts_until > earlier.start:
+                last = float(elapsed[counts_until - 1])
+                before += last if np.isfinite(last) else 0.0
+        return before
+
+    def _epochs(self, rows: Indices) -> Floats:
+        chosen = self._columns.epoch.values[rows]
+        edges, lengths = self._whole_epochs()
+        if not len(lengths):
+            return chosen
+        block = np.searchsorted(edges, rows, side="right") - 1
+        return np.asarray(chosen + (rows - edges[block]) / np.maximum(lengths[block], 1))
+
+    def _whole_epochs(self) -> tuple[Indices, Indices]:
+        """Return where each epoch's rows start and how many there are; nothing if epochs are fractional.
+
+        With integer epochs all steps of an epoch would have the same x: they are spread evenly over the epoch. This is
+        computed for the whole run, so that a point's x does not depend on the window.
+        """
+        epochs = self._columns.epoch.values
+        if self._epoch_blocks is None or self._epoch_blocks[0] != len(epochs):
+            edges = lengths = np.empty(0, dtype=np.int64)
+            known = epochs[np.isfinite(epochs)]
+            if np.all(known % 1 == 0):
+                changes = np.flatnonzero(np.diff(np.nan_to_num(epochs, nan=-1.0))) + 1
+                edges = np.concatenate(([0], changes, [len(epochs)]))
+                lengths = np.diff(edges)
+                if len(lengths) > 1:
+                    lengths[-1] = max(lengths[-1], int(np.median(lengths[:-1])))
+            self._epoch_blocks = (len(epochs), edges, lengths)
+        return self._epoch_blocks[1], self._epoch_blocks[2]
+
+    # ------------------------------------------------------------ NaN and infinity
+
+    def _non_finite(
+        self, metric: MetricColumn, axis: XAxis, shown: list[_Slice], window: tuple[float, float] | None
+    ) -> tuple[NonFiniteRun, ...]:
+        if not metric.non_finite:
+            return ()
+        found: list[NonFiniteRun] = []
+        for part in shown:
+            values = metric.values.values[part.start : part.stop]
+            kinds = (
+                ("NaN", np.isnan(values)),
+                ("Infinity", np.isposinf(values)),
+                ("-Infinity", np.isneginf(values)),
+            )
+            for kind, mask in kinds:
+                runs = runs_of(mask)
+                edges = np.asarray(runs, dtype=np.int64).reshape(len(runs), 2) + part.start
+                firsts = self._x(metric, axis, part, edges[:, 0])
+                lasts = self._x(metric, axis, part, edges[:, 1])
+                for (first, last), first_x, last_x in zip(runs, firsts.tolist(), lasts.tolist(), strict=True):
+                    count = last - first + 1
+                    if window is not None:
+                        # Only what is visible is drawn and counted: a run may start before the window.
+                        x = self._x(metric, axis, part, np.arange(first, last + 1) + part.start)
+                        inside = x[(x >= min(window)) & (x <= max(window))]
+                        if not len(inside):
+                            continue
+                        first_x, last_x, count = float(inside[0]), float(inside[-1]), len(inside)
+                    found.append(
+                        NonFiniteRun(kind=kind, first_x=first_x, last_x=last_x, count=count)  # type: ignore[arg-type]  # one of the three above
+                    )
+        return _merged(sorted(found, key=lambda run: run.first_x))
+
+    def _stretches(
+        self, metric: MetricColumn, axis: XAxis, shown: list[_Slice], window: tuple[float, float] | None
+    ) -> tuple[NonFiniteStretch, ...]:
+        if not metric.non_finite:
+            return ()
+        found: list[NonFiniteStretch] = []
+        for part in shown:
+            values = metric.values.values[part.start : part.stop]
+            runs = [(first, last) for first, last in runs_of(~np.isfinite(values)) if last > first]
+            for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_STRETCHES]:
+                x = self._x(metric, axis, part, np.arange(first, last + 1) + part.start)
+                bad = values[first : last + 1]
+                if window is not None:
+                    inside = (x >= min(window)) & (x <= max(window))
+                    x, bad = x[inside], bad[inside]
+                counts = (
+                    ("NaN", int(np.isnan(bad).sum())),
+                    ("Infinity", int(np.isposinf(bad).sum())),
+                    ("-Infinity", int(np.isneginf(bad).sum())),
+                )
+                if len(x) > 1:
+                    kinds = {kind: count for kind, count in counts if count}
+                    found.append(NonFiniteStretch(first_x=float(x[0]), last_x=float(x[-1]), kinds=kinds))
+        longest = sorted(found, key=lambda stretch: -stretch.count)[:_MAX_STRETCHES]
+        return tuple(sorted(longest, key=lambda stretch: stretch.first_x))
+
+
+def _ends(places: list[Floats]) -> tuple[float, float]:
+    low = min((float(np.fmin.reduce(x)) for x in places), default=0.0)
+    high = max((float(np.fmax.reduce(x)) for x in places), default=0.0)
+    return low, high
+
+
+def _at(pieces: list[_Piece], chosen: Indices, x: Floats) -> Floats:
+    """Return the smoothed curve at the chosen points."""
+    found = np.full(len(chosen), np.nan)
+    for piece in pieces:
+        start, stop = np.searchsorted(chosen, (piece.first, piece.last + 1)).tolist()
+        if stop > start:
+            found[start:stop] = np.interp(x[start:stop], piece.x, piece.y)
+    return found
+
+
+def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:
+    """Join neighbours of a kind if there are too many to tell apart; counts add up."""
+    while len(runs) > _MAX_RUNS:
+        joined: list[NonFiniteRun] = []
+        open_run: dict[str, tuple[NonFiniteRun, int]] = {}
+        for run in runs:
+            kept = open_run.pop(run.kind, None)
+            if kept is None:
+                open_run[run.kind] = (run, len(joined))
+                joined.append(run)
+                continue
+            before, at = kept
+            joined[at] = NonFiniteRun(
+                kind=run.kind,
+                first_x=before.first_x,
+                last_x=max(before.last_x, run.last_x),
+                count=before.count + run.count,
+            )
+        runs = joined
+    return tuple(runs)

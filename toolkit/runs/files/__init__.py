@@ -1,0 +1,1 @@
+"""Pictures, tables and texts that a run saved."""

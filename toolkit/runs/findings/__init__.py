@@ -1,0 +1,1 @@
+"""What is wrong with a run, and what to do."""

@@ -1,0 +1,1 @@
+"""The list of runs: cards, search, sort, tables of settings."""

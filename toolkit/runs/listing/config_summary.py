@@ -1,0 +1,98 @@
+"""A configuration for people: what matters first, lists in one row, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from toolkit.runs.formatting import clean, learning_rate
+from toolkit.runs.listing.config_diff import DiffRow, flatten
+
+_SAME: Final[Mapping[str, tuple[str, ...]]] = {
+    "Learning rate": ("learning_rate", "lr", "base_lr", "peak_lr"),
+    "Rank": ("lora_rank", "rank", "lora_r", "network_dim", "linear"),
+    "Batch size": ("batch_size", "per_device_train_batch_size", "train_batch_size", "micro_batch_size"),
+    "Steps": ("max_steps", "steps", "total_steps", "num_steps", "max_train_steps", "num_train_steps"),
+    "Seed": ("seed", "random_seed"),
+    "Model": ("model", "model_name", "model_name_or_path", "base_model", "name_or_path", "model_id"),
+    "Optimizer": ("optimizer", "optim", "optimizer_name"),
+}
+"""Names of the same setting in the configurations of different tools, the clearest first."""
+_LABELS: Final = {name: label for label, names in _SAME.items() for name in names}
+_IDENTITY: Final = frozenset({"run_name", "run_id", "session_tag"})
+"""What tells runs apart by design, so that it is no setting."""
+_LAST: Final = re.compile(r"(?:\[\d+\])+$")
+_SHOWN_ITEMS: Final = 6
+_MAX_VALUE: Final = 80
+
+
+def summary(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return label and value of the settings that people look for first, as far as the configuration has them."""
+    best: dict[str, tuple[tuple[int, int], Any]] = {}
+    for key, value in flatten(config).items():
+        name = _last_name(key)
+        label = _LABELS.get(name)
+        if label is None or value is None or value == "" or isinstance(value, (dict, list, bool)):
+            continue
+        if label not in ("Model", "Optimizer") and not isinstance(value, (int, float)):
+            continue
+        order = (_SAME[label].index(name), key.count("."))
+        if label not in best or order < best[label][0]:
+            best[label] = (order, value)
+    return [(label, _shown(label, best[label][1])) for label in _SAME if label in best]
+
+
+def rows(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration on one level, with a list of plain values as one value and without repeated settings.
+
+    The names of the run come last.
+    """
+    flat = flatten(fold_lists(config))
+    top = {key: value for key, value in flat.items() if not key.startswith("config.")}
+    kept = {key: value for key, value in flat.items() if key in top or not _repeats(key, value, top.items())}
+    return dict(sorted(kept.items(), key=lambda item: item[0] in _IDENTITY))
+
+
+def without_repeated(found: Sequence[DiffRow]) -> list[DiffRow]:
+    """Return the rows without the names of the runs, and each setting once: it may have a name of ours as well."""
+    top = [(row.key, row.values) for row in found if not row.key.startswith("config.")]
+    return [
+        row
+        for row in found
+        if row.key not in _IDENTITY
+        and (not row.key.startswith("config.") or not _repeats(row.key, row.values, top))
+    ]
+
+
+def fold_lists(value: Any) -> Any:
+    """Return `value` with each list of more than one plain value as one text."""
+    if isinstance(value, Mapping):
+        return {key: fold_lists(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        if len(value) < 2 or any(isinstance(item, (dict, list)) for item in value):
+            return [fold_lists(item) for item in value]
+        shown = ", ".join(str(item) for item in value[:_SHOWN_ITEMS])
+        more = len(value) - _SHOWN_ITEMS
+        return f"{shown}, … ({len(value)} values)" if more > 0 else shown
+    return value
+
+
+def _repeats(key: str, value: Any, top: Iterable[tuple[str, Any]]) -> bool:
+    name = _last_name(key)
+    label = _LABELS.get(name, name)
+    return any(_LABELS.get(other, other) == label and value == same for other, same in top)
+
+
+def _last_name(key: str) -> str:
+    return _LAST.sub("", key).rpartition(".")[2]
+
+
+def _shown(label: str, value: Any) -> str:
+    if label == "Learning rate" and isinstance(value, float):
+        return learning_rate(value)
+    if isinstance(value, int) and label != "Seed":
+        return f"{value:,d}" if abs(value) < 10**15 else "> 1e15"
+    text = clean(str(value))
+    # The end of a path says more than its start.
+    return text if len(text) <= _MAX_VALUE else f"…{text[-_MAX_VALUE:]}"

@@ -1,0 +1,520 @@
+"""Lists the runs of a log directory from their manifests and labels."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
+from toolkit.runfolder.labels import Labels, LabelsError, read_labels
+from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
+from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.other_programs import another_programs_file
+from toolkit.runfolder.parts import describe_part, is_part_of, parts_of
+from toolkit.runfolder.portable import pread
+from toolkit.runfolder.reader import BadLine, parse_line, tail_lines
+from toolkit.runfolder.records import START, STEP, Record
+from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
+from toolkit.runfolder.step_count import FIRST_STEP
+from toolkit.runs.formatting import clean
+from toolkit.runs.loss import known_values, last_values, loss_name
+from toolkit.runs.store import STARTING, UNREADABLE, RunCard
+
+_MAX_SESSIONS = 1_000_000
+_MAX_RUNS = 20_000
+_MAX_NAMED = 100
+"""Runs that are not listed but were opened by URL."""
+_SETTLED_NS = 10_000_000_000
+"""A new folder may get its first file within the same tick of its modification time."""
+_READ_AGAIN_S = 60.0
+_MAX_LINKS_NAMED = 20
+_END_BYTES = 64 * 1024
+_LATEST_TIME = 4e9
+"""Seconds since 1970, in about a century: anything later is not a time."""
+
+Signature = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run folder, its manifest and its labels."""
+
+    key: str
+    folder: Path
+    signature: Signature
+    manifest: Manifest | None
+    labels: Labels
+    problem: str | None
+    log_time: float | None
+    """When the record file was last written, if there is no manifest."""
+    log_ends: LogEnds | None = None
+    """The first and last records, if there is no manifest."""
+    parts: tuple[Path, ...] = ()
+    """Folders of the same log directory with the ranks of other nodes."""
+    part: str | None = None
+    """What this is, if it is such a part itself."""
+    key_values: KeyValues | None = None
+    """Configuration and evaluations from the records, if run.json does not have them."""
+
+    @property
+    def config(self) -> Mapping[str, Scalar]:
+        """The run's configuration; empty while it is unknown."""
+        if self.manifest is not None and self.manifest.config is not None:
+            return self.manifest.config
+        return (self.key_values.config or {}) if self.key_values is not None else {}
+
+    @property
+    def evaluations(self) -> Mapping[str, Evaluation]:
+        """The run's evaluations; empty while they are unknown."""
+        if self.manifest is not None and self.manifest.config is not None:
+            return self.manifest.evaluations
+        return self.key_values.evaluations if self.key_values is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """What the first and last records of a file without a manifest say; mostly written by other programs."""
+
+    first_time: float | None = None
+    last_time: float | None = None
+    max_steps: int | None = None
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    samples_per_sec: float | None = None
+
+
+class OldRuns:
+    """Configuration and evaluations of runs whose run.json does not have them: read once from their records."""
+
+    def __init__(self) -> None:
+        self._found: dict[Path, tuple[Signature, float, KeyValues]] = {}
+
+    def complete(self, runs: Iterable[FoundRun], *, budget_s: float) -> list[FoundRun]:
+        """Return `runs` with what is known of each; reading others takes about `budget_s`, the rest the next call."""
+        until = time.monotonic() + budget_s
+        return [self._complete(run, until) if _is_old(run) else run for run in runs]
+
+    def _complete(self, run: FoundRun, until: float) -> FoundRun:
+        log = run.folder / METRICS_JSONL
+        known = self._found.get(log)
+        now_s = time.monotonic()
+        # The file of a live run always changes.
+        if (known is None or now_s > known[1]) and now_s < until:
+            with suppress(OSError):
+                signature = _signature(_stat(str(log)))
+                if known is None or known[0] != signature:
+                    if len(self._found) >= _MAX_RUNS:
+                        self._found.clear()
+                    known = self._found[log] = (signature, now_s + _READ_AGAIN_S, key_values_in(log))
+        return run if known is None else replace(run, key_values=known[2])
+
+
+def _is_old(run: FoundRun) -> bool:
+    is_known = run.manifest is not None and run.manifest.config is not None
+    return not is_known and run.part is None and run.problem is None
+
+
+class RootListing:
+    """The run folders of one log directory; a folder is read again only if its manifest or labels changed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._found: dict[str, FoundRun] = {}
+        self._named: dict[str, None] = {}
+        self._without_run: dict[str, int] = {}
+        self.is_truncated = False
+        """Whether there are more runs than listed."""
+
+    def scan(self) -> tuple[list[FoundRun], list[str]]:
+        """Return the run folders (of very many, the newest and requested ones), and what was skipped."""
+        problems: list[str] = []
+        found: dict[str, FoundRun] = {}
+        self.is_truncated = False
+        try:
+            names = self._folders(problems)
+            changed = self._changed(names) if len(names) > _MAX_RUNS else {}
+            for name in self._newest_first(changed) if changed else names:
+                run = self._read_folder(name)
+                if run is None:
+                    self._remember_without_run(name, changed)
+                elif len(found) < _MAX_RUNS + len(self._named):
+                    found[name] = run
+                else:
+                    self.is_truncated = True
+                    break
+        except FileNotFoundError:
+            problems.append(f"{clean(str(self.root))} does not exist yet")
+        except OSError as error:
+            problems.append(f"{clean(str(self.root))} cannot be listed: {error.strerror}")
+        self._found = found
+        return _with_parts([*found.values()]), problems
+
+    def find(self, key: str) -> FoundRun | None:
+        """Return the run whose folder is called `key`, listed or not; from now on it is listed."""
+        # Compared with the folder's entries: untrusted text from a URL is never joined to a path.
+        try:
+            with os.scandir(self.root) as entries:
+                name = next((entry.name for entry in entries if self._is_called(entry, key)), None)
+        except OSError:
+            return None
+        run = self._read_folder(name) if name is not None else None
+        if name is None or run is None:
+            return None
+        self._named.pop(name, None)
+        self._named[name] = None
+        if len(self._named) > _MAX_NAMED:
+            del self._named[next(iter(self._named))]
+        self._found[name] = run
+        return replace(run, parts=parts_of(run.folder))
+
+    def _is_called(self, entry: os.DirEntry[str], key: str) -> bool:
+        is_hidden = entry.name.startswith(".")
+        return not is_hidden and clean(entry.name) == key and entry.is_dir(follow_symlinks=False)
+
+    def _folders(self, problems: list[str]) -> list[str]:
+        names, links = [], 0
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_symlink():
+                    links += 1
+                    if links <= _MAX_LINKS_NAMED:
+                        problems.append(f"{clean(entry.name)} is a symbolic link and is not followed")
+                elif entry.is_dir(follow_symlinks=False):
+                    names.append(entry.name)
+        if links > _MAX_LINKS_NAMED:
+            problems.append(f"{links - _MAX_LINKS_NAMED:,} more symbolic links are not followed")
+        return names
+
+    def _changed(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the modification time of each folder: a live run replaces files in its folder."""
+        changed: dict[str, int] = {}
+        for name in names:
+            with suppress(OSError):
+                changed[name] = os.lstat(os.path.join(self.root, name)).st_mtime_ns
+        return changed
+
+    def _newest_first(self, changed: Mapping[str, int]) -> list[str]:
+        """Return folders opened by name, then the others, without those known to contain no run."""
+        still = {name: at for name, at in self._without_run.items() if changed.get(name) == at}
+        self._without_run = still
+        named = [name for name in self._named if name in changed]
+        others = changed.keys() - still.keys() - set(named)
+        return [*named, *sorted(others, key=lambda name: (-changed[name], name))]
+
+    def _remember_without_run(self, name: str, changed: Mapping[str, int]) -> None:
+        if name in changed and time.time_ns() - changed[name] > _SETTLED_NS:
+            self._without_run[name] = changed[name]
+
+    def _read_folder(self, name: str) -> FoundRun | None:
+        known = self._found.get(name)
+        # Strings: Path objects would take longer than the stat calls.
+        place = os.path.join(self.root, name)
+        try:
+            manifest_at = _stat(f"{place}/{MANIFEST}")
+            log_at = _stat(f"{place}/{METRICS_JSONL}") if manifest_at is None else None
+            if manifest_at is None and log_at is None:
+                return None
+            labels_at = _stat(f"{place}/{LABELS}")
+        except OSError as error:
+            return self._unreadable(name, self.root / name, f"{clean(name)}: {error.strerror}")
+        signature = (*_signature(manifest_at), *_signature(labels_at), *_signature(log_at))
+        if known is not None and known.signature == signature:
+            return known
+        folder = self.root / name
+        manifest, labels, problem = None, Labels(), None
+        if manifest_at is not None:
+            try:
+                manifest = read_manifest(folder)
+            except (ManifestError, OSError) as error:
+                problem = clean(str(error))
+        if manifest is None and another_programs_file(folder) is not None:
+            return None
+        try:
+            labels = read_labels(folder)
+        except (LabelsError, OSError) as error:
+            problem = problem or clean(str(error))
+        return FoundRun(
+            clean(name),
+            folder,
+            signature,
+            manifest,
+            labels,
+            problem,
+            log_at.st_mtime if log_at else None,
+            _read_ends(folder / METRICS_JSONL) if log_at else None,
+            part=describe_part(folder, manifest)
+            if manifest is not None and manifest.part_of is not None
+            else None,
+        )
+
+    def _unreadable(self, name: str, folder: Path, problem: str) -> FoundRun:
+        return FoundRun(clean(name), folder, (), None, Labels(), problem, None)
+
+
+def _with_parts(runs: list[FoundRun]) -> list[FoundRun]:
+    """Return the runs, each with its parts; a part is listed by itself only if its run is not in this directory."""
+    parts: dict[str, list[tuple[Path, Manifest]]] = {}
+    for run in runs:
+        if run.manifest is not None and run.part is not None:
+            parts.setdefault(run.manifest.run_id, []).append((run.folder, run.manifest))
+    if not parts:
+        return runs
+    listed, joined = [], set[Path]()
+    for run in runs:
+        manifest = run.manifest
+        if manifest is not None and run.part is None and manifest.run_id in parts:
+            own = [
+                part
+                for part, about in parts[manifest.run_id]
+                if is_part_of(part, about, run.folder, manifest)
+            ]
+            joined.update(own)
+            listed.append(replace(run, parts=tuple(sorted(own))))
+        else:
+            listed.append(run)
+    return [run for run in listed if run.folder not in joined]
+
+
+def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
+    """Return the run's card at `now`; `newest` is time and step of the last record, if known: the manifest may lag."""
+    manifest = found.manifest
+    if manifest is None:
+        return card_without_manifest(found)
+    last_sign = newest[0] if newest else None
+    status = work_out_status(manifest, now, last_sign=last_sign)
+    if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
+        manifest, status = ended, work_out_status(ended, now, last_sign=last_sign)
+        found = replace(found, manifest=manifest)
+    card = card_with_status(found, manifest, status, now, newest=newest)
+    if card.loss is None and card.step is not None and not card.live:
+        with suppress(OSError):
+            log = found.folder / METRICS_JSONL
+            return replace(card, loss=_loss_at_the_end(log, _signature(_stat(str(log)))))
+    return card
+
+
+@functools.lru_cache(maxsize=_MAX_RUNS)
+def _loss_at_the_end(log: Path, signature: Signature) -> float | None:  # noqa: ARG001 - one answer for each content
+    return _loss_in(last_values(log))
+
+
+def card_with_status(
+    found: FoundRun,
+    manifest: Manifest,
+    status: Status,
+    now: float,
+    *,
+    newest: tuple[float, int | None] | None = None,
+) -> RunCard:
+    """Return the run's card by its `manifest` and `status`."""
+    labels = found.labels
+    beat = manifest.heartbeat
+    step = beat.global_step if beat is not None else None
+    if newest is not None and newest[1] is not None and (step is None or newest[1] > step):
+        step = newest[1]
+    if status.name == RUNNING and step is None:
+        status = replace(status, name=STARTING)
+    summary = manifest.summary
+    latest = manifest.latest
+    tags = manifest.tags if labels.tags is None else labels.tags
+    signs = [session.ended or session.started for session in manifest.sessions]
+    if beat is not None:
+        signs.append(beat.time)
+    if newest is not None:
+        signs.append(newest[0])
+    return RunCard(
+        key=found.key,
+        place=clean(str(found.folder)),
+        path=found.folder,
+        name=clean(labels.display_name or found.part or manifest.display_name),
+        status=replace(status, why=clean(status.why)),
+        tags=tuple(clean(tag) for tag in tags),
+        archived=labels.archived,
+        project=clean(manifest.project) if manifest.project else None,
+        created=manifest.created,
+        last_sign=max(signs) if signs else None,
+        duration_s=_duration(manifest, max(signs) if signs else now),
+        step=step,
+        max_steps=_whole(summary.get("max_steps")) or _whole(found.config.get("max_steps")),
+        from_zero=summary.get(FIRST_STEP) == 0,
+        epoch=_number(summary.get("epoch")),
+        loss=_loss_in(known_values(summary, found.evaluations)),
+        lr=_number(summary.get("lr")),
+        samples_per_sec=_number(summary.get("samples_per_sec")),
+        host=clean(latest.host) if latest else "",
+        # A manifest has only the newest sessions; a foreign one may contain any number.
+        sessions=max(len(manifest.sessions), min(latest.session, _MAX_SESSIONS) if latest else 0),
+        summary=summary,
+        config=found.config,
+        evaluations=found.evaluations,
+        colour=labels.colour,
+        problem=found.problem,
+    )
+
+
+def _loss_in(values: Mapping[str, float]) -> float | None:
+    name = loss_name(values)
+    return None if name is None else values[name]
+
+
+_caught_up: dict[Path, tuple[Manifest, Signature, Manifest]] = {}
+"""By record file: those of killed runs are not read at every scan."""
+
+
+def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
+    """Return the manifest with the end and the last numbers from the records, if run.json was not updated any more."""
+    log = found.folder / METRICS_JSONL
+    try:
+        signature = _signature(_stat(str(log)))
+    except OSError:
+        return manifest
+    known = _caught_up.get(log)
+    if known is None or known[0] is not manifest or known[1] != signature:
+        if len(_caught_up) >= _MAX_RUNS:
+            _caught_up.clear()
+        known = _caught_up[log] = (manifest, signature, with_end_record(manifest, found.folder))
+    return known[2]
+
+
+def card_without_manifest(found: FoundRun) -> RunCard:
+    """Return the card of a run without a manifest, by the first and last of its records."""
+    labels, ends = found.labels, found.log_ends or LogEnds()
+    started, ended = ends.first_time, ends.last_time
+    return RunCard(
+        key=found.key,
+        place=clean(str(found.folder)),
+        path=found.folder,
+        name=clean(labels.display_name or found.folder.name),
+        status=_status_without_manifest(found),
+        tags=tuple(clean(tag) for tag in labels.tags or ()),
+        archived=labels.archived,
+        created=started,
+        last_sign=found.log_time,
+        duration_s=max(0.0, ended - started) if started is not None and ended is not None else None,
+        step=ends.step,
+        max_steps=ends.max_steps,
+        epoch=ends.epoch,
+        loss=ends.loss,
+        lr=ends.lr,
+        samples_per_sec=ends.samples_per_sec,
+        config=found.config,
+        evaluations=found.evaluations,
+        colour=labels.colour,
+        problem=found.problem,
+    )
+
+
+def _status_without_manifest(found: FoundRun) -> Status:
+    if found.problem is not None:
+        return Status(name=UNREADABLE, why=found.problem, sure=True)
+    return Status(name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False)
+
+
+def _duration(manifest: Manifest, last_sign: float) -> float:
+    whole = 0.0
+    # The end of a killed session is unknown, but it was before the next one started.
+    limits = [*(session.started for session in manifest.sessions[1:]), last_sign]
+    for session, limit in zip(manifest.sessions, limits, strict=False):
+        ended = session.ended if session.ended is not None else limit
+        whole += max(0.0, ended - session.started)
+    return whole
+
+
+def read_start(log: Path) -> dict[str, Any]:
+    """Return the start record at the beginning of `log`, or an empty dict."""
+    try:
+        descriptor = open_regular(log)
+    except OSError:
+        return {}
+    try:
+        first = _first_record(descriptor)
+    finally:
+        os.close(descriptor)
+    return first if first.get("event") == START else {}
+
+
+def _read_ends(log: Path) -> LogEnds | None:
+    """Return the first and last records of `log`, reading a few kilobytes; None if it cannot be read."""
+    try:
+        descriptor = open_regular(log)
+    except OSError:
+        return None
+    try:
+        first = _first_record(descriptor)
+        return ends_of(first, tail_lines(log, _END_BYTES))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def ends_of(first: Record, lines: Sequence[bytes]) -> LogEnds:
+    """Return what the `first` record of a file and its last `lines` say."""
+    last_time: float | None = None
+    last: Record = {}
+    for line in reversed(lines):
+        record = parse_line(0, line) if line else None
+        if record is None or isinstance(record, BadLine):
+            continue
+        last_time = _time_in(record) if last_time is None else last_time
+        if record.get("event") == STEP:
+            last = with_non_finite(record)
+            break
+    return LogEnds(
+        first_time=_time_in(first),
+        last_time=last_time,
+        max_steps=_whole(first.get("max_steps")),
+        step=_whole(last.get("global_step")),
+        epoch=_number(last.get("epoch")),
+        loss=_number(last.get("train_loss")),
+        lr=_number(last.get("lr")),
+        samples_per_sec=_number(last.get("samples_per_sec")),
+    )
+
+
+def _first_record(descriptor: int) -> Record:
+    found = parse_line(0, pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0])
+    return {} if isinstance(found, BadLine) else found
+
+
+def _time_in(record: Record) -> float | None:
+    moment = _number(record.get("time"))
+    return moment if moment is not None and 0 < moment < _LATEST_TIME else None
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _signature(status: os.stat_result | None) -> Signature:
+    return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else ()
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
+
+
+def now() -> float:
+    """Return the current wall time; tests replace it."""
+    return time.time()

@@ -1,0 +1,1 @@
+"""Where runs come from: folders, files of other tools, ClickHouse."""

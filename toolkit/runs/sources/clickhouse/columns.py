@@ -1,0 +1,521 @@
+"""The columns of one record file, filled from the engine: positions at once, each metric when it is looked at."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.fleet.engine import EngineError, quote
+from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
+from toolkit.runfolder.reader import BadLine, parse_line
+from toolkit.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM
+from toolkit.runs.columns.column_queries import ColumnQueries
+from toolkit.runs.columns.line_parser import Parsed
+from toolkit.runs.columns.run_columns import MetricColumn, RunColumns
+from toolkit.runs.growable_array import GrowableArray
+from toolkit.runs.sources.clickhouse.link import EngineLink
+from toolkit.runs.sources.clickhouse.record_source import EngineSource, Taken
+from toolkit.runs.store import Floats, Health, MetricInfo, Series, Smoothing, XAxis
+
+_WINDOW_BYTES: Final = 64 * 1024 * 1024
+"""How much of a file is asked for at once."""
+_LITTLE_BYTES: Final = 16 * 1024 * 1024
+"""So much is read by the thread that asks; more is read in the background."""
+_LITTLE_TOGETHER_BYTES: Final = 4 * 1024 * 1024
+"""Files up to this size are read together."""
+_CATCH_UP_BYTES: Final = 8 * 1024 * 1024
+"""Beyond this the metrics that were looked at are loaded again when needed."""
+_LOOK_EVERY_S: Final = 0.5
+_METRICS_AT_ONCE: Final = 200
+_LINES_AT_ONCE: Final = 50
+_KINDS: Final = ("", STEP, SYSTEM, EVAL, EPOCH)
+_KIND_SQL: Final = (
+    "toUInt8(multiIf("
+    + ", ".join(f"event = {quote(kind)}, {number}" for number, kind in enumerate(_KINDS) if kind)
+    + ", 0))"
+)
+_READ_EVENTS: Final = ("", LOST)
+_EVENTS_SQL: Final = "event NOT IN (" + ", ".join(quote(kind) for kind in (STEP, SYSTEM, EVAL)) + ")"
+_ROW: Final = np.dtype(
+    [
+        ("at", "<u8"),
+        ("next", "<u8"),
+        ("session", "<u4"),
+        ("time", "<f8"),
+        ("elapsed", "<f8"),
+        ("step", "<f8"),
+        ("epoch", "<f8"),
+        ("kind", "u1"),
+    ]
+)
+_ROW_SQL: Final = f"at, next, session, time, elapsed, step, epoch, {_KIND_SQL}"
+_ROW_OF_RUN: Final = np.dtype([("run", "<u4"), *((name, _ROW[name]) for name in _ROW.names or ())])
+_POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
+_POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
+
+assert set(_KINDS[1:]) == CARRIES_METRICS
+
+
+class EngineLog(ColumnQueries):
+    """One record file in the engine; each row and each metric is asked for once. Thread-safe."""
+
+    def __init__(self, source: EngineSource) -> None:
+        super().__init__(source)
+        self.source = source
+        self._reading = threading.Lock()
+        self._reader: threading.Thread | None = None
+        self._problem: str | None = None
+        self._replaced_at: float | None = None
+        self._read_ms = 0.0
+        self._looked_at = -math.inf
+        self._taken: Taken | None = None
+        self._start_again(0)
+
+    def _start_again(self, gen: int) -> None:
+        self._gen = gen
+        self._end = 0
+        """Every line before this offset is in the columns."""
+        self._caught_up = 0
+        """How far the metrics that were looked at have their values."""
+        self._gaps = 0
+        self._row_at: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        self._row_kind: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
+        self._long_line_at: int | None = None
+        self._absent: dict[str, int] = {}
+        """Metrics that are not in the file, and how far it had been read then."""
+        self._infos: tuple[int, list[MetricInfo]] = (-1, [])
+        """The metrics, and how far the file had been read then."""
+        self._order: dict[str, tuple[int, int]] = {}
+        """Where each metric appeared first: the line, and its place in it."""
+        self._use_columns(RunColumns())
+
+    # ------------------------------------------------------------ reading
+
+    def refresh(self, wait_s: float) -> Health:
+        """Read new rows. What takes longer than `wait_s` continues in a background thread."""
+        self.used_at = began = time.monotonic()
+        reader = self._reader
+        if reader is None or not reader.is_alive():
+            reader = self._look()
+        if reader is not None:
+            reader.join(wait_s)
+        self._read_ms = (time.monotonic() - began) * 1000
+        return self.health()
+
+    def _look(self) -> threading.Thread | None:
+        """Read what is new if that is little, else start a thread that does and return it."""
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S or not self._reading.acquire(blocking=False):
+            return None
+        try:
+            end = self._look_at_commit()
+            if end - self._end > _LITTLE_BYTES:
+                self._reader = threading.Thread(
+                    target=self._read_to, args=(end,), name=f"reading {self.source.name}", daemon=True
+                )
+                self._reader.start()
+                return self._reader
+            self._read_windows(end)
+        except OSError as error:
+            self._problem = error.strerror or str(error)
+        finally:
+            self._reading.release()
+            self._looked_at = time.monotonic()
+        return None
+
+    def _look_at_commit(self) -> int:
+        """Return how far the engine has the file; if it was replaced, begin again."""
+        taken = self.source.taken()
+        with self._lock:
+            self._taken = taken
+            if taken.gen != self._gen or taken.end < self._end:
+                if self._gen:
+                    self._replaced_at = time.time()
+                self._start_again(taken.gen)
+        return taken.end
+
+    def _read_to(self, end: int) -> None:
+        with self._reading:
+            try:
+                self._read_windows(end)
+            except OSError as error:
+                self._problem = str(error)
+
+    def _read_windows(self, end: int) -> None:
+        try:
+            while self._end < end and self._read_window(min(end, self._end + _WINDOW_BYTES)):
+                pass
+            if self._end > self._caught_up:
+                self._catch_up()
+            self._problem = None
+        except EngineError as error:
+            raise OSError(str(error)) from error
+
+    def _read_window(self, end: int) -> bool:
+        """Read the lines that begin before `end`; return whether there was no gap."""
+        link, where = self.source.link, self._unread(end)
+        rows = _in_order(link.array(f"SELECT {_ROW_SQL} FROM records WHERE {where}", _ROW))
+        events = _events_in(link, where) if _has_events(rows) else []
+        return self._take(rows, [event[1:] for event in events], end)
+
+    def _unread(self, end: int) -> str:
+        return f"{self.source.where(self._gen)} AND at >= {self._end} AND at < {end}"
+
+    def _take(self, rows: npt.NDArray[Any], events: Iterable[tuple[int, int, str, bytes]], end: int) -> bool:
+        """Add the rows of the lines before `end`, up to the first gap; return whether there was none."""
+        begin = self._end
+        expected = np.concatenate(([begin], rows["next"][:-1])) if len(rows) else rows["at"]
+        wrong = np.flatnonzero(rows["at"] != expected)
+        if len(wrong):
+            rows = rows[: wrong[0]]
+        reached = int(rows["next"][-1]) if len(rows) else begin
+        with self._lock:
+            self._add(rows, [event for event in events if event[0] < reached])
+            self._end = reached
+            self._gaps = int(reached < end)
+        return reached >= end
+
+    @staticmethod
+    def read_together(logs: Sequence[EngineLog]) -> None:
+        """Read new rows of several files with one question; what fails or is much is left for `refresh`."""
+        # Of the same class: no other thread reads these files meanwhile.
+        with ExitStack() as claims:
+            wanted = [(log, end) for log in logs if (end := log._claim(claims)) is not None]  # noqa: SLF001
+            if len(wanted) < 2:
+                return
+            link = wanted[0][0].source.link
+            ids = ", ".join(quote(log.source.run_id) for log, _ in wanted)
+            where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
+            with suppress(EngineError):
+                rows = link.array(
+                    f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records WHERE {where}",
+                    _ROW_OF_RUN,
+                )
+                events = _events_in(link, where) if _has_events(rows) else []
+                for number, (log, end) in enumerate(wanted, 1):
+                    of_run = [event[1:] for event in events if event[0] == log.source.run_id]
+                    log._take(_in_order(rows[rows["run"] == number]), of_run, end)  # noqa: SLF001
+                    log._looked_at = time.monotonic()  # noqa: SLF001
+
+    def _claim(self, claims: ExitStack) -> int | None:
+        """Return up to where a file that was never read is there, and keep other threads from reading it."""
+        if self._end or not self._reading.acquire(blocking=False):
+            return None
+        claims.callback(self._reading.release)
+        try:
+            end = self._look_at_commit()
+        except OSError:
+            return None
+        return end if not self._end and 0 < end <= _LITTLE_TOGETHER_BYTES else None
+
+    def _add(self, rows: npt.NDArray[Any], events: Iterable[tuple[int, int, str, bytes]]) -> None:
+        with_metrics = rows[rows["kind"] > 0]
+        parsed = Parsed(
+            time=np.ascontiguousarray(with_metrics["time"]),
+            elapsed=np.ascontiguousarray(with_metrics["elapsed"]),
+            step=np.ascontiguousarray(with_metrics["step"]),
+            epoch=np.ascontiguousarray(with_metrics["epoch"]),
+            session=with_metrics["session"].astype(np.int32),
+            is_step=with_metrics["kind"] == _KINDS.index(STEP),
+            metrics={},
+            kinds={},
+            records=len(with_metrics),
+        )
+        for at, after, event, line in events:
+            if not event and self._is_no_record(parsed, at, after, line):
+                continue
+            parsed.events.append((event, at, after - at - 1))
+            parsed.records += event != EPOCH
+            if event == LOST and isinstance(record := parse_line(at, line), dict):
+                parsed.lost.append(record)
+        self._columns.add(parsed)
+        self._row_at.append(with_metrics["at"].astype(np.int64))
+        self._row_kind.append(np.ascontiguousarray(with_metrics["kind"]))
+
+    def _is_no_record(self, parsed: Parsed, at: int, after: int, line: bytes) -> bool:
+        """Return whether a line without an event is not a record, and note what is wrong with it."""
+        if after - at == len(line):
+            # A piece of a line that is too long; more of it follows.
+            self._long_line_at = at if self._long_line_at is None else self._long_line_at
+            return True
+        if self._long_line_at is not None:
+            length = after - 1 - self._long_line_at
+            parsed.bad.append(BadLine(self._long_line_at, length, f"longer than {MAX_LINE_BYTES} bytes"))
+            self._long_line_at = None
+            return True
+        if not line:
+            return True
+        record = parse_line(at, line)
+        if isinstance(record, BadLine):
+            parsed.bad.append(record)
+            return True
+        if not isinstance(record.get("event"), str):
+            parsed.bad.append(BadLine(at, len(line), "it has no `event` field"))
+            return True
+        return False
+
+    def health(self) -> Health:
+        """Return the state of reading."""
+        with self._lock:
+            columns, taken = self._columns, self._taken
+            is_reading = self._reader is not None and self._reader.is_alive()
+            pending = taken.end - self._end if taken is not None else 0
+            problem = self.source.link.problem or self._problem
+            if problem is None and len(self._infos[1]) >= MAX_METRICS:
+                problem = f"metrics beyond the first {MAX_METRICS:,} are not shown"
+            return Health(
+                records=columns.records,
+                bytes_read=self._end,
+                bytes_pending=max(1, pending) if is_reading else 0,
+                bad_count=columns.bad_count,
+                bad_lines=tuple(columns.bad_lines),
+                replaced_at=self._replaced_at,
+                lost_records=columns.lost_records,
+                lost_reasons=tuple(columns.lost_reasons),
+                read_ms=self._read_ms,
+                problem=problem,
+                gaps=0 if is_reading else self._gaps,
+                is_stale=self.source.link.problem is not None,
+            )
+
+    # ------------------------------------------------------------ metrics
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The generation, and how far it was read."""
+        return self._gen, self._end
+
+    def lacks(self, name: str) -> bool:
+        """Return whether a metric would have to be asked for."""
+        with self._lock:
+            return self._end > 0 and name not in self._columns.metrics and self._absent.get(name) != self._end
+
+    def add_metric(self, name: str, position: tuple[int, int], points: npt.NDArray[Any]) -> None:
+        """Take all points of a metric, unless the file was read further than `position` meanwhile."""
+        points = _in_order(points)
+        with self._lock:
+            if position != self.position or name in self._columns.metrics:
+                return
+            known = self._row_at.values
+            rows = np.searchsorted(known, points["at"].astype(np.int64))
+            if not len(rows):
+                self._absent[name] = self._end
+                return
+            self._columns.metrics[name] = MetricColumn(
+                _KINDS[self._row_kind.values[rows[0]]],
+                rows.astype(np.int32),
+                np.ascontiguousarray(points["value"]),
+            )
+
+    def _need(self, names: Iterable[str]) -> None:
+        """Load metrics that were not looked at before; without an answer of the engine they stay empty."""
+        with suppress(EngineError):
+            for name in names:
+                if self.lacks(name):
+                    gen, end = position = self.position
+                    points = self.source.link.array(
+                        f"SELECT at, value FROM points WHERE {self.source.where(gen)} AND metric = {_text(name)} "
+                        f"AND at < {end}",
+                        _POINT,
+                    )
+                    self.add_metric(name, position, points)
+
+    def _catch_up(self) -> None:
+        """Read the new values of metrics that were looked at; the next time, if the engine does not answer now."""
+        names, end = list(self._columns.metrics), self._end
+        if names and end - self._caught_up > _CATCH_UP_BYTES:
+            with self._lock:
+                self._columns.metrics.clear()
+                self._use_columns(self._columns)
+            names = []
+        for begin in range(0, len(names), _METRICS_AT_ONCE):
+            some = names[begin : begin + _METRICS_AT_ONCE]
+            held = " OR ".join(
+                f"(metric = {_text(name)} AND n > {len(self._columns.metrics[name].values)})" for name in some
+            )
+            new: dict[str, list[tuple[int, float]]] = {}
+            for name, at, value in self.source.link.rows(
+                f"SELECT metric, at, value FROM points WHERE {self.source.where(self._gen)} AND ({held}) "
+                f"AND at < {self._end} ORDER BY metric, n LIMIT 1 BY metric, n",
+                *("String", "UInt64", "Float64"),
+            ):
+                new.setdefault(name, []).append((at, value))
+            with self._lock:
+                for name, points in new.items():
+                    rows = np.searchsorted(self._row_at.values, [at for at, _ in points])
+                    values = np.array([value for _, value in points], dtype=np.float64)
+                    self._columns.metrics[name].append(rows.astype(np.int32), values)
+        self._caught_up = end
+
+    def metrics(self) -> list[MetricInfo]:
+        """Return the metrics read so far."""
+        with self._lock:
+            if self._infos[0] != self._end and self._end:
+                with suppress(EngineError, OSError):
+                    self._infos = (self._end, self._ask_for_metrics())
+            return self._infos[1]
+
+    def _ask_for_metrics(self) -> list[MetricInfo]:
+        rows = self.source.link.rows(
+            "SELECT metric, argMinMerge(kind), maxMerge(count), argMaxMerge(last), argMaxMerge(last_step), "
+            "minMerge(low), maxMerge(high), maxMerge(bad), minMerge(first_at) FROM metrics "
+            f"WHERE {self.source.where(self._gen)} GROUP BY metric",
+            *("String", "String", "UInt32", "Float64", "Float64", "Float64", "Float64", "UInt32", "UInt64"),
+        )
+        # A batch that was taken and not committed is already in this table.
+        rows = [row for row in rows if row[8] < self._end]
+        self._place({row[0]: row[8] for row in rows})
+        steps = self._steps_before({row[0]: row[2] for row in rows if not math.isfinite(row[4])})
+        found = [
+            MetricInfo(
+                name=name,
+                event=kind,
+                count=count,
+                last=last,
+                last_step=steps.get(name, last_step),
+                low=low,
+                high=high,
+                non_finite=bad,
+            )
+            for name, kind, count, last, last_step, low, high, bad, _ in rows
+        ]
+        return sorted(found, key=lambda info: self._order.get(info.name, (0, 0)))
+
+    def _place(self, first: dict[str, int]) -> None:
+        """Find out in which order new metrics appeared; those of one line in the order of its fields."""
+        lines = sorted({at for name, at in first.items() if name not in self._order})
+        if not lines:
+            return
+        for begin in range(0, len(lines), _LINES_AT_ONCE):
+            places = [(at, MAX_LINE_BYTES) for at in lines[begin : begin + _LINES_AT_ONCE]]
+            for (at, _), line in zip(places, self.source.read_at(places), strict=True):
+                record = parse_line(at, line)
+                if isinstance(record, dict):
+                    for number, (name, _) in enumerate(metrics_of(record)):
+                        if first.get(name) == at:
+                            self._order[name] = (at, number)
+
+    def _steps_before(self, counts: dict[str, int]) -> dict[str, float]:
+        """Return the last step before the last value of each of these metrics."""
+        places: dict[str, int] = {}
+        names = list(counts)
+        for begin in range(0, len(names), _METRICS_AT_ONCE):
+            last = " OR ".join(
+                f"(metric = {_text(name)} AND n = {counts[name]})"
+                for name in names[begin : begin + _METRICS_AT_ONCE]
+            )
+            places.update(
+                self.source.link.rows(
+                    f"SELECT metric, max(at) FROM points WHERE {self.source.where(self._gen)} AND ({last}) "
+                    "GROUP BY metric",
+                    *("String", "UInt64"),
+                )
+            )
+        known, steps = self._row_at.values, self._columns.step.values
+        return {
+            name: float(steps[min(int(np.searchsorted(known, at)), len(steps) - 1)])
+            for name, at in places.items()
+            if len(steps)
+        }
+
+    # ------------------------------------------------------------ queries that need metrics
+
+    def series(
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+    ) -> Series:
+        """Return one metric as a curve."""
+        self._need([name])
+        return super().series(name, axis, window, buckets, smoothing)
+
+    def recent(self, name: str, count: int) -> Floats:
+        """Return the last values of a metric."""
+        self._need([name])
+        return super().recent(name, count)
+
+    def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values just before and just after a wall time."""
+        self._need([name])
+        return super().values_around(name, moment, count)
+
+    def means(self, name: str, buckets: int) -> Floats:
+        """Return the mean of each of about `buckets` parts of a metric."""
+        self._need([name])
+        return super().means(name, buckets)
+
+    def table(self, names: Sequence[str] | None) -> dict[str, Floats]:
+        """Return metrics as columns of one length."""
+        wanted = [info.name for info in self.metrics()] if names is None else names
+        self._need(wanted)
+        return super().table(wanted)
+
+    def present(self, names: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return which rows have each metric."""
+        self._need(names)
+        return super().present(names)
+
+
+def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the rows of one file by their place, each place once.
+
+    The engine would take several times as long for it. A line that was sent again is there twice until the engine
+    merges its parts, and a line has a metric at most once.
+    """
+    places = rows["at"]
+    if (places[1:] > places[:-1]).all():
+        return rows
+    return rows[np.unique(places, return_index=True)[1]]
+
+
+def _has_events(rows: npt.NDArray[Any]) -> bool:
+    return bool(((rows["kind"] == 0) | (rows["kind"] == _KINDS.index(EPOCH))).any())
+
+
+def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, bytes]]:
+    """Return run, place, end and kind of each event, and the line of those whose line says more."""
+    events = link.rows(
+        f"SELECT run_id, at, next, event FROM records WHERE ({where}) AND {_EVENTS_SQL} "
+        "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+        *("String", "UInt64", "UInt64", "String"),
+    )
+    lines: dict[tuple[str, int], bytes] = {}
+    # Lines are most of the table: to read one, the engine unpacks thousands.
+    if any(event in _READ_EVENTS for *_, event in events):
+        wanted = ", ".join(map(quote, _READ_EVENTS))
+        for run_id, at, line in link.rows(
+            f"SELECT run_id, at, line FROM records WHERE ({where}) AND event IN ({wanted}) "
+            "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+            *("String", "UInt64", "Bytes"),
+        ):
+            lines[run_id, at] = line
+    return [(run_id, at, after, event, lines.get((run_id, at), b"")) for run_id, at, after, event in events]
+
+
+def load_together(logs: Sequence[EngineLog], name: str) -> None:
+    """Load one metric of several files with one question; without an answer they stay as they are."""
+    wanted = [(log, log.position) for log in logs if log.lacks(name)]
+    if len(wanted) < 2:
+        return
+    sources = [log.source for log, _ in wanted]
+    ids = ", ".join(quote(source.run_id) for source in sources)
+    files = " OR ".join(
+        f"({source.where(gen)} AND at < {end})"
+        for source, (_, (gen, end)) in zip(sources, wanted, strict=True)
+    )
+    with suppress(EngineError):
+        points = sources[0].link.array(
+            f"SELECT toUInt32(indexOf([{ids}], run_id)), at, value FROM points "
+            f"WHERE metric = {_text(name)} AND ({files})",
+            _POINT_OF_RUN,
+        )
+        for number, (log, position) in enumerate(wanted, 1):
+            log.add_metric(name, position, points[points["run"] == number])
+
+
+def _text(name: str) -> str:
+    return quote(name.encode("utf-8", "replace"))

@@ -1,0 +1,235 @@
+"""A record file as the lines that the engine has of it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from toolkit.fleet.commits import whole_line
+from toolkit.fleet.engine import EngineError, quote
+from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.reader import Block, Cursor, Identity, cut_block
+from toolkit.runfolder.records import MAX_LINE_BYTES
+from toolkit.runs.record_source import Place
+from toolkit.runs.reverse_lines import LinesBefore
+from toolkit.runs.sources.clickhouse.link import EngineLink
+
+_COMMITS_EVERY_S: Final = 1.0
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+_BACK_BYTES: Final = MAX_LINE_BYTES + 64 * 1024
+_PLACES_AT_ONCE: Final = 500
+_KEPT_BYTES: Final = 32_000_000
+_MAX_RUNS: Final = 2_000
+
+Line = tuple[int, int, bytes]
+"""Where a line begins, where the next one does, and its bytes without the newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How far the engine has taken the newest generation of a record file."""
+
+    gen: int
+    end: int
+    received: int
+    """When it took the last of it, by its own clock, in seconds."""
+
+
+class Commits:
+    """How far the engine has taken the files of each run; asked at most once a second for a run. Thread-safe."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[float, dict[int, Taken]]] = OrderedDict()
+
+    def of(self, run_id: str) -> dict[int, Taken]:
+        """Return it by rank, ascending; while the engine does not answer, what is known.
+
+        Raises:
+            EngineError: nothing is known.
+        """
+        with self._lock:
+            asked, known = self._known.get(run_id, (-_COMMITS_EVERY_S, {}))
+        if time.monotonic() - asked < _COMMITS_EVERY_S:
+            return known
+        try:
+            self.look_at([run_id])
+        except EngineError:
+            if not known:
+                raise
+            return known
+        with self._lock:
+            return self._known[run_id][1]
+
+    def look_at(self, run_ids: Sequence[str]) -> None:
+        """Ask for several runs at once.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        rows = self._link.rows(
+            "SELECT run_id, rank, gen, max(end), max(toUInt32(received)) FROM commits "
+            f"WHERE run_id IN ({', '.join(map(quote, run_ids))}) GROUP BY run_id, rank, gen ORDER BY run_id, rank, gen",
+            *("String", "UInt32", "UInt16", "UInt64", "UInt32"),
+        )
+        found: dict[str, dict[int, Taken]] = {run_id: {} for run_id in run_ids}
+        for run_id, rank, gen, end, received in rows:
+            # The newest generation comes last.
+            found[run_id][rank] = Taken(gen, end, received)
+        with self._lock:
+            for run_id, taken in found.items():
+                self._known[run_id] = (time.monotonic(), taken)
+                self._known.move_to_end(run_id)
+            while len(self._known) > _MAX_RUNS:
+                self._known.popitem(last=False)
+
+
+class KeptLines:
+    """Lines that were read lately, for all files of a store: a line of a generation never changes. Thread-safe."""
+
+    def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._lines: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, int, int, int]) -> bytes | None:
+        """Return the line of a run, rank and generation that begins at an offset, if it is kept."""
+        with self._lock:
+            if key in self._lines:
+                self._lines.move_to_end(key)
+            return self._lines.get(key)
+
+    def keep(self, key: tuple[str, int, int, int], line: bytes) -> None:
+        """Keep a line instead of the ones used longest ago."""
+        with self._lock:
+            self._bytes += len(line) - len(self._lines.pop(key, b""))
+            self._lines[key] = line
+            while self._bytes > self._max_bytes:
+                self._bytes -= len(self._lines.popitem(last=False)[1])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """A record file in the engine; a RecordSource."""
+
+    link: EngineLink
+    commits: Commits
+    kept: KeptLines
+    run_id: str
+    rank: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return rank_file(Path(), self.rank).name
+
+    def taken(self) -> Taken:
+        """Return how far the engine has it.
+
+        Raises:
+            OSError: the engine does not have it, or does not answer.
+        """
+        try:
+            found = self.commits.of(self.run_id).get(self.rank)
+        except EngineError as error:
+            raise OSError(str(error)) from error
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "the engine has no records of it")
+        return found
+
+    def where(self, gen: int) -> str:
+        """Return the condition for the rows of a generation."""
+        return f"run_id = {quote(self.run_id)} AND rank = {self.rank} AND gen = {gen}"
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
+        """Return the complete lines behind `cursor`, up to the first that is missing."""
+        taken = self.taken()
+        identity = Identity(0, taken.gen, 0, 0)
+        is_replaced = cursor.offset > taken.end or cursor.identity not in (None, identity)
+        cursor = replace(Cursor() if is_replaced else cursor, identity=identity)
+        end = min(taken.end, cursor.offset + max(max_bytes, MAX_LINE_BYTES + 1))
+        block = cut_block(self._bytes(taken.gen, cursor.offset, end), cursor)
+        return replace(block, replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
+
+    def end(self) -> Cursor:
+        """Return a cursor behind the last complete line."""
+        taken = self.taken()
+        return Cursor(taken.end, Identity(0, taken.gen, 0, 0))
+
+    def read_before(self, end: int) -> LinesBefore:
+        """Return a block of complete lines that ends at `end`."""
+        start = max(0, end - _BACK_BYTES)
+        lines = self._lines(self.taken().gen, start, end)
+        if not lines:
+            return LinesBefore(b"", end, start)
+        first = lines[0][0]
+        return LinesBefore(b"".join(whole_line(*line) for line in lines), first, first if start else 0)
+
+    def read_at(self, places: Sequence[Place]) -> list[bytes]:
+        """Return what is at each of `places`."""
+        if not places:
+            return []
+        gen = self.taken().gen
+        found: dict[int, bytes] = {}
+        for at in dict.fromkeys(at for at, _ in places):
+            line = self.kept.get((self.run_id, self.rank, gen, at))
+            if line is not None:
+                found[at] = line
+        missing = [at for at in dict.fromkeys(at for at, _ in places) if at not in found and 0 <= at < 2**63]
+        for begin in range(0, len(missing), _PLACES_AT_ONCE):
+            wanted = ", ".join(map(str, missing[begin : begin + _PLACES_AT_ONCE]))
+            for at, _, line in self._select(gen, f"at IN ({wanted})"):
+                found[at] = line
+                self.kept.keep((self.run_id, self.rank, gen, at), line)
+        return [found.get(at, b"")[:length] for at, length in places]
+
+    def line_at(self, start: int) -> bytes | None:
+        """Return the complete line that begins at `start`."""
+        if not 0 <= start < 2**62:
+            return None
+        for at, after, line in self._select(self.taken().gen, f"at = {start}"):
+            return line if after - at == len(line) + 1 else None
+        return None
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the file as far as the engine has it."""
+        taken = self.taken()
+        at = 0
+        while at < taken.end:
+            data = self._bytes(taken.gen, at, min(taken.end, at + _PIECE_BYTES))
+            if not data:
+                raise OSError(
+                    f"the engine lacks the lines from byte {at} on; `telemetry ship --verify` sends them"
+                )
+            at += len(data)
+            yield data
+
+    def _bytes(self, gen: int, begin: int, end: int) -> bytes:
+        """Return the lines that begin between two offsets, up to the first that is missing."""
+        parts = []
+        for at, after, line in self._lines(gen, begin, end) if begin < end else ():
+            if at != begin:
+                break
+            parts.append(whole_line(at, after, line))
+            begin = after
+        return b"".join(parts)
+
+    def _lines(self, gen: int, begin: int, end: int) -> list[Line]:
+        return self._select(gen, f"at >= {begin} AND at < {end}")
+
+    def _select(self, gen: int, condition: str) -> list[Line]:
+        try:
+            return self.link.rows(
+                f"SELECT at, next, line FROM records WHERE {self.where(gen)} AND {condition} ORDER BY at LIMIT 1 BY at",
+                *("UInt64", "UInt64", "Bytes"),
+            )
+        except EngineError as error:
+            raise OSError(str(error)) from error

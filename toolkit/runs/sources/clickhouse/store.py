@@ -1,0 +1,437 @@
+"""The RunStore for runs that were shipped to ClickHouse."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from toolkit.fleet.address import Address
+from toolkit.fleet.engine import EngineError
+from toolkit.fleet.object_store import ObjectStore
+from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.runfolder.key_values import KeyValues, records_in
+from toolkit.runfolder.labels import Labels, LabelsError, encode_labels
+from toolkit.runfolder.manifest import Manifest
+from toolkit.runfolder.project_settings import (
+    ProjectSettings,
+    ProjectSettingsError,
+    encode_project,
+    parse_project,
+)
+from toolkit.runfolder.reader import BadLine, Cursor, parse_line
+from toolkit.runfolder.records import MAX_LINE_BYTES, START
+from toolkit.runs.formatting import clean
+from toolkit.runs.listing.run_listing import now
+from toolkit.runs.listing.search import Word, list_of, parse
+from toolkit.runs.sources.clickhouse.columns import EngineLog, load_together
+from toolkit.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
+from toolkit.runs.sources.clickhouse.objects import EngineObjects
+from toolkit.runs.sources.clickhouse.rank_grid import rank_grid_of
+from toolkit.runs.sources.clickhouse.record_source import Commits, EngineSource, KeptLines
+from toolkit.runs.sources.clickhouse.requests import EngineRequests
+from toolkit.runs.sources.clickhouse.runs import EngineRun, EngineRuns
+from toolkit.runs.sources.store_queries import StoreQueries, evict
+from toolkit.runs.store import (
+    CacheState,
+    Delivery,
+    Feed,
+    Health,
+    RankGrid,
+    Refused,
+    RunCard,
+    RunList,
+    RunMeta,
+    RunQuery,
+    Series,
+    Smoothing,
+    StoreState,
+    StoreUnavailable,
+    Trashed,
+    UnknownRun,
+    XAxis,
+)
+
+_MAX_GRIDS: Final = 100
+_GRID_EVERY_S: Final = 2.0
+
+
+_OLD_RUNS_BUDGET_S: Final = 0.2
+_OLD_RUN_BYTES: Final = 4 * 1024 * 1024
+_MAX_OLD_RUNS: Final = 20_000
+_PROJECT: Final = "project:"
+"""Before the name of a project, in place of a run's id, in the table of labels."""
+
+
+class ClickHouseStore(StoreQueries):
+    """One per process: pages share it, so that the engine is asked once."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        read_only: bool = False,
+        read_only_reason: Callable[[], str | None] = lambda: None,
+        visitor: Callable[[], str] = lambda: "",
+        request_key: bytes | None = None,
+        patience_s: float = PATIENCE_S,
+        objects: ObjectStore | None = None,
+    ) -> None:
+        """Show the runs at `address`; `visitor` returns who makes a change, for the record.
+
+        Requests to runs are signed with `request_key`; without it there are none.
+        Files that records point to come from `objects`.
+        """
+        super().__init__(read_only=read_only, read_only_reason=read_only_reason)
+        self._visitor = visitor
+        self._link = EngineLink(address, patience_s=patience_s)
+        self._runs = EngineRuns(self._link)
+        self._requests = EngineRequests(self._link, self._runs, request_key)
+        self._commits = Commits(self._link)
+        self._objects = EngineObjects(self._link, objects)
+        self._kept = KeptLines()
+        self._logs: dict[tuple[str, int], EngineLog] = {}
+        self._trends: dict[str, Sequence[float]] = {}
+        self._grids: OrderedDict[tuple[str, str, int], tuple[float, RankGrid]] = OrderedDict()
+        self._feeds: tuple[Feed, ...] = ()
+        self._old_runs: dict[str, tuple[Cursor, KeyValues]] = {}
+
+    # ------------------------------------------------------------ listing
+
+    def list_runs(self, query: RunQuery | None = None) -> RunList:
+        """Return the runs that `query` finds, without one all of them."""
+        query = query or RunQuery()
+        problem = None
+        words = [term.text for term in parse(query.text).terms if isinstance(term, Word) and not term.negated]
+        runs = self._runs.all()
+        try:
+            self._runs.search(query, words)
+            runs = self._runs.all()
+        except EngineError as error:
+            problem = self._link.problem or clean(str(error))
+        moment = self._runs.engine_time
+        until = time.monotonic() + _OLD_RUNS_BUDGET_S
+        for run in runs.values():
+            if run.run_id not in self._old_runs and time.monotonic() < until:
+                self._complete(run)
+        cards = [run.card(moment) for run in runs.values() if not run.is_deleted]
+        place = str(self._link.address)
+        problem = self._runs.problem or problem
+        return replace(
+            list_of(cards, query, now(), (place,)),
+            problems=(problem,) if problem is not None else (),
+            is_stale=problem is not None,
+            truncated=(place,) if self._runs.is_truncated else (),
+            read_ms=self._runs.read_ms,
+        )
+
+    def _find(self, key: str) -> EngineRun:
+        try:
+            found = self._runs.find(key)
+        except EngineError as error:
+            raise StoreUnavailable(key, self._link.problem or clean(str(error))) from error
+        if found is None or found.is_deleted:
+            names = {run.name: run.run_id for run in self._runs.all().values() if not run.is_deleted}
+            near = difflib.get_close_matches(key, [*names, *names.values()], n=3, cutoff=0.3)
+            raise UnknownRun(key, [*dict.fromkeys(names.get(name, name) for name in near)])
+        return found
+
+    def card(self, key: str) -> RunCard:
+        """Return one run's card, based on the records read so far."""
+        run = self._find(key)
+        self._complete(run)
+        log = self._logs.get((run.run_id, 0))
+        return run.card(self._runs.engine_time, newest=log.newest() if log is not None else None)
+
+    def _complete(self, run: EngineRun) -> None:
+        """Read configuration and evaluations of a run whose manifest does not have them, if it is short."""
+        if run.is_deleted or (run.manifest is not None and run.manifest.config is not None):
+            return
+        cursor, values = self._old_runs.get(run.run_id, (Cursor(), KeyValues()))
+        source = EngineSource(self._link, self._commits, self._kept, run.run_id, 0)
+        with suppress(EngineError, OSError):
+            while cursor.offset < _OLD_RUN_BYTES:
+                block = source.read_block(cursor, max_bytes=_OLD_RUN_BYTES)
+                if block.replaced:
+                    values = KeyValues()
+                values.take(records_in(block.data))
+                if block.cursor.offset == cursor.offset:
+                    break
+                cursor = block.cursor
+            if cursor.offset >= _OLD_RUN_BYTES:
+                values.forget_best(values.evaluations)
+        if len(self._old_runs) >= _MAX_OLD_RUNS:
+            self._old_runs.clear()
+        self._old_runs[run.run_id] = (cursor, values)
+        run.take_key_values(values)
+
+    def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:  # noqa: ARG002 - the node takes 40
+        """Return the rough shape of each run's loss, as its node saw it last."""
+        wanted = list(keys)
+        with suppress(EngineError):
+            self._trends.update(self._runs.trends(wanted))
+        return {key: self._trends[key] for key in wanted if key in self._trends}
+
+    # ------------------------------------------------------------ one run
+
+    def meta(self, key: str) -> RunMeta:
+        """Return everything about a run except its curves."""
+        run = self._find(key)
+        newest = self._log(key).events((START,), 1)
+        environment = self._log(key).events(("environment",), 1)
+        return RunMeta(
+            card=self.card(key),
+            manifest=run.manifest,
+            labels=run.labels,
+            start=newest[0] if newest else self._first_record(key),
+            environment=environment[0] if environment else {},
+            writable=self._write_refusal() is None,
+            control_refusal=self._requests.refusal(run),
+        )
+
+    def _first_record(self, key: str) -> dict[str, Any]:
+        try:
+            line = self._source(key).read_at([(0, MAX_LINE_BYTES)])[0]
+        except OSError:
+            return {}
+        record = parse_line(0, line)
+        return {} if isinstance(record, BadLine) or record.get("event") != START else record
+
+    def _log(self, key: str, rank: int = 0) -> EngineLog:
+        source = self._source(key, rank)
+        with self._lock:
+            log = self._logs.get((source.run_id, rank))
+            if log is None:
+                log = self._logs[source.run_id, rank] = EngineLog(source)
+                evict(self._logs, log)
+            log.used_at = time.monotonic()
+            return log
+
+    def _source(self, key: str, rank: int = 0) -> EngineSource:
+        return EngineSource(self._link, self._commits, self._kept, self._find(key).run_id, rank)
+
+    def _manifest(self, key: str) -> Manifest | None:
+        return self._find(key).manifest
+
+    def _folder_name(self, key: str) -> str:
+        return self._find(key).folder_name
+
+    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
+        """Read new records, for at most about `wait_s`."""
+        run = self._find(key)
+        health = self._log(key, rank).refresh(wait_s)
+        if not run.card(self._runs.engine_time).live:
+            return health
+        lag_s = max(0.0, self._runs.engine_time - run.received)
+        return replace(health, lag_s=lag_s, behind_bytes=run.behind)
+
+    def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
+        """Read new records of several runs; those that were never read, with one question."""
+        logs = [self._log(key) for key in keys]
+        unread = [log for log in logs if not log.position[1]]
+        with suppress(EngineError):
+            if len(unread) > 1:
+                self._commits.look_at([log.source.run_id for log in unread])
+                EngineLog.read_together(unread)
+        return super().refresh_all(keys, wait_s=wait_s)
+
+    def series_of(
+        self,
+        keys: Sequence[str],
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        smoothing: Smoothing = 0.0,
+    ) -> Mapping[str, Series]:
+        """Return one metric of several runs, asked for together; keys of no run are left out."""
+        logs = []
+        for key in keys:
+            with suppress(UnknownRun):
+                logs.append(self._log(key))
+        load_together(logs, metric)
+        return super().series_of(keys, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing)
+
+    def ranks(self, key: str) -> Sequence[int]:
+        """Return the ranks with their own records."""
+        try:
+            return sorted({0, *self._commits.of(self._find(key).run_id)})
+        except EngineError:
+            return [0]
+
+    def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:  # noqa: ARG002 - one question
+        """Return one metric of all ranks; while the engine does not answer, as it was."""
+        run_id = self._find(key).run_id
+        name = (run_id, metric, buckets)
+        asked, grid = self._grids.get(name, (-math.inf, RankGrid(metric=metric, fraction_read=0.0)))
+        if time.monotonic() - asked < _GRID_EVERY_S:
+            return grid
+        try:
+            grid = rank_grid_of(self._link, run_id, self._commits.of(run_id), metric, buckets)
+        except EngineError:
+            return grid
+        with self._lock:
+            self._grids[name] = (time.monotonic(), grid)
+            self._grids.move_to_end(name)
+            if len(self._grids) > _MAX_GRIDS:
+                self._grids.popitem(last=False)
+        return grid
+
+    def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
+        """Return a file that a record points to, as it was shipped."""
+        run = self._find(key)
+        return self._objects.read(run.run_id, relative, max_bytes=max_bytes, node=clean(run.node))
+
+    # ------------------------------------------------------------ requests and labels
+
+    def ask(self, key: str, request: Mapping[str, Any]) -> str:
+        """Send a signed request to the run's node and return its id."""
+        self._require_write_access()
+        run, card = self._find(key), self.card(key)
+        refusal = self._requests.refusal(run)
+        if refusal is not None:
+            raise Refused(refusal)
+        if not card.live:
+            raise Refused(f"the run is {card.status.name} and cannot answer requests")
+        return self._requests.ask(run, request, by=self._visitor())
+
+    def delivery(self, key: str, request_id: str) -> Delivery:
+        """Return whether a request that the run has not answered was delivered."""
+        return self._requests.delivery(self._find(key), request_id)
+
+    def label(self, key: str, labels: Labels) -> None:
+        """Save name, tags and notes of a run in the engine."""
+        self._require_write_access()
+        run = self._find(key)
+        if run.labels_problem is not None:
+            # It may be someone's notes with a typo: it is not overwritten.
+            raise Refused(run.labels_problem)
+        try:
+            data = encode_labels(labels)
+        except LabelsError as error:
+            raise Refused(str(error)) from error
+        self._write_labels(run, data, deleted=False)
+
+    def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
+        version = max(int(time.time() * 1000), run.labels_version + 1)
+        self._insert_labels(
+            LabelRow(
+                project=run.project,
+                run_id=run.run_id,
+                version=version,
+                by=self._visitor(),
+                labels=data,
+                deleted=deleted,
+                day=run.day,
+            )
+        )
+
+    def _insert_labels(self, row: LabelRow) -> None:
+        try:
+            self._link.insert(LABELS_TABLE, LABEL_COLUMNS, label_block([row]))
+        except EngineError as error:
+            raise Refused(f"the engine did not save it: {clean(str(error))}") from error
+        self._runs.look_again()
+
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project."""
+        self._runs.all()
+        data = self._runs.labels_of(f"{_PROJECT}{project or ''}")
+        try:
+            return parse_project(data) if data else ProjectSettings()
+        except ProjectSettingsError:
+            return ProjectSettings()
+
+    def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
+        """Save the choices for a project in the engine, beside the labels of runs."""
+        self._require_write_access()
+        self._insert_labels(
+            LabelRow(
+                project=project or "",
+                run_id=f"{_PROJECT}{project or ''}",
+                version=int(time.time() * 1000),
+                by=self._visitor(),
+                labels=encode_project(settings),
+                deleted=False,
+                day=int(time.time() // 86_400),
+            )
+        )
+
+    def delete(self, key: str) -> str:
+        """Hide a run and return the token that shows it again; its folder stays on its node."""
+        self._require_write_access()
+        run, card = self._find(key), self.card(key)
+        if card.live:
+            raise Refused(f"the run is {card.status.name}: stop it first")
+        self._write_labels(run, self._runs.labels_of(run.run_id), deleted=True)
+        with self._lock:
+            self._logs = {name: log for name, log in self._logs.items() if name[0] != run.run_id}
+            self._forget_analyses(key)
+        return run.run_id
+
+    def trash(self) -> Sequence[Trashed]:
+        """Return the hidden runs, newest first."""
+        found = [
+            Trashed(
+                token=run.run_id,
+                name=run.card(self._runs.engine_time).name,
+                deleted=run.labels_version / 1000,
+                bytes_held=0,
+            )
+            for run in self._runs.all().values()
+            if run.is_deleted
+        ]
+        return sorted(found, key=lambda item: item.deleted, reverse=True)
+
+    def restore(self, token: str) -> str:
+        """Show a hidden run again and return its key."""
+        self._require_write_access()
+        run = self._runs.all().get(token)
+        if run is None or not run.is_deleted:
+            raise Refused("there is no such run in the trash")
+        self._write_labels(run, self._runs.labels_of(run.run_id), deleted=False)
+        return run.run_id
+
+    def empty_trash(self) -> NoReturn:
+        """Refuse: only the engine's administrator removes rows."""
+        self._require_write_access()
+        raise Refused("deleted runs stay hidden; only the engine's administrator can remove them for good")
+
+    # ------------------------------------------------------------ about the store
+
+    def state(self) -> StoreState:
+        """Return the engine and the shippers that write to it."""
+        with suppress(EngineError):
+            rows = self._link.rows(
+                "SELECT node, argMax(behind, version), argMax(last_error, version), argMax(clock_ahead_s, version), "
+                "toInt64(toUInt32(now())) - toInt64(max(toUInt32(received))) FROM shippers GROUP BY node ORDER BY node",
+                *("String", "UInt64", "String", "Float64", "Int64"),
+            )
+            self._feeds = tuple(
+                Feed(
+                    node=clean(node),
+                    lag_s=float(max(0, age)),
+                    behind_bytes=behind,
+                    clock_ahead_s=ahead if math.isfinite(ahead) else 0.0,
+                    problem=clean(error) or None,
+                )
+                for node, behind, error, ahead, age in rows
+            )
+        version = f"ClickHouse {self._link.version}" if self._link.version else None
+        return StoreState(
+            kind="engine", places=(str(self._link.address),), version=version, feeds=self._feeds
+        )
+
+    def cache_state(self) -> CacheState | None:
+        """Return None: nothing is kept on this machine's disk."""
+        return None
+
+    def empty_cache(self) -> int:
+        """Do nothing: there is no cache."""
+        return 0

@@ -1,0 +1,497 @@
+"""A run that another tool logged, read into the same columns as our own runs."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from toolkit.core.guard import Guard
+from toolkit.diagnostics.metric_aliases import signal_of
+from toolkit.importers.source import (
+    EPOCH,
+    EVAL,
+    NO_STEP,
+    STEP,
+    SYSTEM,
+    Batch,
+    BlobRef,
+    Column,
+    Event,
+    RunSource,
+)
+from toolkit.importers.summary import plain
+from toolkit.runfolder.codec import encode
+from toolkit.runfolder.metrics import NOT_METRICS
+from toolkit.runfolder.reader import Block, Cursor, Identity
+from toolkit.runfolder.records import SAMPLE, Record
+from toolkit.runs.columns.column_queries import ColumnQueries
+from toolkit.runs.columns.line_parser import Parsed
+from toolkit.runs.columns.run_columns import RunColumns
+from toolkit.runs.formatting import clean
+from toolkit.runs.growable_array import GrowableArray
+from toolkit.runs.record_source import Place
+from toolkit.runs.reverse_lines import LinesBefore
+from toolkit.runs.store import Floats, Health, Series, Smoothing, XAxis
+
+_KINDS: Final = (STEP, EVAL, EPOCH, SYSTEM)
+_ROWS_AT_ONCE: Final = 2_000
+_MAX_KEPT_BYTES: Final = 64 * 1024**2
+"""Texts, tables and histograms of a run that are kept in memory; more are only counted."""
+_EVENTS: Final = {
+    "text": "text",
+    "image": SAMPLE,
+    "histogram": "histogram",
+    "table": "table",
+    "alert": "alert",
+}
+_SIZED: Final = frozenset({"image", "table"})
+_SIZES: Final = frozenset({"width", "height", "size", "ncols", "nrows"})
+_NOWHERE: Final = 2**62
+_IMAGES: Final = "images/"
+
+
+class ForeignLog(ColumnQueries):
+    """Reads the run from a cursor on, each value once, and answers queries from memory. Thread-safe."""
+
+    def __init__(self, source: RunSource) -> None:
+        # A copy: sources remember what they read, and the list reads the same run.
+        self.run = copy.deepcopy(source)
+        self.lines = ForeignLines(self)
+        super().__init__(self.lines)
+        self._guard = Guard()
+        self._reader: threading.Thread | None = None
+        self._read_ms = 0.0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._cursor: bytes | None = None
+        self._bytes_read = 0
+        self._first_time = np.nan
+        self._has_steps = False
+        self._row_kind: GrowableArray[np.int8] = GrowableArray(np.empty(0, dtype=np.int8))
+        """Each row's place in `_KINDS`, negative (-1 for the first) if it has no step of its own."""
+        self._kept: list[Record] = []
+        self._kept_bytes = 0
+        self._images: list[BlobRef] = []
+        self._media: set[str] = set()
+        self.passed_over: Counter[str] = Counter()
+        self._problem: str | None = None
+        self._replaced_at: float | None = None
+        self._is_read = False
+        """Whether the end has been reached, and nothing was found behind it since."""
+
+    # ------------------------------------------------------------ reading
+
+    def refresh(self, wait_s: float) -> Health:
+        """Read what is new. What takes longer than `wait_s` continues in a background thread."""
+        self.used_at = time.monotonic()
+        began = time.perf_counter()
+        with self._lock:
+            reader = self._reader
+            if reader is None or not reader.is_alive():
+                reader = self._reader = threading.Thread(
+                    target=self._read_all, name="reading another tool's run", daemon=True
+                )
+                reader.start()
+        reader.join(max(wait_s, 0.001))
+        self._read_ms = (time.perf_counter() - began) * 1000
+        # Who does not wait asks for what is read. That a look for more has begun does not make it incomplete.
+        return self.health(is_looking=wait_s > 0)
+
+    def _read_all(self) -> None:
+        while self._read_batch():
+            pass
+
+    def _read_batch(self) -> bool:
+        batch = self._guard.call("reading another tool's run", self.run.read, self._cursor)
+        if batch is None:
+            with self._lock:
+                self._problem = f"the run could not be read: {', '.join(self._guard.counts)}"
+                self._is_read = True
+            return False
+        with self._lock:
+            if batch.replaced:
+                self._use_columns(RunColumns())
+                self._clear()
+                self._replaced_at = time.time()
+                self.lines.begin_again()
+            self._problem = None
+            self._take(batch)
+            is_same = batch.cursor == self._cursor
+            self._cursor = batch.cursor
+            self._is_read = is_same or not batch.more
+            return not self._is_read
+
+    def _take(self, batch: Batch) -> None:
+        self._bytes_read += batch.bytes_read
+        for (_, reason), often in batch.passed_over.items():
+            self.passed_over[reason] += often
+        self._media.update(event.name for event in batch.events if event.kind in _SIZED)
+        columns = [
+            column
+            for column in batch.columns
+            if len(column) and not column.repeated and not self._is_size(column.metric)
+        ]
+        parsed, row_kind = self._parsed(columns)
+        parsed.events = [place for event in batch.events if (place := self._keep(event)) is not None]
+        parsed.records += len(parsed.events)
+        self._row_kind.append(row_kind)
+        self._columns.add(parsed)
+
+    def _is_size(self, metric: str) -> bool:
+        """Return whether a metric is the width of an image or the like, which W&B logs beside the image itself."""
+        name, _, part = metric.rpartition(".")
+        return part in _SIZES and name in self._media
+
+    def _parsed(self, columns: Sequence[Column]) -> tuple[Parsed, npt.NDArray[np.int8]]:
+        """Return the points as rows: one for each step, session and kind, as our own records are."""
+        empty = np.empty(0)
+        no_steps = np.empty(0, dtype=np.int64)
+        lengths = [len(column) for column in columns]
+        steps = np.concatenate(
+            [no_steps, *(np.frombuffer(column.steps, dtype=np.int64) for column in columns)]
+        )
+        times = np.concatenate(
+            [empty, *(np.frombuffer(column.times, dtype=np.float64) for column in columns)]
+        )
+        session = np.repeat(np.array([column.session for column in columns], dtype=np.int64), lengths)
+        kind = np.repeat(np.array([_KINDS.index(column.kind) for column in columns], dtype=np.int64), lengths)
+        # The same metric twice at one step makes two rows.
+        nth = np.concatenate([no_steps, *map(_occurrence, columns)])
+        has_step = steps != NO_STEP
+        # Points without a step belong together if they were logged at the same moment.
+        x = np.where(has_step, steps.astype(np.float64), np.nan_to_num(times, nan=0.0))
+        order = np.lexsort((nth, kind, x, ~has_step, session))
+        keys = np.stack((session, has_step, x, kind, nth))[:, order]
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+        row_of_sorted = np.cumsum(is_first) - 1
+        first = order[is_first]
+        row = np.empty(len(order), dtype=np.int64)
+        row[order] = row_of_sorted
+        if len(first):
+            earliest = np.full(len(first), np.inf)
+            np.fmin.at(earliest, row, np.where(np.isnan(times), np.inf, times))
+            row_time = np.where(np.isinf(earliest), np.nan, earliest)
+        else:
+            row_time = empty
+        place = _in_order(session[first], has_step[first], row_time)
+        arranged = np.argsort(place)
+        first, row_time = first[arranged], row_time[arranged]
+        row = place[row]
+        row_step = np.where(has_step[first], steps[first].astype(np.float64), np.nan)
+        row_kind = kind[first]
+        is_step = row_kind == _KINDS.index(STEP)
+        self._has_steps = self._has_steps or bool(is_step.any())
+        if not self._has_steps:
+            is_step = row_kind != _KINDS.index(SYSTEM)
+        if np.isnan(self._first_time) and np.isfinite(row_time).any():
+            self._first_time = float(np.nanmin(row_time))
+        parsed = Parsed(
+            time=row_time,
+            elapsed=row_time - self._first_time,
+            step=row_step,
+            epoch=np.full(len(first), np.nan),
+            session=(session[first] + 1).astype(np.int32),
+            is_step=is_step,
+            metrics={},
+            kinds={},
+            records=len(first),
+        )
+        at = 0
+        for column, length in zip(columns, lengths, strict=True):
+            rows, values = row[at : at + length].astype(np.int32), np.array(column.values, dtype=np.float64)
+            at += length
+            self._add_metric(parsed, column, rows, values)
+        return parsed, np.where(has_step[first], row_kind, -1 - row_kind).astype(np.int8)
+
+    def _add_metric(
+        self, parsed: Parsed, column: Column, rows: npt.NDArray[np.int32], values: Floats
+    ) -> None:
+        pieces = self.run.info.pieces
+        prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
+        name = clean(f"{prefix}{column.metric}")
+        if name in ("epoch", "train/epoch"):
+            parsed.epoch[rows] = values
+        if name in parsed.metrics:
+            earlier, before = parsed.metrics[name]
+            rows, values = np.concatenate((earlier, rows)), np.concatenate((before, values))
+        sorted_rows = np.argsort(rows, kind="stable")
+        parsed.metrics[name] = (rows[sorted_rows], values[sorted_rows])
+        parsed.kinds.setdefault(name, column.kind)
+
+    def _keep(self, event: Event) -> tuple[str, int, int] | None:
+        """Keep an event and return its kind and number; None for one that no page shows."""
+        kind = _EVENTS.get(event.kind)
+        if kind is None:
+            return None
+        record: dict[str, Any] = {"event": kind, "session": event.session + 1, "name": clean(event.name)}
+        if event.step != NO_STEP:
+            record["global_step"] = event.step
+        if event.time == event.time:
+            record["time"] = event.time
+        if kind == SAMPLE:
+            if event.blob is None:
+                self.passed_over["images whose file is not there"] += 1
+                return None
+            # The page checks what it is by its first bytes.
+            record |= {"path": f"{_IMAGES}{len(self._images)}.png", "prompt": record.pop("name")}
+            self._images.append(event.blob)
+        else:
+            record["content"] = f"in {clean(event.blob.path)}" if event.blob else plain(event.payload)
+        size = len(orjson.dumps(record, default=str))
+        if self._kept_bytes + size > _MAX_KEPT_BYTES:
+            self.passed_over["texts and tables beyond the first 64 MiB"] += 1
+            return None
+        self._kept_bytes += size
+        self._kept.append(record)
+        return kind, len(self._kept) - 1, 1
+
+    def health(self, *, is_looking: bool = False) -> Health:
+        """Return the state of reading; with `is_looking`, a look for more that has not ended counts as well."""
+        with self._lock:
+            columns = self._columns
+            is_alive = self._reader is not None and self._reader.is_alive()
+            is_reading = is_alive and (is_looking or not self._is_read)
+            return Health(
+                records=columns.records,
+                bytes_read=self._bytes_read,
+                bytes_pending=1 if is_reading else 0,
+                replaced_at=self._replaced_at,
+                read_ms=self._read_ms,
+                problem=self._problem or self._passed_over_sentence(),
+            )
+
+    def _passed_over_sentence(self) -> str | None:
+        notes = [clean(note) for note in list(self.run.info.notes) if not note.startswith("notes: ")]
+        total = sum(self.passed_over.values())
+        if total:
+            reasons = ", ".join(
+                f"{often:,} {clean(reason)}" for reason, often in self.passed_over.most_common(5)
+            )
+            notes.append(f"{total:,} {'value' if total == 1 else 'values'} passed over: {reasons}")
+        more = f"; and {len(notes) - 4} more, on the Config & notes page" if len(notes) > 4 else ""
+        return "; ".join(notes[:4]) + more if notes else None
+
+    # ------------------------------------------------------------ answers
+
+    @property
+    def position(self) -> tuple[bytes | None, int]:
+        """The cursor, and how many bytes were read."""
+        return self._cursor, self._bytes_read
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration, as far as it was read."""
+        return dict(plain(dict(self.run.info.config)))
+
+    def origin(self) -> dict[str, str]:
+        """Return where the run comes from, for people."""
+        info = self.run.info
+        found = {"format": info.format, "written by": info.writer, "id": info.run_id, "parent": info.parent}
+        found["folder"] = str(info.root)
+        for number, piece in enumerate(info.pieces[:20]):
+            found[f"part {number + 1}" if len(info.pieces) > 1 else "part"] = piece.path
+        if len(info.pieces) > 20:
+            found["more parts"] = f"{len(info.pieces) - 20:,}"
+        for number, note in enumerate([*info.notes][:20]):
+            found[f"note {number + 1}"] = note
+        with self._lock:
+            for reason, often in self.passed_over.most_common(50):
+                found[f"passed over: {reason}"] = f"{often:,}"
+        return {clean(name): clean(value) for name, value in found.items() if value}
+
+    def image(self, relative: str, max_bytes: int) -> bytes:
+        """Return an image by the path in its record.
+
+        Raises:
+            OSError: there is none, or it cannot be read.
+        """
+        number = relative.removeprefix(_IMAGES).removesuffix(".png")
+        if not number.isdecimal() or int(number) >= len(self._images):
+            raise OSError("there is no such image in the run")
+        return self.run.blob(self._images[int(number)], max_bytes=max_bytes)
+
+    def named(self, name: str) -> str:
+        """Return the metric with this name, else the one with the same meaning: `train/loss` for `train_loss`."""
+        with self._lock:
+            metrics = self._columns.metrics
+            signal = None if name in metrics else signal_of(name)
+            if signal is None:
+                return name
+            alike = [other for other in metrics if signal_of(other) == signal]
+            return max(alike, key=lambda other: len(metrics[other].values), default=name)
+
+    def series(
+        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+    ) -> Series:
+        """Return one metric as a curve."""
+        return super().series(self.named(name), axis, window, buckets, smoothing)
+
+    def recent(self, name: str, count: int) -> Floats:
+        """Return the last values of a metric."""
+        return super().recent(self.named(name), count)
+
+    def means(self, name: str, buckets: int) -> Floats:
+        """Return the mean of each of about `buckets` parts of a metric."""
+        return super().means(self.named(name), buckets)
+
+    # ------------------------------------------------------------ for the lines
+
+    def kept(self, number: int) -> bytes:
+        """Return an event as a line; nothing if there is none."""
+        with self._lock:
+            return encode(self._kept[number]) if 0 <= number < len(self._kept) else b""
+
+    def encoded(self, start: int, stop: int) -> bytes:
+        """Return rows as lines of our own format."""
+        with self._lock:
+            columns = self._columns
+            kinds = self._row_kind.values[start:stop].tolist()
+            records: list[dict[str, Any]] = []
+            for kind, step, moment in zip(
+                kinds,
+                columns.step.values[start:stop].tolist(),
+                columns.time.values[start:stop].tolist(),
+                strict=True,
+            ):
+                record: dict[str, Any] = {"event": _KINDS[kind if kind >= 0 else -1 - kind]}
+                if moment == moment:
+                    record["time"] = moment
+                if kind >= 0:
+                    record["global_step"] = int(step)
+                records.append(record)
+            for segment in columns.segments:
+                for row in range(max(start, segment.start), min(stop, segment.end)):
+                    records[row - start]["session"] = segment.session
+            for name, metric in columns.metrics.items():
+                rows = metric.rows.values
+                first, last = np.searchsorted(rows, (start, stop))
+                if first == last or (name in NOT_METRICS and name != "epoch"):
+                    continue
+                for row, value in zip(
+                    rows[first:last].tolist(), metric.values.values[first:last].tolist(), strict=True
+                ):
+                    records[row - start][name] = value
+            return b"".join(map(encode, records))
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read."""
+        with self._lock:
+            return self._columns.rows
+
+
+class ForeignLines:
+    """The rows of such a run as a record file, for the detectors: encoded when they are asked for.
+
+    Places of single records are numbers of events, not offsets.
+    """
+
+    def __init__(self, log: ForeignLog) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._ends = [0]
+        self._rows = [0]
+        """Where each encoded part ends: the offset, and the row."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return clean(self._log.run.info.name)
+
+    def begin_again(self) -> None:
+        """Forget all parts: the run was replaced."""
+        with self._lock:
+            self._generation += 1
+            self._ends, self._rows = [0], [0]
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:  # noqa: ARG002 - a part is small
+        """Return the part behind `cursor`."""
+        rows = self._log.rows
+        with self._lock:
+            identity = Identity(self._generation, 0, 0, 0)
+            is_replaced = cursor.identity is not None and cursor.identity != identity
+            offset = 0 if is_replaced else cursor.offset
+            at = bisect.bisect_left(self._ends, offset)
+            data = b""
+            if at < len(self._ends) and self._ends[at] == offset:
+                start = self._rows[at]
+                is_known = at + 1 < len(self._ends)
+                stop = self._rows[at + 1] if is_known else min(rows, start + _ROWS_AT_ONCE)
+                data = self._log.encoded(start, stop) if stop > start else b""
+                if data and not is_known:
+                    self._ends.append(offset + len(data))
+                    self._rows.append(stop)
+            done_rows, done = self._rows[-1], self._ends[-1]
+            rest = int((rows - done_rows) * (done / done_rows)) if done_rows else 0
+            return Block(
+                data=data,
+                start=offset,
+                cursor=Cursor(offset + len(data), identity),
+                long_line=None,
+                replaced=is_replaced,
+                pending_bytes=max(0, done - offset - len(data)) + rest,
+            )
+
+    def end(self) -> Cursor:
+        """Return a cursor behind everything: no completions are looked for in such a run."""
+        return Cursor(_NOWHERE)
+
+    def read_before(self, end: int) -> LinesBefore:  # noqa: ARG002
+        """Return nothing."""
+        return LinesBefore(b"", 0, 0)
+
+    def read_at(self, places: Sequence[Place]) -> list[bytes]:
+        """Return events by their numbers."""
+        return [self._log.kept(number) for number, _ in places]
+
+    def line_at(self, start: int) -> bytes | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all rows as lines."""
+        for start in range(0, self._log.rows, _ROWS_AT_ONCE):
+            yield self._log.encoded(start, min(start + _ROWS_AT_ONCE, self._log.rows))
+
+
+def _occurrence(column: Column) -> npt.NDArray[np.int64]:
+    """Return, for each point, how many points at the same step came before it."""
+    steps = np.frombuffer(column.steps, dtype=np.int64)
+    if len(steps) < 2 or (np.diff(steps) > 0).all() or steps[0] == steps[-1] == NO_STEP:
+        return np.zeros(len(steps), dtype=np.int64)
+    order = np.argsort(steps, kind="stable")
+    is_new = np.ones(len(steps), dtype=bool)
+    is_new[1:] = np.diff(steps[order]) != 0
+    starts = np.flatnonzero(is_new)
+    nth = np.empty(len(steps), dtype=np.int64)
+    nth[order] = np.arange(len(steps)) - np.repeat(starts, np.diff(np.append(starts, len(steps))))
+    return nth
+
+
+def _in_order(
+    session: npt.NDArray[np.int64], has_step: npt.NDArray[np.bool_], moment: Floats
+) -> npt.NDArray[np.int64]:
+    """Return the place of each row: by session and step, and rows without a step by their time among them."""
+    when = np.full(len(moment), -np.inf)
+    for number in np.unique(session):
+        own = np.flatnonzero(session == number)
+        stepped = own[has_step[own]]
+        times = np.where(np.isnan(moment[stepped]), -np.inf, moment[stepped])
+        when[stepped] = np.maximum.accumulate(times) if len(times) else times
+        others = own[~has_step[own]]
+        when[others] = np.where(np.isnan(moment[others]), -np.inf, moment[others])
+    order = np.lexsort((np.arange(len(moment)), when, session))
+    place = np.empty(len(moment), dtype=np.int64)
+    place[order] = np.arange(len(moment))
+    return place

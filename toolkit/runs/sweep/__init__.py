@@ -1,0 +1,1 @@
+"""Which setting of a sweep mattered, and how sure that is."""
