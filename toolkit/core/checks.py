@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Any, Final, Generic, TypeGuard, TypeVar
 
+from toolkit.runfolder.untrusted import is_number
+
 _T = TypeVar("_T")
 
 _LOGIN: Final = re.compile(r"(://)[^\s/@'\"]{1,200}@")
@@ -174,9 +176,10 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
     def read(key: str, value: Any) -> float:
         # YAML 1.1 reads 1e-4 as a text, because it has no dot.
         given = float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
         # No comparison with NaN is true, and a huge integer is compared without making a float of it.
-        if not is_number or not (low <= given <= high and above < given < math.inf and given > -math.inf):
+        if not is_number(given) or not (
+            low <= given <= high and above < given < math.inf and given > -math.inf
+        ):
             raise wrong(key, value, allowed)
         try:
             return float(given)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from toolkit.runfolder.untrusted import is_number
+
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 _LONGEST_S: Final = 1e10
 _ROOM_FOR_THE_NOTE: Final = 40
@@ -12,7 +14,7 @@ _ROOM_FOR_THE_NOTE: Final = 40
 
 def short_number(value: Any) -> str | None:
     """Return a number with four significant digits; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         return None
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "infinite"

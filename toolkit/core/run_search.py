@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
+from toolkit.runfolder.untrusted import is_number
+
 MAX_QUERY_LENGTH: Final = 2_000
 
 ALIASES: Final = {
@@ -364,7 +366,7 @@ def _is_so(value: Any, term: Comparison) -> bool:
         if term.name == "status":
             return str(value).casefold() == term.text
         return term.text in text_of(value).casefold()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or term.bound is None:
+    if not is_number(value) or term.bound is None:
         return False
     # A day counts from its beginning: `started>2026-11-01` is that day or later, `started<=2026-11-01` that day too.
     sign = {">": ">=", "<=": "<"}.get(term.sign, term.sign) if term.day is not None else term.sign
@@ -374,7 +376,7 @@ def _is_so(value: Any, term: Comparison) -> bool:
 def _is_equal(value: Any, term: Comparison) -> bool:
     if term.day is not None:
         return isinstance(value, (int, float)) and term.day[0] <= value < term.day[1]
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and term.bound is not None:
+    if is_number(value) and term.bound is not None:
         return math.isclose(value, term.bound, rel_tol=1e-9)
     return text_of(value).casefold() == term.text
 

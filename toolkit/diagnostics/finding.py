@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import is_number, mapping_in, texts_in, whole_in
 
 INFO: Final = "info"
 WARNING: Final = "warning"
@@ -75,7 +76,7 @@ def finding_from(record: Record) -> Finding | None:
         return None
     if record["severity"] not in SEVERITIES or record["state"] not in (OPEN, RESOLVED):
         return None
-    if not _is_whole(record.get("start_step")) or not _is_whole(record.get("noticed_step")):
+    if whole_in(record.get("start_step")) is None or whole_in(record.get("noticed_step")) is None:
         return None
     return Finding(
         id=record["id"],
@@ -83,41 +84,25 @@ def finding_from(record: Record) -> Finding | None:
         severity=record["severity"],
         metric=record["metric"],
         start_step=record["start_step"],
-        end_step=_whole_or_none(record.get("end_step")),
+        end_step=whole_in(record.get("end_step")),
         noticed_step=record["noticed_step"],
-        session=_whole_or_none(record.get("began_in_session", record.get("session"))) or 1,
+        session=whole_in(record.get("began_in_session", record.get("session"))) or 1,
         state=record["state"],
-        resolved_step=_whole_or_none(record.get("resolved_step")),
-        count=_whole_or_none(record.get("count")) or 1,
-        repeats=_whole_or_none(record.get("repeats")) or 0,
+        resolved_step=whole_in(record.get("resolved_step")),
+        count=whole_in(record.get("count")) or 1,
+        repeats=whole_in(record.get("repeats")) or 0,
         evidence=_numbers(record.get("evidence")),
         message=record["message"],
-        causes=_texts(record.get("causes")),
-        advice=_texts(record.get("advice")),
-        remedies=_texts(record.get("remedies")),
+        causes=tuple(texts_in(record.get("causes"))),
+        advice=tuple(texts_in(record.get("advice"))),
+        remedies=tuple(texts_in(record.get("remedies"))),
         confidence=_share_or_none(record.get("confidence")),
     )
 
 
-def _whole_or_none(value: Any) -> int | None:
-    return value if _is_whole(value) else None
-
-
 def _share_or_none(value: object) -> float | None:
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    return float(value) if 0.0 <= value <= 1.0 else None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_number(value) and 0.0 <= value <= 1.0 else None
 
 
 def _numbers(value: object) -> dict[str, float]:
-    if not isinstance(value, dict):
-        return {}
-    return {str(name): number for name, number in value.items() if type(number) in (int, float)}
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(str(item) for item in value) if isinstance(value, (list, tuple)) else ()
+    return {name: number for name, number in mapping_in(value).items() if is_number(number)}

@@ -9,7 +9,7 @@ from typing import Final
 
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
-from toolkit.runfolder.codec import parse_object
+from toolkit.runfolder.untrusted import parse_object
 
 VERSION: Final = 1
 INBOX: Final = f"inbox_{VERSION}"

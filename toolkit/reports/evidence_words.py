@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, Protocol
 
 from toolkit.diagnostics.named_ranks import is_about_ranks, ranks_in_words
+from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.formatting import clean, count, duration, learning_rate, short_number, size
 
 
@@ -120,7 +120,7 @@ def numbers_of(finding: HasEvidence) -> list[str]:
         words, shown = _words(finding.kind, str(name))
         if "first" in finding.evidence and name == "level":
             words = _WORDS["first"][0]
-        text = words.format(shown(value) if _is_number(value) else clean(str(value))[:200])
+        text = words.format(shown(value) if finite_in(value) is not None else clean(str(value))[:200])
         if found and text.startswith("("):
             found[-1] += f" {text}"
         else:
@@ -133,8 +133,8 @@ def value_of(finding: HasEvidence) -> str:
     if "ranks" in finding.evidence:
         return ranks_in_words(finding.evidence)
     name, words = _VALUES.get(finding.kind, ("", ""))
-    value = finding.evidence.get(name)
-    if _is_number(value):
+    value = finite_in(finding.evidence.get(name))
+    if value is not None:
         return words.format(_words(finding.kind, name)[1](value))
     return f"{count(finding.count)} records" if finding.count > 1 else ""
 
@@ -143,7 +143,3 @@ def _words(kind: str, name: str) -> tuple[str, Callable[[float], str]]:
     own = _WORDS_BY_KIND.get(kind, {})
     unknown = clean(name.replace("_", " "))[:60].replace("{", "{{").replace("}", "}}")
     return own.get(name) or _WORDS.get(name) or (f"{unknown} {{}}", short_number)
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

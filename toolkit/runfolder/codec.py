@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,7 +22,7 @@ from toolkit.runfolder.records import (
     UNENCODABLE,
     Record,
 )
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.untrusted import MAX_DEPTH, depth_of
 
 # JSON has no NaN. Strict parsers reject the bare word Python would write.
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -57,7 +55,6 @@ _ROUNDS = (
 )
 _AS_LONG_AS_IT_IS = _Limits(sys.maxsize, sys.maxsize)
 
-_MAX_DEPTH = 32
 _MAX_KEYS = 4_096
 _FIRST_BYTE = itemgetter(0)
 _MAX_NOTES = 32
@@ -139,7 +136,7 @@ def _room_behind(value: Any, limits: _Limits, room: int, depth: int) -> int:
     for item in islice(value.values() if type(value) is dict else value, limits.items):
         if type(item) is str:
             room -= min(len(item), limits.text) + 3
-        elif type(item) in _CONTAINERS and depth < _MAX_DEPTH:
+        elif type(item) in _CONTAINERS and depth < MAX_DEPTH:
             room = _room_behind(item, limits, room - 2, depth + 1)
         else:
             room -= 2
@@ -205,8 +202,8 @@ def decode(line: bytes) -> Record:
     if type(record) is not dict:
         raise RecordError(f"a {type(record).__name__}, not an object")
     # Every level opens with a bracket, and nearly every line has only the one it begins with.
-    if (b"[" in line or line.find(b"{", 1) > 0) and _depth(record) > _MAX_DEPTH:
-        raise RecordError(f"nested deeper than {_MAX_DEPTH}")
+    if (b"[" in line or line.find(b"{", 1) > 0) and depth_of(record) > MAX_DEPTH:
+        raise RecordError(f"nested deeper than {MAX_DEPTH}")
     if len(record) > _MAX_KEYS:
         raise RecordError(f"more than {_MAX_KEYS} fields")
     return record
@@ -237,7 +234,7 @@ def _with_bare_words(line: bytes) -> Any:
     try:
         # From bytes, Python's parser would also take other encodings and a byte order mark, which orjson rejects.
         record = json.loads(line.decode("utf-8"))
-        if type(record) is not dict or _depth(record) > _MAX_DEPTH or len(record) > _MAX_KEYS:
+        if type(record) is not dict or depth_of(record) > MAX_DEPTH or len(record) > _MAX_KEYS:
             return None
         found = dict(islice(_find_non_finite(record, ""), _MAX_KEYS))
         # Strict in everything else: Python's own parser takes half characters and numbers without end.
@@ -246,45 +243,6 @@ def _with_bare_words(line: bytes) -> Any:
         return None
     named = plain.get(NON_FINITE)
     return {**plain, NAN_INF_DETECTED: True, NON_FINITE: {**named, **found} if type(named) is dict else found}
-
-
-def read_object(
-    path: Path, max_bytes: int, invalid: type[ValueError], *, only_name: bool = False
-) -> dict[str, Any]:
-    """Return the JSON object in the file at `path`; `only_name` as in `open_regular`.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: of the type `invalid`: it is too large, or is not one object.
-    """
-    descriptor = open_regular(path, only_name=only_name)
-    try:
-        data = b""
-        while len(data) <= max_bytes and (part := os.read(descriptor, max_bytes + 1 - len(data))):
-            data += part
-    finally:
-        os.close(descriptor)
-    return parse_object(data, str(path), max_bytes, invalid)
-
-
-def parse_object(data: bytes, name: str, max_bytes: int, invalid: type[ValueError]) -> dict[str, Any]:
-    """Return the JSON object in `data`, the content of the file called `name`.
-
-    Raises:
-        ValueError: of the type `invalid`: it is too large, or is not one object.
-    """
-    if len(data) > max_bytes:
-        raise invalid(f"{name} is larger than {max_bytes} bytes")
-    try:
-        mapping = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise invalid(f"{name} is not JSON: {error}") from error
-    if not isinstance(mapping, dict):
-        raise invalid(f"{name} holds a {type(mapping).__name__}, not an object")
-    # The parser accepts a thousand levels, at which code that shows or writes them fails.
-    if _depth(mapping) > _MAX_DEPTH:
-        raise invalid(f"{name} is nested too deeply")
-    return mapping
 
 
 def with_non_finite(record: Record) -> Record:
@@ -415,9 +373,9 @@ def _shorten_any(value: Any, limits: _Limits, path: str, depth: int, cuts: list[
         length = int(earlier[1]) if earlier is not None else len(value)
         return f"{limits.cut_text(value, limits.text)}… [{length} characters]"
     if isinstance(value, (dict, list, tuple)):
-        if depth >= _MAX_DEPTH:
+        if depth >= MAX_DEPTH:
             cuts.append(path)
-            return f"<nested deeper than {_MAX_DEPTH}>"
+            return f"<nested deeper than {MAX_DEPTH}>"
         if isinstance(value, dict):
             return _shorten_mapping(value, limits, path, depth + 1, max_items, cuts)
         kept = [
@@ -455,21 +413,7 @@ _CUT_BEFORE = re.compile(r"… \[([0-9]{1,15}) characters\]\Z")
 
 
 def _is_too_deep(record: Record) -> bool:
-    return any(type(value) in _CONTAINERS and _depth(value) >= _MAX_DEPTH for value in record.values())
+    return any(type(value) in _CONTAINERS and depth_of(value) >= MAX_DEPTH for value in record.values())
 
 
 _CONTAINERS = frozenset({dict, list, tuple})
-
-
-def _depth(value: Any) -> int:
-    """Return how deep the containers in `value` are nested, up to the limit."""
-    level, depth = [value], 0
-    while level and depth <= _MAX_DEPTH:
-        depth += 1
-        level = [
-            item
-            for parent in level
-            for item in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(item, (dict, list, tuple))
-        ]
-    return depth

@@ -20,6 +20,7 @@ from toolkit.runfolder.owner import why_not_ours_alone
 from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.runfolder.untrusted import LARGEST_WHOLE, is_number
 
 KnobValue: TypeAlias = bool | int | float | str
 
@@ -45,9 +46,6 @@ _MAX_ID = 128
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+@-]{0,127}\Z")
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:+@-]")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}\Z")
-
-# Beyond this a double, and so every reader in JavaScript, cannot distinguish two integers.
-_MAX_INTEGER = 2**53
 
 # A file's time comes from the kernel's tick, which lags behind the clock that the run reads.
 _FILE_CLOCK_LAG_S = 0.01
@@ -414,7 +412,7 @@ def _number(content: Mapping[str, Any], key: str) -> float | None:
     value = content.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _MAX_INTEGER:
+    if not is_number(value) or not abs(value) <= LARGEST_WHOLE:
         raise ControlRefused(f"{key} must be seconds since 1970, got {_shown(value)}")
     return float(value)
 
@@ -422,12 +420,7 @@ def _number(content: Mapping[str, Any], key: str) -> float | None:
 def _log_every(value: object) -> int | None:
     if value is None:
         return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not abs(value) <= _MAX_INTEGER
-        or value != int(value)
-    ):
+    if not is_number(value) or not abs(value) <= LARGEST_WHOLE or value != int(value):
         raise ControlRefused(f"log_every must be a whole number of steps, got {_shown(value)}")
     return int(value)
 
@@ -469,7 +462,7 @@ def _knob_value(name: str, value: object) -> KnobValue:
         return value
     if isinstance(value, str):
         return _text(value, name)
-    if isinstance(value, int) and abs(value) <= _MAX_INTEGER:
+    if isinstance(value, int) and abs(value) <= LARGEST_WHOLE:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.runfolder.metric_meaning import Direction
+from toolkit.runfolder.untrusted import finite_in, whole_in
 
 MAX_EVALUATIONS: Final = 200
 """Further metrics are left out: run.json is written every few seconds."""
@@ -46,22 +47,13 @@ def evaluations_from(mapping: Any) -> dict[str, Evaluation]:
         if len(found) >= MAX_EVALUATIONS:
             break
         if isinstance(name, str) and len(name) <= MAX_NAME_CHARS and isinstance(item, Mapping):
-            last, best = _number(item.get("last")), _number(item.get("best"))
+            last, best = finite_in(item.get("last")), finite_in(item.get("best"))
             direction = item.get("direction")
             found[name] = Evaluation(
                 last=math.nan if last is None else last,
-                last_step=_step(item.get("last_step")),
-                best=best if best is not None and math.isfinite(best) else None,
-                best_step=_step(item.get("best_step")),
+                last_step=whole_in(item.get("last_step")),
+                best=best,
+                best_step=whole_in(item.get("best_step")),
                 direction=direction if direction in ("min", "max") else None,
             )
     return found
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e308 else None
-
-
-def _step(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) < 2**53 else None

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import parse_object, read_object
 from toolkit.runfolder.layout import LABELS, MANIFEST
 from toolkit.runfolder.safefile import replace_file
+from toolkit.runfolder.untrusted import parse_object, read_object
 
 MAX_LABELS_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 200

@@ -9,11 +9,12 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.codec import encodable, parse_object, read_object
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.evaluation import Evaluation, evaluations_from
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.records import FORMAT
 from toolkit.runfolder.safefile import replace_file
+from toolkit.runfolder.untrusted import is_number, mapping_in, parse_object, read_object, texts_in
 
 MAX_MANIFEST_BYTES = 1024 * 1024
 INCOMPLETE = "; incomplete: "
@@ -208,14 +209,14 @@ def _from_mapping(mapping: dict[str, Any]) -> Manifest:
         name=name,
         display_name=_text_or_none(mapping, "display_name") or name,
         project=_text_or_none(mapping, "project"),
-        tags=tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
+        tags=tuple(texts_in(tags)),
         created=_number(mapping, "created"),
         sessions=tuple(_session(item) for item in sessions or ()),
         heartbeat=_heartbeat(heartbeat) if heartbeat is not None else None,
-        control=_mapping(mapping.get("control")),
-        diagnostics=_mapping(mapping.get("diagnostics")),
+        control=mapping_in(mapping.get("control")),
+        diagnostics=mapping_in(mapping.get("diagnostics")),
         table=mapping["table"] if mapping.get("table") in _TABLES else None,
-        summary=_mapping(mapping.get("summary")),
+        summary=mapping_in(mapping.get("summary")),
         config=_scalars(mapping.get("config")),
         evaluations=evaluations_from(mapping.get("evaluations")),
         other={key: value for key, value in mapping.items() if key not in known},
@@ -255,14 +256,14 @@ def _heartbeat(item: Any) -> Heartbeat:
 
 def _whole(mapping: Mapping[str, Any], key: str) -> int:
     value = mapping.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if type(value) is not int:
         raise _wrong(key, value, "a whole number")
     return value
 
 
 def _number(mapping: Mapping[str, Any], key: str) -> float:
     value = mapping.get(key)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not is_number(value):
         raise _wrong(key, value, "a number")
     return float(value)
 
@@ -276,10 +277,6 @@ def _text(mapping: Mapping[str, Any], key: str) -> str:
 
 def _text_or_none(mapping: Mapping[str, Any], key: str) -> str | None:
     return None if mapping.get(key) is None else _text(mapping, key)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _scalars(value: Any) -> dict[str, Any] | None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.runfolder.codec import parse_object, read_object
 from toolkit.runfolder.metric_meaning import Direction
 from toolkit.runfolder.safefile import replace_file
+from toolkit.runfolder.untrusted import mapping_in, parse_object, read_object, texts_in
 
 PROJECTS: Final = ".projects.json"
 """In the log directory, for all of its projects."""
@@ -87,7 +87,7 @@ def _projects(log_dir: Path) -> dict[str, Any]:
         return {}
     except OSError as error:
         raise ProjectSettingsError(f"{log_dir / PROJECTS} cannot be read: {error.strerror}") from error
-    return found if isinstance(found, dict) else {}
+    return mapping_in(found)
 
 
 def _as_mapping(settings: ProjectSettings) -> dict[str, Any]:
@@ -108,15 +108,7 @@ def _settings_in(mapping: Any) -> ProjectSettings:
     return ProjectSettings(
         primary_metric=metric if isinstance(metric, str) and 0 < len(metric) <= _MAX_CHARS else None,
         direction=direction if direction in ("min", "max") else None,
-        columns=_texts(columns) if isinstance(columns, list) else None,
-        **{name: _texts(mapping.get(name)) for name in _METRIC_LISTS},
+        columns=tuple(texts_in(columns)[:_MAX_COLUMNS]) if isinstance(columns, list) else None,
+        **{name: tuple(texts_in(mapping.get(name))[:_MAX_COLUMNS]) for name in _METRIC_LISTS},
         other={key: value for key, value in mapping.items() if key not in known},
-    )
-
-
-def _texts(values: Any) -> tuple[str, ...]:
-    return (
-        tuple(value for value in values[:_MAX_COLUMNS] if isinstance(value, str))
-        if isinstance(values, list)
-        else ()
     )

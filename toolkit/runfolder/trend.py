@@ -10,6 +10,7 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import STEP
 from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.untrusted import number_in
 
 _SAMPLE_BYTES: Final = 8 * 1024
 _STEP_LINES: Final = (b'{"event":"step"', b'{"event": "step"')
@@ -52,8 +53,4 @@ def _loss_on(line: bytes) -> float | None:
     record = parse_line(0, line)
     if isinstance(record, BadLine) or record.get("event") != STEP:
         return None
-    return next((number for name in _LOSSES if (number := _number(record.get(name))) is not None), None)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return next((number for name in _LOSSES if (number := number_in(record.get(name))) is not None), None)

@@ -13,6 +13,7 @@ from toolkit.runfolder.metric_meaning import TRAIN_LOSSES, is_evaluation
 from toolkit.runfolder.metrics import metrics_of
 from toolkit.runfolder.reader import Cursor, read_from, tail_records
 from toolkit.runfolder.records import SYSTEM, Record
+from toolkit.runfolder.untrusted import is_number
 
 _ORDER: Final = {name: at for at, name in enumerate(TRAIN_LOSSES)}
 
@@ -38,7 +39,7 @@ def known_values(summary: Mapping[str, Any], evaluations: Mapping[str, Evaluatio
         if value is None and name == "train_loss":
             # JSON has no NaN.
             found[name] = float("nan")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif is_number(value):
             found[name] = float(value)
     return found
 

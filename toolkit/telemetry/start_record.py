@@ -15,6 +15,7 @@ from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.runfolder.untrusted import is_number
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
 from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues, number_in
@@ -194,8 +195,7 @@ def samples_per_step(fields: Mapping[str, Any]) -> float | None:
 
 
 def _count(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and 0 < value < 1e15 else None
+    return float(value) if is_number(value) and 0 < value < 1e15 else None
 
 
 def _as_mapping(name: str, given: Any) -> Mapping[str, Any]:

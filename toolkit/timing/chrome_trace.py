@@ -30,8 +30,9 @@ from toolkit.runfolder.records import (
     STEP,
     Record,
 )
+from toolkit.runfolder.untrusted import finite_in
 from toolkit.timing.names import DEVICE_CLOCK, TIME_PREFIX
-from toolkit.timing.span_record import Sessions, Span, number_in, read_span, seconds_in
+from toolkit.timing.span_record import Sessions, Span, read_span, seconds_in
 
 RankRecords = tuple[int, Iterable[Record]]
 """A rank and its records in file order; a second iteration gives the same records."""
@@ -359,13 +360,13 @@ def _counters(plan: _Plan, rank: int, record: Record) -> Iterator[dict[str, Any]
     if moment is None:
         return
     common = {"ph": "C", "pid": rank + 1, "tid": 0, "ts": _microseconds(plan, moment)}
-    loss = number_in(record.get(_LOSS))
+    loss = finite_in(record.get(_LOSS))
     if loss is not None:
         yield {**common, "name": _LOSS, "args": {"value": loss}}
     folded = {
         name.removeprefix(TIME_PREFIX): spent
         for name, value in record.items()
-        if name.startswith(TIME_PREFIX) and (spent := number_in(value)) is not None
+        if name.startswith(TIME_PREFIX) and (spent := finite_in(value)) is not None
     }
     if folded:
         yield {**common, "name": _FOLDED, "args": folded}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import is_number
 
 _HOLDS_S: Final = 60.0
 """How long a sample is valid: after a minute without another one the power is unknown."""
@@ -22,7 +23,7 @@ def watts_in(record: Record) -> float | None:
         for name, value in record.items()
         if name.startswith("gpu/")
         and name.endswith("/power_w")
-        and (type(value) is float or type(value) is int)
+        and is_number(value)
         and 0 <= value <= _MOST_W
     ]
     return float(sum(found)) if found else None

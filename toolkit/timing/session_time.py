@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import is_number
 from toolkit.timing import names
 from toolkit.timing.power import PowerMeter, watts_in
 from toolkit.timing.record_fields import LONGEST_S, moment_in, seconds_in, step_in
@@ -321,7 +322,7 @@ class SessionTime:
                 continue
             if recorded is None:
                 recorded = [0.0] * SLOTS
-            if (type(value) is float or type(value) is int) and 0 <= value <= LONGEST_S:
+            if is_number(value) and 0 <= value <= LONGEST_S:
                 recorded[slot] = float(value)
                 if slot == TRAINING:
                     self.times_training = True

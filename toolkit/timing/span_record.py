@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from toolkit.runfolder.records import END, SPAN, SPAN_START, START, Record
+from toolkit.runfolder.untrusted import finite_in, whole_in
 from toolkit.timing.names import HOST_CLOCK
 
 _LATEST: Final = 4e9
@@ -46,7 +46,7 @@ def read_span(record: Record) -> Span | None:
         return None
     duration = None
     if event == SPAN:
-        took = number_in(record.get("duration"))
+        took = finite_in(record.get("duration"))
         # A clock that was set back makes a duration negative.
         duration = None if took is None else seconds_in(max(0.0, took))
         if duration is None:
@@ -62,10 +62,10 @@ def read_span(record: Record) -> Span | None:
         start=start,
         duration=duration,
         clock=_text(record.get("clock")) or HOST_CLOCK,
-        session=_whole(record.get("session")) or 0,
-        rank=_whole(record.get("rank")) or 0,
+        session=whole_in(record.get("session")) or 0,
+        rank=whole_in(record.get("rank")) or 0,
         thread=_text(record.get("thread")),
-        step=_whole(record.get("global_step")),
+        step=whole_in(record.get("global_step")),
         attributes=attributes if type(attributes) is dict else _NOTHING,
         error=error if type(error) is dict and error else None,
         kept=_text(record.get("kept")),
@@ -103,30 +103,14 @@ class Sessions:
 
 
 def _place(record: Record) -> tuple[int, int]:
-    return _whole(record.get("rank")) or 0, _whole(record.get("session")) or 0
+    return whole_in(record.get("rank")) or 0, whole_in(record.get("session")) or 0
 
 
 def seconds_in(value: object) -> float | None:
     """Return `value` if it is a valid time or duration, else None."""
     # Nearly every time is a float; NaN and infinities fail the comparison.
-    number = value if type(value) is float else number_in(value)
+    number = value if type(value) is float else finite_in(value)
     return number if number is not None and 0.0 <= number < _LATEST else None
-
-
-def number_in(value: object) -> float | None:
-    """Return `value` as a finite number, or None."""
-    if type(value) is float:
-        return value if math.isfinite(value) else None
-    if type(value) is not int:
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return None
-
-
-def _whole(value: object) -> int | None:
-    return value if type(value) is int and -(2**53) < value < 2**53 else None
 
 
 def _text(value: object) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.runfolder.records import SPAN_SUMMARY, Record
+from toolkit.runfolder.untrusted import is_number
 from toolkit.timing.record_fields import LONGEST_S
 
 MOST_NAMES: Final = 500
@@ -88,6 +89,6 @@ def _summary(about: object) -> SpanSummary | None:
 
 def _amount(value: Any) -> float | None:
     # NaN fails the comparison.
-    if (type(value) is float or type(value) is int) and 0 <= value <= 1000 * LONGEST_S:
+    if is_number(value) and 0 <= value <= 1000 * LONGEST_S:
         return float(value)
     return None

@@ -13,6 +13,7 @@ from toolkit.runfolder.blocks import records_of
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.records import END, ERROR, FINDING, Record
+from toolkit.runfolder.untrusted import mappings_in
 
 _HANG: Final = "hang"
 _MAX_RANKS: Final = 128
@@ -74,7 +75,8 @@ class _Found:
     def _take_counts(self, end: Record) -> None:
         of_session = f"{end.get('rank', 0)} {end.get('session')}"
         kinds = [
-            (f"-error-{kind.get('fingerprint')}", kind.get("count")) for kind in _mappings(end.get("errors"))
+            (f"-error-{kind.get('fingerprint')}", kind.get("count"))
+            for kind in mappings_in(end.get("errors"))
         ]
         for which, count in [*kinds, ("-errors-of-other-kinds", end.get("errors_of_other_kinds"))]:
             if type(count) is int and of_session + which in self.newest:
@@ -111,10 +113,10 @@ def _print(record: Record) -> None:
     _print_lines("  ", str(record.get("message") or record.get("type")).split("\n"))
     print(f"    {printable(', '.join(_about(record)))}")
     _print_block("", _stack(record))
-    for stack in _mappings(record.get("stacks")):
+    for stack in mappings_in(record.get("stacks")):
         names = ", ".join(str(name) for name in _list(stack.get("threads"))[:5])
         _print_block(f"{names}:", [str(line) for line in _list(stack.get("stack"))])
-    for cause in _mappings(record.get("caused_by")):
+    for cause in mappings_in(record.get("caused_by")):
         how = "raised from" if cause.get("link") == "cause" else "while handling"
         _print_block(f"{how} {cause.get('message')}", [str(line) for line in _list(cause.get("stack"))])
     _print_block("last output:", [str(line) for line in _list(record.get("output"))])
@@ -140,7 +142,7 @@ def _about(record: Record) -> list[str]:
 
 def _stack(record: Record) -> list[str]:
     lines = []
-    for frame in _mappings(record.get("frames")):
+    for frame in mappings_in(record.get("frames")):
         lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
         if frame.get("source"):
             lines.append(f"    {frame['source']}")
@@ -173,7 +175,3 @@ def _count(record: Record) -> int:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _mappings(value: Any) -> list[dict[str, Any]]:
-    return [item for item in _list(value) if isinstance(item, dict)]

@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from toolkit.core.checks import wrong
 from toolkit.runfolder.records import EPOCH, EVAL, STEP, SYSTEM, Record
+from toolkit.runfolder.untrusted import finite_in
 
 MILESTONES_ALLOWED: Final = (
     'a metric and a bound such as "val_loss < 0.1" (with <, <=, > or >=), or "every 1000 steps"'
@@ -85,9 +86,9 @@ class MilestoneWatch:
             return []
         reached = []
         for milestone in self._bounds:
-            value = record.get(milestone.metric)
-            if _is_number(value) and milestone.is_passed_by(value):
-                reached.append((milestone, f"milestone:{milestone.text}", float(value)))
+            value = finite_in(record.get(milestone.metric))
+            if value is not None and milestone.is_passed_by(value):
+                reached.append((milestone, f"milestone:{milestone.text}", value))
         if reached:
             passed = {milestone.text for milestone, _, _ in reached}
             self._bounds = [one for one in self._bounds if one.text not in passed]
@@ -110,7 +111,3 @@ class MilestoneWatch:
                 reached.append((milestone, f"milestone:{milestone.text}:{at}", float(at)))
                 self._last[milestone.text] = times
         return reached
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

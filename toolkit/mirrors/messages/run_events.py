@@ -16,6 +16,7 @@ from toolkit.mirrors.messages.message import Message, RunState
 from toolkit.mirrors.messages.milestones import Milestone, MilestoneWatch
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
 from toolkit.runfolder.step_count import shows_count_from_zero
+from toolkit.runfolder.untrusted import texts_in
 
 STALLS: Final = frozenset({"hang", "stall", "stalled"})
 """Kinds of finding that mean that no more steps come."""
@@ -207,8 +208,8 @@ class RunEventReader:
         self._findings.add(known)
         evidence = record.get("evidence")
         title = title_of(kind, evidence if isinstance(evidence, dict) else {})
-        advice = [f"Try: {text}" for text in _texts(record.get("advice"))[:1]]
-        causes = [f"Often: {text}" for text in _texts(record.get("causes"))[:1]]
+        advice = [f"Try: {text}" for text in texts_in(record.get("advice"))[:1]]
+        causes = [f"Often: {text}" for text in texts_in(record.get("causes"))[:1]]
         details: dict[str, Any] = {
             key: record[key]
             for key in ("kind", "severity", "metric", "start_step", "noticed_step")
@@ -267,7 +268,3 @@ def _line(text: str) -> str:
 def _error_line(kind: Any, text: Any) -> str:
     text = "" if text is None else both_ends(str(text), _LONGEST_ERROR)
     return text if text.startswith(str(kind)) else f"{kind}: {text}"
-
-
-def _texts(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, (list, tuple)) else []

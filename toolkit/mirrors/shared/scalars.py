@@ -7,6 +7,7 @@ from typing import Final
 
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import is_number
 
 _PREFIXES: Final = {kinds.STEP: "", kinds.EVAL: "eval/", kinds.EPOCH: "epoch/", kinds.SYSTEM: "system/"}
 _NOT_METRICS: Final = frozenset({*kinds.ENVELOPE, "global_step", kinds.NAN_INF_DETECTED})
@@ -27,7 +28,7 @@ def scalars_of(record: Record) -> dict[str, float]:
         return {}
     scalars: dict[str, float] = {}
     for name, value in record.items():
-        if isinstance(value, int | float) and not isinstance(value, bool) and name not in _NOT_METRICS:
+        if is_number(value) and name not in _NOT_METRICS:
             # The number of the epoch is not a metric.
             if prefix and name == "epoch":
                 continue

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from toolkit.mirrors.usage import allowed_words
 from toolkit.mirrors.usage.allowed_words import OTHER
+from toolkit.runfolder.untrusted import is_number
 
 RUN_START: Final = "run-start"
 RUN_PROGRESS: Final = "run-progress"
@@ -128,10 +128,7 @@ def _number(value: Any) -> float | None:
     if isinstance(value, str) and _NUMERAL.fullmatch(value):
         # YAML reads 2e-3 as a string.
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # An integer may be too large for a float.
-    return value if -1e18 < value < 1e18 and math.isfinite(value) else None
+    return value if is_number(value) and -1e18 < value < 1e18 else None
 
 
 _NUMERAL = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?")

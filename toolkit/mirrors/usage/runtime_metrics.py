@@ -5,13 +5,13 @@ Only step records count as steps: an evaluation's figures are not the training's
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Final
 
 from toolkit.mirrors.usage.allow_list import MOST_EPOCHS
 from toolkit.runfolder.records import END, EPOCH, START, STEP, SYSTEM, Record
 from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
+from toolkit.runfolder.untrusted import finite_in
 
 _GPU = re.compile(r"gpu/(?P<index>[0-9]{1,5})/mem_(?:allocated|peak)_gb")
 _CPU_MB: Final = ("cpu_mem_rss_mb", "cpu_mem_peak_mb")
@@ -44,7 +44,7 @@ class RuntimeMetrics:
 
     def take(self, record: Record) -> None:
         """Process the next record of the session."""
-        self._elapsed = max(self._elapsed, _number(record.get("elapsed")) or 0.0)
+        self._elapsed = max(self._elapsed, finite_in(record.get("elapsed")) or 0.0)
         event = record.get("event")
         self._from_zero = self._from_zero or shows_count_from_zero(record)
         if event == START:
@@ -69,7 +69,7 @@ class RuntimeMetrics:
 
     def totals(self, end: Record) -> dict[str, Any]:
         """Return the totals of the session."""
-        seconds = _number(end.get("seconds"))
+        seconds = finite_in(end.get("seconds"))
         seconds = self._elapsed if seconds is None else seconds
         if _is_step(end.get("global_step")):
             # The last steps may have no record of their own.
@@ -105,8 +105,8 @@ class RuntimeMetrics:
         }
 
     def _take_start(self, record: Record) -> None:
-        self._max_steps = _number(record.get("max_steps")) or self._max_steps
-        if _number(record.get("resumed_from_step")):
+        self._max_steps = finite_in(record.get("max_steps")) or self._max_steps
+        if finite_in(record.get("resumed_from_step")):
             self._is_resumed = True
         if self._last_step is None and not self._is_resumed:
             self._epoch_began = self._elapsed
@@ -133,7 +133,7 @@ class RuntimeMetrics:
             return
         self._last_epoch = epoch
         self._epochs += 1
-        seconds = _number(record.get("seconds"))
+        seconds = finite_in(record.get("seconds"))
         if seconds is None and self._epoch_began is not None:
             seconds = self._elapsed - self._epoch_began
         self._epoch_began = self._elapsed
@@ -142,7 +142,7 @@ class RuntimeMetrics:
             return
         self._epoch_total += seconds
         self._epochs_timed += 1
-        number = _number(epoch)
+        number = finite_in(epoch)
         if number is not None and number >= 0 and len(self._epoch_seconds) < MOST_EPOCHS:
             self._epoch_seconds[f"epoch_{int(number)}_seconds"] = seconds
 
@@ -160,17 +160,8 @@ class RuntimeMetrics:
                 self._peak_gpu = _higher(self._peak_gpu, value)
 
 
-def _is_step(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and math.isfinite(value) else None
-
-
 def _higher(peak: float | None, value: Any) -> float | None:
-    number = _number(value)
+    number = finite_in(value)
     if number is None or number < 0:
         return peak
     return number if peak is None else max(peak, number)
@@ -182,3 +173,7 @@ def _rate(steps: int, seconds: float) -> float | None:
 
 def _bytes(amount: float | None, unit: int) -> int | None:
     return None if amount is None else round(amount * unit)
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import is_number
 
 
 def about_machine(start: Record) -> dict[str, Any]:
@@ -95,5 +96,4 @@ def _about_accelerators(accelerators: list[Any]) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> int | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return round(value) if is_number and 0 <= value < 1e12 else None
+    return round(value) if is_number(value) and 0 <= value < 1e12 else None

@@ -14,6 +14,7 @@ from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.mirrors.wandb.client import Client
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.records import END, SPAN, SPAN_EVENT, START, TAGS, Record
+from toolkit.runfolder.untrusted import is_number
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -125,6 +126,6 @@ def numbers_of(record: Record, span_filter: SpanFilter) -> dict[str, float]:
         return {
             f"event/{name}/{attribute}": float(value)
             for attribute, value in plain_attributes(record.get("attributes")).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number(value)
         }
     return {}

@@ -15,6 +15,7 @@ from toolkit.runfolder.control import (
     KnobValue,
     is_name,
 )
+from toolkit.runfolder.untrusted import finite_in
 
 
 class Declarations:
@@ -110,7 +111,7 @@ class Knob:
                 continue
             if self.kind not in (int, float):
                 raise ValueError(f"knob {self.name}: a {self.kind.__name__} has no {which}, got {bound!r}")
-            if isinstance(bound, bool) or not isinstance(bound, (int, float)) or not math.isfinite(bound):
+            if finite_in(bound) is None:
                 raise ValueError(f"knob {self.name}: {which} must be a finite number, got {bound!r}")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"knob {self.name}: low {self.low} is above high {self.high}")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from toolkit.core.run_context import RunContext
 from toolkit.core.wall_times import SET_S, WallTimes
+from toolkit.runfolder.untrusted import is_number
 from toolkit.telemetry.errors.recorder import note_spans
 from toolkit.telemetry.options import SpanOptions
 from toolkit.telemetry.records.plain_values import PlainValues
@@ -207,7 +208,7 @@ class SpanRecorder:
     def as_time(self, given: Any) -> float | None:
         """Return a given wall time; None, which is now, where it is not a time."""
         # Not milliseconds either, and a comparison with NaN is never true.
-        if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given < _LATEST_TIME:
+        if is_number(given) and 0 <= given < _LATEST_TIME:
             return float(given)
         self.guard.report_misuse("a time was given that is no number of seconds since the epoch; it is now")
         return None

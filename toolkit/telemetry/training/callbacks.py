@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from toolkit.core.guard import Guard
+from toolkit.runfolder.untrusted import is_number
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training.checkpoints import CheckpointSave
 from toolkit.telemetry.training.job import Job
@@ -319,7 +320,7 @@ class Callbacks:
     def _seconds(self, msec: float | None) -> float | None:
         if msec is None:
             return None
-        if isinstance(msec, bool) or not isinstance(msec, (int, float)) or not 0 <= msec < 1e15:
+        if not is_number(msec) or not 0 <= msec < 1e15:
             self._guard.report_misuse(
                 "a time must be in milliseconds since the epoch; the current time is used"
             )
