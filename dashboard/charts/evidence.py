@@ -11,6 +11,7 @@ import numpy as np
 
 from dashboard.charts.curves import Band, ChartMark, Level
 from dashboard.charts.packing import Window
+from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.findings.alerts import Alert
 from toolkit.runs.formatting import short_number
 from toolkit.runs.store import MetricInfo, Series
@@ -112,7 +113,7 @@ def _levels(alert: Alert) -> list[Level]:
     found = []
     for name, word in _LEVELS.get(alert.kind, ()):
         value = alert.evidence.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        if is_number(value) and math.isfinite(value):
             if name == "level" and "first" in alert.evidence:
                 word = "first values"
             found.append(Level(y=float(value), text=f"{word} {short_number(value)}", tone="good"))

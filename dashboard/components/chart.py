@@ -13,6 +13,7 @@ import streamlit as st
 from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
+from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.columns.curve_csv import TooManyRows
 from toolkit.runs.formatting import clean, html_text
 
@@ -143,7 +144,7 @@ def picked_of(key: str) -> int | None:
     state = st.session_state.get(component_key(key))
     sent = state.get("picked") if state else None
     number = sent.get("number") if isinstance(sent, Mapping) else None
-    return int(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None
+    return int(number) if is_number(number) else None
 
 
 def _component() -> Any:

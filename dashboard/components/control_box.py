@@ -15,6 +15,7 @@ from dashboard.components.headings import section
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED
+from toolkit.runfolder.untrusted import is_number, texts_in, whole_in
 from toolkit.runs.findings.remedies import knob_changes_text
 from toolkit.runs.formatting import ago, clean, md, short_number
 from toolkit.runs.store import NO_END, UNREADABLE, Refused, RunStore
@@ -98,8 +99,7 @@ def control_unavailable_reason(store: RunStore, key: str) -> str | None:
 
 
 def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
-    now = control.get("log_every_now")
-    now = now if isinstance(now, int) and not isinstance(now, bool) else 10
+    now = whole_in(control.get("log_every_now")) or 10
     kept_key = f"_log_every {key}"
     kept = st.session_state.setdefault(kept_key, {"value": now, "own": now, "dragged": 0, "typed": 0})
     # Its own interval may be outside the limits of a request.
@@ -153,7 +153,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
 
 
 def _buttons(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
-    declared = [name for name in _ACTIONS if name in _texts(control.get("actions"))]
+    declared = [name for name in _ACTIONS if name in texts_in(control.get("actions"))]
     if not declared:
         return
     with st.container(horizontal=True):
@@ -263,7 +263,7 @@ def _bounds(about: Mapping[str, Any], kind: object) -> tuple[float | None, float
 
 def _number(value: object, kind: object) -> float | None:
     """Return `value` as a number of this kind that JavaScript represents exactly; None if it is not one."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         return None
     if kind == "int":
         return int(value) if abs(value) < _MAX_EXACT else None
@@ -363,7 +363,7 @@ def _pause_left(store: RunStore, key: str) -> float:
 
 def _saved_to(store: RunStore, key: str, answer: Record) -> str:
     """Return, as Markdown, where the checkpoint is that this answer is about; empty if none was recorded."""
-    if not _is_done(answer) or not {"save", "save_and_stop"} & set(_texts(answer.get("actions"))):
+    if not _is_done(answer) or not {"save", "save_and_stop"} & set(texts_in(answer.get("actions"))):
         return ""
     for record in store.events(key, (CHECKPOINT,), limit=20):
         path = record.get("checkpoint_path")
@@ -411,11 +411,7 @@ def subject(answer: Record) -> str:
     """Return what an answer is about, as plain text."""
     return str(
         answer.get("setting")
-        or ", ".join(_texts(answer.get("actions")))
+        or ", ".join(texts_in(answer.get("actions")))
         or knob_changes_text(answer)
         or "request"
     )
-
-
-def _texts(value: object) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, (list, tuple)) else []

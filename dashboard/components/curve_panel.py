@@ -19,6 +19,7 @@ from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
 from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
+from toolkit.runfolder.untrusted import number_in
 from toolkit.runs.columns.curve_csv import CurvePoints, curves_to_csv
 from toolkit.runs.findings.alerts import Alert, findings_of
 from toolkit.runs.findings.remedies import knob_changes_text
@@ -318,4 +319,4 @@ def _finding_mark(alert: Alert, x: float) -> ChartMark:
 
 def _position(record: Record, axis: XAxis) -> float | None:
     value = record.get("time") if axis == "time" else record.get("global_step")
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return number_in(value)

@@ -23,6 +23,7 @@ from toolkit.reports.sweep import sweep_document
 from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
 from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import FAILED, LOST
+from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, count, md
 from toolkit.runs.listing.search import QueryError
@@ -490,7 +491,7 @@ def _same(runs: Sequence[SweepRun], key: str) -> str:
 
 
 def _cell(value: Any, *, as_text: bool) -> Any:
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and not as_text):
+    if value is None or (is_number(value) and not as_text):
         return value
     return clean(setting_text(value))
 
@@ -498,9 +499,7 @@ def _cell(value: Any, *, as_text: bool) -> Any:
 def _is_log(runs: Sequence[SweepRun], key: str) -> bool:
     """Return whether numbers would lose digits as the table writes them."""
     values = [run.config.get(key) for run in runs]
-    numbers = [
-        float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
+    numbers = [float(value) for value in values if is_number(value)]
     mixed = any(value is not None and not isinstance(value, (int, float)) for value in values)
     return mixed or (len(numbers) > 0 and is_log_scale(numbers))
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.metrics import as_float
 from toolkit.runfolder.records import CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINITE, Record
+from toolkit.runfolder.untrusted import finite_in, is_number
 
 SortBy = Literal["Newest", "Highest reward", "Lowest reward"]
 
@@ -129,8 +130,8 @@ def completion_of(record: Record, place: int) -> Completion:
             continue
         if len(numbers) + len(others) >= _MAX_FIELDS:
             break
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers[name] = _number(value)
+        if is_number(value):
+            numbers[name] = as_float(value)
         elif value is not None:
             others[name] = text_in(value)
     name, reward = reward_of(record)
@@ -156,22 +157,18 @@ def reward_of(record: Mapping[str, Any]) -> tuple[str, float | None]:
     """Return the name and value of a completion's reward: of several `rewards/…` their sum, None if it has none."""
     for name in _REWARDS:
         value = record.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return name, _number(value)
+        if is_number(value):
+            return name, as_float(value)
     several = [
-        _number(value)
-        for name, value in record.items()
-        if name.startswith("rewards/") and isinstance(value, (int, float)) and not isinstance(value, bool)
+        as_float(value) for name, value in record.items() if name.startswith("rewards/") and is_number(value)
     ]
     return (_SUM, sum(several)) if several else ("", None)
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
     """Return the step of a record, if it has one."""
-    step = record.get("global_step")
-    if isinstance(step, bool) or not isinstance(step, (int, float)) or not abs(_number(step)) < _MAX_STEP:
-        return None
-    return int(step)
+    step = finite_in(record.get("global_step"))
+    return int(step) if step is not None and abs(step) < _MAX_STEP else None
 
 
 def text_in(value: Any) -> str:
@@ -202,10 +199,3 @@ def _kind_of(record: Mapping[str, Any], answers: Mapping[str, str]) -> str:
     if "chosen" in answers or "rejected" in answers:
         return "pair"
     return "labelled" if isinstance(record.get("label"), bool) else "completion"
-
-
-def _number(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf

@@ -11,6 +11,7 @@ from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import END, ERROR, FINDING, LOST, MAX_RECORD_BYTES, Record
+from toolkit.runfolder.untrusted import number_in
 from toolkit.runs.findings.error_details import Detail, details_of
 from toolkit.runs.store import MetricInfo, RunStore
 
@@ -150,9 +151,9 @@ def effect_on_loss(alert: Alert) -> float:
     if alert.kind == NOT_FINITE:
         return _LATEST if signal_of(alert.metric) in (LOSS, VAL_LOSS) else 0.0
     if alert.kind == "overfit":
-        return (_number(alert.evidence.get("rise_pct")) or 0.0) / 100
+        return (number_in(alert.evidence.get("rise_pct")) or 0.0) / 100
     if alert.kind in ("spike", "divergence", "val_spike"):
-        return max(0.0, (_number(alert.evidence.get("ratio")) or 1.0) - 1.0)
+        return max(0.0, (number_in(alert.evidence.get("ratio")) or 1.0) - 1.0)
     return 0.0
 
 
@@ -199,10 +200,6 @@ def _group_key(alert: Alert) -> str:
 def _within_group(alert: Alert) -> tuple[bool, int, float]:
     latest = alert.noticed_step if alert.noticed_step is not None else alert.step
     return (not alert.is_open, SEVERITIES.index(alert.severity), -(_LATEST if latest is None else latest))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _with_total_counts(errors: list[Alert], ends: Iterable[Record]) -> list[Alert]:

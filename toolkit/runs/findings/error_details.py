@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import mappings_in, texts_in
 
 _MAX_LINES: Final = 400
 _MAX_LINE: Final = 600
@@ -39,7 +40,7 @@ def details_of(record: Record) -> tuple[Detail, ...]:
 def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
     yield "Stack, innermost call last", _with_frames(record) or _texts(record.get("stack"))
     yield "Notes", _texts(record.get("notes"))
-    for stack in _mappings(record.get("stacks")):
+    for stack in mappings_in(record.get("stacks")):
         threads = _texts(stack.get("threads"))
         more = stack.get("more_threads")
         names = ", ".join([*threads, *([f"{more} more"] if isinstance(more, int) else [])])
@@ -57,7 +58,7 @@ def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
 
 def _with_frames(record: Record) -> list[str]:
     lines = []
-    for frame in _mappings(record.get("frames")):
+    for frame in mappings_in(record.get("frames")):
         lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
         if isinstance(frame.get("source"), str):
             lines.append(f"    {frame['source']}")
@@ -67,7 +68,7 @@ def _with_frames(record: Record) -> list[str]:
 
 def _chain(record: Record) -> list[str]:
     lines = []
-    for cause in _mappings(record.get("caused_by")):
+    for cause in mappings_in(record.get("caused_by")):
         how = "raised from" if cause.get("link") == "cause" else "while handling"
         first, *rest = _message(cause)
         lines += [f"{how} {first}", *(f"    {line}" for line in [*rest, *_texts(cause.get("stack"))])]
@@ -77,7 +78,7 @@ def _chain(record: Record) -> list[str]:
 def _group(record: Mapping[str, Any], depth: int) -> list[str]:
     lines = []
     indent = "    " * depth
-    for each in _mappings(record.get("group")):
+    for each in mappings_in(record.get("group")):
         first, *rest = _message(each)
         lines += [
             f"{indent}{first}",
@@ -94,7 +95,7 @@ def _context(record: Record) -> list[str]:
     if isinstance(spans, list) and all(isinstance(span, str) for span in spans) and spans:
         lines.append(f"spans: {' > '.join(spans)}")
     # Earlier versions had both under the same name.
-    for span in _mappings(record.get("open_spans", spans)):
+    for span in mappings_in(record.get("open_spans", spans)):
         thread = f" on {span['thread']}" if isinstance(span.get("thread"), str) else ""
         lines.append(f"open span: {span.get('name')}, {span.get('seconds')} s{thread}")
     for name in ("thread", "caught_by"):
@@ -118,11 +119,5 @@ def _items(value: object) -> list[tuple[str, Any]]:
     return [(str(name), item) for name, item in value.items()] if isinstance(value, dict) else []
 
 
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
 def _texts(value: object) -> list[str]:
-    if not isinstance(value, list):
-        return []
-    return [line for item in value if isinstance(item, str) for line in item.split("\n")]
+    return [line for item in texts_in(value) for line in item.split("\n")]

@@ -14,6 +14,7 @@ from toolkit.diagnostics.remedy import declared_remedies
 from toolkit.runfolder.control import as_id
 from toolkit.runfolder.metric_meaning import metric_direction
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
+from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.findings.alerts import Alert
 from toolkit.runs.store import Floats, RunStore
 
@@ -82,12 +83,12 @@ def remedy_for(alert: Alert, control: Mapping[str, Any], lr_now: float | None = 
 def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Offer | None:
     if about.get("type") != "float" or about.get("choices") is not None:
         return None
-    now = _number(about.get("value"))
+    now = finite_in(about.get("value"))
     if now is None:
         now = 1.0 if name in _FACTORS else lr_now
     if now is None or now <= 0:
         return None
-    low, high = _number(about.get("low")), _number(about.get("high"))
+    low, high = finite_in(about.get("low")), finite_in(about.get("high"))
     half = now / 2
     new = half if low is None else max(half, low)
     new = new if high is None else min(new, high)
@@ -204,8 +205,3 @@ def knob_value_text(value: Any) -> str:
         text = f"{value:.6g}"
         return text if any(mark in text for mark in ".e") else f"{text}.0"
     return str(value)
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None

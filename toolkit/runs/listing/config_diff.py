@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import yaml
 
+from toolkit.runfolder.untrusted import is_number
+
 MAX_DEPTH = 12
 MAX_KEYS = 5_000
 
@@ -115,15 +117,11 @@ def _part(key: Any) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    if _is_number(a) and _is_number(b):
+    if is_number(a) and is_number(b):
         return bool(a == b) or (_is_nan(a) and _is_nan(b))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return list(a) == list(b)
     return type(a) is type(b) and bool(a == b)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _is_nan(value: Any) -> bool:

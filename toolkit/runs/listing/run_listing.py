@@ -26,6 +26,7 @@ from toolkit.runfolder.records import START, STEP, Record
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.runfolder.step_count import FIRST_STEP
+from toolkit.runfolder.untrusted import number_in
 from toolkit.runs.formatting import clean
 from toolkit.runs.loss import known_values, last_values, loss_name
 from toolkit.runs.store import STARTING, UNREADABLE, RunCard
@@ -351,10 +352,10 @@ def card_with_status(
         step=step,
         max_steps=_whole(summary.get("max_steps")) or _whole(found.config.get("max_steps")),
         from_zero=summary.get(FIRST_STEP) == 0,
-        epoch=_number(summary.get("epoch")),
+        epoch=number_in(summary.get("epoch")),
         loss=_loss_in(known_values(summary, found.evaluations)),
-        lr=_number(summary.get("lr")),
-        samples_per_sec=_number(summary.get("samples_per_sec")),
+        lr=number_in(summary.get("lr")),
+        samples_per_sec=number_in(summary.get("samples_per_sec")),
         host=clean(latest.host) if latest else "",
         # A manifest has only the newest sessions; a foreign one may contain any number.
         sessions=max(len(manifest.sessions), min(latest.session, _MAX_SESSIONS) if latest else 0),
@@ -479,10 +480,10 @@ def ends_of(first: Record, lines: Sequence[bytes]) -> LogEnds:
         last_time=last_time,
         max_steps=_whole(first.get("max_steps")),
         step=_whole(last.get("global_step")),
-        epoch=_number(last.get("epoch")),
-        loss=_number(last.get("train_loss")),
-        lr=_number(last.get("lr")),
-        samples_per_sec=_number(last.get("samples_per_sec")),
+        epoch=number_in(last.get("epoch")),
+        loss=number_in(last.get("train_loss")),
+        lr=number_in(last.get("lr")),
+        samples_per_sec=number_in(last.get("samples_per_sec")),
     )
 
 
@@ -492,7 +493,7 @@ def _first_record(descriptor: int) -> Record:
 
 
 def _time_in(record: Record) -> float | None:
-    moment = _number(record.get("time"))
+    moment = number_in(record.get("time"))
     return moment if moment is not None and 0 < moment < _LATEST_TIME else None
 
 
@@ -505,10 +506,6 @@ def _stat(path: str) -> os.stat_result | None:
 
 def _signature(status: os.stat_result | None) -> Signature:
     return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else ()
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _whole(value: object) -> int | None:

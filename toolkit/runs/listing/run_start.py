@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from toolkit.runfolder.records import START
+from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import learning_rate, short_number
 from toolkit.runs.store import RunStore
 
@@ -93,7 +94,7 @@ def _values(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _text(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         return str(value)[:_MAX_TEXT]
     if name in ("learning_rate", "lr"):
         return learning_rate(value)

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from toolkit.core.run_search import text_of
 from toolkit.runfolder.metric_meaning import Direction, guess_primary_metric, is_train_loss, metric_direction
 from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import ago, clock, count, duration, short_number
 from toolkit.runs.settings import setting_text
 from toolkit.runs.store import RunCard
@@ -275,7 +276,7 @@ def short_name(name: str) -> str:
 
 def _is_number(name: str, cards: Sequence[RunCard]) -> bool:
     value = next((card.config[name] for card in cards if card.config.get(name) is not None), None)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number(value)
 
 
 def cell(card: RunCard, column: str, now: float) -> Any:
