@@ -86,7 +86,7 @@ format: $(READY)  ## Format code and sort imports.
 bench: $(READY_TO_BENCH)  ## Benchmark us and our peers (ARGS=--quick for a short run).
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes the figures of docs/detectors.md.
+diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes docs/figures/detectors.md.
 	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
 
 release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).

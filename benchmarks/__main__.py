@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from benchmarks import (
-    cost_by_thread,
     cpu_per_record,
     dashboard,
     diagnose_cost,
@@ -31,7 +30,6 @@ _BENCHMARKS = (
     span_cost,
     paced,
     cpu_per_record,
-    cost_by_thread,
     import_cost,
     memory,
     kill_loss,

@@ -1,4 +1,4 @@
-"""The dashboard in a browser: opening a large run, refreshing it, listing many runs, and the peers' times.
+"""The dashboard in a browser: opening a large run, refreshing it, listing many runs.
 
 `python -m benchmarks.dashboard --only open` measures one part; `--quick` takes a tenth of the records,
 `--full` 200 refreshes.
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -21,27 +20,23 @@ from benchmarks import (
     dashboard_open,
     dashboard_refresh,
     dashboard_runs,
-    dashboard_tensorboard,
-    dashboard_trackio,
 )
 from benchmarks.command import Options
-from benchmarks.contenders import OURS, TENSORBOARD, TRACKIO
-from benchmarks.dashboard_part import COLUMNS, QUICK, Openings, Part, Plan
+from benchmarks.contenders import OURS
+from benchmarks.dashboard_part import COLUMNS, QUICK, Part, Plan
 from benchmarks.report import Report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_OURS = ("open", "refresh", "memory", "runs")
-_PARTS = ("open", "tensorboard", "trackio", "refresh", "memory", "runs")
+_PARTS = ("open", "refresh", "memory", "runs")
 _PACKAGES = ("streamlit", "plotly", "pyarrow", "pandas", "playwright")
 _MANY_REFRESHES = 200
 
 
 def build(options: Options) -> Report:
-    """Measure every part, or the contenders that `options` names."""
-    asked = {OURS.name: _OURS, TENSORBOARD.name: ("tensorboard",), TRACKIO.name: ("trackio",)}
-    parts = [part for name in options.only for part in asked.get(name, ())] if options.only else _PARTS
+    """Measure every part, unless `options` names only others."""
+    parts = () if options.only and OURS.name not in options.only else _PARTS
     return measure(QUICK if options.quick else Plan(), parts)
 
 
@@ -50,26 +45,18 @@ def measure(plan: Plan, parts: Collection[str]) -> Report:
     missing = browser.missing()
     found: dict[str, Part] = {}
     notes = [_load()]
-    if missing and any(part in _OURS for part in parts):
-        notes.append(f"the dashboard: not measured, {' and '.join(missing)} not installed")
-        parts = [part for part in parts if part not in _OURS]
-    with ExitStack() as stack:
-        chromium: Browser | None = None
-        if not missing and any(part != "tensorboard" for part in parts):
-            chromium = stack.enter_context(browser.open_browser())
-            notes.append(_versions(chromium))
-        openings: Openings | None = None
-        if chromium is not None and "open" in parts:
-            found["open"], openings = dashboard_open.measure(chromium, plan)
-        if "tensorboard" in parts:
-            found["tensorboard"] = dashboard_tensorboard.measure(plan, openings)
-        if "trackio" in parts:
-            found["trackio"] = dashboard_trackio.measure(chromium, plan, openings)
-        if chromium is not None and ("refresh" in parts or "memory" in parts):
+    if missing or not parts:
+        notes += [f"the dashboard: not measured, {' and '.join(missing)} not installed"] if missing else []
+        return _report(plan, found, notes)
+    with browser.open_browser() as chromium:
+        notes.append(_versions(chromium))
+        if "open" in parts:
+            found["open"] = dashboard_open.measure(chromium, plan)
+        if "refresh" in parts or "memory" in parts:
             found["refresh"] = dashboard_refresh.measure(
                 chromium, plan, costs="refresh" in parts, memory="memory" in parts
             )
-        if chromium is not None and "runs" in parts:
+        if "runs" in parts:
             found["runs"] = dashboard_runs.measure(chromium, plan)
     return _report(plan, found, notes)
 
@@ -106,7 +93,7 @@ def _versions(chromium: Browser) -> str:
 
 def main() -> None:
     """Run the selected parts, print the results and write the JSON."""
-    parser = argparse.ArgumentParser(description="Measure the dashboard and its peers in one session.")
+    parser = argparse.ArgumentParser(description="Measure the dashboard in one session.")
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument("--quick", action="store_true", help="a short run with a tenth of the records")
     lengths.add_argument(

@@ -11,7 +11,7 @@ from benchmarks import served
 from benchmarks.browser import Loading, fresh_page, seconds_until_all_points, seconds_until_title
 from benchmarks.child import measure_in_child
 from benchmarks.command import say
-from benchmarks.dashboard_part import Openings, Part, Plan
+from benchmarks.dashboard_part import Part, Plan
 from benchmarks.large_run import write_finished_run
 from benchmarks.report import Claim
 
@@ -24,7 +24,7 @@ _MOST_REQUESTS, _MOST_LOADED_MB, _MOST_SHIFT = 60, 2.5, 0.1
 _MOST_MB = 700.0
 
 
-def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
+def measure(browser: Browser, plan: Plan) -> Part:
     """Open a run of `plan.records` steps, and an empty page, in fresh servers and browser contexts."""
     empty: list[float] = []
     small: list[float] = []
@@ -74,8 +74,8 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
     shift = part.add("layout shift until it is complete", weight["shift"], "")
     cold_s = part.add(f"overview of {plan.records:,} records, cold", cold, "s")
     warm_s = part.add(f"overview of {plan.records:,} records, columns cached", warm, "s")
-    read_cold_s = part.add("the same without a page: all curves built, cold", read["cold"], "s")
-    read_warm_s = part.add("the same without a page, columns cached", read["warm"], "s")
+    part.add("the same without a page: all curves built, cold", read["cold"], "s")
+    part.add("the same without a page, columns cached", read["warm"], "s")
     rss_mb = part.add("memory of the server after opening, cold", memory_mb, "MB")
     part.add("the server's own start, before the page is requested", start, "s")
     part.figures.update(
@@ -114,7 +114,7 @@ def measure(browser: Browser, plan: Plan) -> tuple[Part, Openings]:
         "opening: from the request until the loss is drawn with every point counted, in a fresh server process "
         "and a browser context with an empty cache; cold means an empty cache"
     )
-    return part, Openings(cold_s, warm_s, read_cold_s, read_warm_s)
+    return part
 
 
 def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.report import Claim
 
-COLUMNS = ("what", "median", "each round", "x our cold opening", "x our warm opening")
+COLUMNS = ("what", "median", "each round")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +17,12 @@ class Plan:
     """How thoroughly to measure."""
 
     records: int = 1_000_000
-    tensorboard_records: int = 100_000
     rounds: int = 3
     refreshes: int = 60
     list_rounds: int = 5
 
 
-QUICK = Plan(records=100_000, tensorboard_records=5_000, rounds=1, refreshes=10, list_rounds=2)
+QUICK = Plan(records=100_000, rounds=1, refreshes=10, list_rounds=2)
 
 
 @dataclass(slots=True)
@@ -35,30 +34,14 @@ class Part:
     claims: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, what: str, values: Sequence[float], unit: str, openings: Openings | None = None) -> float:
-        """Add a row for `values` and return their median; `openings` is what to compare with."""
+    def add(self, what: str, values: Sequence[float], unit: str) -> float:
+        """Add a row for `values` and return their median."""
         middle = statistics.median(values)
-        ratios = ["", ""]
-        if openings is not None:
-            ratios = [f"{middle / ours:.1f}" for ours in (openings.cold_s, openings.warm_s)]
         # For a long series, show only its range.
         each = values if len(values) <= 5 else (min(values), max(values))
         between = " " if len(values) <= 5 else " … "
-        self.rows.append(
-            [what, f"{_short(middle)} {unit}", between.join(_short(value) for value in each), *ratios]
-        )
+        self.rows.append([what, f"{_short(middle)} {unit}", between.join(_short(value) for value in each)])
         return middle
-
-
-@dataclass(frozen=True, slots=True)
-class Openings:
-    """How long the dashboard takes to show a whole run: cold, and with cached columns."""
-
-    cold_s: float
-    warm_s: float
-    read_cold_s: float
-    """The same without a page: reading the run and building its curves, in a fresh process."""
-    read_warm_s: float
 
 
 def _short(value: float) -> str:

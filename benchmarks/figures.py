@@ -30,6 +30,9 @@ FLEET = RESULTS / "fleet.json"
 """And so does a fleet, on engines that not every machine has."""
 
 
+APPENDICES = ROOT / "docs" / "figures"
+"""Long tables, each for a page of docs."""
+
 BEGIN = "<!-- figures: written by python -m benchmarks.figures -->"
 END = "<!-- end of the figures -->"
 
@@ -42,11 +45,10 @@ def documents() -> dict[Path, str]:
     )
     return {
         ROOT / "README.md": in_short(latest, gpu),
-        ROOT / "docs" / "benchmarks.md": "\n\n".join(
-            [overview(latest, gpu, dashboard), in_full(latest, gpu, dashboard)]
-        ),
+        ROOT / "docs" / "benchmarks.md": overview(latest, gpu, dashboard),
+        APPENDICES / "benchmarks.md": in_full(latest, gpu, dashboard),
         **{
-            ROOT / "docs" / name: alone(json.loads(path.read_text(encoding="utf-8")))
+            APPENDICES / name: alone(json.loads(path.read_text(encoding="utf-8")))
             for name, path in (("load.md", LOAD), ("fleet.md", FLEET))
             if path.exists()
         },
@@ -266,15 +268,9 @@ def _dashboard_sentence(dashboard: Mapping[str, Any]) -> str:
         name: statistics.median(each[name] for each in figures["refresh"]["each"])
         for name in ("cpu_ms", "received_kb")
     }
-    peers = (
-        figures["tensorboard"]["default"]["from_answering_s"],
-        statistics.median(figures["trackio"]["page_s"]),
-    )
     return (
         f"The dashboard draws the loss of {figures['records']:,} records in {opening['cold']:.1f} s, "
         f"and in {opening['warm']:.1f} s the second time; an empty Streamlit page takes {opening['empty']:.1f} s.\n"
-        f"TensorBoard needs {peers[0]:.0f} s to read 100,000 records, and Trackio's page {peers[1]:.0f} s "
-        f"to draw the million.\n"
         f"A refresh costs {refresh['cpu_ms']:.0f} ms of server CPU time and {refresh['received_kb']:.0f} kB."
     )
 

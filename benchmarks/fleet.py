@@ -1,4 +1,4 @@
-"""A fleet on two engines in one sitting: the cost of shipping and of each answer; and peers with the same runs.
+"""A fleet on two engines in one sitting: the cost of shipping and of each answer.
 
 Times of engines are processor time of all their processes; of ClickHouse 26.9, which runs inside a Python process with
 a small HTTP server, that of this process.
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import fleet_engine, fleet_peers
-from benchmarks.child import ROOT
+from benchmarks import fleet_engine
 from benchmarks.command import Options, run_alone, say
 from benchmarks.fleet_data import write_ranked_run
 from benchmarks.large_run import write_finished_run, write_many_runs
@@ -21,7 +20,6 @@ from benchmarks.report import Claim, Report
 from tests.fleet.engines import NoEngine
 
 ENGINES: Final = ("18.16", "26.9")
-_VENVS: Final = ROOT / "build" / "peers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +31,6 @@ class _Line:
     unit: str = " ms"
     limit_of: Mapping[str, float] | None = None
     """Where the limit depends on the engine."""
-    peer: str = ""
-    peer_size: str = ""
-    """What the peers were asked for instead, if it is less."""
     with_page: bool = False
     """Whether the processor time of the page counts too."""
     scale: float = 1.0
@@ -51,22 +46,17 @@ class _Line:
 
 
 _LINES: Final = (
-    _Line(
-        text="take in a value, merges included", figure="value_us", limit=10.0, unit=" µs", peer="value_us"
-    ),
+    _Line(text="take in a value, merges included", figure="value_us", limit=10.0, unit=" µs"),
     _Line(text="an insert of 50 records alone", figure="insert", limit=25.0),
     _Line(
         text="stored: lines and numbers of a record",
         figure="bytes",
         limit_of={"18.16": 180.0, "26.9": 150.0},
         unit=" B",
-        peer="bytes",
     ),
     _Line(text="shipper: a record, in bulk", figure="ship_us", limit=45.0, unit=" µs"),
     _Line(text="shipper at 100 records/s, of a core", figure="ship_share", limit=1.0, unit=" %", scale=100.0),
-    _Line(
-        text="list of {runs:,} runs", figure="list", limit=100.0, peer="list_ms", peer_size=" ({runs} runs)"
-    ),
+    _Line(text="list of {runs:,} runs", figure="list", limit=100.0),
     _Line(text="what changed in it", figure="changed", limit=10.0),
     _Line(text="one metric of {records:,} records: column", figure="curve", limit=500.0),
     _Line(text="its rows, once a run", figure="rows", limit=1000.0),
@@ -75,11 +65,9 @@ _LINES: Final = (
         figure="curve",
         limit=500.0,
         with_page=True,
-        peer="curve_ms",
-        peer_size=" ({points:,} points)",
     ),
-    _Line(text="compare 8 runs, rows included", figure="compare", limit=150.0, peer="compare_ms"),
-    _Line(text="group of 50 runs, rows included", figure="group", limit=600.0, peer="group_ms"),
+    _Line(text="compare 8 runs, rows included", figure="compare", limit=150.0),
+    _Line(text="group of 50 runs, rows included", figure="group", limit=600.0),
     _Line(text="1,024 ranks in 128 cells", figure="ranks_128", limit=400.0),
     _Line(text="1,024 ranks in 50 cells, the slowest named", figure="ranks_50", limit=120.0),
     _Line(text="newest 200 events", figure="events", limit=100.0),
@@ -99,7 +87,7 @@ _LINES: Final = (
 
 
 def build(options: Options) -> Report:
-    """Write the runs, then fill and ask each engine and each peer."""
+    """Write the runs, then fill and ask each engine."""
     plan = (
         {
             "repeats": 5,
@@ -122,42 +110,26 @@ def build(options: Options) -> Report:
         }
     )
     engines: dict[str, dict[str, Any]] = {}
-    peers: dict[str, dict[str, float]] = {}
     notes = []
     with tempfile.TemporaryDirectory(prefix="bench-fleet-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say("writing the runs")
         logs = {kind: folder / kind for kind in ("small", "large", "ranks")}
         write_many_runs(logs["small"], plan["small"], records=1_100)
-        large = write_finished_run(logs["large"], "run-large", plan["records"])
+        write_finished_run(logs["large"], "run-large", plan["records"])
         write_ranked_run(logs["ranks"], plan["ranks"], 200)
         for engine in ENGINES:
             try:
                 engines[engine] = fleet_engine.measure(engine, logs, plan)
             except NoEngine as error:
                 notes.append(f"ClickHouse {engine}: not measured, {error}")
-        for_peers = {
-            "small": [str(path) for path in sorted(logs["small"].iterdir())[:50]],
-            "large": str(large),
-            "points": min(100_000, plan["records"]),
-            "runs": 200,
-        }
-        for peer in () if options.only or options.quick else fleet_peers.PEERS:
-            say(peer)
-            found = fleet_peers.measure(peer, _VENVS, folder / peer, for_peers)
-            if isinstance(found, str):
-                notes.append(found)
-            else:
-                peers[peer] = found
-    return _report(plan, engines, peers, notes, for_peers)
+    return _report(plan, engines, notes)
 
 
 def _report(
     plan: Mapping[str, int],
     engines: Mapping[str, Mapping[str, Any]],
-    peers: Mapping[str, Mapping[str, float]],
     notes: list[str],
-    for_peers: Mapping[str, Any],
 ) -> Report:
     rows, claims = [], []
     for line in _LINES:
@@ -175,26 +147,16 @@ def _report(
                 )
         limits = sorted({line.limit_for(name) for name in ENGINES} - {None}, reverse=True)  # type: ignore[type-var]
         row.append(" / ".join(f"{limit:g}" for limit in limits) + line.unit if limits else "-")
-        row += [
-            f"{_rounded(peers[peer][line.peer])}{line.unit}{line.peer_size.format(**for_peers)}"
-            if peer in peers and line.peer
-            else "-"
-            for peer in fleet_peers.PEERS
-        ]
         rows.append(row)
     notes += [
-        "times are processor time of the engine, unless they say otherwise; MLflow, Aim and Trackio: of their process",
+        "times are processor time of the engine, unless they say otherwise",
         (
             f"records of 8 numbers; {plan['small']} runs of 1,100 records, one of {plan['records']:,}, and one of "
             "1,024 ranks with 200 records each, of which rank 617 is a third slower; the other listed runs are "
             "copied manifests, received an hour before"
         ),
         "a page is tried every 0.5 s for a record; by default it refreshes itself every 5 s, which comes on top",
-        "taking in a value: ours is the engine alone, the shipper has its own line; peers log in one process",
-        (
-            f"peers: the same {len(for_peers['small'])} runs, a list of {for_peers['runs']} runs, and a curve of "
-            f"{for_peers['points']:,} points, not thinned (Trackio takes some at a stride)"
-        ),
+        "taking in a value: the engine alone, the shipper has its own line",
         *(
             f"ClickHouse {name}: {found['memory_mb']:,.0f} MB of memory afterwards"
             for name, found in engines.items()
@@ -203,9 +165,9 @@ def _report(
     return Report(
         name="fleet",
         title="A fleet: shipping, and answers of the engines",
-        columns=["what", *(f"ClickHouse {name}" for name in ENGINES), "limit", *fleet_peers.PEERS.values()],
+        columns=["what", *(f"ClickHouse {name}" for name in ENGINES), "limit"],
         rows=rows if engines else [],
-        figures={"plan": dict(plan), "engines": dict(engines), "peers": dict(peers)},
+        figures={"plan": dict(plan), "engines": dict(engines)},
         claims=claims,
         notes=notes,
     )

@@ -1,4 +1,4 @@
-"""Run our detectors and others on a corpus of labelled curves; write the figures of docs/detectors.md.
+"""Run our detectors and others on a corpus of labelled curves; write the figures of docs/figures/detectors.md.
 
 `make diagnose-eval CORPUS=DIR`.
 """
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         last = before.get("splits", {}).get(name)
         if last and last["left_out"] == found["left_out"]:
             for sentence in worse(found["ours"], last["ours"]):
-                print(f"WORSE than in docs/detectors.md: {sentence}")
+                print(f"WORSE than in docs/figures/detectors.md: {sentence}")
     if not args.only_print:
         text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
         tables.RESULT.write_text(text + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """How sure a finding is: fit the confidence on labelled runs, and check it on repositories that the fit has not seen.
 
-`python -m benchmarks.diagnose_eval.reliability --corpus DIR` prints the tables, and writes them into docs/detectors.md
-and the fitted numbers into the toolkit.
+`python -m benchmarks.diagnose_eval.reliability --corpus DIR` prints the tables, and writes them into
+docs/figures/detectors.md and the fitted numbers into the toolkit.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _counts(samples: Sequence[Sample]) -> dict[str, int]:
 
 
 def document(result: Mapping[str, Any]) -> str:
-    """Return the section of docs/detectors.md."""
+    """Return the section of docs/figures/detectors.md."""
     strengths = result["strengths"]
     lines = [
         f"Fitted on {result['runs']} labelled runs of {result['repositories']} repositories.",

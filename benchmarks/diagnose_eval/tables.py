@@ -1,4 +1,4 @@
-"""Tables of the saved results, for docs/detectors.md."""
+"""Tables of the saved results, for docs/figures/detectors.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.diagnose_eval.scores import INSTABILITY, precision, recall
 from benchmarks.report import RESULTS, Claim
 
 RESULT = RESULTS / "detectors.json"
-DOCUMENT = ROOT / "docs" / "detectors.md"
+DOCUMENT = ROOT / "docs" / "figures" / "detectors.md"
 BEGIN = "<!-- figures: written by make diagnose-eval -->"
 
 ALL = "all"

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from benchmarks import (
-    cost_by_thread,
     cpu_per_record,
     diagnose_cost,
     figures,
@@ -37,7 +36,6 @@ OTHERS = [
     large_values,
     span_cost,
     cpu_per_record,
-    cost_by_thread,
     memory,
     kill_loss,
     diagnose_cost,
@@ -103,30 +101,15 @@ def test_each_figure_of_a_fleet_is_compared_with_the_limit_of_its_engine():
     timed = {"engine_ms": 140.0, "page_ms": 20.0, "wall_ms": 1.0}
     found = {line.figure: timed if line.unit == " ms" else 0.005 for line in fleet._LINES}
     plan = {"runs": 12_000, "records": 1_000_000, "small": 64}
-    peers = {"mlflow": {line.peer: 7.0 for line in fleet._LINES if line.peer}}
 
-    report = fleet._report(
-        plan,
-        {"18.16": {**found, "bytes": 160.0, "memory_mb": 1.0}},
-        peers,
-        [],
-        {"small": [], "runs": 1, "points": 2},
-    )
+    report = fleet._report(plan, {"18.16": {**found, "bytes": 160.0, "memory_mb": 1.0}}, [])
 
     verdicts = {claim.text: claim.verdict for claim in report.claims}
     assert verdicts["ClickHouse 18.16: list of 12,000 runs"] == "missed"
     assert verdicts["ClickHouse 18.16: compare 8 runs, rows included"] == "held"
     assert verdicts["ClickHouse 18.16: stored: lines and numbers of a record"] == "held"
     assert verdicts["ClickHouse 18.16: shipper at 100 records/s, of a core"] == "held"
-    assert report.rows[0] == [
-        "take in a value, merges included",
-        "0.005 µs",
-        "-",
-        "10 µs",
-        "7.0 µs",
-        "-",
-        "-",
-    ]
+    assert report.rows[0] == ["take in a value, merges included", "0.005 µs", "-", "10 µs"]
 
 
 def test_the_documents_show_the_figures_of_the_last_full_run():

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import toolkit.telemetry.compat.wandb as wandb
-from benchmarks import wandb_calls
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
@@ -704,33 +703,3 @@ def test_a_script_that_logs_through_accelerate_does_so_without_wandb(tmp_path):
     assert read_records(run / "metrics.jsonl", "start")[0]["config"] == {"lr": 0.1}
     assert len(read_records(run / "metrics.jsonl", "sample")) == 1
     assert not (tmp_path / "wandb").exists()
-
-
-def test_supported_calls_are_counted_where_they_are_written(tmp_path, capsys):
-    (tmp_path / "a.py").write_text(
-        textwrap.dedent("""
-            import wandb as w
-            from wandb import Image
-            run = w.init(project="x", sync_tensorboard=True)
-            w.log({"a": Image("x.png")})
-            run.config.update({"a": 1})
-            artifact = w.Artifact("x", type="y")
-            artifact.add_file("x")
-            w.run.log_artifact(artifact)
-            w.Api().run("a/b")
-            other.log(1)
-        """)
-    )
-    (tmp_path / "b.py").write_text(
-        "import wandb\nwandb.init(monitor_gym=True, fork_from=None)\nwandb.finish()\n"
-    )
-    (tmp_path / "c.py").write_text("print 'an old one'\n")
-    (tmp_path / "d.py").write_text("print('no call')\n")
-
-    assert wandb_calls.main([str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "2 scripts, 11 calls: 8 supported (72.7%)" in printed
-    assert "0 scripts have every call supported (0.0%); 1 could not be parsed" in printed
-    left_out = printed.partition("left out:\n")[2].split()
-    assert left_out == ["1", "wandb.Api", "1", "Api.run", "1", "wandb.init(monitor_gym=…)"]
-    assert wandb_calls.main([str(tmp_path / "nothing")]) == 2
