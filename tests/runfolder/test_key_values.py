@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.runfolder import key_values
-from toolkit.runfolder.codec import decode, encode
+from toolkit.runfolder.codec import encode
 from toolkit.runfolder.evaluation import Evaluation, evaluations_from
 from toolkit.runfolder.key_values import (
     MAX_SETTINGS,
@@ -151,49 +151,22 @@ def test_evaluations_survive_the_trip_through_json():
     assert evaluations_from({"val_loss": item.as_json()}) == {"val_loss": item}
 
 
-def lines_of(*given):
-    return [
-        encode({"event": "step", "seq": seq, "session": 1, "global_step": seq, **fields})[:-1]
-        for seq, fields in enumerate(given)
-    ]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
         lambda at: {"train_loss": 1.0 / (1 + at), "lr": 1e-4},
         lambda at: {"train_loss": abs(at - 7) + 0.5, "val_acc": at / 3, "nan_inf_detected": False},
         lambda at: {"lr": 1e-4, "epoch": at // 10},
+        lambda at: {"train_loss": (0.5, None, math.nan, "text", 1)[at % 5]},
     ],
 )
-def test_lines_of_steps_give_what_their_records_give(fields):
-    lines = lines_of(*map(fields, range(40)))
-    of_lines, of_records = KeyValues(), KeyValues()
-    of_records.take(list(map(decode, lines)))
+def test_steps_taken_together_give_what_they_give_one_by_one(fields):
+    records = [
+        {"event": "step", "seq": at, "session": 1, "global_step": at, **fields(at)} for at in range(40)
+    ]
+    together, one_by_one = KeyValues(), KeyValues()
+    together.take(records)
+    for record in records:
+        one_by_one.take([record])
 
-    assert of_lines.take_lines(lines)
-    assert of_lines.evaluations == of_records.evaluations
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"train_loss": None},
-        {"train_loss": math.nan},
-        {"train_loss": "text"},
-        {"train_loss": 1},
-        {"train_loss": 0.5, "val_loss": 0.5},
-        {"event": "eval", "train_loss": 0.5},
-    ],
-    ids=str,
-)
-def test_lines_that_are_not_plain_steps_must_be_parsed(odd):
-    plain = {"train_loss": 0.5}
-    found = KeyValues()
-
-    assert not found.take_lines(lines_of(*[plain] * 20, odd))
-    assert not found.take_lines(
-        lines_of(*[{**plain, "lr": 1e-4}] * 20, {**plain, "lr": 1e-4, **odd, "acc": 0.5})
-    )
-    assert not found.take_lines(lines_of(odd, *[plain] * 20))
-    assert found.evaluations == {}
+    assert str(together.evaluations) == str(one_by_one.evaluations)

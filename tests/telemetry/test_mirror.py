@@ -11,7 +11,7 @@ from tests.telemetry.logged import PATIENCE_S
 from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.core.sink import MemorySink
-from toolkit.runfolder.codec import decode, encode
+from toolkit.runfolder.codec import encode
 from toolkit.telemetry.writing import mirror as mirror_module
 from toolkit.telemetry.writing.mirror import Mirror
 
@@ -87,48 +87,6 @@ class Hanging(MemorySink):
     def write(self, batch):
         self.let_go.wait(100)
         super().write(batch)
-
-
-class OfLines(MemorySink):
-    """Takes lines as they are, but for those after the first so many calls."""
-
-    def __init__(self, times):
-        super().__init__("of lines")
-        self.left = times
-        self.lines = []
-
-    def write_lines(self, lines):
-        self.left -= 1
-        if self.left < 0:
-            return False
-        self.lines += lines
-        return True
-
-
-def seqs_of(lines):
-    return [decode(line)["seq"] for line in lines]
-
-
-def test_a_sink_of_ours_that_cannot_keep_up_gets_lines_as_long_as_it_takes_them(following, monkeypatch):
-    monkeypatch.setattr(mirror_module, "_READ_BYTES", 1024)
-    one = following(OfLines(2), ours=True)
-    one.log(200)
-    one.mirror.start()
-
-    assert one.mirror.flush(PATIENCE_S)
-    assert 20 < len(one.sink.lines) < 100
-    assert [*seqs_of(one.sink.lines), *seqs(one.sink)] == list(range(200))
-
-
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_sink_that_keeps_up_and_one_of_others_get_records(following, ours):
-    one = following(OfLines(100), ours=ours)
-    one.log(5 if ours else 10_000)
-    one.mirror.start()
-
-    assert one.mirror.flush(PATIENCE_S)
-    assert one.sink.lines == []
-    assert seqs(one.sink) == list(range(one.seq))
 
 
 def test_a_sink_gets_what_is_there_and_what_comes(following):

@@ -35,14 +35,6 @@ class DeliveringSink(Sink, Protocol):
         """Send nothing more, and cancel a pending retry; called on another thread."""
 
 
-@runtime_checkable
-class LineSink(Sink, Protocol):
-    """A sink of ours that can mostly use the lines of the record file as they are, which saves parsing them."""
-
-    def write_lines(self, lines: Sequence[bytes]) -> bool:
-        """Take `lines`, without their newlines; False, with nothing taken, if it needs the records."""
-
-
 class MemorySink:
     """Keeps all records in memory: for tests and notebooks."""
 

@@ -61,13 +61,6 @@ class CsvMirror:
             return ""
         return f"{METRICS_CSV} has its limit of {MAX_COLUMNS:,} columns; further metrics are in {METRICS_JSONL} alone"
 
-    def write_lines(self, lines: Sequence[bytes]) -> bool:
-        """Add a row for each of these lines of the record file; False if it needs the records themselves."""
-        self._rebuild_if_edited()
-        is_written = self._table.append_lines(lines)
-        self._written_upto = self._table.last_seq
-        return is_written
-
     def write(self, batch: Sequence[Record]) -> None:
         """Add a row for each record."""
         self._rebuild_if_edited()

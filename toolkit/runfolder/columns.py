@@ -69,9 +69,6 @@ class Plan:
     """The fields in neighbouring columns, `time` alone before the others."""
     rest_of_parts: str
     """The row after the time, with a place for each of the other parts."""
-    names_at: Mapping[int, str]
-    """The fields by their columns, but for the event."""
-    columns: int
     is_complete: bool
     """Whether such a record, all numbers, needs no new column."""
 
@@ -95,8 +92,6 @@ def make_plan(event: str, names_at: Mapping[int, str], columns: int, *, is_compl
         rest=",".join("%s" if at in names_at else "" for at in range(2, columns)),
         parts=tuple(map(tuple, parts)),
         rest_of_parts=",".join(cells),
-        names_at=names_at,
-        columns=columns,
         is_complete=is_complete and event.isascii(),
     )
 
@@ -214,17 +209,13 @@ class Columns:
                     return [plan.event, texts[0], plan.rest % tuple(texts[1:])]
         return self.row(record)
 
-    def plan_for(self, event: str, names: tuple[str, ...]) -> Plan | None:
-        """Return the plan for records of this event with these fields; None if there was none of them yet."""
-        return self._plans.get((event, *names))
-
     def rows_of(self, names: tuple[str, ...], records: Sequence[Record]) -> Rows | None:
         """Return the rows of records with the same fields, as `parts` does; None if they must be taken one by one.
 
         They must be unless all are of one kind, were seen before, have numbers only and need no new column.
         """
         event = records[0].get("event")
-        plan = self.plan_for(event, names) if type(event) is str else None
+        plan = self._plans.get((event, *names)) if type(event) is str else None
         if plan is None or not plan.is_complete:
             return None
         if [record["event"] for record in records].count(event) != len(records):

@@ -24,7 +24,6 @@ from typing import Any
 
 from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
 from toolkit.runfolder.layout import PRIVATE
-from toolkit.runfolder.plain_rows import LineRows
 from toolkit.runfolder.portable import SAFELY, pread
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import (
@@ -125,7 +124,6 @@ class CsvTable:
     def _reset(self) -> None:
         self.last_seq = -1
         self._columns = columns_for(self.form)
-        self._line_rows = LineRows(self._columns)
         self._size = 0
         self._descriptor: int | None = None
         self._identity = NO_FILE
@@ -164,7 +162,6 @@ class CsvTable:
         self.last_seq, self._size = ends.last_seq, ends.size
         os.ftruncate(descriptor, self._size)
         self._columns = columns_for(self.form, ends.names)
-        self._line_rows = LineRows(self._columns)
         self._take(descriptor)
         return Adopted(rows=rows, last_seq=ends.last_seq, last_session=ends.last_session)
 
@@ -248,32 +245,6 @@ class CsvTable:
             self._append_rows(b"\n".join([*rows, b""]))
             self._held = []
             self.last_seq = _seq(shown[-1])
-        return True
-
-    def append_lines(self, lines: Sequence[bytes]) -> bool:
-        """Add a row for each of these lines of the record file, which is much cheaper than to parse them first.
-
-        Returns False, and does nothing, if that cannot be done: then the records must be given to `append`.
-
-        Raises:
-            OSError: writing failed.
-        """
-        if self._descriptor is None or self._held:
-            return False
-        found = self._line_rows.rows_of(lines)
-        if found is None:
-            return False
-        seqs = [seq for group in found for seq in group.seqs]
-        if not seqs:
-            return True
-        if not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
-            return False
-        layout = _RowLayout(self._size)
-        rows = [row for group in found for row in layout.place_lines(group.rows)]
-        if layout.has_long_rows:
-            return False
-        self._append_rows(b"\n".join([*rows, b""]))
-        self.last_seq = seqs[-1]
         return True
 
     def settle(self) -> None:

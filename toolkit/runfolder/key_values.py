@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.evaluation import MAX_EVALUATIONS, MAX_NAME_CHARS, Evaluation
 from toolkit.runfolder.metric_meaning import is_evaluation, metric_direction
 from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, as_float
-from toolkit.runfolder.plain_lines import PlainLines, texts_in
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block, tail_records
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record
@@ -118,7 +115,6 @@ class KeyValues:
         }
         self._shapes: dict[tuple[Any, ...], tuple[tuple[str, str], ...]] = {}
         self._step: int | None = None
-        self._lines = PlainLines()
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -141,26 +137,6 @@ class KeyValues:
                     self.config = {**(self.config or {}), **settings_of(record)}
                 elif type(event) is str and event in CARRIES_METRICS and event != SYSTEM:
                     self._take_metrics(event, record)
-
-    def take_lines(self, lines: Sequence[bytes]) -> bool:
-        """Take the next lines of the record file if all are steps with the same fields; else return False."""
-        texts = texts_in(lines[0])
-        if texts[1:2] != (STEP,) or NON_FINITE in texts or "global_step" not in texts:
-            return False
-        columns = self._lines.columns_of(lines, texts)
-        if columns is None:
-            return False
-        names = (texts[0], *texts[2:])
-        wanted = {"global_step", *(field for field, _ in self._fields(STEP, dict.fromkeys(names)))}
-        try:
-            found = {
-                name: orjson.loads(b"[%b]" % b",".join(column))
-                for name, column in zip(texts[2:], columns, strict=True)
-                if name in wanted
-            }
-        except orjson.JSONDecodeError:
-            return False
-        return self._take_columns(names, found)
 
     def take_points(
         self, name: str, event: str, steps: Sequence[int | None], values: Sequence[float]

@@ -46,11 +46,6 @@ class KeyValuesSink:
         """Return `manifest` with the newest configuration and evaluations."""
         return replace(manifest, config=self.config, evaluations=self.evaluations)
 
-    def write_lines(self, lines: Sequence[bytes]) -> bool:
-        """Take these lines of the record file; False if it needs the records themselves."""
-        # Only where all records are of this session: in lines it is not looked at.
-        return self._shown is self._taken and self._taken.take_lines(lines)
-
     def write(self, batch: Sequence[Record]) -> None:
         """Take `batch`, the next records of the file."""
         self._taken.take(batch)

@@ -5,7 +5,6 @@ The file itself is the queue: a sink that is slow or hangs lags behind, and cost
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +13,8 @@ from pathlib import Path
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.core.own_thread import own_thread_job
-from toolkit.core.sink import DeliveringSink, LineSink, Sink
-from toolkit.runfolder.reader import Chunk, Cursor, read_block, read_from
+from toolkit.core.sink import DeliveringSink, Sink
+from toolkit.runfolder.reader import Chunk, Cursor, read_from
 from toolkit.runfolder.shared_reader import read_shared
 
 _READ_BYTES = 128 * 1024
@@ -70,7 +69,6 @@ class Mirror:
         self._patience_s = _PATIENCE_S
         # The code of others may change the records that it is given.
         self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
-        self._write_lines = sink.write_lines if ours and isinstance(sink, LineSink) else None
         self._read_at = time.monotonic()
         """When there last were new records."""
         self._between_s = 0.0
@@ -235,8 +233,6 @@ class Mirror:
         began = time.monotonic()
         while True:
             try:
-                if self._hand_over_lines(self._cursor, began):
-                    continue
                 chunk = self._read(self._cursor)
             except FileNotFoundError:
                 return
@@ -249,22 +245,6 @@ class Mirror:
                     self._caught_up()
                 return
             self._cursor = chunk.cursor
-
-    def _hand_over_lines(self, cursor: Cursor, began: float) -> bool:
-        """Hand over the next lines unparsed; False if they are few, or the sink needs the records.
-
-        They are few while the sink keeps up, and then another mirror has mostly parsed them already.
-        """
-        if self._write_lines is None or os.stat(self._record_file).st_size - cursor.offset < _READ_BYTES:
-            return False
-        block = read_block(self._record_file, cursor, max_bytes=_READ_BYTES)
-        if not block.data or block.replaced or block.long_line is not None:
-            return False
-        if not self._write_lines(block.data[:-1].split(b"\n")):
-            return False
-        self._note_new_records(began)
-        self._cursor = block.cursor
-        return True
 
     def _note_new_records(self, began: float) -> None:
         if began > self._read_at:
