@@ -267,28 +267,6 @@ def test_a_job_runs_on_the_calling_thread_where_there_is_no_other(background):
     assert turn.names == {threading.current_thread().name}
 
 
-@pytest.mark.parametrize("has_job", [False, True])
-def test_the_monitor_acts_when_something_comes_until_it_is_not_to_any_more(background, has_job):
-    before, acted, asked = set(threading.enumerate()), [], []
-    jobs = [started(Counting(1.0))] if has_job else []
-
-    def came():
-        asked.append(threading.current_thread().name)
-        return not has_job or "telemetry-worker" in asked
-
-    def act():
-        acted.append(threading.current_thread().name)
-        raise OSError("counted, and called again")
-
-    background.watch_for(came, act)
-    wait_until(lambda: len(acted) >= 2)
-    background.watch_no_more(act)
-    let_end(*jobs)
-
-    assert set(acted) == {"telemetry-monitor"}
-    wait_until(lambda: set(threading.enumerate()) <= before)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_has_its_own_threads_whatever_its_parent_was_doing():
     hanging, counting = Hanging(), Counting(0.0001)

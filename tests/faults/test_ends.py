@@ -375,15 +375,3 @@ def test_a_standard_output_that_takes_nothing_does_not_stop_a_training(tmp_path,
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "result").read_text() == "trained"
     whole_run(tmp_path / "run", steps=range(500))
-
-
-def test_a_default_signal_is_still_the_default(tmp_path):
-    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    hooks = (sys.excepthook, sys.unraisablehook, sys.displayhook, os.fork)
-
-    with TelemetryLogger("run", log_dir=tmp_path, log_every=1) as log:
-        log.log_step(0, train_loss=1.0)
-        during = {number: signal.getsignal(number) for number in signal.valid_signals()}
-
-    assert during == before
-    assert (sys.excepthook, sys.unraisablehook, sys.displayhook, os.fork) == hooks

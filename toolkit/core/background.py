@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,7 +85,6 @@ class Background:
         self._leader: _Worker | None = None
         """The worker that waits for the next job that is due."""
         self._monitor: threading.Thread | None = None
-        self._watched: tuple[tuple[Callable[[], bool], Callable[[], object]], ...] = ()
         self._work, self._alarm = Bell(), Bell()
         self._active_until = 0.0
         self._all_busy_at = 0.0
@@ -127,26 +125,6 @@ class Background:
     def has_threads(self) -> bool:
         """Whether there are threads, so that a job is run."""
         return bool(self._workers) or self._monitor is not None
-
-    def watch_for(self, came: Callable[[], bool], act: Callable[[], object]) -> None:
-        """Have the monitor call `act` when `came` says so, within a second or two; sooner while something is logged.
-
-        Neither may wait for anything: the monitor is the one thread that nothing holds up.
-
-        Raises:
-            RuntimeError: the system refused a thread.
-        """
-        self._watched = (*self._watched, (came, act))
-        try:
-            self.have_threads()
-        except RuntimeError:
-            self.watch_no_more(act)
-            raise
-
-    def watch_no_more(self, act: Callable[[], object]) -> None:
-        """Undo `watch_for`."""
-        self._watched = tuple(pair for pair in self._watched if pair[1] != act)
-        self._alarm.ring()
 
     def _ring(self) -> None:
         self._work.ring()
@@ -210,8 +188,6 @@ class Background:
                     return
                 else:
                     self._work.wait(wait_s)
-                    if worker is self._leader:
-                        self._look_for_the_monitor()
         finally:
             if worker in self._workers:
                 # A job ended its thread: a library that behaves like a program.
@@ -341,12 +317,6 @@ class Background:
             heapq.heappop(self._schedule)
         return self._schedule[0][0] if self._schedule else math.inf
 
-    def _look_for_the_monitor(self) -> None:
-        """Wake the monitor if there is something for it: where nothing is logged it looks less often than a worker."""
-        with self._guard.catch("checking in the background"):
-            if any(came() for came, _ in self._watched):
-                self._alarm.ring()
-
     # Of the monitor.
 
     def _watch(self) -> None:
@@ -360,19 +330,15 @@ class Background:
                 continue
             self._monitor = None
             # Behind that: who adds a job from now on starts a monitor.
-            if (self._jobs or self._changed or self._watched) and self._monitor is None:
+            if (self._jobs or self._changed) and self._monitor is None:
                 self._monitor = me
 
     def _look(self) -> float | None:
         """Start workers if they are needed; return how long to wait before the next look, or None for none."""
-        for came, act in self._watched:
-            with self._guard.catch("checking in the background"):
-                if came():
-                    act()
         now = time.monotonic()
         with self._lock:
             self._collect(now)
-            if not (self._jobs or self._watched):
+            if not self._jobs:
                 # Its workers end by themselves.
                 return None
             # A worker whose first step failed says nothing.

@@ -1039,14 +1039,14 @@ class TelemetryLogger:
                 silent_rank.close()
         with self.guard.catch("ending by a signal"):
             if self._run is not None:
-                self._run.errors.watch.act_on_signals()
+                self._run.errors.watch.wait_for_signal()
         self._close(reason, error)
         if self._run is not None:
             # Another thread may be ending it: a script that is over must not take that one's last records along.
             with self.guard.catch("closing"):
                 self._ends.wait(self._options.close_timeout)
             with self.guard.catch("ending by a signal"):
-                self._run.errors.watch.act_on_signals()
+                self._run.errors.watch.wait_for_signal()
 
     @guarded
     def _close(self, reason: str | None, error: BaseException | None) -> None:

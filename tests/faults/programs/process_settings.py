@@ -121,7 +121,7 @@ def main():
 
     after_import = settings()
     heavy = {"torch", "numpy", "pandas", "tensorboard", "wandb", "streamlit"} & set(sys.modules)
-    hooked = {"excepthook": True, "threads": True, "signals": True}
+    hooked = {"excepthook": True, "threads": True}
     log = TelemetryLogger(
         "run", log_dir=sys.argv[1], log_every=1, errors=hooked if sys.argv[2] == "torch" else True
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 
@@ -12,7 +10,7 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 
-ALL = {"excepthook": True, "threads": True, "signals": True}
+ALL = {"excepthook": True, "threads": True}
 
 
 @pytest.fixture
@@ -25,8 +23,7 @@ def quiet(monkeypatch):
 
 
 def now():
-    numbers = [number for number in signal.valid_signals() if number != signal.SIGCHLD]
-    return (sys.excepthook, threading.excepthook, *(signal.getsignal(number) for number in numbers))
+    return (sys.excepthook, threading.excepthook)
 
 
 def raised(error):
@@ -52,7 +49,6 @@ def test_all_are_given_back_exactly(tmp_path, quiet):
     assert now() == before
     assert during[0] is not before[0]
     assert during[1] is not before[1]
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_nothing_is_hooked_without_being_enabled(tmp_path, quiet):
@@ -128,96 +124,3 @@ def test_a_bug_of_ours_does_not_keep_theirs_from_being_printed(tmp_path, quiet, 
         call_excepthook(raised(ValueError("bad")))
 
     assert [given[0] for given in quiet] == [ValueError]
-
-
-# ---------------------------------------------------------------- signals
-
-
-@pytest.fixture
-def handled():
-    """Have the script handle SIGTERM itself, and tell what reached it."""
-    seen = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
-    yield seen
-    signal.signal(signal.SIGTERM, before)
-
-
-def test_a_signal_that_the_script_handles_is_reported_and_handed_on(tmp_path, handled):
-    theirs = signal.getsignal(signal.SIGTERM)
-    with make_logger(tmp_path, errors={"signals": True}) as log:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGTERM)
-        found = records_of(log, "error")
-
-    assert handled == [signal.SIGTERM] * 3
-    assert [(record["type"], record["severity"], record["count"]) for record in found] == [
-        ("SIGTERM", "info", 1)
-    ]
-    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["errors"][0]["count"] == 3
-    assert signal.getsignal(signal.SIGTERM) is theirs
-
-
-def test_a_handler_that_someone_put_on_top_stays_and_calls_through_to_the_one_before_us(tmp_path, handled):
-    log = make_logger(tmp_path, errors={"signals": True})
-    ours = signal.getsignal(signal.SIGTERM)
-    on_top = []
-
-    def theirs(number, frame):
-        on_top.append(number)
-        ours(number, frame)
-
-    signal.signal(signal.SIGTERM, theirs)
-    log.close()
-    again = make_logger(tmp_path, "again", errors={"signals": True})
-    os.kill(os.getpid(), signal.SIGTERM)
-    again.close()
-
-    assert signal.getsignal(signal.SIGTERM) is theirs
-    assert (on_top, handled) == ([signal.SIGTERM], [signal.SIGTERM])
-
-
-def test_a_signal_that_is_ignored_is_left_alone(tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with make_logger(tmp_path, errors={"signals": True}):
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_logger_of_another_thread_says_that_it_cannot_have_them(tmp_path):
-    before = now()
-    made = []
-    thread = threading.Thread(target=lambda: made.append(make_logger(tmp_path, errors={"signals": True})))
-    thread.start()
-    thread.join()
-    (log,) = made
-
-    assert now() == before
-    assert log.guard.counts == {"recording signals: RuntimeError": 1}
-    log.close()
-
-
-def test_an_event_loop_s_own_way_of_noticing_signals_is_left_to_it(tmp_path):
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write)
-    try:
-        with make_logger(tmp_path, errors={"signals": True}):
-            during = signal.set_wakeup_fd(write)
-        after = signal.set_wakeup_fd(-1)
-    finally:
-        signal.set_wakeup_fd(-1)
-        os.close(read)
-        os.close(write)
-
-    assert during == after == write
-
-
-def test_what_we_listen_with_is_given_back(tmp_path):
-    with make_logger(tmp_path, errors={"signals": True}):
-        during = signal.set_wakeup_fd(-1)
-        if during != -1:
-            signal.set_wakeup_fd(during, warn_on_full_buffer=False)
-
-    assert signal.set_wakeup_fd(-1) == -1

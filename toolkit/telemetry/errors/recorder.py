@@ -147,23 +147,16 @@ class ErrorRecorder:
             fields["memory"] = memory_state(error, self._guard)
         self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
 
-    def take_signal(self, name: str, frame: FrameType | None, *, is_end: bool) -> None:
-        """Record a signal, and where the main thread was."""
-        if is_end:
-            self._signal = name
-        stack = Stack(walk_frame(frame))
-        kind, is_recorded = self._count_kind(fingerprint(name, str(is_end)), name)
-        if not is_recorded:
-            return
-        message = f"{name} ends the process"
-        if not is_end:
-            message = f"{name} was received and handled by the script"
+    def record_signal(self, name: str, frame: FrameType | None) -> None:
+        """Record a signal that ends the process, and where the main thread was."""
+        self._signal = name
+        kind, _ = self._count_kind(fingerprint(name), name)
         fields = {
             "type": name,
             "module": "signal",
-            "message": message,
-            "severity": "warning" if is_end else "info",
-            "stack": mask_secrets(stack.lines(path_shower())),
+            "message": f"{name} ends the process",
+            "severity": "warning",
+            "stack": mask_secrets(Stack(walk_frame(frame)).lines(path_shower())),
         }
         spans: list[str] = []
         with self._guard.catch("reading the spans of a signal"):

@@ -1,250 +1,165 @@
-"""Records signals that end the process, and then lets them take effect.
+"""Ends the runs when SIGTERM or SIGHUP ends the process, and then lets the signal take its default action.
 
-The handler itself takes no lock and writes nothing: the interrupted code may hold what it needs. A thread records the
-signal while the handler waits for it, for a limited time; if the handler has interrupted this package itself, it
-returns and is called again a moment later. Then the signal does what it did before: a script's own handler is called,
-and the default action ends the process.
+A Python handler, only where the script has none. It starts a thread that closes the runs, and returns: the interrupted
+code may hold a lock that closing needs. `signal.getsignal` shows it; a handler that is set later replaces it.
 """
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import os
-import queue
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from toolkit.core.guard import Guard
 from toolkit.core.lifetime import close_all
-from toolkit.telemetry.errors.signal_wake import SignalWake
-from toolkit.telemetry.errors.stack import frame_of_main_thread
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
-NAMES: Final = ("SIGTERM", "SIGHUP", "SIGXCPU")
-"""Signals that schedulers, terminals and resource limits send. Not SIGINT, which Python turns into an exception; not
-SIGQUIT, which requests a core dump; not SIGUSR1 and SIGUSR2, which frameworks use."""
+NUMBERS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that schedulers, containers and closed terminals send."""
 
-OnSignal = Callable[[str, "FrameType | None", bool], object]
-"""Called with the signal's name, the frame of the main thread, and whether the signal ends the process."""
-
-Handler = Callable[[int, "FrameType | None"], object]
-_OWN_CODE: Final = tuple(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep + folder + os.sep
-    for folder in ("core", "diagnostics", "mirrors", "privacy", "runfolder", "telemetry", "timing")
-)
-_STANDARD_LIBRARY: Final = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_CAN_BE_SENT: Final = hasattr(signal, "pthread_kill")
-_AGAIN_S: Final = 0.002
-_TRIES_S: Final = 0.3
-_MAIN_THREAD_HAS_S: Final = 1.0
-"""How long the main thread has to reach its handler before the process is ended without it."""
-_MAX_DEPTH: Final = 100
-
-
-class _PendingSignal:
-    """A signal that has to be recorded, or only sent again."""
-
-    __slots__ = ("done", "frame", "is_sent_again", "number")
-
-    def __init__(
-        self,
-        number: int,
-        frame: FrameType | None = None,
-        done: threading.Event | None = None,
-        *,
-        is_sent_again: bool = True,
-    ) -> None:
-        self.number = number
-        self.frame = frame
-        self.done = done
-        """Set once it is recorded; None if it is not to be recorded."""
-        self.is_sent_again = is_sent_again
+OnSignal = Callable[[str, "FrameType | None"], object]
+"""Called with the signal's name and the frame of the main thread, before the runs are closed."""
 
 
 class Signals:
-    """The handlers of this process, shared by all its loggers. `join` and `leave` are called on the main thread."""
+    """The signal handler of this process, shared by all its loggers and removed when the last one leaves."""
 
     def __init__(self) -> None:
         self._listeners: dict[int, tuple[OnSignal, float]] = {}
-        self._own: dict[int, tuple[Handler, Any]] = {}
-        """For each signal our handler, and the previous one."""
-        self._pending: queue.SimpleQueue[_PendingSignal | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._first_try: dict[int, float] = {}
-        self._is_ending = False
-        self._wake: SignalWake | None = None
-        self._set_default: Callable[[int], object] | None = None
+        self._handler = self._handle
+        self._is_prepared = False
+        self._masks: dict[int, set[int]] = {}
+        """The signals that were blocked in each thread that is forking."""
+        self._closing_thread: int | None = None
+        self._timeout_s = 0.0
+        # Held while a signal ends the process. Not an event: a script's handler may interrupt a wait, and wait too.
+        self._ending = threading.Lock()
         self._guard = Guard()
 
-    def join(self, owner: object, on_signal: OnSignal, *, timeout_s: float, guard: Guard) -> None:
-        """Call `on_signal` when a signal comes; it may take `timeout_s`."""
-        if threading.current_thread() is not threading.main_thread():
-            guard.report("recording signals", RuntimeError("only a logger of the main thread can do it"))
-            return
+    def join(self, owner: object, on_signal: OnSignal, *, timeout_s: float, guard: Guard) -> bool:
+        """Call `on_signal` before a signal ends the process; it may take `timeout_s`.
+
+        Returns whether SIGTERM is handled here: only on the main thread, and if nothing else handles or ignores it.
+        """
+        if threading.current_thread() is threading.main_thread():
+            self._install()
+        if not self._installed():
+            return False
         self._listeners[id(owner)] = (on_signal, timeout_s)
         self._guard = guard
-        for name in NAMES:
-            self._install(getattr(signal, name, None))
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="telemetry-signals", daemon=True)
-            self._thread.start()
-        if self._wake is None:
-            with guard.catch("listening for signals"):
-                self._set_default = _c_default()
-                if self._set_default is not None:
-                    self._wake = SignalWake.begin(self._end_if_stuck)
+        return signal.SIGTERM in self._installed()
 
     def leave(self, owner: object) -> None:
-        """Remove the callback of `owner`; with the last one, each handler that is still ours is restored."""
-        if self._listeners.pop(id(owner), None) is None or self._listeners or self._is_ending:
+        """Remove the callback of `owner`; with the last one, the default action is restored."""
+        if self._listeners.pop(id(owner), None) is None or self._listeners:
             return
-        if threading.current_thread() is not threading.main_thread():
-            # Only the main thread can set handlers; ours now only does what the previous one did.
-            return
-        self._pending.put(None)
-        self._thread = None
-        self._restore()
+        # On another thread it cannot be removed: without callbacks the handler takes the default action.
+        if threading.current_thread() is threading.main_thread():
+            self._restore()
 
-    def after_fork_in_child(self) -> None:
-        """Restore everything: the threads belong to the parent."""
-        self._listeners.clear()
-        self._pending = queue.SimpleQueue()
-        self._thread = None
-        self._restore()
+    def wait(self) -> None:
+        """If a signal is ending the process, wait for that: a script that ends first would hide it."""
+        is_mine = self._closing_thread == threading.get_ident()
+        if not is_mine and self._ending.locked() and self._ending.acquire(timeout=self._timeout_s + 1.0):
+            self._ending.release()
 
-    def _install(self, number: int | None) -> None:
-        if number is None:
-            return
-        before = signal.getsignal(number)
-        # An ignored signal ends nothing, and a handler that is not written in Python cannot be called from here.
-        if before in (signal.SIG_IGN, None) or before is self._own.get(number, (None, None))[0]:
-            return
+    def _install(self) -> None:
+        if not self._is_prepared:
+            self._is_prepared = True
+            atexit.register(self.wait)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(
+                    before=self._before_fork,
+                    after_in_parent=self._after_fork_in_parent,
+                    after_in_child=self._after_fork_in_child,
+                )
+        in_c = _handled_in_c()
+        for number in NUMBERS:
+            if signal.getsignal(number) is signal.SIG_DFL and number not in in_c:
+                signal.signal(number, self._handler)
 
-        # A new function each time: another handler may have replaced the last one, and still call it.
-        def handle(number: int, frame: FrameType | None) -> None:
-            self._handle(number, frame, before)
-
-        self._own[number] = (handle, before)
-        signal.signal(number, handle)
+    def _installed(self) -> list[int]:
+        return [number for number in NUMBERS if signal.getsignal(number) is self._handler]
 
     def _restore(self) -> None:
-        for number, (own, before) in self._own.items():
-            if signal.getsignal(number) is own:
-                signal.signal(number, before)
-        self._own.clear()
-        if self._wake is not None:
-            wake, self._wake = self._wake, None
-            wake.end()
+        for number in self._installed():
+            signal.signal(number, signal.SIG_DFL)
 
-    # On the main thread, in the middle of whatever it was doing.
-
-    def _handle(self, number: int, frame: FrameType | None, before: Any) -> None:
-        if callable(before):
-            # The process continues, so that what is logged here comes after the call that it may have interrupted.
-            self._record(number, frame, is_end=False)
-            before(number, frame)
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal on the main thread, in the middle of whatever it was doing."""
+        if signal.getsignal(number) is not self._handler:
+            # A handler that was set later calls this one, and decides itself what comes next.
             return
-        if not self._listeners or self._is_ending:
-            # Also for a second signal: its sender does not want to wait.
-            _end_by(number)
-            return
-        now = time.monotonic()
-        is_own_code = _CAN_BE_SENT and _is_own_code(frame)
-        if is_own_code and now - self._first_try.setdefault(number, now) < _TRIES_S:
-            self._pending.put(_PendingSignal(number))
-            return
-        self._is_ending = True
-        done = threading.Event()
-        self._pending.put(_PendingSignal(number, frame, done, is_sent_again=is_own_code))
-        if is_own_code:
-            # A script that does little but log: it continues until the signal is sent again, once it is recorded.
-            return
-        done.wait(self._limit())
-        _end_by(number)
+        # First, so that a second signal takes effect immediately.
+        self._restore()
+        listeners = list(self._listeners.values())
+        self._timeout_s = max((timeout_s for _, timeout_s in listeners), default=0.0)
+        if listeners and self._ending.acquire(blocking=False):
+            try:
+                # Not `threading.Thread`: the interrupted code may hold the lock of the list of threads.
+                _thread.start_new_thread(self._end, (number, frame, listeners))
+                return
+            except RuntimeError:
+                # No more threads can be started: what is in the files has to do.
+                self._ending.release()
+        signal.raise_signal(number)
 
-    def _limit(self) -> float:
-        return max((timeout for _, timeout in self._listeners.values()), default=0.0)
+    def _end(self, number: int, frame: FrameType | None, listeners: list[tuple[OnSignal, float]]) -> None:
+        """End the process, once the runs are closed or have had their time for it."""
 
-    # On threads of its own.
-
-    def _run(self) -> None:
-        queued = self._pending
-        while (pending := queued.get()) is not None:
-            if pending.done is None:
-                time.sleep(_AGAIN_S)
-            else:
-                self._record(pending.number, pending.frame, is_end=True)
-                pending.done.set()
-            if pending.is_sent_again:
-                signal.pthread_kill(threading.main_thread().ident or 0, pending.number)
-
-    def _record(self, number: int, frame: FrameType | None, *, is_end: bool) -> None:
-        name = signal.Signals(number).name
-        for on_signal, _ in list(self._listeners.values()):
-            with self._guard.catch("recording a signal"):
-                on_signal(name, frame, is_end)
-        if is_end:
+        def close() -> None:
+            self._closing_thread = threading.get_ident()
+            for on_signal, _ in listeners:
+                with self._guard.catch("recording a signal"):
+                    on_signal(signal.Signals(number).name, frame)
             with self._guard.catch("ending by a signal"):
                 close_all("signal")
 
-    def _end_if_stuck(self, number: int) -> None:
-        """End the process by a signal that the main thread does not handle: it is in a call that does not return."""
-        own, before = self._own.get(number, (None, None))
-        if before is not signal.SIG_DFL or signal.getsignal(number) is not own:
-            return
-        deadline = time.monotonic() + _MAIN_THREAD_HAS_S
-        while time.monotonic() < deadline:
-            if self._is_ending or number in self._first_try or not self._listeners:
-                return
-            time.sleep(_AGAIN_S)
-        self._is_ending = True
-        done = threading.Event()
-        frame = frame_of_main_thread()
-        self._pending.put(_PendingSignal(number, frame, done, is_sent_again=False))
-        done.wait(self._limit())
-        if self._set_default is not None:
-            self._set_default(number)
-            signal.raise_signal(number)
+        closing = threading.Thread(target=close, name="telemetry-end", daemon=True)
+        try:
+            closing.start()
+            closing.join(self._timeout_s)
+        except RuntimeError:
+            close()
+        # To the process: the first one of a container survives it, as without us.
+        os.kill(os.getpid(), number)
+        self._closing_thread = None
+        self._ending.release()
+
+    # A signal that comes to a child before Python has set it up would be lost: it waits until the default is restored.
+
+    def _before_fork(self) -> None:
+        if self._listeners:
+            self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+
+    def _after_fork_in_parent(self) -> None:
+        blocked = self._masks.pop(threading.get_ident(), None)
+        if blocked is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def _after_fork_in_child(self) -> None:
+        # The threads belong to the parent.
+        self._listeners.clear()
+        self._ending = threading.Lock()
+        self._restore()
+        self._after_fork_in_parent()
 
 
 SIGNALS: Final = Signals()
 
 
-def _end_by(number: int) -> None:
-    """End the process as it would have ended without a handler."""
-    signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)
-
-
-def _is_own_code(frame: FrameType | None) -> bool:
-    """Return whether the signal interrupted this package, including its calls of the standard library."""
-    for _ in range(_MAX_DEPTH):
-        if frame is None:
-            return False
-        file = frame.f_code.co_filename
-        if file.startswith(_OWN_CODE):
-            return True
-        if not file.startswith(_STANDARD_LIBRARY) or "-packages" in file:
-            return False
-        frame = frame.f_back
-    return False
-
-
-def _c_default() -> Callable[[int], object] | None:
-    """Return a function that restores a signal's default action from any thread; None if there is none.
-
-    Python's own function works only on the main thread. Prepared beforehand: a signal is no time to import anything.
-    """
+def _handled_in_c() -> set[int]:
+    """Return the signals that have a handler, also one that Python does not know, such as faulthandler's."""
     try:
-        import ctypes
-    except ImportError:
-        return None
-    if sys.platform == "win32":
-        return None
-    set_handler = ctypes.CDLL(None).signal
-    set_handler.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    set_handler.restype = ctypes.c_void_p
-    return lambda number: set_handler(number, None)
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
+    except OSError as error:
+        pass_on_interrupt(error)
+        return set()
+    mask = int(caught, 16)
+    return {number for number in NUMBERS if mask >> (number - 1) & 1}

@@ -13,6 +13,7 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.output import SharedTail
 from toolkit.telemetry.errors.recorder import ErrorRecorder
+from toolkit.telemetry.errors.signals import SIGNALS
 from toolkit.telemetry.options.blocks import ErrorOptions
 
 _log = logging.getLogger("toolkit.telemetry")
@@ -91,7 +92,7 @@ class ErrorWatch:
         self._recorder: ErrorRecorder | None = None
 
     def begin(self, recorder: ErrorRecorder) -> None:
-        """Install the enabled hooks. Signals need the main thread."""
+        """Install the enabled hooks."""
         self._recorder = recorder
         options = self._options
         if not options.enabled:
@@ -102,35 +103,20 @@ class ErrorWatch:
             SCRIPT.join(self, lambda error, _: self._take(error, None, "excepthook"))
         if options.threads:
             THREADS.join(self, lambda error, thread: self._take(error, thread, "thread"))
-        if options.signals is True:
-            # Imported only if enabled.
-            from toolkit.telemetry.errors.signals import SIGNALS
-
-            limit_s = 1.0 + 2.5 * self._close_timeout_s
-            SIGNALS.join(self, self._take_signal, timeout_s=limit_s, guard=self._guard)
-        elif options.signals:
-            self._listen_for_termination()
-        if options.excepthook or options.threads or options.signals is True:
+        if options.signals:
+            limit_s = 1.0 + self._close_timeout_s
+            if not SIGNALS.join(self, self._record_signal, timeout_s=limit_s, guard=self._guard):
+                _log.info(
+                    "[telemetry] SIGTERM is handled by the script, or the logger was not made on the main thread: a "
+                    "run that it ends without an exception or sys.exit has no end record. Call log.close('signal') in "
+                    "the handler"
+                )
+        if options.excepthook or options.threads:
             self.listen()
 
-    def _listen_for_termination(self) -> None:
-        from toolkit.telemetry.errors.termination import TERMINATION
-
-        limit_s = 1.0 + self._close_timeout_s
-        left_out = TERMINATION.join(self, self._take_signal, timeout_s=limit_s, guard=self._guard)
-        if "SIGTERM" in left_out:
-            _log.info(
-                "[telemetry] SIGTERM is handled by the script, or cannot be observed here: a run that it ends without "
-                "an exception or sys.exit has no end record. Set telemetry.errors.signals: true to record it first, "
-                "or call log.close('signal') in the handler"
-            )
-
-    def act_on_signals(self) -> None:
-        """End the process if a signal has come that ends it: a run that closes now would hide it."""
-        if self._recorder is not None and self._options.enabled and self._options.signals == "auto":
-            from toolkit.telemetry.errors.termination import TERMINATION
-
-            TERMINATION.act()
+    def wait_for_signal(self) -> None:
+        """Wait for the end of the process if a signal is ending it: a run that closes now would hide it."""
+        SIGNALS.wait()
 
     def listen(self) -> None:
         """Capture the last lines of output from now on."""
@@ -152,15 +138,7 @@ class ErrorWatch:
             SCRIPT.leave(self)
             THREADS.leave(self)
             _OUTPUT.leave(self)
-        with self._guard.catch("restoring the signals"):
-            if self._options.signals is True:
-                from toolkit.telemetry.errors.signals import SIGNALS
-
-                SIGNALS.leave(self)
-            elif self._options.signals:
-                from toolkit.telemetry.errors.termination import TERMINATION
-
-                TERMINATION.leave(self)
+            SIGNALS.leave(self)
 
     def after_fork_in_child(self) -> None:
         """Restore everything: failures in a forked child are its own."""
@@ -168,10 +146,6 @@ class ErrorWatch:
         SCRIPT.leave(self)
         THREADS.leave(self)
         _OUTPUT.leave(self)
-        if self._options.signals is True:
-            from toolkit.telemetry.errors.signals import SIGNALS
-
-            SIGNALS.after_fork_in_child()
 
     def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
         with self._guard.catch("recording an error"):
@@ -183,7 +157,6 @@ class ErrorWatch:
             if self._recorder is not None:
                 self._recorder.note_exit(status, frame)
 
-    def _take_signal(self, name: str, frame: FrameType | None, is_end: bool) -> None:
+    def _record_signal(self, name: str, frame: FrameType | None) -> None:
         if self._recorder is not None:
-            with self._guard.catch("recording a signal"):
-                self._recorder.take_signal(name, frame, is_end=is_end)
+            self._recorder.record_signal(name, frame)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from toolkit.core.checks import boolean, boolean_or, number, texts, whole
+from toolkit.core.checks import boolean, number, texts, whole
 from toolkit.core.fields import Block, option
 
 
@@ -39,11 +39,8 @@ class ErrorOptions(Block):
         False, "Record an exception that ends the script, through `sys.excepthook`.", boolean
     )
     threads: bool = option(False, "Record an exception that ends a thread.", boolean)
-    signals: bool | str = option(
-        "auto",
-        "Record a signal that ends the process: `auto` for SIGTERM and SIGHUP unless the script handles them, "
-        "`true` for SIGXCPU and handled signals too.",
-        boolean_or("auto"),
+    signals: bool = option(
+        True, "End the run when SIGTERM or SIGHUP ends the process, unless the script handles them.", boolean
     )
     exit_code: bool = option(
         True, "Count a script that calls `sys.exit` with a code other than 0 as failed.", boolean
