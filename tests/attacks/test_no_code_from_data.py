@@ -13,6 +13,7 @@ import pytest
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from toolkit.cli.main import main
+from toolkit.core.plugins import KINDS
 
 ROOT = Path(__file__).parents[2]
 OURS = sorted([*(ROOT / "toolkit").rglob("*.py"), *(ROOT / "dashboard").rglob("*.py"), *ROOT.glob("run*.py")])
@@ -50,7 +51,8 @@ def test_no_module_of_ours_can_run_what_it_reads(record_property):
             calls += isinstance(node, ast.Call)
             found += [f"{where}:{node.lineno}: {what}" for what in banned(node)]
 
-    assert found == []
+    # Plug-ins, which docs/plugins.md describes.
+    assert [line.split(":")[0] for line in found] == ["toolkit/core/plugins.py"]
     record_property("measured", f"{len(OURS)} modules, {calls:,} calls, 0 that run data")
 
 
@@ -70,7 +72,7 @@ def test_each_way_to_run_data_would_be_found():
 
 @in_make_faults
 def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
-    """A package that announces itself under any likely group is not even imported."""
+    """A package under another group than those of plug-ins, or without permission, is not even imported."""
     site = tmp_path / "site"
     info = site / "evil-1.0.dist-info"
     info.mkdir(parents=True)
@@ -82,6 +84,7 @@ def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
         "toolkit.exporters",
         "ai_toolkit_telemetry",
         "dashboard",
+        *(f"telemetry.{kind}" for kind in KINDS),
     )
     (info / "entry_points.txt").write_text("".join(f"[{group}]\nevil = evil:run\n" for group in groups))
     (site / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef run(*a): pass\n")
@@ -98,7 +101,7 @@ def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
     """
     done = run_python(
         ["-c", textwrap.dedent(script), tmp_path / "logs"],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{site}"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{site}", "TELEMETRY_PLUGINS": "off"},
         capture_output=True,
         text=True,
         check=False,

@@ -51,8 +51,8 @@ LS = (
 ).split()
 """The fields of a run, which compare has too."""
 
-ELSEWHERE = {"pull", "ship"}
-"""Those need an engine: tests/fleet."""
+ELSEWHERE = {"plugins", "pull", "ship"}
+"""Those need an engine, or plug-ins: tests/fleet, tests/core/test_plugins.py."""
 
 
 @pytest.fixture(scope="module")

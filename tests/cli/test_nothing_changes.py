@@ -40,6 +40,7 @@ OTHERS = {
     "dashboard": "tests/dashboard/views/test_other_tools.py",
     "message": "reads a YAML",
     "metrics": "serves until it is stopped",
+    "plugins": "takes no folder",
     "pull": "reads ClickHouse",
     "ship": "takes run folders of ours only: tests/fleet",
     "train": "reads a YAML",

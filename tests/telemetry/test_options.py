@@ -58,6 +58,7 @@ def test_a_whole_block_is_taken_over():
         perf_tag: baseline
         session_tag: night-7
         export_spans: {except: [forward, "checkpoint_*"]}
+        mirrors: {my_store: {bucket: runs}}
         one_logger_file: spans.jsonl
         otlp: http://localhost:4318/v1/traces
         otlp_protocol: grpc
@@ -106,6 +107,7 @@ WRONG = {
     "spans": ["some", 1, ["forward"]],
     "perf_tag": ["", 5, [1], {"a": 1}],
     "session_tag": ["", 5],
+    "mirrors": ["my_store", ["my_store"], {1: True}, {"my_store": "runs"}],
     "export_spans": ["forward", {"only": ["a"], "except": ["b"]}],
     "one_logger_file": ["", 5, None],
     "otlp": ["", "localhost:4318", 5, "ftp://a"],

@@ -16,6 +16,7 @@ from typing import Final, Protocol, cast
 
 from toolkit.cli.chosen_run import refuse
 from toolkit.cli.terminal import ReaderGoneError, turn_colours_off, write_any_text
+from toolkit.core import plugins
 
 SUBCOMMANDS: Final = {
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
@@ -34,6 +35,7 @@ SUBCOMMANDS: Final = {
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
+    "plugins": "list the plug-ins that are installed, and what is wrong with those that are skipped",
     "pull": "bring a run folder back from ClickHouse, byte for byte",
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
     "rm": "move runs to the trash, with --yes",
@@ -50,7 +52,8 @@ SUBCOMMANDS: Final = {
 }
 """Name and summary of each subcommand.
 
-To add one: write `toolkit/cli/commands/<name>.py`, add a line here and its name to a group, run `make docs`.
+To add one: write `toolkit/cli/commands/<name>.py`, add a line here and its name to a group, run `make docs`. Those of
+plug-ins are looked for only where a name is not in this list, and for the help.
 """
 
 GROUPS: Final = {
@@ -58,7 +61,7 @@ GROUPS: Final = {
     "Decide": "compare report ask",
     "Keep and delete": "repair rm gc import export trace",
     "Send": "share message metrics ship pull usage",
-    "Set up": "train attach detach status completion",
+    "Set up": "train attach detach status completion plugins",
 }
 """What one does, and the subcommands for it, in the order of the help."""
 
@@ -88,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except KeyboardInterrupt:
         return 130
+    except plugins.PluginError as error:
+        return refuse(str(error))
     except (OSError, ReaderGoneError) as error:
         if _requested(arguments) == "train":
             # A training that failed says where, and ends with 1.
@@ -142,16 +147,36 @@ def _list_of_commands() -> str:
                 initial_indent=f"  {name:<13}",
                 subsequent_indent=" " * 15,
             )
-    return "\n".join(lines)
+    plugin_lines = [
+        f"  {plugin.name:<13}{summary_of(plugin.value)} ({plugin.package})" for plugin in load_plugins()
+    ]
+    return "\n".join([*lines, "\nPlug-ins:", *plugin_lines] if plugin_lines else lines)
+
+
+def load_plugins() -> list[plugins.Plugin]:
+    """Return the subcommands of plug-ins: each is a module or an object as `Subcommand` describes it."""
+
+    def problem_of(value: object) -> str:
+        lacking = [name for name in ("add_arguments", "run") if not callable(getattr(value, name, None))]
+        return f"it has no {' and no '.join(lacking)}" if lacking else ""
+
+    return plugins.load("commands", problem_of, taken=SUBCOMMANDS)
+
+
+def summary_of(value: object) -> str:
+    """Return the first line of a subcommand's docstring, without the command's name."""
+    first = (getattr(value, "__doc__", None) or "").strip().partition("\n")[0]
+    return first.rpartition("`: ")[2].rstrip(".")
 
 
 def _parser_for(
     arguments: Sequence[str],
 ) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None, Subcommand | None]:
+    requested = _requested(arguments)
     parser = argparse.ArgumentParser(
         prog="telemetry",
         usage="%(prog)s [--version] [--no-color] COMMAND ...",
-        description=_list_of_commands(),
+        description=_list_of_commands() if requested is None else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="`telemetry COMMAND --help` describes one; `list` is another name of `ls`.",
     )
@@ -159,20 +184,20 @@ def _parser_for(
     parser.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
     commands = parser.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog="telemetry")
 
-    requested = _requested(arguments)
     if requested is None:
         return parser, None, None
     name = ALIASES.get(requested, requested)
-    if name not in SUBCOMMANDS:
+    plugin = None if name in SUBCOMMANDS else _plugin_called(name)
+    if name not in SUBCOMMANDS and plugin is None:
         near = difflib.get_close_matches(requested, [*SUBCOMMANDS, *ALIASES], n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         parser.error(f"there is no command {requested!r}{hint} (`telemetry --help` lists all)")
-    summary = SUBCOMMANDS[name]
+    summary = SUBCOMMANDS[name] if plugin is None else summary_of(plugin.value)
     aliases = [alias for alias, of in ALIASES.items() if of == name]
     command_parser = commands.add_parser(
-        name, aliases=aliases, description=f"{summary[0].upper()}{summary[1:]}."
+        name, aliases=aliases, description=f"{summary[:1].upper()}{summary[1:]}."
     )
-    found = subcommand_of(name)
+    found = subcommand_of(name) if plugin is None else _PluginCommand(plugin)
     found.add_arguments(command_parser)
     if "-" in command_parser.prefix_chars:
         # SUPPRESS, or the default would hide a --no-color before the name of the subcommand.
@@ -180,6 +205,29 @@ def _parser_for(
             "--no-color", action="store_true", default=argparse.SUPPRESS, help=_NO_COLOUR_HELP
         )
     return parser, command_parser, found
+
+
+def _plugin_called(name: str) -> plugins.Plugin | None:
+    return next((plugin for plugin in load_plugins() if plugin.name == name), None)
+
+
+class _PluginCommand:
+    """A subcommand of a plug-in; its failures name it."""
+
+    def __init__(self, plugin: plugins.Plugin) -> None:
+        self._plugin = plugin
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        self._plugin.call(self._plugin.value.add_arguments, parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        try:
+            code = self._plugin.call(self._plugin.value.run, args)
+        except plugins.PluginError as error:
+            if isinstance(error.__cause__, SystemExit):
+                raise error.__cause__ from None
+            raise
+        return code if isinstance(code, int) else 0
 
 
 def _requested(arguments: Sequence[str]) -> str | None:

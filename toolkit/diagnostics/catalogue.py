@@ -55,7 +55,7 @@ class Special:
     advice: tuple[str, ...]
 
 
-CATALOGUE: Final[Mapping[str, Kind]] = {
+CATALOGUE: Final[dict[str, Kind]] = {
     "nan": Kind(
         title="Not a number",
         severity=CRITICAL,
@@ -590,9 +590,9 @@ CATALOGUE: Final[Mapping[str, Kind]] = {
 }
 
 
-def describe(incident: Incident) -> str:
+def describe(incident: Incident, kind: Kind | None = None) -> str:
     """Return the message for an incident."""
-    kind = CATALOGUE[incident.kind]
+    kind = kind or CATALOGUE[incident.kind]
     template = kind.variants.get(incident.variant, kind.message)
     return template.format_map(_shown(incident))
 
@@ -601,24 +601,26 @@ def title_of(kind: str, evidence: Mapping[str, Any]) -> str:
     """Return the title of a finding; an unknown kind is its own title."""
     if kind not in CATALOGUE:
         return kind
-    special = _special(kind, evidence)
+    special = _special(CATALOGUE[kind], evidence)
     return CATALOGUE[kind].title if special is None else special.title
 
 
 def causes_of(incident: Incident) -> tuple[str, ...]:
     """Return the likely causes of an incident."""
-    return (_special(incident.kind, incident.evidence) or CATALOGUE[incident.kind]).causes
+    kind = CATALOGUE[incident.kind]
+    return (_special(kind, incident.evidence) or kind).causes
 
 
-def advise(incident: Incident) -> tuple[str, ...]:
+def advise(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
     """Return the advice for an incident, with its steps filled in."""
     shown = _shown(incident)
-    advice = (_special(incident.kind, incident.evidence) or CATALOGUE[incident.kind]).advice
+    kind = kind or CATALOGUE[incident.kind]
+    advice = (_special(kind, incident.evidence) or kind).advice
     return tuple(line.format_map(shown) for line in advice)
 
 
-def _special(kind: str, evidence: Mapping[str, Any]) -> Special | None:
-    special = CATALOGUE[kind].special
+def _special(kind: Kind, evidence: Mapping[str, Any]) -> Special | None:
+    special = kind.special
     return next((special[name] for name in evidence if name in special), None) if special else None
 
 

@@ -14,6 +14,7 @@ from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, WARNING, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
+from toolkit.diagnostics.plugins import make_plugins
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.stretch import LONGEST, SHORTEST, Stretch, stretch_of
 from toolkit.runfolder.records import FINDING, START, STEP, Record
@@ -25,6 +26,7 @@ _LOOP_EVENTS: Final = (STEP, "")
 An evaluation may be logged a little late, and other records may count differently.
 """
 _MOST_PLANS: Final = 256
+_FIRST_PLUGIN: Final = 100
 _LAST_TURN: Final = 1_000
 """After all detectors."""
 _LONGEST_LIVE: Final = 256
@@ -50,6 +52,7 @@ class Examiner:
         self._detectors: dict[int, Detector] = {}
         self._not_made = dict(enumerate(detectors.DETECTORS))
         self._make_detectors(frozenset())
+        self._has_plugins = False
         self._compares_ranks = False
         self._between: Callable[[], None] | None = None
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
@@ -165,6 +168,10 @@ class Examiner:
         if plan is None:
             reads = {"*", *signals}
             self._make_detectors(reads)
+            if not self._has_plugins:
+                # Not before the first record: a live run has come to its background thread then.
+                self._has_plugins = True
+                self._detectors.update(enumerate(make_plugins(self._incidents), _FIRST_PLUGIN))
             plan = _Plan(
                 [
                     (turn, detector)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from toolkit.diagnostics.catalogue import CATALOGUE, SAVE, SAVE_AND_STOP, STOP
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES
+from toolkit.diagnostics.plugins import is_kind
 
 OFF: Final = "off"
 ACTIONS: Final = (SAVE, STOP, SAVE_AND_STOP)
@@ -100,14 +101,14 @@ def policy_of_run(diagnostics: Mapping[str, Any]) -> Policy:
         severities={
             kind: severity
             for kind, severity in diagnostics.items()
-            if kind in CATALOGUE and isinstance(severity, str) and severity in (*SEVERITIES, OFF)
+            if is_kind(kind) and isinstance(severity, str) and severity in (*SEVERITIES, OFF)
         }
     )
 
 
 def require_kind(where: str, kind: Any) -> None:
     """Raise PolicyError unless `kind` is a kind of finding; `where` names the key in the message."""
-    if not isinstance(kind, str) or kind not in CATALOGUE:
+    if not isinstance(kind, str) or not is_kind(kind):
         close = difflib.get_close_matches(str(kind), CATALOGUE, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise PolicyError(

@@ -7,10 +7,12 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core import plugins
 from toolkit.core.guard import Guard
 from toolkit.importers import (
     ai_toolkit_db,
@@ -31,8 +33,8 @@ from toolkit.importers import (
     wandb_log,
 )
 from toolkit.importers.files import HEAD_BYTES, open_below
-from toolkit.importers.folders import Finder, Folder
-from toolkit.importers.source import MAX_RUNS, RunSource
+from toolkit.importers.folders import Finder, Folder, Found
+from toolkit.importers.source import BATCH_BYTES, MAX_IMAGE_BYTES, MAX_RUNS, Batch, BlobRef, RunSource, Status
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.other_programs import another_programs_file
 
@@ -136,7 +138,55 @@ FORMATS: Final = (
     ),
     Format("text", "text logs, only where one is named or asked for", "--format text"),
 )
-"""In the order in which they are tried."""
+"""In the order in which they are tried; plug-ins follow."""
+
+
+def formats() -> list[Format]:
+    """Return the built-in formats, and those of plug-ins."""
+    found = plugins.load("importers", _problem_of, taken=names_of(FORMATS))
+    return [*FORMATS, *(_contained(plugin) for plugin in found)]
+
+
+def _problem_of(value: Any) -> str:
+    return "" if isinstance(value, Format) else f"it must be a Format, and is a {type(value).__name__}"
+
+
+def _contained(plugin: plugins.Plugin) -> Format:
+    """Return the format of a plug-in, whose failures name it."""
+    entry: Format = plugin.value
+
+    def find(finder: Finder, folder: Folder) -> Found:
+        found = plugin.call(finder, folder)
+        return Found([_PluginSource(plugin, source) for source in found.sources], found.taken, found.skipped)
+
+    def of_file(read: Callable[[Path, bytes], Any], path: Path, head: bytes) -> list[RunSource]:
+        found = Guard().call("looking at a file", plugin.call, read, path, head) or []
+        return [_PluginSource(plugin, source) for source in (found if isinstance(found, list) else [found])]
+
+    return replace(
+        entry,
+        name=plugin.name,
+        finders=tuple(partial(find, finder) for finder in entry.finders),
+        of_file=tuple(partial(of_file, read) for read in entry.of_file),
+        merged=None,
+    )
+
+
+class _PluginSource:
+    """A run that a plug-in reads; its failures name the plug-in."""
+
+    def __init__(self, plugin: plugins.Plugin, source: RunSource) -> None:
+        self._plugin, self._source = plugin, source
+        self.info = source.info
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+        return self._plugin.call(self._source.read, cursor, max_bytes=max_bytes)
+
+    def status(self, now: float) -> Status:
+        return self._plugin.call(self._source.status, now)
+
+    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        return self._plugin.call(self._source.blob, ref, max_bytes=max_bytes)
 
 
 @dataclass(slots=True)
@@ -155,16 +205,16 @@ def find_sources(path: Path, *, only: str | None = None, limit_s: float = LIMIT_
     Raises:
         OSError: `path` does not exist or cannot be listed.
     """
-    formats = [entry for entry in FORMATS if only in (None, entry.name)]
+    wanted = [entry for entry in formats() if only in (None, entry.name)]
     if path.name in ("", ".."):
         # Runs are called by their folder, which `.` does not name.
         path = Path(os.path.abspath(path))
     status = os.stat(path)
     if stat.S_ISREG(status.st_mode):
-        return _of_file(path, formats, only)
+        return _of_file(path, wanted, only)
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{path} is neither a file nor a folder")
-    return _Walk(path, formats, limit_s).result()
+    return _Walk(path, wanted, limit_s).result()
 
 
 def _of_file(path: Path, formats: Sequence[Format], only: str | None) -> Sources:
@@ -283,6 +333,6 @@ def _each_once(runs: Sequence[RunSource]) -> list[RunSource]:
     return list(found.values())
 
 
-def names_of(formats: Iterable[Format] = FORMATS) -> list[str]:
+def names_of(entries: Iterable[Format] | None = None) -> list[str]:
     """Return the names that `--format` takes."""
-    return [entry.name for entry in formats]
+    return [entry.name for entry in (formats() if entries is None else entries)]

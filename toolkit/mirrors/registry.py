@@ -1,11 +1,16 @@
-"""The exporters. A new one is a folder beside this file and a line in the list of `ExporterOptions`."""
+"""The exporters. A new one is a folder next to this file and a line in the list of `ExporterOptions`, or a plug-in."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from toolkit.core import plugins
+from toolkit.core.checks import Check, empty_for_none, where
+from toolkit.core.fields import option
 from toolkit.mirrors.one_logger_file.options import OneLoggerFileOptions
 from toolkit.mirrors.otlp.options import OtlpOptions
 from toolkit.mirrors.shared.exporter import Exporter
@@ -18,11 +23,43 @@ if TYPE_CHECKING:
     from toolkit.mirrors.shared.exported_run import ExportedRun
 
 
+_SETTINGS: Final = where(
+    lambda value: (
+        isinstance(value, Mapping)
+        and all(
+            isinstance(name, str) and isinstance(settings, (bool, Mapping))
+            for name, settings in value.items()
+        )
+    ),
+    "names of plug-ins, each with true, false or its settings",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginOptions(Exporter):
+    """Mirrors of other packages."""
+
+    mirrors: Mapping[str, Any] = option(
+        {},
+        "Mirrors of installed plug-ins that get the records, by name, such as `{my_store: {bucket: runs}}`.",
+        Check(empty_for_none(_SETTINGS, dict).read, _SETTINGS.allowed, "Mapping[str, Any] | None"),
+    )
+
+    def make_sink(self, run: ExportedRun) -> Sink | None:  # noqa: ARG002 - `make_exporters` makes several
+        """Return None."""
+        return None
+
+    def sends(self) -> Sequence[str]:
+        """Return `mirrors`: where a plug-in sends records is not known here."""
+        return ["mirrors"] if self.mirrors else ()
+
+
 class ExporterOptions(
     TensorBoardOptions,
     WandbOptions,
     OneLoggerFileOptions,
     OtlpOptions,
+    PluginOptions,
 ):
     """The options of all exporters: each base class is one of them, made in this order."""
 
@@ -61,7 +98,33 @@ def make_exporters(options: ExporterOptions, run: ExportedRun, *, may_send: bool
             if may_send or not exporter.sends(options):
                 sink = exporter.make_sink(options, run)
                 found += [] if sink is None else [sink]
+    if may_send and options.mirrors:
+        found += _make_plugins(options.mirrors, run, guard)
     return found
+
+
+def load_plugins(guard: Guard | None = None) -> dict[str, plugins.Plugin]:
+    """Return the mirrors of plug-ins by name: each is a function of its settings and the run that returns a sink."""
+    found = plugins.load(
+        "mirrors", lambda value: "" if callable(value) else "it cannot be called", guard=guard
+    )
+    return {plugin.name: plugin for plugin in found}
+
+
+def _make_plugins(wanted: Mapping[str, Any], run: ExportedRun, guard: Guard) -> list[Sink]:
+    known, sinks = load_plugins(guard), []
+    for name, settings in wanted.items():
+        with guard.catch(f"setting up the mirror {name!r}"):
+            if settings is False:
+                continue
+            if name not in known:
+                named = f"{', '.join(known)} can" if known else "none can"
+                raise LookupError(f"no installed plug-in that works has this name; {named} be used")
+            sink = known[name].call(known[name].value, {} if settings is True else dict(settings), run)
+            if not callable(getattr(sink, "write", None)) or not callable(getattr(sink, "close", None)):
+                raise TypeError(f"{known[name]} returned no sink: it needs a name, write and close")
+            sinks.append(sink)
+    return sinks
 
 
 def unsent_offline(options: ExporterOptions) -> list[str]:

@@ -254,7 +254,7 @@ def test_the_default_sources_say_something_about_this_machine(tmp_path):
     wait_until(lambda: {"cpu_mem_rss_mb", "disk_free_gb"} <= set(system.latest()))
     system.stop(PATIENCE_S)
 
-    assert set(system.sources()) == {"host", "disk", "nvml", "torch"}
+    assert set(system.sources()) == {"host", "disk", "nvml", "torch", "plugins"}
     assert guard.counts == {}
 
 

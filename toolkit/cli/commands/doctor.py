@@ -24,6 +24,7 @@ from toolkit.diagnostics.ending import RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
+from toolkit.diagnostics.plugins import is_kind
 from toolkit.diagnostics.remedy import Remedy, find_remedy
 from toolkit.importers import table_file, text_log
 from toolkit.importers.as_records import records_of
@@ -214,7 +215,7 @@ def _answer(found: Diagnosis, args: argparse.Namespace) -> _Answer:
 def _kinds(text: str) -> frozenset[str]:
     kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
     for kind in kinds:
-        if kind not in CATALOGUE:
+        if not is_kind(kind):
             close = difflib.get_close_matches(kind, CATALOGUE, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
             raise argparse.ArgumentTypeError(

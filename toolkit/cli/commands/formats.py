@@ -7,7 +7,7 @@ import importlib.util
 import json
 from typing import Final
 
-from toolkit.importers.detect import FORMATS, Format
+from toolkit.importers.detect import Format, formats
 
 JSON_FORM: Final = """\
 `{"formats": […]}`; each has `format` (its name for `--format`), `title`, `files`, `needs` (a package, or `null`) and \
@@ -30,12 +30,12 @@ def run(args: argparse.Namespace) -> int:
                 "needs": entry.needs or None,
                 "ready": _is_ready(entry),
             }
-            for entry in FORMATS
+            for entry in formats()
         ]
         print(json.dumps({"formats": rows}, indent=1))
         return 0
-    width = max(len(entry.name) for entry in FORMATS)
-    for entry in FORMATS:
+    width = max(len(entry.name) for entry in formats())
+    for entry in formats():
         missing = "" if _is_ready(entry) else f"; to read it: pip install {entry.needs.split()[0]}"
         print(f"{entry.name:<{width}}  {entry.title} ({entry.files}){missing}")
     return 0

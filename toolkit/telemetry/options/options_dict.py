@@ -45,6 +45,8 @@ class OptionsDict(TypedDict, total=False):
     """Steps from one step record to the next; those between are folded into it."""
     messages: Any
     """Who gets messages about the run, such as `[{to: slack, url_env: SLACK_WEBHOOK}]`."""
+    mirrors: Mapping[str, Any] | None
+    """Mirrors of installed plug-ins that get the records, by name, such as `{my_store: {bucket: runs}}`."""
     mode: str
     """`local` writes files and whatever else is configured; `offline` lets nothing leave the machine;
     `disabled` is the same as `enabled: false`."""
