@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from toolkit.trainer.command import main
-from toolkit.trainer.dataset import BatchOrder
+from toolkit.trainer.pictures import BatchOrder
 
 _EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
 

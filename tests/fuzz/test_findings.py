@@ -21,7 +21,7 @@ from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.columns.run_log import RunLog
 from toolkit.runs.listing.run_listing import RootListing, read_start
 from toolkit.runs.listing.search import MAX_QUERY_LENGTH, QueryError, parse
-from toolkit.trainer.config_file import _parse_json, _parse_yaml
+from toolkit.trainer.config import parse_config
 
 DEEP = "[" * 1_000 + "]" * 1_000
 
@@ -132,12 +132,12 @@ def test_a_yaml_that_crashes_the_parser_is_refused_with_a_message(tmp_path, text
     with pytest.raises(UnusableError, match="invalid YAML"):
         read_training_yaml(tmp_path / "train.yaml")
     with pytest.raises(OptionsError, match="invalid YAML"):
-        _parse_yaml(text)
+        parse_config(text)
 
 
 def test_a_json_config_of_brackets_is_refused_with_a_message():
     with pytest.raises(OptionsError, match="invalid JSON"):
-        _parse_json("[" * 100_000)
+        parse_config("[" * 100_000, is_json=True)
 
 
 def test_what_the_search_box_says_stays_short():

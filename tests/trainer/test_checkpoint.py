@@ -8,19 +8,14 @@ from safetensors import safe_open
 
 from toolkit.trainer import checkpoint
 from toolkit.trainer.checkpoint import CheckpointError, CheckpointFolder, TrainingState
-from toolkit.trainer.lora import add_lora
-from toolkit.trainer.model import TinyDiT
+from toolkit.trainer.config import NetworkOptions, TargetOptions
+from toolkit.trainer.model import TinyDiT, add_lora
 
 
 def small_lora(rank=2):
+    targets = TargetOptions(only_if_contains=("0.attn.to_q",))
     return add_lora(
-        TinyDiT(),
-        rank=rank,
-        alpha=2.0,
-        dropout=0.0,
-        only_if_contains=("0.attn.to_q",),
-        ignore_if_contains=(),
-        generator=torch.Generator().manual_seed(0),
+        TinyDiT(), NetworkOptions(linear=rank, network_kwargs=targets), torch.Generator().manual_seed(0)
     )
 
 
@@ -43,12 +38,24 @@ def folder(tmp_path):
     return CheckpointFolder(tmp_path / "out", "job", keep=2, dtype="float16")
 
 
+@pytest.fixture
+def save(folder, lora, optimizer):
+    """Save a checkpoint of the state with these values; return its path."""
+
+    def save_state(*, final=False, **state):
+        path = folder.path_of(state["step"], final=final)
+        folder.save(path, lora, optimizer, TrainingState(**state), {"rank": 2})
+        return path
+
+    return save_state
+
+
 def names(tmp_path):
     return sorted(path.name for path in (tmp_path / "out").iterdir())
 
 
-def test_a_checkpoint_says_where_it_comes_from(folder, lora, optimizer):
-    path = folder.save(lora, optimizer, TrainingState(step=7, epoch=2, run_id="abc"), about={"rank": 2})
+def test_a_checkpoint_says_where_it_comes_from(save):
+    path = save(step=7, epoch=2, run_id="abc")
 
     with safe_open(path, "pt") as file:
         header = file.metadata()
@@ -59,23 +66,30 @@ def test_a_checkpoint_says_where_it_comes_from(folder, lora, optimizer):
     assert tensor.dtype == torch.float16
 
 
-def test_a_resume_gets_back_exact_weights_moments_and_state(folder, lora, optimizer):
-    state = TrainingState(step=7, epoch=2, run_id="abc", lr_scale=0.5, best_val_loss=0.1, epoch_loss_sum=1.5)
-    folder.save(lora, optimizer, state, about={})
+def test_a_resume_gets_back_exact_weights_moments_and_state(folder, lora, optimizer, save):
+    state = {
+        "step": 7,
+        "epoch": 2,
+        "run_id": "abc",
+        "lr_scale": 0.5,
+        "best_val_loss": 0.1,
+        "epoch_loss_sum": 1.5,
+    }
+    save(**state)
     other = small_lora()
     fresh = torch.optim.AdamW(other.parameters(), lr=0.1)
 
-    assert checkpoint.load(folder.latest(), other, fresh) == state
+    assert checkpoint.load(folder.latest(), other, fresh) == TrainingState(**state)
     for mine, theirs in zip(lora.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)  # although the LoRA itself is kept in half precision
         for key, value in optimizer.state[mine].items():
             assert torch.equal(value, fresh.state[theirs][key])
 
 
-def test_the_oldest_on_the_way_go_and_the_final_one_stays(folder, lora, optimizer, tmp_path):
-    folder.save(lora, optimizer, TrainingState(step=1), about={}, final=True)
+def test_the_oldest_on_the_way_go_and_the_final_one_stays(optimizer, tmp_path, save):
+    save(step=1, final=True)
     for step in (2, 3, 4):
-        folder.save(lora, optimizer, TrainingState(step=step), about={})
+        save(step=step)
 
     assert names(tmp_path) == [
         "job.optimizer.safetensors",
@@ -87,15 +101,16 @@ def test_the_oldest_on_the_way_go_and_the_final_one_stays(folder, lora, optimize
     ]
 
 
-def test_the_latest_is_the_one_written_last_whatever_its_step(folder, lora, optimizer):
-    folder.save(lora, optimizer, TrainingState(step=500), about={}, final=True)
-    folder.save(lora, optimizer, TrainingState(step=20), about={})
+def test_the_latest_is_the_one_written_last_whatever_its_step(folder, save):
+    assert folder.latest() is None
+    save(step=500, final=True)
+    save(step=20)
 
     assert folder.latest().step == 20
 
 
-def test_files_that_are_no_checkpoints_are_passed_over_and_named(folder, lora, optimizer, tmp_path, capsys):
-    path = folder.save(lora, optimizer, TrainingState(step=2), about={})
+def test_files_that_are_no_checkpoints_are_passed_over_and_named(folder, capsys, save):
+    path = save(step=2)
     torn = path.with_name("job_000000004.safetensors")
     torn.write_bytes(path.read_bytes()[:100])
     path.with_name("job2_000000009.safetensors").write_bytes(b"of another job")
@@ -104,20 +119,16 @@ def test_files_that_are_no_checkpoints_are_passed_over_and_named(folder, lora, o
     assert torn.name in capsys.readouterr().out
 
 
-def test_there_is_no_latest_where_nothing_was_saved(folder):
-    assert folder.latest() is None
-
-
-def test_a_checkpoint_of_another_rank_is_refused_by_both_ranks(folder, lora, optimizer):
-    folder.save(lora, optimizer, TrainingState(step=2), about={})
+def test_a_checkpoint_of_another_rank_is_refused_by_both_ranks(folder, save):
+    save(step=2)
     other = small_lora(rank=3)
 
     with pytest.raises(CheckpointError, match="rank 2 on 1 layers, not rank 3 on 1 layers"):
         checkpoint.load(folder.latest(), other, torch.optim.AdamW(other.parameters()))
 
 
-def test_without_the_optimizers_file_the_weights_are_still_taken(folder, lora, optimizer, capsys):
-    path = folder.save(lora, optimizer, TrainingState(step=2, run_id="abc"), about={})
+def test_without_the_optimizers_file_the_weights_are_still_taken(folder, lora, optimizer, capsys, save):
+    path = save(step=2, run_id="abc")
     path.with_name("job_000000002.optimizer.safetensors").unlink()
     other = small_lora()
 

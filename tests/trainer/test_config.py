@@ -10,43 +10,30 @@ import yaml
 
 from toolkit.core.checks import OptionsError
 from toolkit.trainer.command import main
-from toolkit.trainer.config import parse_job
-from toolkit.trainer.config_file import read_config_file
+from toolkit.trainer.config import parse_job, read_config_file
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "examples"
 
 WRONG_VALUES = [
     # where, the value there, what the message says
     (
-        "train.learning_rate",
-        1e-3,
-        ["train.learning_rate (with the value 0.001) is not an option", "Known: batch_size"],
+        "train.stepz",
+        5,
+        ["train.stepz (with the value 5) is not an option", "did you mean 'steps'?", "Known: batch"],
     ),
-    ("train.stepz", 5, ["train.stepz (with the value 5) is not an option", "did you mean 'steps'?"]),
-    ("train.steps", 0, ["train.steps is 0; it must be a whole number of 1 or more"]),
-    ("train.steps", "many", ["train.steps is 'many'; it must be a whole number"]),
-    ("train.steps", 2.5, ["train.steps is 2.5; it must be a whole number"]),
-    ("train.steps", True, ["train.steps is True; it must be a whole number"]),
-    ("train.lr", "fast", ["train.lr is 'fast'; it must be a number above 0 and at most 1"]),
-    ("train.lr", float("nan"), ["train.lr is nan; it must be a number"]),
-    ("train.optimizer", "adamw8bit", ["train.optimizer is 'adamw8bit'; it must be one of 'adamw', 'adam'"]),
+    ("train.steps", 2.5, ["train.steps is 2.5; it must be a whole number of 1 or more"]),
+    ("train.lr", float("nan"), ["train.lr is nan; it must be a number above 0 and at most 1"]),
     (
         "train.lr_scheduler",
         "cosin",
         ["must be one of 'constant', 'linear', 'cosine'", "did you mean 'cosine'?"],
     ),
-    ("train.dtype", "fp8", ["train.dtype is 'fp8'; it must be one of 'float32', 'bf16'"]),
     ("train.batch_size", 9, ["train.batch_size is 9; it must be at most 8", "images in datasets"]),
     ("train.skip_first_sample", "no", ["train.skip_first_sample is 'no'; it must be true or false"]),
-    ("train.validation_config.num_images", -1, ["validation_config.num_images is -1; it must be"]),
     ("train", [1], ["config.process[0].train is [1]; it must be a mapping"]),
     ("train", None, ["config.process[0].train.steps is required; it must be a whole number of 1 or more"]),
-    ("network.type", "lokr", ["network.type is 'lokr'; it must be 'lora'"]),
-    ("network.linear", 0, ["network.linear is 0; it must be a whole number from 1 to 128"]),
-    ("network.dropout", 1.5, ["network.dropout is 1.5; it must be a number from 0 to 0.9"]),
     ("network.network_kwargs.only_if_contains", "attn", ["only_if_contains is 'attn'; it must be a list"]),
     ("network.network_kwargs.only_if_contains", [3], ["only_if_contains[0] is 3; it must be a text"]),
-    ("save.dtype", "int8", ["save.dtype is 'int8'; it must be one of 'float32', 'float16', 'bf16'"]),
     ("sample.prompts", ["a red cirlce"], ["sample.prompts[0]", "unknown word 'cirlce'", "circle"]),
     (
         "datasets",
@@ -54,7 +41,6 @@ WRONG_VALUES = [
         ["datasets[0].style is 'neo'; it must be one of", "did you mean 'neon'?"],
     ),
     ("datasets", [], ["datasets is []; it must be a list of at least one"]),
-    ("model.arch", "flux", ["model.arch is 'flux'; it must be 'tiny_dit'"]),
     ("device", "gpu", ["config.process[0].device is 'gpu'; it must be auto, cpu, mps, cuda or cuda:N"]),
     ("trigger_word", "red", ["trigger_word is 'red'; it must be one word that the model does not know"]),
     (
@@ -63,7 +49,6 @@ WRONG_VALUES = [
         ["config.process[0].type is 'tiny_trainer'; it must be one of tiny_lora_trainer"],
     ),
     ("telemetry.log_evry", 5, ["log_evry"]),
-    ("telemetry.log_every", "often", ["log_every", "often"]),
 ]
 
 
@@ -141,28 +126,14 @@ def test_a_file_that_is_not_there_or_not_yaml_is_refused_in_one_line(tmp_path, c
     assert "broken.yaml: line 2: invalid YAML" in lines[1]
 
 
-def test_yaml_tags_that_make_objects_are_not_obeyed(tmp_path, capsys):
-    path = tmp_path / "bad.yaml"
-    path.write_text('job: !!python/object/apply:os.mkdir ["made"]\n')
-
-    assert main([str(path)]) == 2
-    assert "invalid YAML" in capsys.readouterr().err
-
-
 def test_environment_variables_are_filled_in_before_parsing(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPS", "12")
     path = tmp_path / "job.yaml"
     path.write_text("config: {name: n}\nsteps: ${STEPS}\n")
 
     assert read_config_file(path)["steps"] == 12
-
-
-def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path, monkeypatch):
-    monkeypatch.delenv("NOT_SET", raising=False)
-    path = tmp_path / "job.yaml"
-    path.write_text("job: extension\nconfig: {name: n}\nkey: ${NOT_SET}\n")
-
-    with pytest.raises(OptionsError, match=r"line 3: the environment variable NOT_SET is not set"):
+    monkeypatch.delenv("STEPS")
+    with pytest.raises(OptionsError, match=r"line 2: the environment variable STEPS is not set"):
         read_config_file(path)
 
 

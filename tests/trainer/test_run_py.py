@@ -72,7 +72,7 @@ def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
 
     def terminated_at_the_third_step(loop):
         end_epoch(loop)
-        if loop.step == 3:
+        if loop.state.step == 3:
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(TrainingLoop, "_end_epoch_if_due", terminated_at_the_third_step)
@@ -95,9 +95,9 @@ def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resum
 
     def steered(loop):
         end_epoch(loop)
-        if loop.step == 3:
+        if loop.state.step == 3:
             ask(run_folder, {"lr_scale": 0.5})
-        elif loop.step % 20 == 0 and records("step")[-1]["lr"] == pytest.approx(1e-3):
+        elif loop.state.step % 20 == 0 and records("step")[-1]["lr"] == pytest.approx(1e-3):
             ask(run_folder, {"actions": ["save_and_stop"]})
 
     with monkeypatch.context() as patch:

@@ -27,7 +27,7 @@ from toolkit.trainer.loop import TrainingLoop
 plain = TrainingLoop._end_epoch_if_due
 def end_epoch_or_all(loop):
     plain(loop)
-    if loop.step == 27:
+    if loop.state.step == 27:
         os.kill(os.getpid(), signal.SIGKILL)
 TrainingLoop._end_epoch_if_due = end_epoch_or_all
 sys.exit(main())

@@ -1,37 +1,42 @@
-"""The command of run.py: trains each configuration file in turn."""
+"""The command of run.py: trains each configuration file in turn, or hands them to ai-toolkit in a checkout of it."""
 
 from __future__ import annotations
 
 import argparse
 import copy
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.checks import OptionsError, shown, wrong
+from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach, is_checkout, status
 from toolkit.telemetry.machine.environment import this_process_began
-from toolkit.trainer.ai_toolkit_checkout import (
-    AI_TOOLKIT_TYPES,
-    AttachError,
-    start_in_checkout,
-    what_is_missing,
+from toolkit.trainer.config import (
+    PROCESS_KEY,
+    PROCESS_TYPE,
+    JobOptions,
+    parse_job,
+    process_type,
+    read_config_file,
 )
-from toolkit.trainer.config import PROCESS_KEY, PROCESS_TYPE, JobOptions, parse_job, process_type
-from toolkit.trainer.config_file import read_config_file
 
 if TYPE_CHECKING:
-    from toolkit.trainer.job import Outcome
+    from toolkit.trainer.loop import Outcome
 
 _PROGRAM = "run.py"
-_FINISHED = 0
 _WRONG_CONFIG = 2
 _EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 130, "signal": 143}
-_TRAINING_MODULES = frozenset(("torch", "numpy", "safetensors", "tqdm", "PIL"))
-
-
-class _RefusedError(Exception):
-    """A configuration cannot be trained here; the message says why."""
+_TRAINING_MODULES = frozenset(("torch", "numpy", "safetensors", "PIL"))
+_AI_TOOLKIT_TYPES = tuple(
+    """
+    sd_trainer diffusion_trainer ui_trainer textual_inversion_trainer concept_slider concept_replacer
+    image_reference_slider_trainer ultimate_slider_trainer
+    """.split()
+)
+"""Process types that ai-toolkit trains; the embedded trainer never pretends to."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,112 +72,137 @@ def add_arguments(parser: argparse.ArgumentParser, *, default_config: bool = Fal
 
 def train(chosen: argparse.Namespace, *, prog: str = _PROGRAM, began: float | None = None) -> int:
     """Train what was chosen on a command line; `began` is when the time of the first job starts."""
-    if chosen.ai_toolkit is not None:
-        if chosen.steps is not None or chosen.log_dir is not None:
-            print(
-                f"{prog}: error: --steps and --log-dir are for the embedded trainer; set them in the configuration",
-                file=sys.stderr,
-            )
-            raise SystemExit(_WRONG_CONFIG)
-        return _train_with_ai_toolkit(chosen.ai_toolkit, chosen.config, chosen.name, prog)
+    with_ai_toolkit = chosen.ai_toolkit is not None
+    if with_ai_toolkit and (chosen.steps is not None or chosen.log_dir is not None):
+        print(
+            f"{prog}: error: --steps and --log-dir are for the embedded trainer; set them in the configuration",
+            file=sys.stderr,
+        )
+        raise SystemExit(_WRONG_CONFIG)
     for path in chosen.config:
         try:
-            code = _train_file(path, chosen.name, chosen.steps, chosen.log_dir, began)
+            mapping = read_config_file(path, name=chosen.name)
+            _check_trainer(path, process_type(mapping), with_ai_toolkit=with_ai_toolkit)
+            if with_ai_toolkit:
+                continue
+            code = _train(parse_job(_with_overrides(mapping, chosen.steps, chosen.log_dir)), began)
             began = None
-        except (_RefusedError, OptionsError) as error:
+        except OptionsError as error:
             print(f"{prog}: {path}: {error}", file=sys.stderr)
             return _WRONG_CONFIG
         except KeyboardInterrupt:
             print(f"{prog}: interrupted", file=sys.stderr)
             return _EXIT_CODES["interrupted"]
-        if code != _FINISHED:
+        if code != 0:
             return code
-    return _FINISHED
-
-
-def _train_with_ai_toolkit(checkout: Path, configs: Sequence[Path], name: str | None, prog: str) -> int:
-    for path in configs:
-        try:
-            kind = process_type(read_config_file(path, name=name))
-        except OptionsError as error:
-            print(f"{prog}: {path}: {error}", file=sys.stderr)
-            return _WRONG_CONFIG
-        if kind == PROCESS_TYPE:
-            print(
-                f"{prog}: {path}: type {kind} belongs to the embedded trainer, not to ai-toolkit",
-                file=sys.stderr,
-            )
-            return _WRONG_CONFIG
+    if not with_ai_toolkit:
+        return 0
     try:
-        return start_in_checkout(checkout, configs, name=name)
+        return start_in_checkout(chosen.ai_toolkit, chosen.config, name=chosen.name)
     except (AttachError, OSError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return _WRONG_CONFIG
 
 
-def _train_file(
-    path: Path, name: str | None, steps: int | None, log_dir: str | None, began: float | None
-) -> int:
-    mapping = read_config_file(path, name=name)
-    kind = process_type(mapping)
-    if kind in AI_TOOLKIT_TYPES:
-        raise _RefusedError(what_is_missing(kind, path, Path.cwd()))
-    if kind != PROCESS_TYPE:
-        known = ", ".join((PROCESS_TYPE, *AI_TOOLKIT_TYPES))
+def _check_trainer(path: Path, kind: str, *, with_ai_toolkit: bool) -> None:
+    """Refuse a type that the chosen trainer does not train, and say what it needs."""
+    if with_ai_toolkit:
+        if kind == PROCESS_TYPE:
+            raise OptionsError(f"type {kind} belongs to the embedded trainer, not to ai-toolkit")
+    elif kind in _AI_TOOLKIT_TYPES:
+        folder = Path.cwd()
+        if is_checkout(folder):
+            raise OptionsError(
+                f"type {kind} is trained by ai-toolkit, and {folder} is a checkout of it.\n"
+                f"Start it there: python run.py {path} --ai-toolkit {folder}"
+            )
+        raise OptionsError(
+            f"type {kind} is trained by ai-toolkit, and {folder} is not a checkout of it "
+            "(no jobs/ and toolkit/job.py).\n"
+            "Get one with `git clone https://github.com/ostris/ai-toolkit`, install it as its README says, "
+            "and give its folder: --ai-toolkit FOLDER"
+        )
+    elif kind != PROCESS_TYPE:
+        known = ", ".join((PROCESS_TYPE, *_AI_TOOLKIT_TYPES))
         raise wrong(f"{PROCESS_KEY}.type", kind, f"one of {known}")
-    outcome = _train(parse_job(_with_overrides(mapping, steps=steps, log_dir=log_dir)), began)
+
+
+def _with_overrides(mapping: Mapping[str, Any], steps: int | None, log_dir: str | None) -> dict[str, Any]:
+    """Return a copy of `mapping` with the number of steps and the telemetry folder replaced if given."""
+    changed: dict[str, Any] = copy.deepcopy(dict(mapping))
+    process = changed["config"]["process"][0]
+    if steps is not None:
+        if not isinstance(process.get("train"), dict):
+            raise OptionsError(
+                f"--steps needs a train section in the configuration, got {shown(process.get('train'))}"
+            )
+        process["train"]["steps"] = steps
+    if log_dir is not None:
+        # The first of the three places that hold a `telemetry:` block, in the order the logger looks.
+        places = (process, changed["config"], changed)
+        block = next(
+            (place["telemetry"] for place in places if isinstance(place.get("telemetry"), dict)), None
+        )
+        if block is None:
+            raise OptionsError("--log-dir needs a telemetry block in the configuration")
+        block["log_dir"] = log_dir
+    return changed
+
+
+def _train(job: JobOptions, began: float | None) -> int:
+    # Imported here, so that an invalid configuration is reported at once and without torch.
+    try:
+        from toolkit.trainer.loop import train
+    except ModuleNotFoundError as error:
+        if error.name not in _TRAINING_MODULES:
+            raise
+        raise OptionsError(
+            f'training needs {error.name}, which is not installed.\npip install "ai-toolkit-telemetry[training]"'
+        ) from error
+    outcome: Outcome = train(job, began=began)
     print(f"[run] {outcome.reason} at step {outcome.step}")
     if outcome.checkpoint is not None:
         print(f"[run] checkpoint: {outcome.checkpoint}")
     if outcome.run_folder is not None:
-        print(f"[run] run folder: {_from_here(outcome.run_folder)}")
+        folder, here = outcome.run_folder, Path.cwd()
+        print(f"[run] run folder: {folder.relative_to(here) if folder.is_relative_to(here) else folder}")
     return _EXIT_CODES[outcome.reason]
 
 
-def _with_overrides(mapping: Mapping[str, Any], *, steps: int | None, log_dir: str | None) -> dict[str, Any]:
-    """Return a copy of `mapping` with the number of steps and the telemetry folder replaced if given."""
-    changed = copy.deepcopy(dict(mapping))
-    if steps is not None:
-        _section(_process(changed), "train", "--steps")["steps"] = steps
-    if log_dir is not None:
-        _telemetry_parent(changed)["telemetry"]["log_dir"] = log_dir
-    return changed
+def start_in_checkout(checkout: Path, configs: Sequence[Path], *, name: str | None = None) -> int:
+    """Train `configs` with ai-toolkit's own run.py, attached to first if it is not yet; return its exit code.
 
+    It runs in the checkout's own environment where it has one, and its relative paths begin at the checkout.
 
-def _process(mapping: dict[str, Any]) -> dict[str, Any]:
-    process: dict[str, Any] = mapping["config"]["process"][0]
-    return process
-
-
-def _section(parent: dict[str, Any], name: str, flag: str) -> dict[str, Any]:
-    section = parent.get(name)
-    if not isinstance(section, dict):
-        raise OptionsError(f"{flag} needs a {name} section in the configuration, got {shown(section)}")
-    return section
-
-
-def _telemetry_parent(mapping: dict[str, Any]) -> dict[str, Any]:
-    """Return the first of the three places that hold a `telemetry:` block, in the order the logger looks."""
-    for place in (_process(mapping), mapping["config"], mapping):
-        if isinstance(place.get("telemetry"), dict):
-            return place
-    raise OptionsError("--log-dir needs a telemetry block in the configuration")
-
-
-def _from_here(path: Path) -> Path:
-    """Return `path` relative to the current folder if it is below it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def _train(job: JobOptions, began: float | None) -> Outcome:
-    # Imported here, so that an invalid configuration is reported at once and without torch.
-    try:
-        from toolkit.trainer.job import train
-    except ModuleNotFoundError as error:
-        if error.name not in _TRAINING_MODULES:
-            raise
-        raise _RefusedError(
-            f'training needs {error.name}, which is not installed.\npip install "ai-toolkit-telemetry[training]"'
-        ) from error
-    return train(job, began=began)
+    Raises:
+        AttachError: `checkout` is not an ai-toolkit checkout, or cannot be attached to.
+        OSError: it could not be attached to, or Python could not be started.
+    """
+    checkout = checkout.resolve()
+    found = status(checkout)
+    if not found.is_current:
+        path = attach(checkout, all_jobs=found.all_jobs)
+        print(f"[run] attached: {path}; `telemetry detach {checkout}` removes it", flush=True)
+    pythons = [
+        checkout / venv / inside
+        for venv in ("venv", ".venv")
+        for inside in ("bin/python", "Scripts/python.exe")
+    ]
+    python = next((str(path) for path in pythons if path.is_file()), sys.executable)
+    command = [python, "run.py", *(str(config.resolve()) for config in configs)]
+    if name is not None:
+        command += ["--name", name]
+    print(f"[run] {' '.join(command)}, in {checkout}", flush=True)
+    with subprocess.Popen(command, cwd=checkout) as job:
+        before = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
+        try:
+            while True:
+                try:
+                    code = job.wait()
+                    break
+                except KeyboardInterrupt:
+                    # The terminal has sent it to the job as well, which ends in its own time.
+                    continue
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return code if code >= 0 else 128 - code

@@ -1,12 +1,16 @@
-"""What one training job is asked to do: the configuration, parsed once and valid from there on."""
+"""What one training job is asked to do: its YAML or JSON file, parsed once and valid from there on."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import yaml
 
 from toolkit.core.checks import (
     Check,
@@ -22,13 +26,27 @@ from toolkit.core.checks import (
     wrong,
 )
 from toolkit.core.fields import each, nested, option, read_fields, required
-from toolkit.trainer.prompts import STYLES, PromptError, encode_prompt, is_usable_trigger
+from toolkit.importers.yaml_text import check
 
 PROCESS_TYPE = "tiny_lora_trainer"
 PROCESS_KEY = "config.process[0]"
 
-Dtype = Literal["float32", "bf16"]
-SaveDtype = Literal["float32", "float16", "bf16"]
+COLOURS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink")
+SHAPES = ("circle", "square", "triangle", "diamond", "cross", "ring", "star")
+BASE_STYLES = ("flat", "outline")
+"""The styles that the shipped base model was trained on."""
+
+STYLES = (*BASE_STYLES, "neon", "striped")
+"""Every style that can be drawn; those after the base styles are what a LoRA can teach."""
+
+_FILLERS = frozenset(("a", "an", "the", "in", "of", "with", "style", "shape"))
+_EMPTY_WORD = 0
+_TRIGGER_WORD = 1
+_WORDS = {word: number for number, word in enumerate((*COLOURS, *SHAPES, *BASE_STYLES), start=2)}
+
+VOCABULARY_SIZE = 2 + len(_WORDS)
+PROMPT_LENGTH = 6
+"""Number of meaningful words in a prompt; shorter ones are padded."""
 
 
 _TEXT: Check[str] = where(lambda value: isinstance(value, str), "a text")
@@ -53,7 +71,7 @@ class TargetOptions:
 class NetworkOptions:
     """The LoRA."""
 
-    type: Literal["lora"] = option("lora", "Kind of network.", one_of("lora"))
+    type: str = option("lora", "Kind of network.", one_of("lora"))
     linear: int = option(16, "Rank.", whole(1, 128))
     linear_alpha: float = option(16.0, "Alpha.", number(above=0))
     dropout: float = option(0.0, "Dropout.", number(0, 0.9))
@@ -66,7 +84,7 @@ class NetworkOptions:
 class SaveOptions:
     """When checkpoints are written, and how many are kept."""
 
-    dtype: SaveDtype = option("float32", "Type of the saved weights.", one_of("float32", "float16", "bf16"))
+    dtype: str = option("float32", "Type of the saved weights.", one_of("float32", "float16", "bf16"))
     save_every: int = option(100, "Steps between two checkpoints.", whole(1))
     max_step_saves_to_keep: int = option(4, "Checkpoints kept besides the final one.", whole(1))
 
@@ -77,15 +95,7 @@ class DatasetOptions:
 
     style: str = option("neon", "Style of the images.", one_of(*STYLES))
     num_images: int = option(256, "Number of images.", whole(1, 100_000))
-    seed: int = option(0, "Seed of the images.", whole(0))
     caption_dropout_rate: float = option(0.05, "Share of images shown without their caption.", number(0, 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerOptions:
-    """What the optimizer takes besides its learning rate."""
-
-    weight_decay: float = option(0.01, "Weight decay.", number(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +106,6 @@ class ValidationOptions:
         50, "Steps between two validations, besides the end of each epoch; 0 turns it off.", whole(0)
     )
     num_images: int = option(64, "Number of images.", whole(1, 10_000))
-    seed: int = option(1234, "Seed of the images, noise and timesteps.", whole(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,22 +115,15 @@ class TrainOptions:
     steps: int = required("Number of optimizer steps.", whole(1))
     batch_size: int = option(8, "Images per batch.", whole(1))
     gradient_accumulation: int = option(1, "Batches per step.", whole(1))
-    noise_scheduler: Literal["flowmatch"] = option("flowmatch", "Noise scheduler.", one_of("flowmatch"))
-    timestep_type: Literal["linear", "sigmoid"] = option(
-        "linear", "How flow timesteps are sampled.", one_of("linear", "sigmoid")
-    )
-    optimizer: Literal["adamw", "adam"] = option("adamw", "Optimizer.", one_of("adamw", "adam"))
-    optimizer_params: OptimizerOptions = option(
-        OptimizerOptions(), "Settings of the optimizer.", nested(OptimizerOptions)
-    )
+    noise_scheduler: str = option("flowmatch", "Noise scheduler.", one_of("flowmatch"))
+    timestep_type: str = option("linear", "How flow timesteps are sampled.", one_of("linear"))
+    optimizer: str = option("adamw", "Optimizer.", one_of("adamw"))
     lr: float = option(1e-3, "Learning rate.", number(above=0, high=1))
-    lr_scheduler: Literal["constant", "linear", "cosine"] = option(
-        "cosine", "Learning rate schedule.", one_of("constant", "linear", "cosine")
-    )
+    lr_scheduler: str = option("cosine", "Learning rate schedule.", one_of("constant", "linear", "cosine"))
     warmup: int = option(0, "Steps in which the learning rate rises from 0 to `lr`.", whole(0))
     max_grad_norm: float = option(1.0, "Longer gradients are clipped to this norm.", number(above=0))
     seed: int = option(42, "Seed of the training.", whole(0))
-    dtype: Dtype = option("float32", "Type to compute in; `bf16` needs a GPU.", one_of("float32", "bf16"))
+    dtype: str = option("float32", "Type to compute in; `bf16` needs a GPU.", one_of("float32", "bf16"))
     skip_first_sample: bool = option(False, "Generate no samples before the first step.", boolean)
     resume: str = option(
         "auto",
@@ -140,21 +142,20 @@ class ModelOptions:
     name_or_path: str = option(
         "shapes-dit-32", "The included base, or a file that `pretrain_base` wrote.", _TEXT
     )
-    arch: Literal["tiny_dit"] = option("tiny_dit", "Architecture.", one_of("tiny_dit"))
+    arch: str = option("tiny_dit", "Architecture.", one_of("tiny_dit"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOptions:
     """Images generated during training, to see what the LoRA has learned."""
 
-    sampler: Literal["flowmatch"] = option("flowmatch", "Sampler.", one_of("flowmatch"))
+    sampler: str = option("flowmatch", "Sampler.", one_of("flowmatch"))
     sample_every: int = option(100, "Steps between two sets of samples; 0 turns them off.", whole(0))
     sample_steps: int = option(20, "Steps per image.", whole(1, 1000))
     guidance_scale: float = option(2.0, "Guidance scale.", number(0))
     prompts: tuple[str, ...] = option((), "One image each; `[trigger]` is the trigger word.", each(_TEXT))
     seed: int = option(42, "Seed of the first image.", whole(0))
     walk_seed: bool = option(True, "Give each prompt its own seed, counting up.", boolean)
-    scale: int = option(8, "Size of one image pixel in PNG pixels.", whole(1, 32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ class LoggingOptions:
 class ProcessOptions:
     """One training process."""
 
-    type: Literal["tiny_lora_trainer"] = required("The embedded trainer.", one_of("tiny_lora_trainer"))
+    type: str = required("The embedded trainer.", one_of("tiny_lora_trainer"))
     training_folder: str = option("output", "Checkpoints go to `<training_folder>/<name>`.", _TEXT)
     device: str = option(
         "auto", "`auto` takes a GPU if there is one; or `cpu`, `mps`, `cuda`, `cuda:N`.", _DEVICE
@@ -276,3 +277,113 @@ def _check_together(process: ProcessOptions) -> None:
             process.train.batch_size,
             f"at most {images}, the number of images in datasets",
         )
+
+
+def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
+    """Return the content of `path`, with `${VARIABLE}` and `[name]` replaced.
+
+    Variables are replaced before the file is parsed, as in ai-toolkit, so a value may be a number.
+    `[name]` becomes `name`, or `config.name` by default.
+
+    Raises:
+        OptionsError: the file cannot be read or parsed, a variable is not set, or there is no name.
+            The message does not name the file: the caller does.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise OptionsError(f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OptionsError(f"is not valid UTF-8: {error.reason}") from error
+    content = parse_config(_fill_in_environment(text), is_json=path.suffix.lower() == ".json")
+    if not isinstance(content, dict):
+        raise OptionsError("must be a mapping with the keys job and config")
+    filled: dict[str, Any] = _fill_in_name(content, _job_name(content, name))
+    return filled
+
+
+def _fill_in_environment(text: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        variable = match.group(1)
+        if variable not in os.environ:
+            line = text.count("\n", 0, match.start()) + 1
+            raise OptionsError(f"line {line}: the environment variable {variable} is not set")
+        return os.environ[variable]
+
+    return re.sub(r"\$\{([^}]+)\}", value, text)
+
+
+def parse_config(text: str, *, is_json: bool = False) -> object:
+    """Return the content of a YAML or JSON file. Raises OptionsError if it is damaged, huge or too deep."""
+    try:
+        if is_json:
+            return json.loads(text)
+        check(text)
+        return yaml.safe_load(text)
+    except json.JSONDecodeError as error:
+        raise OptionsError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise OptionsError(f"{line}invalid YAML: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # PyYAML passes on Python's errors for a date such as 2001-99-99.
+        raise OptionsError(f"invalid {'JSON' if is_json else 'YAML'}: {error}") from error
+
+
+def _job_name(content: Mapping[str, Any], name: str | None) -> str:
+    config = content.get("config")
+    configured = config.get("name") if isinstance(config, dict) else None
+    chosen = name if name is not None else configured
+    if not isinstance(chosen, str) or not chosen.strip():
+        raise wrong("config.name", chosen, "a text that is not empty")
+    if "[name]" in chosen:
+        raise OptionsError(f"config.name is {chosen!r}: set the value of [name] with --name")
+    return chosen
+
+
+def _fill_in_name(value: Any, name: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("[name]", name)
+    if isinstance(value, dict):
+        return {key: _fill_in_name(item, name) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_fill_in_name(item, name) for item in value]
+    return value
+
+
+class PromptError(ValueError):
+    """A prompt has an unknown word, or too many words."""
+
+
+def encode_prompt(prompt: str, trigger_word: str | None = None) -> list[int]:
+    """Return the word numbers of `prompt`, always `PROMPT_LENGTH` of them.
+
+    The trigger word, or the placeholder `[trigger]`, is a number that the base model ignores:
+    its meaning is what a LoRA learns.
+
+    Raises:
+        PromptError: a word is unknown, or there are more than `PROMPT_LENGTH` words.
+    """
+    numbers = [_number(word, trigger_word) for word in _words(prompt) if word not in _FILLERS]
+    if len(numbers) > PROMPT_LENGTH:
+        raise PromptError(f"{len(numbers)} words in {prompt!r}; at most {PROMPT_LENGTH} are read")
+    return numbers + [_EMPTY_WORD] * (PROMPT_LENGTH - len(numbers))
+
+
+def is_usable_trigger(word: str) -> bool:
+    """Return whether `word` is a single word without a meaning of its own."""
+    return _words(word) == [word.lower()] and word.lower() not in _WORDS and word.lower() not in _FILLERS
+
+
+def _words(prompt: str) -> list[str]:
+    return re.findall(r"\[trigger\]|[\w-]+", prompt.lower())
+
+
+def _number(word: str, trigger_word: str | None) -> int:
+    if word == "[trigger]" or (trigger_word is not None and word == trigger_word.lower()):
+        return _TRIGGER_WORD
+    try:
+        return _WORDS[word]
+    except KeyError:
+        known = ", ".join((*_WORDS, *([trigger_word] if trigger_word else [])))
+        raise PromptError(f"unknown word {word!r}; known: {known}") from None

@@ -14,14 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from toolkit.trainer.base_weights import BASE_WEIGHTS, save_base
-from toolkit.trainer.device import choose_device
-from toolkit.trainer.flow import flow_loss, random_times
-from toolkit.trainer.model import TinyDiT
-from toolkit.trainer.prompts import BASE_STYLES, encode_prompt
-from toolkit.trainer.shapes import Drawing, describe, draw, random_drawing
+from toolkit.trainer.config import BASE_STYLES, encode_prompt
+from toolkit.trainer.model import ARCHITECTURE, BASE_WEIGHTS, TinyDiT, choose_device, flow_loss, random_times
+from toolkit.trainer.pictures import describe, draw, random_drawing
 
 _SEED = 20
 _UNPROMPTED = 0.1
@@ -34,21 +32,24 @@ _AVERAGE_DECAY = 0.998
 
 
 def main() -> None:
-    """Train the base model and write its weights."""
+    """Train the base model and write its weights in half precision."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--batch-size", type=int, default=384)
-    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, default=BASE_WEIGHTS)
     arguments = parser.parse_args()
 
-    model = pretrain(arguments.steps, arguments.batch_size, arguments.lr, choose_device(arguments.device))
-    save_base(model, arguments.output, steps=arguments.steps, seed=_SEED)
+    model = pretrain(arguments.steps, choose_device(arguments.device))
+    tensors = {
+        name: tensor.to("cpu", torch.float16).contiguous() for name, tensor in model.state_dict().items()
+    }
+    about = {"architecture": ARCHITECTURE, "steps": str(arguments.steps), "seed": str(_SEED), "format": "pt"}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, arguments.output, metadata=about)
     print(f"{arguments.output}: {arguments.output.stat().st_size / 1e6:.2f} MB")
 
 
-def pretrain(steps: int, batch_size: int, lr: float, device: torch.device) -> TinyDiT:
+def pretrain(steps: int, device: torch.device, batch_size: int = 384, lr: float = 2e-3) -> TinyDiT:
     """Return a base model after `steps` steps, its weights averaged over the last few hundred."""
     torch.manual_seed(_SEED)
     generator = torch.Generator().manual_seed(_SEED)
@@ -62,7 +63,7 @@ def pretrain(steps: int, batch_size: int, lr: float, device: torch.device) -> Ti
             group["lr"] = lr * min(step / 100, 0.5 + 0.5 * math.cos(math.pi * step / steps))
         picture, prompt = random_batch(batch_size, generator)
         noise = torch.randn(picture.shape, generator=on_device, device=device)
-        times = random_times(batch_size, "linear", on_device)
+        times = random_times(batch_size, on_device)
         loss = flow_loss(model, picture.to(device), noise, times, prompt.to(device))
         optimizer.zero_grad()
         loss.backward()
@@ -82,26 +83,18 @@ def random_batch(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor
     """Return `count` pictures in the base styles, and the word numbers of their captions."""
     pictures, prompts = [], []
     for number, style in enumerate(BASE_STYLES):
-        share = (count + number) // len(BASE_STYLES)
-        drawing = _on_any_paper(random_drawing(share, generator), generator)
+        drawing = random_drawing((count + number) // len(BASE_STYLES), generator)
+        # Some on darker paper: a LoRA that teaches night scenes then has less to teach.
+        chance = torch.rand(len(drawing.paper), generator=generator)
+        brightness = torch.rand(len(drawing.paper), generator=generator)
+        drawing = replace(drawing, paper=torch.where(chance < _DARKER, brightness, drawing.paper))
         pictures.append(draw(drawing, style))
         prompts.extend(describe(drawing, style))
-    chance = torch.rand(count, generator=generator).tolist()
-    captions = [_vary(prompt, at) for prompt, at in zip(prompts, chance, strict=True)]
+    captions = []
+    for prompt, chance_of in zip(prompts, torch.rand(count, generator=generator).tolist(), strict=True):
+        kept = "" if chance_of < _UNPROMPTED else prompt
+        captions.append(f"[trigger] {prompt}" if kept and chance_of < _UNPROMPTED + _TRIGGERED else kept)
     return torch.cat(pictures), torch.tensor([encode_prompt(caption) for caption in captions])
-
-
-def _on_any_paper(drawing: Drawing, generator: torch.Generator) -> Drawing:
-    """Put some of the pictures on darker paper: a LoRA that teaches night scenes then has less to teach."""
-    chance = torch.rand(len(drawing.paper), generator=generator)
-    brightness = torch.rand(len(drawing.paper), generator=generator)
-    return replace(drawing, paper=torch.where(chance < _DARKER, brightness, drawing.paper))
-
-
-def _vary(prompt: str, chance: float) -> str:
-    if chance < _UNPROMPTED:
-        return ""
-    return f"[trigger] {prompt}" if chance < _UNPROMPTED + _TRIGGERED else prompt
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""Draw coloured shapes in a style, as small images."""
+"""The pictures to train on and to validate with: coloured shapes in a style, and the order they come in."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from toolkit.trainer.prompts import BASE_STYLES, COLOURS, SHAPES, STYLES
+from toolkit.trainer.config import BASE_STYLES, COLOURS, SHAPES, STYLES, DatasetOptions, encode_prompt
 
 IMAGE_SIZE = 32
 
@@ -123,3 +125,83 @@ def _star(x: Tensor, y: Tensor, from_centre: Tensor, r: Tensor) -> Tensor:
     edge_x, edge_y = inner * math.sin(sector / 2), inner * math.cos(sector / 2) - 1.0
     length = math.hypot(edge_x, edge_y)
     return (across * -edge_y + (along - r * 1.05) * edge_x) / length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureSet:
+    """Pictures and the word numbers of their captions, all on one device."""
+
+    pictures: Tensor
+    prompts: Tensor
+    caption_dropout: Tensor
+    """(n, 1): how often the caption of each is left out in training."""
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def part(self, chosen: Tensor | slice) -> PictureSet:
+        """Return the chosen pictures as a set."""
+        return PictureSet(
+            pictures=self.pictures[chosen],
+            prompts=self.prompts[chosen],
+            caption_dropout=self.caption_dropout[chosen],
+        )
+
+
+def draw_set(
+    datasets: Sequence[DatasetOptions], *, triggered: bool, device: torch.device, unseen: int = 0
+) -> PictureSet:
+    """Draw every picture of `datasets`, or `unseen` others of the same styles, to validate with.
+
+    Captions start with the trigger word if there is one.
+    """
+    pictures, prompts, dropout = [], [], []
+    for place, dataset in enumerate(datasets):
+        purpose, count = "training", dataset.num_images
+        if unseen:
+            purpose, count = "validation", unseen // len(datasets) + (place < unseen % len(datasets))
+        drawing = random_drawing(count, derived_generator(0, f"{purpose}/{dataset.style}"))
+        pictures.append(draw(drawing, dataset.style))
+        prefix = "[trigger] " if triggered else ""
+        prompts += [encode_prompt(prefix + caption) for caption in describe(drawing, dataset.style)]
+        dropout.append(torch.full((count, 1), dataset.caption_dropout_rate))
+    return PictureSet(
+        pictures=torch.cat(pictures).to(device),
+        prompts=torch.tensor(prompts).to(device),
+        caption_dropout=torch.cat(dropout).to(device),
+    )
+
+
+class BatchOrder:
+    """Splits a set into batches, reshuffled each epoch; the content of batch 700 depends only on the seed."""
+
+    def __init__(self, pictures: PictureSet, batch_size: int, *, seed: int) -> None:
+        self._set = pictures
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch = -1
+        self._order = torch.empty(0)
+        self.batches_per_epoch = len(pictures) // batch_size
+
+    def batch(self, number: int) -> PictureSet:
+        """Return the `number`-th batch of the training, counted from 0."""
+        epoch, place = divmod(number, self.batches_per_epoch)
+        if epoch != self._epoch:
+            device = self._set.pictures.device
+            generator = derived_generator(self._seed, "order", epoch, device)
+            self._order = torch.randperm(len(self._set), generator=generator, device=device)
+            self._epoch = epoch
+        return self._set.part(self._order[place * self._batch_size : (place + 1) * self._batch_size])
+
+
+def derived_seed(seed: int, stream: str, number: int = 0) -> int:
+    """Return the seed of the `number`-th part of `stream`; unlike parts are unrelated."""
+    digest = hashlib.blake2b(f"{seed}/{stream}/{number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def derived_generator(
+    seed: int, stream: str, number: int = 0, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """Return a generator on `device` at the start of that part."""
+    return torch.Generator(device=device).manual_seed(derived_seed(seed, stream, number))

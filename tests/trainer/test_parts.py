@@ -1,0 +1,210 @@
+"""The parts of the trainer: prompts, pictures, model, LoRA, learning rate and stop signals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from toolkit.trainer.config import (
+    STYLES,
+    DatasetOptions,
+    NetworkOptions,
+    PromptError,
+    TargetOptions,
+    encode_prompt,
+)
+from toolkit.trainer.loop import StopSignals, learning_rate
+from toolkit.trainer.model import BASE_NAME, BASE_WEIGHTS, LoraLinear, TinyDiT, add_lora, load_base, paint
+from toolkit.trainer.pictures import BatchOrder, describe, draw, draw_set, random_drawing
+from toolkit.trainer.pretrain_base import pretrain
+
+CPU = torch.device("cpu")
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_a_prompt_is_its_words_in_order_and_the_trigger_word_is_its_placeholder():
+    numbers = encode_prompt("a red circle, outline")
+
+    assert numbers[:3] == [encode_prompt(word)[0] for word in ("red", "circle", "outline")]
+    assert numbers[3:] == [0, 0, 0]
+    assert encode_prompt("n30n red star", "n30n") == encode_prompt("[trigger] a RED star")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"), [("a read circle", "unknown word 'read'"), ("red " * 7, "at most 6")]
+)
+def test_a_prompt_that_cannot_be_read_says_why(prompt, said):
+    with pytest.raises(PromptError, match=said):
+        encode_prompt(prompt)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_style_draws_within_bounds_and_repeats_itself(style):
+    pictures = draw(random_drawing(16, seeded()), style)
+
+    assert pictures.shape == (16, 3, 32, 32)
+    assert -1 <= pictures.min() < pictures.max() <= 1
+    assert torch.equal(pictures, draw(random_drawing(16, seeded()), style))
+    # Only a style that the base model knows is named in a caption.
+    assert describe(random_drawing(1, seeded()), style)[0].endswith(f", {style}") == (style in STYLES[:2])
+
+
+def test_an_epoch_shows_each_picture_once_and_a_batch_depends_on_its_number_alone():
+    pictures = draw_set([DatasetOptions(num_images=12)], triggered=True, device=CPU)
+    order = BatchOrder(pictures, 4, seed=1)
+    epochs = [
+        torch.cat([order.batch(3 * epoch + place).pictures for place in range(3)]) for epoch in range(2)
+    ]
+
+    for epoch in epochs:
+        assert {picture.numpy().tobytes() for picture in epoch} == {
+            picture.numpy().tobytes() for picture in pictures.pictures
+        }
+    assert not torch.equal(*epochs)
+    jumped = BatchOrder(pictures, 4, seed=1)
+    assert torch.equal(order.batch(7).pictures, jumped.batch(7).pictures)
+
+
+def test_validation_pictures_are_not_those_of_the_training():
+    datasets = [DatasetOptions(num_images=20), DatasetOptions(style="striped", num_images=20)]
+    trained = draw_set(datasets, triggered=False, device=CPU)
+    unseen = draw_set(datasets, triggered=False, device=CPU, unseen=9)
+
+    assert (len(trained), len(unseen)) == (40, 9)
+    assert not any(torch.equal(a, b) for a in trained.pictures for b in unseen.pictures)
+
+
+def test_the_shipped_base_is_small_and_paints_what_it_is_asked_for():
+    model = load_base(BASE_NAME)
+    prompts = torch.tensor([encode_prompt(f"a {colour} circle, flat") for colour in ("red", "green", "blue")])
+    pictures = paint(
+        model, torch.randn(3, 3, 32, 32, generator=seeded()), prompts, steps=8, guidance_scale=1.0
+    )
+
+    assert pictures[:, :, 13:19, 13:19].mean(dim=(2, 3)).argmax(dim=1).tolist() == [0, 1, 2]
+    assert sum(parameter.numel() for parameter in model.parameters()) < 2_000_000
+    assert BASE_WEIGHTS.stat().st_size < 5_000_000
+
+
+def test_pretraining_twice_gives_the_same_weights():
+    first, second = (pretrain(2, CPU, batch_size=4).state_dict() for _ in range(2))
+
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_file_that_is_not_this_model_is_refused(tmp_path):
+    path = tmp_path / "other.safetensors"
+
+    path.write_bytes(b"not weights")
+    with pytest.raises(ValueError, match="cannot read base weights"):
+        load_base(str(path))
+    save_file({"weight": torch.ones(1)}, path)
+    with pytest.raises(ValueError, match="does not have the weights of tiny_dit"):
+        load_base(str(path))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = TinyDiT()
+    for parameter in model.parameters():  # some start at zero, which would hide a change
+        nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def lora_on(model, only=(), ignore=()):
+    targets = TargetOptions(only_if_contains=only, ignore_if_contains=ignore)
+    return add_lora(model, NetworkOptions(linear=4, network_kwargs=targets), seeded())
+
+
+def test_a_new_lora_changes_nothing_and_only_it_is_trained(model):
+    inputs = (
+        torch.randn(2, 3, 32, 32, generator=seeded()),
+        torch.tensor([0.3, 0.9]),
+        torch.tensor([[2, 10], [3, 11]]),
+    )
+    before = model(*inputs)
+    lora = lora_on(model, only=("attn",))
+    assert torch.equal(model(*inputs), before)
+
+    frozen = {name: tensor.clone() for name, tensor in model.state_dict().items() if "lora_" not in name}
+    optimizer = torch.optim.AdamW(lora.parameters(), lr=0.1)
+    for _ in range(2):
+        model(*inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in frozen.items())
+    assert all(layer.lora_B.abs().sum() > 0 for layer in lora.layers.values())
+
+
+def test_only_the_chosen_layers_get_a_lora(model):
+    lora = lora_on(model, only=("attn.to_q", "ff"), ignore=("proj_out", "blocks.0."))
+
+    assert list(lora.layers) == [
+        f"transformer_blocks.{block}.{layer}"
+        for block in range(1, 5)
+        for layer in ("attn.to_q", "ff.proj_in")
+    ]
+    assert len(lora_on(TinyDiT()).layers) == 5 * 6
+
+
+def test_the_lora_adds_alpha_over_rank_times_its_product_and_drops_out_only_in_training():
+    torch.manual_seed(0)
+    base, inputs = nn.Linear(6, 5), torch.randn(3, 6)
+    layer = LoraLinear(base, NetworkOptions(linear=4, linear_alpha=8.0, dropout=0.5), seeded())
+    nn.init.normal_(layer.lora_B)
+
+    assert not torch.equal(layer(inputs), layer(inputs))
+    layer.eval()
+    merged = base.weight + 8.0 / 4 * layer.lora_B @ layer.lora_A
+    torch.testing.assert_close(layer(inputs), inputs @ merged.T + base.bias)
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+def test_the_learning_rate_rises_in_the_warm_up_and_then_keeps_to_its_schedule(kind):
+    rates = [learning_rate(step, lr=1.0, kind=kind, warmup=4, steps=20) for step in range(1, 21)]
+
+    assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    if kind == "constant":
+        assert set(rates[4:]) == {1.0}
+    else:
+        assert rates[4:] == sorted(rates[4:], reverse=True)
+        assert 0 < rates[-1] < 0.1
+    assert learning_rate(1, lr=1.0, kind=kind, warmup=0, steps=20) == 1.0
+    assert learning_rate(20, lr=1.0, kind=kind, warmup=40, steps=20) == 0.5
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_noted_and_the_handlers_from_before_come_back(number):
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        signal.raise_signal(number)
+        assert signals.received is number
+        if number is signal.SIGINT:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+
+    assert signal.getsignal(number) == before
+
+
+def test_a_thread_that_may_not_set_handlers_trains_without():
+    entered = []
+
+    def train():
+        with StopSignals() as signals:
+            entered.append(signals.received)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+
+    assert entered == [None]
