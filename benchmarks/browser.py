@@ -82,7 +82,7 @@ def fresh_page(browser: Browser) -> Iterator[Page]:
 
 
 class Loading:
-    """Counts requests, bytes and the layout shift of a page from its start; blobs that it makes itself do not count."""
+    """Counts requests, bytes and the layout shift of a page from its start."""
 
     _SHIFTS = """
       window.__shifted = 0;
@@ -103,8 +103,7 @@ class Loading:
         session.send("Network.enable")
 
     def _note_request(self, event: Any) -> None:
-        if event["request"]["url"].startswith("http"):
-            self._asked.add(event["requestId"])
+        self._asked.add(event["requestId"])
 
     def _note_socket(self, event: Any) -> None:
         self._asked.add(event["requestId"])

@@ -17,7 +17,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         script = Path(folder) / "empty.py"
         script.write_text(_SCRIPT, encoding="utf-8")
-        DashboardServer(listener, script=script, preload=False).serve_until_stopped(
+        DashboardServer(listener, script=script, warm_up=False).serve_until_stopped(
             on_ready=lambda: print(f"Empty page: {listener.url}", flush=True)
         )
 

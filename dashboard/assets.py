@@ -46,35 +46,17 @@ def whole_plotly_js_file() -> Path:
 
 _SCRIPTS = Path(__file__).with_name("components")
 
-SCRIPTS = (
-    "attention",
-    "cards",
-    "chart",
-    "completion_list",
-    "ledger_bar",
-    "notes",
-    "pictures",
-    "run_table",
-    "shortcuts",
-    "side_by_side",
-)
-"""Names of our scripts that run in the browser."""
-_SHARED = "elements"
-_PARTS = {"chart": ("chart_tip",)}
-"""Further files that a script consists of."""
-
 SAMPLE_FILE_URL = "/run-file"
 """URL path of the files of samples, with `run` and `path`; an image with `small` is scaled down."""
 
 
-def script_code(name: str) -> bytes:
-    """Return the script after the code that all scripts share: one file loads faster than two."""
-    return b"\n".join(
-        (_SCRIPTS / f"{part}.js").read_bytes() for part in (_SHARED, *_PARTS.get(name, ()), name)
-    )
+@cache
+def page_script() -> bytes:
+    """Return our scripts as one module: a page loads one file, however many components it has."""
+    return b"\n".join(file.read_bytes() for file in sorted(_SCRIPTS.glob("*.js")))
 
 
 @cache
-def script_url(name: str) -> str:
-    """Return the URL path of one of our scripts; it changes with the code."""
-    return f"/assets/{name}-{zlib.crc32(script_code(name)):08x}.js"
+def page_script_url() -> str:
+    """Return the URL path of `page_script`; it changes with the code."""
+    return f"/assets/page-{zlib.crc32(page_script()):08x}.js"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gzip
 import importlib
 import logging
 import os
@@ -12,18 +10,17 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import streamlit as st
 import uvicorn
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from streamlit import config, delta_generator
+from streamlit import config
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
@@ -33,65 +30,55 @@ from dashboard.access.login_file import CALLBACK_PATH, Login
 from dashboard.access.login_gate import LoginGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
+from dashboard.asgi import AsgiApp
 from dashboard.assets import (
     SAMPLE_FILE_URL,
-    SCRIPTS,
+    page_script,
+    page_script_url,
     plotly_js_file,
     plotly_js_url,
-    script_code,
-    script_url,
     whole_plotly_js_file,
     whole_plotly_js_url,
 )
-from dashboard.bundle import Bundle, bundle_of
-from dashboard.compressed_files import CompressedFiles
 from dashboard.connections import ConnectionLimits, accept_batch_size
 from dashboard.listening import QUEUE_LENGTH, Listener
 from dashboard.network_guard import NetworkGuard
 from dashboard.page_messages import PageMessages
-from dashboard.preload import with_preloads
-from dashboard.theme import PAGE_STYLE, THEME_OPTIONS
+from dashboard.theme import THEME_OPTIONS
 from dashboard.widget_values import ignore_invalid_values
 
 APP_SCRIPT = Path(__file__).with_name("app.py")
 
 _SHUTDOWN_TIMEOUT_S = 1
 _MAX_HEADER_BYTES = 64 * 1024
+_COMPRESS_LEVEL = 5
 
 
 class DashboardServer(uvicorn.Server):
     """Serves the pages on a socket that already listens, until `stop` or a signal."""
 
     def __init__(
-        self, listener: Listener, *, access: Access = None, script: Path = APP_SCRIPT, preload: bool = True
+        self, listener: Listener, *, access: Access = None, script: Path = APP_SCRIPT, warm_up: bool = True
     ) -> None:
         # A login with many groups fills several cookies; beyond 8 KiB of them websockets would never answer.
         os.environ.setdefault("WEBSOCKETS_MAX_LINE_LENGTH", str(_MAX_HEADER_BYTES))
         # Streamlit reads options while the application is built, so set them first.
         bootstrap.load_config_options(_supported_options(streamlit_options(listener, access)))
-        _register_no_installed_components()
-        _skip_check_for_notebooks()
         ignore_invalid_values()
-        bundle = first_page_bundle() if preload else None
         application = st.App(
             script,
             routes=[
-                Route(plotly_js_url(), _library(plotly_js_file), methods=["GET"]),
-                Route(whole_plotly_js_url(), _library(whole_plotly_js_file), methods=["GET"]),
-                *(Route(script_url(name), _script(name), methods=["GET"]) for name in SCRIPTS),
-                *(() if bundle is None else (Route(bundle.url, _bundle(bundle), methods=["GET"]),)),
+                _script(plotly_js_url(), lambda: plotly_js_file().read_bytes()),
+                _script(whole_plotly_js_url(), lambda: whole_plotly_js_file().read_bytes()),
+                _script(page_script_url(), page_script),
                 Route(SAMPLE_FILE_URL, answer_sample_file, methods=["GET"]),
                 *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
             # Only this section: from a file, Streamlit would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
-        pages = with_preloads(
-            PageMessages(CompressedFiles(application)),
-            [plotly_js_url()] if preload else [],
-            bundle,
-            PAGE_STYLE,
-        )
+        # Streamlit compresses everything but its own scripts, which are 3.5 MB: too much over `ssh -L`.
+        pages: AsgiApp = GZipMiddleware(PageMessages(application), compresslevel=_COMPRESS_LEVEL)
         if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
@@ -116,7 +103,7 @@ class DashboardServer(uvicorn.Server):
             )
         )
         self._listener = listener
-        self._preload = preload
+        self._warm_up = warm_up
         self._limits = ConnectionLimits(self.server_state.connections)
         self._on_ready: Callable[[], None] = _nothing
         self._on_signal: Callable[[signal.Signals], None] = self._stop_on_signal
@@ -152,7 +139,7 @@ class DashboardServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self.started:
             # Started before the first browser connects, which takes a second to start itself.
-            if self._preload:
+            if self._warm_up:
                 threading.Thread(target=_warm_up, name="warming up", daemon=True).start()
             self._on_ready()
 
@@ -235,66 +222,14 @@ def _supported_options(options: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in options.items() if name in known}
 
 
-def _register_no_installed_components() -> None:
-    """Keep Streamlit from reading the metadata of every installed package to find components.
-
-    Our own components are not registered that way. The search takes half a second at each start, and a package that
-    happens to be installed has no business on these pages.
-    """
-    with contextlib.suppress(ImportError):
-        from streamlit.components.v2 import manifest_scanner
-
-        manifest_scanner.scan_component_manifests = _find_no_components
-
-
-def _find_no_components(max_workers: int | None = None) -> list[Any]:  # noqa: ARG001  # what Streamlit calls
-    return []
-
-
-def _skip_check_for_notebooks() -> None:
-    """Keep Streamlit from looking up the source of each calling function before it sends the first element.
-
-    It does so once, to warn about a script that was started without a server, and takes up to half a second.
-    """
-    if hasattr(delta_generator, "_use_warning_has_been_displayed"):
-        delta_generator._use_warning_has_been_displayed = True  # noqa: SLF001
-
-
 _CACHE_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 
-def _script(name: str) -> Callable[[Request], Awaitable[Response]]:
+def _script(url: str, read: Callable[[], bytes]) -> Route:
     async def answer(_request: Request) -> Response:
-        body = await asyncio.to_thread(script_code, name)
-        return Response(body, media_type="text/javascript", headers=_CACHE_FOREVER)
+        return Response(await asyncio.to_thread(read), media_type="text/javascript", headers=_CACHE_FOREVER)
 
-    return answer
-
-
-def _bundle(bundle: Bundle) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        headers = {**_CACHE_FOREVER, "Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-            body = await asyncio.to_thread(lambda: bundle.compressed)
-        else:
-            body = await asyncio.to_thread(bundle.content)
-        return Response(body, media_type="application/octet-stream", headers=headers)
-
-    return answer
-
-
-def _library(file: Callable[[], Path]) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        headers = {**_CACHE_FOREVER, "Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            headers["Content-Encoding"] = "gzip"
-            body = await asyncio.to_thread(compressed_library, file())
-        else:
-            body = await asyncio.to_thread(file().read_bytes)
-        return Response(body, media_type="text/javascript", headers=headers)
-
-    return answer
+    return Route(url, answer, methods=["GET"])
 
 
 async def answer_sample_file(request: Request) -> Response:
@@ -351,19 +286,7 @@ async def _not_here(_request: Request) -> Response:
 _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logout", CALLBACK_PATH))
 
 
-@cache
-def first_page_bundle() -> Bundle | None:
-    """Return Streamlit's scripts and ours in one; None if this Streamlit is built in another way."""
-    return bundle_of(
-        Path(st.__file__).with_name("static"), {script_url(name): script_code(name) for name in SCRIPTS}
-    )
-
-
 def _warm_up() -> None:
-    bundle = first_page_bundle()
-    if bundle is not None:
-        _ = bundle.compressed  # Takes a moment, once.
-    compressed_library(plotly_js_file())
     # The first page needs all of this, and pandas and pyarrow alone take a second to import.
     for module in ("curve_panel", "cards", "event_list", "ledger_bar", "sample_strip", "what_now"):
         importlib.import_module(f"dashboard.components.{module}")
@@ -372,20 +295,6 @@ def _warm_up() -> None:
     session = importlib.import_module("dashboard.session")
     if session.settings().engine is None:
         session.store().list_runs()
-
-
-def compressed_library(file: Path) -> bytes:
-    """Return a third of the bytes, compressed once per process: over `ssh -L` this saves seconds."""
-    with _compressing:
-        return _compress(file)
-
-
-_compressing = threading.Lock()
-
-
-@cache
-def _compress(file: Path) -> bytes:
-    return gzip.compress(file.read_bytes(), mtime=0)
 
 
 def _nothing() -> None:

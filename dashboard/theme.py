@@ -71,8 +71,21 @@ PAGE_STYLE = """
 .stMultiSelect [data-tag], .stMultiSelect [data-tag] * { color: light-dark(#FFFFFF, #0F1317) !important; }
 :root :is([class*="st-key-_stop"], [class*="st-key-_save_and_stop"], [class*="st-key-_yes_stop"],
 [class*="st-key-_delete"]) button { color: light-dark(#B3261E, #FF8A70); border-color: currentColor; }
+[class*="st-key-_attention-"], [class*="st-key--attention-"] {
+  position: absolute !important; width: 1px !important; height: 1px; overflow: hidden;
+}
+.st-key-progress:has([data-testid="stSkeleton"]) { max-height: 32px; overflow: hidden; }
+:is([class*="st-key-_cards-"], [class*="st-key--cards-"]):not(:has(.telemetry-card)) { height: 68px; overflow: hidden; }
+:is([class*="st-key-_ledger-"], [class*="st-key--ledger-"]):not(:has(.telemetry-ledger > *)) {
+  height: 64px; overflow: hidden;
+}
+@media (max-width: 640px) {
+  :is([class*="st-key-_cards-"], [class*="st-key--cards-"]):not(:has(.telemetry-card)) { height: 222px; }
+  .st-key-switches:has([data-testid="stSkeleton"]) { min-height: 188px; align-content: flex-start; }
+}
 """
 """What the theme has no option for: headings without a margin, text on the primary colour, red for what destroys.
 
-It is in the head of the page, so that nothing moves when it applies; `:root` lets it win over Streamlit's own rules.
+The rest reserves space for what a component draws a moment later, so that nothing moves. `:root` lets a rule win over
+Streamlit's own.
 """

@@ -12,7 +12,10 @@ _read = WStates.__getitem__
 
 
 def ignore_invalid_values() -> None:
-    """Have Streamlit ignore values of another type, which would fail in every page of the tab."""
+    """Have Streamlit ignore values of another type, which would fail in every page of the tab.
+
+    A replaced method, because Streamlit has no hook for it and docs/threats.md (T17) promises it.
+    """
     WStates.__getitem__ = _read_valid  # type: ignore[method-assign]
 
 

@@ -61,7 +61,7 @@ function drawChoice(box) {
   box.replaceChildren(button, make("span", "", about));
 }
 
-export default function (component) {
+export function attention(component) {
   const { data, parentElement } = component;
   const region = parentElement.querySelector(".telemetry-live");
   const box = parentElement.querySelector(".telemetry-notify");

@@ -47,7 +47,7 @@ function drawCard(card, palette) {
   return box;
 }
 
-export default function (component) {
+export function cards(component) {
   const { data, parentElement } = component;
   const grid = parentElement.querySelector(".telemetry-cards");
   if (!grid || !data) return undefined;

@@ -3,23 +3,15 @@
 const libraries = (window.__telemetryPlotly ||= {});
 function loadPlotly(src) {
   return (libraries[src] ||= new Promise((resolve, reject) => {
-    const failed = () => {
+    const script = document.createElement("script");
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => {
       delete libraries[src];
+      script.remove();
       reject(new Error("plotly.js could not be loaded from " + src));
     };
-    // The page may already have loaded it, or be loading it; a second script element would run it twice.
-    const begun = document.querySelector(`script[src="${src}"]`);
-    if (begun && begun.dataset.loaded) {
-      resolve(window.Plotly);
-      return;
-    }
-    const script = begun || document.createElement("script");
-    script.addEventListener("load", () => resolve(window.Plotly));
-    script.addEventListener("error", failed);
-    if (!begun) {
-      script.src = src;
-      document.head.appendChild(script);
-    }
+    script.src = src;
+    document.head.appendChild(script);
   }));
 }
 
@@ -238,7 +230,7 @@ function save(div, Plotly, data, format) {
   return Plotly.downloadImage({ data: div.data, layout: { ...layout, ...size, autosize: false } }, { format, filename: data.name, scale: format === "png" ? 2 : 1, ...size });
 }
 
-export default function (component) {
+export function chart(component) {
   const { data, parentElement, setStateValue } = component;
   const div = parentElement.querySelector(".telemetry-chart");
   if (!div || !data) return;

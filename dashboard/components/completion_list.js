@@ -1,5 +1,5 @@
 // A list of completions to pick from. Text is never interpreted as markup.
-function drawRow(row) {
+function drawCompletionRow(row) {
   const button = make("button", "telemetry-completion");
   button.type = "button";
   button.dataset.place = String(row.place);
@@ -22,7 +22,7 @@ function mark(list, place) {
   }
 }
 
-export default function (component) {
+export function completion_list(component) {
   const { data, parentElement, setStateValue } = component;
   const list = parentElement.querySelector(".telemetry-completions");
   if (!list || !data) return undefined;
@@ -33,7 +33,7 @@ export default function (component) {
     const text = JSON.stringify(row);
     const kept = before.get(String(row.place) + text);
     if (kept) return kept;
-    const made = drawRow(row);
+    const made = drawCompletionRow(row);
     made.dataset.text = text;
     return made;
   });

@@ -1,4 +1,4 @@
-// Shared helpers, prepended to each of our scripts. Text is never interpreted as markup.
+// Shared helpers. Our scripts are joined into one module. Text is never interpreted as markup.
 function make(name, className, text) {
   const made = document.createElement(name);
   if (className) made.className = className;

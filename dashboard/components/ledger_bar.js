@@ -1,6 +1,6 @@
 // Where the time went: stacked bars, a legend and a table. Text is never interpreted as markup.
 // "@series-0/0.3" is a colour by its meaning, which the theme defines.
-function paint(element, part, palette) {
+function paintBar(element, part, palette) {
   if (!part.color) return;
   const [name, opacity] = part.color.slice(1).split("/");
   const n = parseInt((palette[name] || palette.muted).slice(1), 16);
@@ -27,7 +27,7 @@ function drawBar(bar, palette) {
     const piece = make("div", "telemetry-ledger-part", bar.small || bar.slim ? "" : part.text);
     piece.style.flexGrow = String(part.share);
     piece.title = part.title;
-    paint(piece, part, palette);
+    paintBar(piece, part, palette);
     strip.appendChild(piece);
   }
   box.appendChild(strip);
@@ -39,7 +39,7 @@ function drawNames(parts, palette) {
   for (const part of parts) {
     const item = make("li", "");
     const swatch = make("span", "telemetry-ledger-swatch");
-    paint(swatch, part, palette);
+    paintBar(swatch, part, palette);
     item.appendChild(swatch);
     item.appendChild(make("span", "", part.words));
     item.appendChild(make("span", "telemetry-ledger-about", part.about));
@@ -59,7 +59,7 @@ function drawTable(table, palette) {
       const place = line.insertCell();
       if (number === 0 && row.color) {
         const swatch = make("span", "telemetry-ledger-swatch");
-        paint(swatch, row, palette);
+        paintBar(swatch, row, palette);
         place.appendChild(swatch);
       }
       place.appendChild(make("span", "", cell));
@@ -68,7 +68,7 @@ function drawTable(table, palette) {
   return made;
 }
 
-export default function (component) {
+export function ledger_bar(component) {
   const { data, parentElement } = component;
   const box = parentElement.querySelector(".telemetry-ledger");
   if (!box || !data) return undefined;

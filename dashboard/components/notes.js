@@ -1,7 +1,7 @@
 // A text field that saves itself. What could not be saved yet is kept in this browser until it is.
 const PAUSE_MS = 600, LEAVING_MS = 3000;
 
-export default function (component) {
+export function notes(component) {
   const { data, parentElement, setStateValue } = component;
   const root = parentElement.querySelector(".telemetry-notes");
   if (!root || !data) return undefined;

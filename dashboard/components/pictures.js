@@ -468,7 +468,7 @@ function draw(root, state) {
   state.moveTo(state.at);
 }
 
-export default function (component) {
+export function pictures(component) {
   const { data, parentElement, setStateValue } = component;
   const root = parentElement.querySelector(".telemetry-pictures");
   if (!root || !data) return undefined;

@@ -164,7 +164,7 @@ function place(table) {
   lefts.forEach((value, i) => table.style.setProperty(`--trt-left-${i}`, `${value}px`));
 }
 
-export default function (component) {
+export function run_table(component) {
   const { data, parentElement, setStateValue } = component;
   const frame = parentElement.querySelector(".trt");
   if (!frame || !data) return undefined;

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 
-from dashboard.assets import script_url
+from dashboard.assets import page_script_url
 
 # Streamlit sends a component's code with every message, so that code only imports the real script.
 _LOADER = """\
-const code = import(window.location.origin + "__URL__");
+const page = import(window.location.origin + "__URL__");
 export default function (component) {
   let cleanUp = null, gone = false;
-  code.then((script) => { if (!gone) cleanUp = script.default(component); });
+  page.then((scripts) => { if (!gone) cleanUp = scripts.__NAME__(component); });
   return () => { gone = true; if (cleanUp) cleanUp(); };
 }
 """
 
 
 def loader(script: str) -> str:
-    """Return the code of a component that runs one of our scripts."""
-    return _LOADER.replace("__URL__", script_url(script))
+    """Return the code of a component that runs the function `script` of our scripts."""
+    return _LOADER.replace("__URL__", page_script_url()).replace("__NAME__", script)
 
 
 def component_key(key: str) -> str:

@@ -60,7 +60,7 @@ function list(shortcuts, host) {
   close.focus();
 }
 
-export default function (component) {
+export function shortcuts(component) {
   const { data, parentElement, setTriggerValue } = component;
   const open = parentElement.querySelector(".telemetry-keys-open");
   if (!open || !data) return undefined;

@@ -15,7 +15,7 @@ function drawPane(pane) {
   return box;
 }
 
-export default function (component) {
+export function side_by_side(component) {
   const { data, parentElement } = component;
   const row = parentElement.querySelector(".telemetry-sides");
   if (!row || !data) return undefined;

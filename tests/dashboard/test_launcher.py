@@ -251,41 +251,6 @@ def test_no_file_in_the_working_directory_is_trusted(tmp_path):
     assert started.err == ""
 
 
-@in_make_faults
-def test_no_installed_package_adds_a_component_to_the_pages(tmp_path):
-    """The package is one that Streamlit by itself would find."""
-    pytest.importorskip("streamlit.components.v2.manifest_scanner")
-    (tmp_path / "streamlit_other").mkdir()
-    (tmp_path / "streamlit_other" / "__init__.py").touch()
-    (tmp_path / "streamlit_other" / "pyproject.toml").write_text(
-        '[project]\nname = "streamlit-other"\nversion = "1"\n'
-        '[[tool.streamlit.component.components]]\nname = "other"\nasset_dir = "."\n'
-    )
-    about = tmp_path / "streamlit_other-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: streamlit-other\nVersion: 1\n")
-    (about / "top_level.txt").write_text("streamlit_other\n")
-    (about / "RECORD").write_text("streamlit_other/pyproject.toml,,\nstreamlit_other/__init__.py,,\n")
-    script = """
-        from streamlit.components.v2.manifest_scanner import scan_component_manifests
-        from streamlit.components.v2 import manifest_scanner
-        from dashboard.listening import listen
-        from dashboard.server import DashboardServer
-        DashboardServer(listen("localhost", 0))
-        print(len(scan_component_manifests()), len(manifest_scanner.scan_component_manifests()))
-    """
-    finished = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-
-    assert finished.stdout.split() == ["1", "0"], finished.stderr
-
-
 def test_the_options_that_matter_are_all_set_by_us():
     script = """
         import json

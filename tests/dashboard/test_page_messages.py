@@ -118,7 +118,7 @@ from dashboard.listening import listen
 from dashboard.server import DashboardServer
 listener = listen("localhost", 0)
 keys = AccessTokens(operator=sys.argv[2], viewer=sys.argv[3])
-server = DashboardServer(listener, access=keys, script=pathlib.Path(sys.argv[1]), preload=False)
+server = DashboardServer(listener, access=keys, script=pathlib.Path(sys.argv[1]), warm_up=False)
 server.serve_until_stopped(on_ready=lambda: print(f"Dashboard: {listener.url} ", flush=True))
 """
 PAGE = """

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from dashboard import server
-from dashboard.assets import plotly_js_file
+from dashboard import server  # noqa: F401  # imported for what it imports
 
 # Not websockets: it reads an environment variable that the server sets when it is imported.
 _FIRST_USED_WHEN_SERVING = (
@@ -24,4 +23,3 @@ for name in _FIRST_USED_WHEN_SERVING:
 for package in ("toolkit.runs", "dashboard.charts", "dashboard.components"):
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
-server.compressed_library(plotly_js_file())
