@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple
 
-from toolkit.reports.curve import Curve
+STEP: Final = "step"
+SECONDS: Final = "seconds"
+"""The x axis of values that were logged without a step: seconds since the run's first record."""
 
 Tone = Literal["good", "info", "warning", "critical", "neutral"]
+
+
+class Point(NamedTuple):
+    """A logged value; `y` may be NaN or infinite."""
+
+    x: float
+    y: float
+
+
+class NonFinite(NamedTuple):
+    """Values in a row that are NaN or infinite."""
+
+    first: float
+    last: float
+    values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A metric of one run. Every point was logged as it is here."""
+
+    metric: str
+    run: str = ""
+    event: str = "step"
+    """The kind of record that it is from: step, eval, epoch or system."""
+    axis: str = STEP
+    parts: tuple[tuple[Point, ...], ...] = ()
+    """Points in the order of the file; a new part begins where the step goes back, as after a resume."""
+    records: int = 0
+    """How many values were logged."""
+    not_finite: tuple[NonFinite, ...] = ()
+    last: float = math.nan
+    low: Point | None = None
+    high: Point | None = None
+    """The lowest and the highest finite value."""
+
+    @property
+    def drawn(self) -> int:
+        """How many points there are here."""
+        return sum(map(len, self.parts))
+
+    @property
+    def values_not_finite(self) -> int:
+        """How many values are NaN or infinite."""
+        return sum(one.values for one in self.not_finite)
+
+    def best(self, direction: str | None) -> Point | None:
+        """Return the best finite value; None if neither direction is better."""
+        return None if direction is None else self.low if direction == "min" else self.high
+
+    def within(self, start: float, end: float) -> Curve:
+        """Return the points in a range of x, with the counts of the whole curve."""
+        parts = tuple(tuple(point for point in part if start <= point.x <= end) for part in self.parts)
+        not_finite = tuple(one for one in self.not_finite if one.last >= start and one.first <= end)
+        return replace(self, parts=tuple(part for part in parts if part), not_finite=not_finite)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

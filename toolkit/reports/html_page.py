@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.reports.curve import Curve
 from toolkit.reports.document import (
     Bars,
     Block,
@@ -16,6 +15,7 @@ from toolkit.reports.document import (
     Card,
     Chart,
     Code,
+    Curve,
     Document,
     Facts,
     Pictures,
@@ -226,7 +226,7 @@ def _curve_json(curve: Curve) -> dict[str, Any]:
         "metric": clean(curve.metric),
         "axis": curve.axis,
         "records": curve.records,
-        "not_finite": curve.not_finite,
+        "not_finite": curve.values_not_finite,
         "parts": [[[_plain(point.x), _plain(point.y)] for point in part] for part in curve.parts],
     }
 

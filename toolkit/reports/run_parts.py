@@ -13,7 +13,6 @@ from toolkit.diagnostics.metric_aliases import GPU_UTIL, GRAD_NORM, LOSS, LR, RA
 from toolkit.diagnostics.remedy import find_remedy
 from toolkit.reports.confidence_words import basis_text, sure_text
 from toolkit.reports.content import RunContent, primary_metric, steps_of, window_of
-from toolkit.reports.curve import STEP, Curve
 from toolkit.reports.diagnosis_text import (
     about_error,
     counts_text,
@@ -23,6 +22,7 @@ from toolkit.reports.diagnosis_text import (
     when_text,
 )
 from toolkit.reports.document import (
+    STEP,
     Band,
     Bar,
     Bars,
@@ -30,6 +30,7 @@ from toolkit.reports.document import (
     Bullets,
     Card,
     Chart,
+    Curve,
     Fact,
     Facts,
     Level,
@@ -185,7 +186,7 @@ def metrics_table(run: RunContent) -> Table | None:
                 NO_VALUE if curve.low is None else short_number(curve.low.y),
                 NO_VALUE if curve.high is None else short_number(curve.high.y),
                 count(curve.records),
-                count(curve.not_finite) if curve.not_finite else "",
+                count(curve.values_not_finite) if curve.not_finite else "",
             )
         )
     if not rows:

@@ -5,56 +5,68 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from toolkit.diagnostics.ending import Endings
 from toolkit.diagnostics.finding import Finding, finding_from
+from toolkit.diagnostics.history import Diagnosis
 from toolkit.reports.content import RunContent, masked, window_of
-from toolkit.reports.curve import SECONDS, STEP, Curve, Point, Stretch
-from toolkit.reports.document import Picture
-from toolkit.reports.read_content import POINTS, small_picture
+from toolkit.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.metric_meaning import NOT_RESULTS
+from toolkit.runs.files.sample_files import sample_file
 from toolkit.runs.files.samples import samples_of_run
 from toolkit.runs.formatting import count
 from toolkit.runs.listing.run_start import start_of
 from toolkit.runs.store import MetricInfo, Refused, RunCard, RunStore, Series
 
+_POINTS: Final = 2_400
+"""Kept of a curve, at most."""
+_MIN_POINTS: Final = 120
+_POINTS_OF_ALL: Final = 3_000
 _MAX_METRICS: Final = 100
 _MAX_EVENTS: Final = 2_000
 _MAX_FINDINGS: Final = 1_000
 _MAX_EVIDENCE: Final = 20
 _MAX_PICTURES: Final = 6
-_MAX_FILE: Final = 20_000_000
+_MAX_CAPTION: Final = 300
 _WAIT_S: Final = 20.0
 _ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END)
 
 
-def content_of_run(store: RunStore, key: str, *, name: str | None = None, points: int = POINTS) -> RunContent:
-    """Return what a report says about a run, from the records that have been read so far, and call it `name`.
+def points_for(runs: int) -> int:
+    """Return how many points of a curve a report of several runs keeps, so that the file stays small."""
+    return max(_MIN_POINTS, min(_POINTS, _POINTS_OF_ALL // max(1, runs)))
 
-    The detectors and the ledger get a while to reach the last record; what they have not reached is said in a note.
+
+def content_of_run(
+    store: RunStore,
+    key: str,
+    *,
+    name: str | None = None,
+    points: int = _POINTS,
+    found: Diagnosis | None = None,
+    wait_s: float = 20.0,
+) -> RunContent:
+    """Return what a report says about a run, and call it `name`; `found` is its diagnosis, if it was made before.
+
+    Reading gets about `wait_s`; what was not reached until then is said in a note.
     """
-    notes = []
-    deadline = time.monotonic() + _WAIT_S
-    while (examined := store.examine(key, wait_s=1.0)) < 1.0 and time.monotonic() < deadline:
-        pass
-    if examined < 1.0:
-        notes.append(f"The detectors have seen {examined:.0%} of the records.")
+    deadline = time.monotonic() + wait_s
+    health = store.refresh(key, wait_s=wait_s)
+    found, notes = (found, [*found.notes]) if found is not None else _diagnosis(store, key, deadline)
     spent = store.time_spent(key, wait_s=max(0.1, deadline - time.monotonic()))
-    health, card, meta = store.refresh(key, wait_s=1.0), store.card(key), store.meta(key)
+    card = store.card(key)
     if not health.complete:
         notes.append(f"{health.fraction_read:.0%} of the records have been read.")
     if card.problem:
         notes.append(card.problem)
-    curves = {info.name: _curve(store, card, info, points) for info in _chosen(store.metrics(key))}
-    findings = _findings(store, key)
-    start = start_of(store, key)
-    endings = Endings()
-    endings.take(reversed(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)))
-    ending = None if meta.manifest is None else endings.ending(meta.manifest, time.time())
-    cause = None if ending is None else ending.error
-    config = start.get("config")
+    infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
+    curves = {info.name: _curve(store, card, info, points) for info in infos}
+    pictures, problems = _pictures(store, key)
+    config = start_of(store, key).get("config")
+    cause = None if found.ending is None else found.ending.error
     return masked(
         RunContent(
             name=name or card.name,
@@ -67,23 +79,38 @@ def content_of_run(store: RunStore, key: str, *, name: str | None = None, points
             duration_s=card.duration_s,
             records=health.records,
             bad_lines=health.bad_count,
-            notes=notes,
+            notes=[*notes, *problems],
             curves={name: curve for name, curve in curves.items() if curve.records},
-            evidence=_evidence(store, key, card, findings, curves, points),
+            evidence=_evidence(store, key, card, found.findings, curves, points),
             settings=card.config,
             config=config if isinstance(config, dict) else None,
-            findings=findings,
-            errors=[error for error in endings.errors() if error != cause],
-            ending=ending,
-            control={} if meta.manifest is None else meta.manifest.control,
+            findings=found.findings,
+            errors=[error for error in found.errors if error != cause],
+            ending=found.ending,
+            control={} if found.manifest is None else found.manifest.control,
             ledger=spent.ledger,
-            pictures=_pictures(store, key),
+            pictures=pictures,
         )
     )
 
 
-def _chosen(metrics: Sequence[MetricInfo]) -> list[MetricInfo]:
-    return [info for info in metrics if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
+def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, list[str]]:
+    """Return what the detectors found until `deadline`, and a note if they have not seen all records."""
+    while (examined := store.examine(key, wait_s=1.0)) < 1.0 and time.monotonic() < deadline:
+        pass
+    notes = [f"The detectors have seen {examined:.0%} of the records."] if examined < 1.0 else []
+    manifest = store.meta(key).manifest
+    endings = Endings()
+    endings.take(reversed(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)))
+    found = Diagnosis(
+        name=key,
+        path=Path(),
+        findings=_findings(store, key),
+        ending=None if manifest is None else endings.ending(manifest, time.time()),
+        errors=endings.errors(),
+        manifest=manifest,
+    )
+    return found, notes
 
 
 def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Curve:
@@ -93,13 +120,12 @@ def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Cur
         # Measurements of the machine have no step.
         series = store.series(card.key, info.name, axis="elapsed", buckets=max(1, points // 4))
         axis = SECONDS
-    return curve_of(series, run=card.name, event=info.event, axis=axis, last=info.last)
+    return _curve_of(series, run=card.name, event=info.event, axis=axis, last=info.last, records=info.count)
 
 
-def curve_of(
-    series: Series, *, run: str, event: str = "step", axis: str = STEP, last: float = math.nan
+def _curve_of(
+    series: Series, *, run: str, event: str, records: int, axis: str = STEP, last: float = math.nan
 ) -> Curve:
-    """Return a series of a store as a curve of a report."""
     parts = tuple(
         tuple(Point(x, y) for x, y in zip(segment.x.tolist(), segment.y.tolist(), strict=True))
         for segment in (*series.superseded, *series.segments)
@@ -111,9 +137,8 @@ def curve_of(
         event=event,
         axis=axis,
         parts=tuple(part for part in parts if part),
-        records=series.total,
-        not_finite=sum(one.count for one in series.stretches),
-        stretches=tuple(Stretch(one.first_x, one.last_x, one.count) for one in series.stretches),
+        records=records,
+        not_finite=tuple(NonFinite(one.first_x, one.last_x, one.count) for one in series.non_finite),
         last=last,
         low=min(finite, key=lambda point: point.y, default=None),
         high=max(finite, key=lambda point: point.y, default=None),
@@ -150,21 +175,22 @@ def _evidence(
         xs = [point.x for part in whole.parts for point in (part[0], part[-1])]
         window = window_of(finding, min(xs), max(xs))
         series = store.series(key, finding.metric, window=window, buckets=max(1, points // 8))
-        found[finding.id] = curve_of(series, run=card.name, event=whole.event)
+        found[finding.id] = _curve_of(series, run=card.name, event=whole.event, records=series.total)
     return {known_by: curve for known_by, curve in found.items() if curve.records}
 
 
-def _pictures(store: RunStore, key: str) -> list[Picture]:
+def _pictures(store: RunStore, key: str) -> tuple[list[Picture], list[str]]:
+    """Return the newest image of each prompt or name, small, and why others are missing."""
     series = [one for one in samples_of_run(store, key) if all(each.kind == "image" for each in one.samples)]
-    found = []
+    found, problems = [], []
     for one in sorted(series, key=lambda one: -one.last_step)[:_MAX_PICTURES]:
         sample = one.samples[-1]
         step = "" if sample.step is None else f"step {count(sample.step)}: "
         try:
-            data = store.read_file(key, sample.path, max_bytes=_MAX_FILE)
-        except Refused:
+            file = sample_file(store, key, sample.path, small=True)
+        except Refused as error:
+            problems.append(f"{one.title[:60]!r}: {error}")
             continue
-        picture = small_picture(data, f"{step}{one.title}"[:300])
-        if picture is not None:
-            found.append(picture)
-    return found
+        caption = f"{step}{one.title}"[:_MAX_CAPTION]
+        found.append(Picture(data=file.data, content_type=file.content_type, caption=caption))
+    return found, problems

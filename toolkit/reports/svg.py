@@ -8,8 +8,7 @@ from html import escape
 from typing import Final
 
 from toolkit.reports.axis import Axis, x_axis, y_axis
-from toolkit.reports.curve import STEP, Curve, Point
-from toolkit.reports.document import Chart, Scatter
+from toolkit.reports.document import STEP, Chart, Curve, Point, Scatter
 from toolkit.runs.formatting import clean, count, cut, short_number
 
 SIZE: Final = 1000
@@ -32,9 +31,9 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
     for band in chart.bands:
         inside.append(_band(x, band.start, band.end, f"band {band.tone}", band.label))
     for number, (line, curve) in enumerate(zip(chart.lines, curves, strict=True)):
-        for stretch in curve.stretches:
-            about = f"{count(stretch.values)} values of {line.label} are NaN or infinite"
-            inside.append(_band(x, stretch.first, stretch.last, "nan", about))
+        for found in curve.not_finite:
+            about = f"{count(found.values)} values of {line.label} are NaN or infinite"
+            inside.append(_band(x, found.first, found.last, "nan", about))
         colour = f"c{line.colour % COLOURS} d{line.colour // COLOURS % 4}"
         inside.append(f'<path class="line {colour}" data-line="{number}" d="{_path(curve, x, y)}"/>')
     for level in levels:
@@ -171,7 +170,7 @@ def _described(chart: Chart, curves: Sequence[Curve]) -> str:
         if curve.low is not None and curve.high is not None:
             text += f", lowest {short_number(curve.low.y)}, highest {short_number(curve.high.y)}"
         if curve.not_finite:
-            text += f", {count(curve.not_finite)} NaN or infinite"
+            text += f", {count(curve.values_not_finite)} NaN or infinite"
         parts.append(text)
     more = len(chart.lines) - len(parts)
     return f"{clean(chart.title)}. " + "; ".join(parts) + (f"; and {more} more" if more else "")
@@ -184,5 +183,5 @@ def _counted(curves: Sequence[Curve]) -> str:
         if drawn >= records
         else f"{count(drawn)} points for {count(records)} records, with all extremes."
     )
-    odd = sum(curve.not_finite for curve in curves)
+    odd = sum(curve.values_not_finite for curve in curves)
     return f"{text} {count(odd)} NaN or infinite." if odd else text

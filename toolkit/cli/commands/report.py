@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, refuse
-from toolkit.cli.report_content import STDOUT, UnreadableRunError, content_of, write_report, written_text
+from toolkit.cli.report_content import (
+    STDOUT,
+    UnreadableRunError,
+    content_of,
+    require_columns,
+    write_report,
+    written_text,
+)
 from toolkit.cli.run_list import ListedRun, label_runs, list_runs, run_at
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.reports.compare import MAX_RUNS, compare
@@ -20,12 +25,10 @@ from toolkit.reports.document import Document
 from toolkit.reports.html_page import to_html
 from toolkit.reports.markdown import to_markdown
 from toolkit.reports.overview import overview
-from toolkit.reports.read_content import points_for
 
 OVERVIEW: Final = "overview"
 COMPARE: Final = "compare"
 SWEEP: Final = "sweep"
-_SWEEP_REPORT: Final = "toolkit.reports.sweep"
 
 JSON_FORM: Final = """\
 an object with `view`, `runs` (their names), `title`, `verdict`, and `html` and `markdown`: the files that were \
@@ -64,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
     parser.epilog = (
         "Secrets in settings and messages are masked. For a run to post, with names and paths replaced too: "
-        "`telemetry share`. Exit code: 0; 2 if a run cannot be read or a file cannot be written."
+        "`telemetry share`. It needs `pip install 'ai-toolkit-telemetry[dashboard]'`. "
+        "Exit code: 0; 2 if a run cannot be read or a file cannot be written."
     )
 
 
@@ -115,24 +119,19 @@ def _chosen(paths: Sequence[Path], view: str | None) -> tuple[list[ListedRun], s
 
 
 def _document(runs: Sequence[ListedRun], view: str, metric: str | None, progress: Progress) -> Document:
-    if view == SWEEP:
-        return _sweep(runs, metric)
     if view == OVERVIEW:
         return overview(content_of(runs[0], on_work=progress.show))
+    require_columns()
+    if view == SWEEP:
+        from toolkit.reports.sweep import sweep_report
+
+        return sweep_report(runs, metric=metric)
+    from toolkit.reports.stored_run import points_for
+
     # The newest ones; the report says how many there are.
     shown = runs[-MAX_RUNS:]
     contents = [content_of(run, points=points_for(len(shown)), on_work=progress.show) for run in shown]
     return compare(contents, metric=metric, total=len(runs))
-
-
-def _sweep(runs: Sequence[ListedRun], metric: str | None) -> Document:
-    # By name: the statistics are the dashboard's, and the toolkit imports none of it.
-    if find_spec(_SWEEP_REPORT.partition(".")[0]) is None or find_spec("numpy") is None:
-        raise UnreadableRunError(
-            "the answer of a sweep needs pip install 'ai-toolkit-telemetry[dashboard]'; --view compare does not"
-        )
-    report = importlib.import_module(_SWEEP_REPORT).sweep_report
-    return cast("Document", report(runs, metric=metric))
 
 
 def _write(document: Document, args: argparse.Namespace, runs: Sequence[ListedRun], view: str) -> int:

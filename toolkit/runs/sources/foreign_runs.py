@@ -218,6 +218,7 @@ class ForeignRuns:
         self.labels_dir = labels_dir
         self._guard = Guard()
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._thread: threading.Thread | None = None
         self._runs: dict[str, ForeignRun] = {}
         self._notes: tuple[str, ...] = ()
@@ -247,7 +248,14 @@ class ForeignRuns:
                 if key in self._runs or self._is_listed:
                     break
             run = self._runs.get(key)
+        if run is not None:
+            self._look_at(run, again_after_s=math.inf)
         return run
+
+    def _look_at(self, run: ForeignRun, *, again_after_s: float) -> None:
+        with self._reading:
+            if run.read_at == -math.inf or time.monotonic() - run.read_at > again_after_s:
+                run.look(self._guard)
 
     def _search(self) -> threading.Thread | None:
         with self._lock:
@@ -274,8 +282,7 @@ class ForeignRuns:
         for run in [*runs.values()]:
             sign = run.reading.status(time.time()).last_sign
             is_quiet = not (time.time() - sign < _QUIET_S)
-            if time.monotonic() - run.read_at > (_QUIET_EVERY_S if is_quiet else 0.0):
-                run.look(self._guard)
+            self._look_at(run, again_after_s=_QUIET_EVERY_S if is_quiet else 0.0)
         self._look_at_ours(runs.values())
         _find_same([*runs.values(), *self._own.values()])
         self._scan_s = time.monotonic() - began
