@@ -10,7 +10,7 @@ import streamlit as st
 
 from dashboard.components.frame import RunPage
 from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
-from toolkit.diagnostics.named_ranks import ranks_in
+from toolkit.diagnostics.finding import ranks_in
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.findings.alerts import findings_of
 from toolkit.runs.formatting import clock, count, md

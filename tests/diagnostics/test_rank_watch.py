@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from toolkit.diagnostics.finding import ranks_as_evidence, ranks_in, ranks_in_words
 from toolkit.diagnostics.history import diagnose
-from toolkit.diagnostics.named_ranks import ranks_as_evidence, ranks_in, ranks_in_words
 from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.diagnostics.silent_ranks import lost_ranks, read_tails
 from toolkit.runfolder.layout import rank_file

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from toolkit.diagnostics.finding import CRITICAL, WARNING
+from toolkit.diagnostics.finding import CRITICAL, WARNING, ranks_in_words
 from toolkit.diagnostics.incident import Incident
-from toolkit.diagnostics.named_ranks import ranks_in_words
 
 LOWER_LR: Final = ("lr_scale", "lr", "learning_rate", "lr_multiplier")
 """Names of knobs that lower the learning rate, tried in this order."""
@@ -90,7 +89,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
         causes=(
             "A batch unlike the others: a long or corrupt sample, a duplicate, wrong labels.",
             "The learning rate is close to the largest that this model bears.",
-            "The optimizer's second moment is stale (beta2 too close to 1) after a quiet stretch.",
+            "The optimizer's second moment is stale (beta2 too close to 1) after a quiet batch.",
         ),
         advice=(
             "One spike that recovers by itself needs nothing; look at the batches of step {start} where they come back.",

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 
 class Detector(Protocol):
@@ -31,8 +31,8 @@ class Detector(Protocol):
 class SkimmingDetector(Detector, Protocol):
     """A detector that can pass over many ordinary records at once."""
 
-    def skim(self, stretch: Stretch, start: int) -> int:
-        """Take the records of `stretch` from `start` on up to one that needs a closer look, and return its place.
+    def skim(self, batch: StepBatch, start: int) -> int:
+        """Take the records of `batch` from `start` on up to one that needs a closer look, and return its place.
 
         The state afterwards is the same as if `take` had read them one by one. The record at the returned place has
         not been read; its length means that all have been.

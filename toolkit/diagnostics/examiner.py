@@ -16,7 +16,7 @@ from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.plugins import make_plugins
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.stretch import LONGEST, SHORTEST, Stretch, stretch_of
+from toolkit.diagnostics.step_batch import LONGEST, SHORTEST, StepBatch, batch_of
 from toolkit.runfolder.records import FINDING, START, STEP, Record
 from toolkit.runfolder.same_fields import Run, runs_of
 
@@ -77,7 +77,7 @@ class Examiner:
     def _take_run(self, run: Run) -> None:
         if len(run.records) >= SHORTEST:
             shape = self._row.shape_with(run.names)
-            if shape.is_plain and self._take_stretch(run, shape):
+            if shape.is_plain and self._take_batch(run, shape):
                 return
         between = self._between
         for record in run.records:
@@ -117,34 +117,34 @@ class Examiner:
         for take in plan.takes:
             take(row)
 
-    def _take_stretch(self, run: Run, shape: Shape) -> bool:
+    def _take_batch(self, run: Run, shape: Shape) -> bool:
         """Examine step records of one shape as columns, detector by detector; return False if that cannot be done."""
         incidents = self._incidents
         # The first step may be 0.
         after = -1 if self._loop_step is None and not self._last_step else self._last_step
-        stretch = stretch_of(run.records, run.columns, shape, self._row, after=after)
-        if stretch is None or not stretch.columns:
+        batch = batch_of(run.records, run.columns, shape, self._row, after=after)
+        if batch is None or not batch.columns:
             return False
-        count = len(stretch)
-        plan = self._plan(True, tuple(stretch.columns))
-        stretch.first_row = before = incidents.rows
-        self._last_step = self._loop_step = stretch.steps[-1]
+        count = len(batch)
+        plan = self._plan(True, tuple(batch.columns))
+        batch.first_row = before = incidents.rows
+        self._last_step = self._loop_step = batch.steps[-1]
         between = self._between
         for turn, skim, take in plan.skims:
             incidents.turn = turn
-            place = skim(stretch, 0)
+            place = skim(batch, 0)
             while place < count:
                 incidents.rows = before + place + 1
-                take(stretch.row(place))
+                take(batch.row(place))
                 if between is not None:
                     between()
-                place = skim(stretch, place + 1)
+                place = skim(batch, place + 1)
             if between is not None:
                 between()
         if plan.others:
             for place in range(count):
                 incidents.rows = before + place + 1
-                row = stretch.row(place)
+                row = batch.row(place)
                 for turn, take in plan.others:
                     incidents.turn = turn
                     take(row)
@@ -311,7 +311,7 @@ class _Plan:
 
     def __init__(self, detectors: list[tuple[int, Detector]]) -> None:
         self.takes = [detector.take for _, detector in detectors]
-        self.skims: list[tuple[int, Callable[[Stretch, int], int], Callable[[Row], None]]] = []
+        self.skims: list[tuple[int, Callable[[StepBatch, int], int], Callable[[Row], None]]] = []
         self.others: list[tuple[int, Callable[[Row], None]]] = []
         for turn, detector in detectors:
             # Not by the protocol: to ask for all its methods takes a hundred times as long.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from toolkit.diagnostics.named_ranks import is_about_ranks, ranks_in_words
+from toolkit.diagnostics.finding import is_about_ranks, ranks_in_words
 from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.formatting import clean, count, duration, learning_rate, short_number, size
 

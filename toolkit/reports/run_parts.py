@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.diagnostics.catalogue import title_of
-from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING, Finding
+from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING, Finding, find_remedy
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, GRAD_NORM, LOSS, LR, RATE, STEP_TIME, VAL_LOSS
-from toolkit.diagnostics.remedy import find_remedy
 from toolkit.reports.confidence_words import basis_text, sure_text
 from toolkit.reports.content import RunContent, primary_metric, steps_of, window_of
 from toolkit.reports.diagnosis_text import (

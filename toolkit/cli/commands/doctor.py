@@ -21,11 +21,10 @@ from toolkit.cli.run_list import run_at
 from toolkit.cli.terminal import Progress, painted
 from toolkit.diagnostics.catalogue import CATALOGUE, title_of
 from toolkit.diagnostics.ending import RunError
-from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding
+from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Remedy, find_remedy
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
 from toolkit.diagnostics.plugins import is_kind
-from toolkit.diagnostics.remedy import Remedy, find_remedy
 from toolkit.importers import table_file, text_log
 from toolkit.importers.as_records import records_of
 from toolkit.importers.detect import find_sources

@@ -1,4 +1,4 @@
-"""The detectors: one file each."""
+"""The detectors."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import DATA_TIME, ENTROPY, GPU_UTIL, LORA_B, REWARD
 
 DETECTORS: Final = {
-    "non_finite": "NonFinite",
-    "instability": "Instability",
-    "exploding_grad": "ExplodingGradients",
-    "plateau": "Plateau",
-    "overfit": "Overfit",
-    "val_spike": "ValidationSpike",
-    "vanishing_grad": "VanishingGradients",
-    "throughput": "ThroughputDrop",
-    "data_starvation": "DataStarvation",
-    "gpu_idle": "IdleGpu",
-    "memory_growth": "MemoryGrowth",
-    "stall": "Stall",
-    "learning_rate": "LearningRate",
-    "loss_scale": "LossScale",
-    "straggler": "Straggler",
-    "rank_nan": "RankNan",
-    "reward_hacking": "RewardHacking",
-    "policy_collapse": "PolicyCollapse",
-    "label_leak": "LabelLeak",
-    "dead_lora": "DeadLora",
-    "lr_too_small": "LearningRateTooSmall",
-    "data_repeated": "DataRepeated",
-    "underflow": "Underflow",
+    "non_finite": "non_finite:NonFinite",
+    "instability": "instability:Instability",
+    "exploding_grad": "exploding_grad:ExplodingGradients",
+    "plateau": "plateau:Plateau",
+    "overfit": "overfit:Overfit",
+    "val_spike": "val_spike:ValidationSpike",
+    "vanishing_grad": "no_gradients:VanishingGradients",
+    "throughput": "throughput:ThroughputDrop",
+    "data_starvation": "waiting:DataStarvation",
+    "gpu_idle": "waiting:IdleGpu",
+    "memory_growth": "memory_growth:MemoryGrowth",
+    "stall": "stall:Stall",
+    "learning_rate": "learning_rate:LearningRate",
+    "loss_scale": "loss_scale:LossScale",
+    "straggler": "straggler:Straggler",
+    "rank_nan": "rank_nan:RankNan",
+    "reward_hacking": "reinforcement:RewardHacking",
+    "policy_collapse": "reinforcement:PolicyCollapse",
+    "label_leak": "start_of_run:LabelLeak",
+    "dead_lora": "no_gradients:DeadLora",
+    "lr_too_small": "start_of_run:LearningRateTooSmall",
+    "data_repeated": "data_repeated:DataRepeated",
+    "underflow": "underflow:Underflow",
 }
-"""File and class of each detector, in the order in which they look at a record.
+"""File and class of each detector by its name, in the order in which they look at a record.
 
-To add one: write the file, add a line here, add its kind of finding to `catalogue.py` and to docs/detectors.md.
+To add one: write the class, add a line here, add its kind of finding to `catalogue.py` and to docs/detectors.md.
 """
 
 
@@ -58,7 +58,8 @@ None of them may do anything in `restart` before it has read a record.
 """
 
 
-def make_detector(file: str, incidents: Incidents) -> Detector:
-    """Return the detector in `file`; it writes to `incidents`."""
-    detector: Detector = getattr(import_module(f"{__name__}.{file}"), DETECTORS[file])(incidents)
+def make_detector(name: str, incidents: Incidents) -> Detector:
+    """Return the detector called `name`; it writes to `incidents`."""
+    file, _, class_name = DETECTORS[name].partition(":")
+    detector: Detector = getattr(import_module(f"{__name__}.{file}"), class_name)(incidents)
     return detector

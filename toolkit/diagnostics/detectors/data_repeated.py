@@ -12,7 +12,7 @@ from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, LOSS, Row, name_of
 from toolkit.diagnostics.robust import change_sigma, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 _EPOCH: Final = "epoch"
 
@@ -61,19 +61,19 @@ class DataRepeated(SingleIncidentDetector):
             self._losses, self._latest = [], []
         self._add(loss)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over the rest of a long epoch."""
-        epochs = stretch.fields.get(_EPOCH)
-        if epochs is None or start == len(stretch):
-            # A stretch without epochs has nothing to collect.
-            return len(stretch)
+        epochs = batch.fields.get(_EPOCH)
+        if epochs is None or start == len(batch):
+            # A batch without epochs has nothing to collect.
+            return len(batch)
         if self._epoch is None or _numbers_of(epochs) != {self._epoch}:
             return start
-        losses = stretch.columns[LOSS][start:]
+        losses = batch.columns[LOSS][start:]
         self._count += len(losses)
         self._losses += losses[: at.REPEATED_MOST - len(self._losses)]
         self._latest = [*self._latest, *losses[-at.REPEATED_EDGE :]][-at.REPEATED_EDGE :]
-        return len(stretch)
+        return len(batch)
 
     def _add(self, loss: float) -> None:
         self._count += 1

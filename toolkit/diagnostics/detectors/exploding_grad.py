@@ -12,7 +12,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
 from toolkit.diagnostics.robust import Window, change_sigma, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 
 class ExplodingGradients(SingleIncidentDetector):
@@ -70,22 +70,22 @@ class ExplodingGradients(SingleIncidentDetector):
         ):
             self._begin(level, row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over norms that are not large."""
         if self._incident is not None or self._high or self._waiting:
             return start
         if len(self._first) < at.NORM_FIRST_RECORDS:
             return start
-        lowest, highest = stretch.range_of(GRAD_NORM)
+        lowest, highest = batch.range_of(GRAD_NORM)
         is_full = len(self._usual) == at.NORM_WINDOW
         if is_full and 0.0 < highest <= at.NORM_RATIO * min(lowest, self._usual.ordered[0]):
             # Not large beside the lowest, so not large beside any median either.
-            self._pass_over(stretch.columns[GRAD_NORM][start:])
-            end = len(stretch)
+            self._pass_over(batch.columns[GRAD_NORM][start:])
+            end = len(batch)
         else:
-            end = self._pass_over_one_by_one(stretch.columns[GRAD_NORM], start)
-        if LOSS in stretch.columns:
-            self._losses.extend(stretch.columns[LOSS][start:end])
+            end = self._pass_over_one_by_one(batch.columns[GRAD_NORM], start)
+        if LOSS in batch.columns:
+            self._losses.extend(batch.columns[LOSS][start:end])
         return end
 
     def _pass_over(self, norms: Sequence[float]) -> None:

@@ -11,10 +11,9 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.loss_axis import LossAxis
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
-from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
+from toolkit.diagnostics.step_batch import StepBatch
 
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
@@ -131,37 +130,37 @@ class Instability(SingleIncidentDetector):
         if y > self._highest or rows == 1:
             self._highest = y
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over losses at their level."""
-        lowest, _ = stretch.range_of(LOSS)
+        lowest, _ = batch.range_of(LOSS)
         if (
             self._incident is not None
             or self._start is not None
             or self._same
-            or start == len(stretch)
+            or start == len(batch)
             or not lowest > self._axis.bottom > 0.0
             or min(len(self._changes), len(self._longer)) < at.LEVEL_WINDOW
             or self._rows < at.CLIMB_SHORT
         ):
             return start
-        rates = stretch.columns.get(LR)
+        rates = batch.columns.get(LR)
         if rates is not None:
-            lowest_rate, highest_rate = stretch.range_of(LR)
+            lowest_rate, highest_rate = batch.range_of(LR)
             if highest_rate > at.LR_RAISED * min(lowest_rate, self._lr):
                 return start
-        end = self._pass_over(stretch, start)
+        end = self._pass_over(batch, start)
         if end > start:
-            losses = stretch.columns[LOSS]
-            self._last_loss, self._last_step = losses[end - 1], stretch.steps[end - 1]
+            losses = batch.columns[LOSS]
+            self._last_loss, self._last_step = losses[end - 1], batch.steps[end - 1]
             # The logarithm of the highest loss is the highest of the logarithms.
             self._highest = max(self._highest, math.log(max(losses[start:end])))
             if rates is not None:
                 self._lr = rates[end - 1]
         return end
 
-    def _pass_over(self, stretch: Stretch, start: int) -> int:
+    def _pass_over(self, batch: StepBatch, start: int) -> int:
         """Move the windows, which are full, up to a loss that needs a closer look; return its place."""
-        ys, changes_between = stretch.once(_logarithms)
+        ys, changes_between = batch.once(_logarithms)
         ys = ys[start:]
         gap = self._axis.gap
         climbed, no_change, alone = gap(0.0, at.CLIMB), gap(0.0, at.NO_CHANGE), gap(0.0, at.ALONE_RISE)
@@ -192,13 +191,13 @@ class Instability(SingleIncidentDetector):
                 if level < best:
                     self._best = best = level
                     self._best_of, self._has_best = at.LEVEL_WINDOW, True
-                    self._best_step = stretch.steps[start + len(aboves)]
+                    self._best_step = batch.steps[start + len(aboves)]
                 elif level - best >= climbed:
                     break
                 self._risen = 0
             if is_raised:
                 place = start + len(aboves)
-                total = self._add_up(stretch.columns[LOSS][place], raised, stretch.steps[place])
+                total = self._add_up(batch.columns[LOSS][place], raised, batch.steps[place])
             add_above(above)
             leave_recent(leaves_recent)
             insort(recent, y)
@@ -450,9 +449,9 @@ class Instability(SingleIncidentDetector):
         self._has_best = False
 
 
-def _logarithms(stretch: Stretch) -> tuple[list[float], list[float]]:
+def _logarithms(batch: StepBatch) -> tuple[list[float], list[float]]:
     """Return the logarithms of the losses, and by how much each but the first differs from the one before it."""
-    ys = list(map(math.log, stretch.columns[LOSS]))
+    ys = list(map(math.log, batch.columns[LOSS]))
     return ys, list(map(abs, map(sub, ys[1:], ys)))
 
 

@@ -9,7 +9,7 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 _KIND = "lr_problem"
 
@@ -59,16 +59,16 @@ class LearningRate:
         if self._warm_up is not None and not self._warm_up.take(lr, row):
             self._warm_up = None
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over positive learning rates behind the warm-up."""
-        lowest, highest = stretch.range_of(LR)
-        if self._warm_up is not None or self._zeros or lowest <= 0.0 or start == len(stretch):
+        lowest, highest = batch.range_of(LR)
+        if self._warm_up is not None or self._zeros or lowest <= 0.0 or start == len(batch):
             return start
-        rates = stretch.columns[LR]
+        rates = batch.columns[LR]
         self._records += len(rates) - start
         self._last = rates[-1]
         self._peak = max(self._peak, highest if start == 0 else max(rates[start:]))
-        return len(stretch)
+        return len(batch)
 
     def _take_zero(self, row: Row) -> None:
         if not self._zeros:

@@ -10,7 +10,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 _KIND = "loss_scale"
 _BACK = 4.0
@@ -48,13 +48,13 @@ class LossScale(SingleIncidentDetector):
             if row.values[GRAD_NORM] == math.inf:
                 self._take_infinite(row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over finite norms, unless there is a scale or were infinite ones."""
-        if LOSS_SCALE in stretch.columns or self._infinite:
+        if LOSS_SCALE in batch.columns or self._infinite:
             return start
         if not self._has_scale:
-            self._norms += len(stretch) - start
-        return len(stretch)
+            self._norms += len(batch) - start
+        return len(batch)
 
     def _take_scale(self, scale: float, row: Row) -> None:
         self._has_scale = True

@@ -11,7 +11,7 @@ from toolkit.diagnostics.finding import CRITICAL
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.diagnostics.robust import trend
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import STEP, SYSTEM, Record
 
 _KIND = "memory_growth"
@@ -59,29 +59,27 @@ class MemoryGrowth:
             if value is not None and 0.0 < value < _ABSURD_MIB:
                 curve.take(value, row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over records with the same sample."""
-        if stretch.elapsed is None:
+        if batch.elapsed is None:
             return start
         sampled_at = self._sampled_at
-        earliest, latest = stretch.times
+        earliest, latest = batch.times
         if sampled_at <= earliest and latest - sampled_at < at.MEMORY_SAMPLE_S:
-            return len(stretch)
+            return len(batch)
         curves = [
-            (curve, stretch.columns[curve.signal])
-            for curve in self._curves
-            if curve.signal in stretch.columns
+            (curve, batch.columns[curve.signal]) for curve in self._curves if curve.signal in batch.columns
         ]
-        for place in range(start, len(stretch)):
-            elapsed = stretch.elapsed[place]
+        for place in range(start, len(batch)):
+            elapsed = batch.elapsed[place]
             if not 0.0 <= elapsed - sampled_at < at.MEMORY_SAMPLE_S:
                 if any(curve.is_last_of_block for curve, _ in curves):
                     return place
                 self._sampled_at = sampled_at = elapsed
                 for curve, values in curves:
                     if 0.0 < values[place] < _ABSURD_MIB:
-                        curve.add(values[place], stretch.steps[place])
-        return len(stretch)
+                        curve.add(values[place], batch.steps[place])
+        return len(batch)
 
 
 class _Curve:

@@ -23,7 +23,7 @@ from toolkit.diagnostics.metric_aliases import (
     name_of,
     signal_of,
 )
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import EPOCH, NON_FINITE, Record
 
 _KIND = "nan"
@@ -67,15 +67,15 @@ class NonFinite:
         if self._open is None and NON_FINITE in row.record:
             self._look_at_others(row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over the records: every signal in them is finite."""
         if self._bad or self._others:
             return start
-        if start < len(stretch):
+        if start < len(batch):
             for signal in _WATCHED:
-                if signal in stretch.columns:
-                    self._last_good[signal] = stretch.columns[signal][-1]
-        return len(stretch)
+                if signal in batch.columns:
+                    self._last_good[signal] = batch.columns[signal][-1]
+        return len(batch)
 
     def restart(self, step: int) -> None:
         """Resolve everything: weights from before the NaN may have been loaded."""

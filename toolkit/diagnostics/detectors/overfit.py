@@ -11,7 +11,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 
 class Overfit(SingleIncidentDetector):
@@ -53,13 +53,13 @@ class Overfit(SingleIncidentDetector):
             if val or self._evals:
                 self._look(val, row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Keep the training losses: there is no evaluation among the records."""
-        losses = stretch.columns[LOSS][start:]
+        losses = batch.columns[LOSS][start:]
         if losses and self._train_at_best is None and self._evals:
             self._train_at_best = losses[0]
         self._train.extend(losses)
-        return len(stretch)
+        return len(batch)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data is the same, so the best loss stays the best."""

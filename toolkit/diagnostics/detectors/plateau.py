@@ -13,7 +13,7 @@ from toolkit.diagnostics.finding import INFO, WARNING
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Trend, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 
 class Plateau(SingleIncidentDetector):
@@ -71,9 +71,9 @@ class Plateau(SingleIncidentDetector):
             if len(self._filling) * self._every >= self._block_size:
                 self._end_block_size(row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Collect the losses of a segment, up to its last one, while none repeats the one before it."""
-        losses, rows, every = stretch.columns[LOSS], self._rows, self._every
+        losses, rows, every = batch.columns[LOSS], self._rows, self._every
         if not rows or self._constant:
             return start
         # The record that completes the segment is looked at by itself.
@@ -82,24 +82,24 @@ class Plateau(SingleIncidentDetector):
         end = min(len(losses), start + last - 1 - rows)
         if end <= start:
             return start
-        end = self._end_before_a_constant(stretch, start, end)
+        end = self._end_before_a_constant(batch, start, end)
         passed = losses[start:end]
         if passed:
             self._filling += passed[every - 1 - rows % every :: every]
             self._rows = rows + len(passed)
             self._anchor, self._slack = passed[-1], at.CONSTANT_WITHIN * abs(passed[-1])
-            self._anchor_step = stretch.steps[end - 1]
-            if LR in stretch.columns:
-                rates = stretch.columns[LR][start:end]
+            self._anchor_step = batch.steps[end - 1]
+            if LR in batch.columns:
+                rates = batch.columns[LR][start:end]
                 self._lr, self._top_lr = rates[-1], max(self._top_lr, *rates)
         return end
 
-    def _end_before_a_constant(self, stretch: Stretch, start: int, end: int) -> int:
+    def _end_before_a_constant(self, batch: StepBatch, start: int, end: int) -> int:
         """Return where, from `start` to `end`, the loss stays within its slack for long, or until `end`."""
-        losses = stretch.columns[LOSS]
+        losses = batch.columns[LOSS]
         if abs(losses[start] - self._anchor) <= self._slack:
             return start
-        repeats = stretch.once(_repeats)
+        repeats = batch.once(_repeats)
         left = start
         for place in repeats[bisect_right(repeats, start) :]:
             if place <= left:
@@ -219,11 +219,11 @@ class Plateau(SingleIncidentDetector):
         self._incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
 
 
-def _repeats(stretch: Stretch) -> list[int]:
+def _repeats(batch: StepBatch) -> list[int]:
     """Return the places whose loss differs from the one before it by next to nothing."""
-    losses = stretch.columns[LOSS]
+    losses = batch.columns[LOSS]
     apart = list(map(abs, map(sub, losses[1:], losses)))
-    lowest, highest = stretch.range_of(LOSS)
+    lowest, highest = batch.range_of(LOSS)
     most = at.CONSTANT_WITHIN * max(abs(lowest), abs(highest))
     perhaps = compress(count(1), map(ge, repeat(most), apart))
     return [place for place in perhaps if apart[place - 1] <= at.CONSTANT_WITHIN * abs(losses[place - 1])]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolkit.diagnostics import thresholds as at
+from toolkit.diagnostics.finding import ranks_as_evidence, ranks_in
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
-from toolkit.diagnostics.named_ranks import ranks_as_evidence, ranks_in
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import STEP, Record
 
 _KIND: Final = "rank_nan"
@@ -53,18 +53,18 @@ class RankNan:
         self._ranks = {}
         self._questions.clear()
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over records of rank 0, in which every value is finite, if nothing is open."""
         if not self._ranks and self._incidents.ranks < 2:
-            return len(stretch)
+            return len(batch)
         if self._questions or self._incident is not None:
             return start
-        if start < len(stretch):
+        if start < len(batch):
             rank = self._rank(0)
-            signals = [signal for signal in _WATCHED if signal in stretch.columns]
+            signals = [signal for signal in _WATCHED if signal in batch.columns]
             if rank is not None:
-                rank.pass_over(signals, stretch.steps[start], stretch.steps[-1])
-        return len(stretch)
+                rank.pass_over(signals, batch.steps[start], batch.steps[-1])
+        return len(batch)
 
     def take(self, row: Row) -> None:
         """Add a rank's step, and compare the ranks where one has become NaN."""

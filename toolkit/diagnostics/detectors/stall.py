@@ -11,7 +11,7 @@ from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.status import STALL_S, STALL_TIMES
 from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
@@ -75,9 +75,9 @@ class Stall(SingleIncidentDetector):
         else:
             self._take_other(row, now)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Collect the intervals between steps if none of them is long."""
-        times, steps = stretch.elapsed, stretch.steps
+        times, steps = batch.elapsed, batch.steps
         if (
             times is None
             or start == len(steps)
@@ -89,7 +89,7 @@ class Stall(SingleIncidentDetector):
             or steps[start] <= 0
         ):
             return start
-        earliest, latest = stretch.times
+        earliest, latest = batch.times
         earliest, latest = min(self._time, earliest), max(self._time, latest)
         times, steps = (self._time, *times[start:]), (self._step, *steps[start:])
         if not -_NO_TIME_S < earliest <= latest < _NO_TIME_S or (
@@ -118,7 +118,7 @@ class Stall(SingleIncidentDetector):
         self._time = self._alive = times[-1]
         self._is_over = False
         self._furthest = max(self._furthest, self._step)
-        return len(stretch)
+        return len(batch)
 
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""

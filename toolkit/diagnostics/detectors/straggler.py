@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, Shape, name_of
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import STEP, Record
 
 _KIND: Final = "straggler"
@@ -130,9 +130,9 @@ class Straggler:
             self._reached.add(number)
             self._look_where_all_are(row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over the records of a run with one process."""
-        return len(stretch) if not self._ranks and self._incidents.ranks < 2 else start
+        return len(batch) if not self._ranks and self._incidents.ranks < 2 else start
 
     def _look_where_all_are(self, row: Row) -> None:
         while self._looks:

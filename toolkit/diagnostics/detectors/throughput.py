@@ -10,7 +10,7 @@ from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import ELAPSED, RATE, STEP_TIME, Row, name_of, number_in
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, start_of_streak
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import STEP
 
 _KIND = "throughput_drop"
@@ -77,18 +77,18 @@ class ThroughputDrop(SingleIncidentDetector):
         if len(self._speeds) == at.SPEED_BLOCK:
             self._end_block()
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Collect the speeds, and look at them where there are enough."""
-        rates = stretch.columns.get(RATE)
-        if self._signal != RATE or rates is None or self._name == _TOKENS or stretch.range_of(RATE)[0] <= 0.0:
+        rates = batch.columns.get(RATE)
+        if self._signal != RATE or rates is None or self._name == _TOKENS or batch.range_of(RATE)[0] <= 0.0:
             return start
-        is_steady = self._stays_steady(*stretch.range_of(RATE))
+        is_steady = self._stays_steady(*batch.range_of(RATE))
         while start < len(rates):
             end = start + at.SPEED_BLOCK - len(self._speeds)
             self._speeds += rates[start:end]
-            self._steps += stretch.steps[start:end]
+            self._steps += batch.steps[start:end]
             if len(self._speeds) == at.SPEED_BLOCK:
-                self._incidents.rows = stretch.first_row + end
+                self._incidents.rows = batch.first_row + end
                 self._end_block(is_steady=is_steady)
             start = end
         return len(rates)

@@ -10,7 +10,7 @@ from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incidents
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS_SCALE, REWARD, ZERO_GRADS, Row, name_of
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 
 class Underflow(SingleIncidentDetector):
@@ -52,18 +52,18 @@ class Underflow(SingleIncidentDetector):
         if values[GRAD_NORM] == 0.0 and not self._is_rl:
             self._take_zero(row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over norms that are not zero."""
         if (
             self._zeros
             or self._is_rl
-            or REWARD in stretch.columns
-            or ZERO_GRADS in stretch.columns
-            or stretch.range_of(GRAD_NORM)[0] <= 0.0
+            or REWARD in batch.columns
+            or ZERO_GRADS in batch.columns
+            or batch.range_of(GRAD_NORM)[0] <= 0.0
         ):
             return start
-        self._norms += len(stretch) - start
-        return len(stretch)
+        self._norms += len(batch) - start
+        return len(batch)
 
     def _drop_old(self, step: int) -> None:
         zeros = self._zeros

@@ -7,10 +7,9 @@ from collections import deque
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.loss_axis import LossAxis
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
-from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Window, median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
+from toolkit.diagnostics.step_batch import StepBatch
 
 
 class ValidationSpike(SingleIncidentDetector):
@@ -45,10 +44,10 @@ class ValidationSpike(SingleIncidentDetector):
             if self._has_begun:
                 self._look(val, row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Keep the training losses: there is no evaluation among the records."""
-        self._train.extend(stretch.columns[LOSS][start:])
-        return len(stretch)
+        self._train.extend(batch.columns[LOSS][start:])
+        return len(batch)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data stays the same."""

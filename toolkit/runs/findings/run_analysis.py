@@ -16,7 +16,7 @@ import toolkit.diagnostics
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.stretch import LONGEST
+from toolkit.diagnostics.step_batch import LONGEST
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line, parse_together
 from toolkit.runfolder.records import Record

@@ -21,7 +21,7 @@ _ONLY_INT: Final = {int}
 _T = TypeVar("_T")
 
 
-class Stretch:
+class StepBatch:
     """Step records of rank 0 with rising steps, in which every signal is finite."""
 
     __slots__ = (
@@ -58,7 +58,7 @@ class Stretch:
         self._row = row
         self._rows: dict[int, Row] = {}
         self._ranges: dict[str, tuple[float, float]] = {}
-        self._made: dict[Callable[[Stretch], Any], Any] = {}
+        self._made: dict[Callable[[StepBatch], Any], Any] = {}
 
     def __len__(self) -> int:
         return len(self.records)
@@ -76,7 +76,7 @@ class Stretch:
         """The earliest and the latest of the times, which all records have."""
         return self.once(_range_of_elapsed)
 
-    def once(self, make: Callable[[Stretch], _T]) -> _T:
+    def once(self, make: Callable[[StepBatch], _T]) -> _T:
         """Return `make(self)`, made once: a detector comes back after each record that needs a closer look."""
         found = self._made.get(make)
         if found is None:
@@ -93,9 +93,9 @@ class Stretch:
         return row
 
 
-def stretch_of(
+def batch_of(
     records: Sequence[Record], fields: Mapping[str, Sequence[Any]], shape: Shape, row: Row, *, after: int
-) -> Stretch | None:
+) -> StepBatch | None:
     """Return `records`, which have the fields of `shape`, as columns; None if they must be examined one by one.
 
     `fields` are the values of each field, and `after` is the last step before them.
@@ -133,9 +133,9 @@ def stretch_of(
         elapsed = fields[_ELAPSED]
         if set(map(type, elapsed)) != _ONLY_FLOAT or (total := sum(elapsed)) - total != 0.0:
             elapsed = None
-    return Stretch(records, fields, columns, elapsed, row)
+    return StepBatch(records, fields, columns, elapsed, row)
 
 
-def _range_of_elapsed(stretch: Stretch) -> tuple[float, float]:
-    assert stretch.elapsed is not None
-    return min(stretch.elapsed), max(stretch.elapsed)
+def _range_of_elapsed(batch: StepBatch) -> tuple[float, float]:
+    assert batch.elapsed is not None
+    return min(batch.elapsed), max(batch.elapsed)

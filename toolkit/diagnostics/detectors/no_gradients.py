@@ -1,4 +1,4 @@
-"""Gradients that have vanished while there is still something to learn."""
+"""Gradients that are gone: of the whole model, or of an adapter."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incidents
-from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LORA_B, LOSS, LR, Row, name_of
 from toolkit.diagnostics.robust import median
-from toolkit.diagnostics.stretch import Stretch
+from toolkit.diagnostics.step_batch import StepBatch
 
 _KIND = "vanishing_grad"
 _BACK_RECORDS = 5
@@ -49,12 +49,12 @@ class VanishingGradients(SingleIncidentDetector):
         if 0.0 <= norm < at.VANISHED:
             self._take_low(norm, row)
 
-    def skim(self, stretch: Stretch, start: int) -> int:
+    def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over norms that have not vanished, once it is known what is usual."""
         if self._low or self._incident is not None or len(self._early_norms) < at.VANISHED_EARLY:
             return start
-        norms = stretch.columns[GRAD_NORM]
-        if stretch.range_of(GRAD_NORM)[0] >= at.VANISHED:
+        norms = batch.columns[GRAD_NORM]
+        if batch.range_of(GRAD_NORM)[0] >= at.VANISHED:
             return len(norms)
         return next((place for place in range(start, len(norms)) if norms[place] < at.VANISHED), len(norms))
 
@@ -121,3 +121,51 @@ class VanishingGradients(SingleIncidentDetector):
         if self._back >= _BACK_RECORDS:
             self._resolve(row.step)
             self._back = 0
+
+
+class DeadLora(SingleIncidentDetector):
+    """Reports gradients, or weights, of the LoRA B matrices that are exactly zero while the learning rate is not.
+
+    B starts at zero and gets the first gradients; while it is zero the adapter has no effect, and A gets none.
+    """
+
+    signals = (LORA_B,)
+
+    def __init__(self, incidents: Incidents) -> None:
+        super().__init__(incidents)
+        self._has_moved = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._zeros: int = 0
+        self._since: int = 0
+
+    def take(self, row: Row) -> None:
+        """Count the zeros in a row."""
+        norm = row.values[LORA_B]
+        if norm - norm != 0.0:
+            return
+        if norm != 0.0:
+            self._has_moved = True
+            self._zeros = 0
+            if self._incident is not None:
+                self._resolve(row.step)
+            return
+        if row.values.get(LR) == 0.0:
+            # The first step of a warm-up, or a schedule that has ended.
+            return
+        if not self._zeros:
+            self._since = row.step
+        self._zeros += 1
+        if self._incident is not None:
+            self._incident.count += 1
+            self._incident.end_step = row.step
+        elif self._zeros == at.LORA_ZEROS:
+            self._incident = self._incidents.open(
+                "dead_lora",
+                name_of(LORA_B, row.record),
+                start_step=self._since,
+                noticed_step=row.step,
+                count=self._zeros,
+            )
+            self._incident.variant = "stopped" if self._has_moved else ""
