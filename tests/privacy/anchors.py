@@ -310,7 +310,7 @@ GitLabTokenDetector | GitLab | glpat-{w40}
 HexHighEntropyString | - any text of hex digits: commits, checksums and ids would go |
 IbmCloudIamDetector | name | ibm_cloud_iam_api_key {w44}
 IbmCosHmacDetector | name | cos_hmac_secret_access_key {h48}
-IPPublicDetector | - no secret; `telemetry share` replaces every address |
+IPPublicDetector | - no secret |
 JwtTokenDetector | JSON in Base64, such as a JSON web token | eyJ{a30}.{a40}.{w43}
 KeywordDetector | name | contraseña {a12}
 MailchimpDetector | Mailchimp | {l32}-us9

@@ -1,4 +1,4 @@
-"""What every machine has, and is no secret, stays readable: in a run's own files, and in what is shared."""
+"""What every machine has, and is no secret, stays readable, in a run's own files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import pytest
 
 from tests.lengths import longer
 from toolkit.privacy.masking import Masker, mask_secrets
-from toolkit.privacy.redaction import Redactor
 
 PATHS = (
     *("/usr/share/dict/words", "/usr/share/zoneinfo/UTC", "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
@@ -57,51 +56,11 @@ SENTENCES = (
 )
 
 
-@pytest.fixture
-def redactor():
-    return Redactor(environ={})
-
-
 @pytest.mark.parametrize("texts", [PATHS, VERSIONS, SENTENCES], ids=["paths", "versions", "sentences"])
-def test_a_harmless_text_stays_as_it_is_alone_and_in_a_sentence(texts, redactor):
+def test_a_harmless_text_stays_as_it_is_alone_and_in_a_sentence(texts):
     sentences = [form.format(text) for text in texts for form in ("{}", "could not open {}", "({})", "x={}")]
 
     assert [mask_secrets(text) for text in sentences] == sentences
-    assert [redactor.redact_text(text) for text in sentences if "x=" not in text] == [
-        text for text in sentences if "x=" not in text
-    ]
-    assert redactor.redact({"note": list(texts)}) == {"note": list(texts)}
-
-
-def test_a_path_of_the_system_stays_in_a_stack(redactor):
-    stack = 'File "/usr/lib/python3.11/threading.py", line 1016, in run'
-
-    assert redactor.redact_text(stack) == stack
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/usr/share/orchid-merger/x.txt", "/usr/lib/orchid-merger/run.py", "/usr/local/orchid/x.csv"),
-        *("/usr/share/../../home/jane/x", "/etc/orchid/keys.conf", "/dev/shm/orchid-merger", "/opt/orchid/x"),
-        *("/usr/bin/orchid-merger", "/proc/1234/cwd/orchid-merger", "/sys/fs/cgroup/orchid-merger"),
-    ],
-)
-def test_a_private_name_below_a_folder_of_the_system_is_still_replaced(path, redactor):
-    shown = redactor.redact_text(f"could not open {path}")
-
-    assert "orchid" not in shown
-    assert "jane" not in shown
-
-
-@pytest.mark.parametrize("name", ["cuda", "driver", "nvcc", "cudnn", "torch", "driver_version", "firmware"])
-def test_a_version_under_a_name_that_has_versions_stays(name, redactor):
-    assert redactor.redact({name: "12.4.99.1"}) == {name: "12.4.99.1"}
-
-
-@pytest.mark.parametrize("text", ["connect to 12.4.99.1", "host 12.4.99.1", "12.4.99.1", "12.4.99.1:29500"])
-def test_an_address_that_could_be_a_version_is_still_replaced(text, redactor):
-    assert "12.4.99.1" not in redactor.redact_text(text)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +91,6 @@ def test_the_folder_that_a_shell_calls_pwd_is_no_password(given):
 )
 def test_a_password_that_is_called_pwd_is_one(given):
     assert "hunter2" not in repr(mask_secrets(given))
-
-
-def test_the_folder_is_a_path_where_it_is_shared(redactor):
-    assert redactor.redact({"env": {"PWD": "/srv/orchid"}}) == {"env": {"PWD": "<path-1>"}}
 
 
 # ------------------------------------------------------------ how often the rule for random tokens is wrong

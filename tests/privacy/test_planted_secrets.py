@@ -1,9 +1,8 @@
-"""Nothing private that is planted in a run is in the bundle that it is shared as, and what is harmless still is."""
+"""Nothing private that is planted in a run is in the bundle that it is shared as."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import zipfile
@@ -13,18 +12,15 @@ import pandas as pd
 import pytest
 
 from tests.fork_server import run_python
-from tests.lengths import in_make_faults, longer
-from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, USER, found_in, leaks_in
-from tests.privacy.planted_run import ERRORS_A_RUN, write_notes
+from tests.lengths import longer
+from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, SECRETS, found_in, leaks_in
+from tests.privacy.planted_run import write_notes
 from toolkit.cli.main import main
 from toolkit.runfolder.csv_table import SHORT, columns_for
 from toolkit.runfolder.reader import read_from
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_LINE = "planted-In-A-Line-4711"
-
-SECRETS = ("environment", "jwt", "keyed", "pem", "token", "wandb", "webhook")
-"""Kinds that are masked in the run's own files too."""
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +68,6 @@ def bundles(log_dir, tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module")
-def members(bundles):
-    """The members of the bundle of the run that has more than errors."""
-    return next(bundle for bundle in bundles if "labels.json" in bundle)
-
-
-def test_there_are_enough_of_them():
-    assert len(PLANTED) >= 200
-    assert len(HARMLESS) >= 100
-
-
 def test_everything_is_in_the_runs_that_are_shared(log_dir):
     """Else nothing would be proved: what is not a secret is in a run's own files as it was logged."""
     records = (main_run(log_dir) / "metrics.jsonl").read_bytes()
@@ -125,63 +110,12 @@ def test_no_planted_value_is_in_any_member_of_any_bundle(bundles, record_propert
     ]
 
     assert leaked == []
+    assert len(PLANTED) >= 200
     record_property("measured", f"{len(PLANTED)} values planted, {len(bundles)} bundles, {len(leaked)} found")
 
 
-def test_the_bundle_holds_nothing_else(members):
-    assert set(members) - {"the zip"} == {
-        *("metrics.jsonl", "metrics.csv", "run.json", "labels.json", "ranks/00001.jsonl"),
-        *("redactions.json", "README.txt"),
-    }
-
-
-def test_every_harmless_value_survives_wherever_it_was(members):
-    texts = texts_by_field(members["metrics.jsonl"])
-
-    assert set(HARMLESS) <= set(texts("step", "remark"))
-    assert set(HARMLESS) <= set(texts("eval", "remark"))
-    assert {f"a photo of {text} in the rain" for text in HARMLESS} <= set(texts("sample", "prompt"))
-    assert {f"say {text}" for text in HARMLESS} <= set(texts("completion", "prompt"))
-    assert set(HARMLESS) <= {attributes["remark"] for attributes in texts("span", "attributes")}
-    (config,) = texts("harmless_config", "config")
-    assert list(config[0].values()) == HARMLESS
-    (given,) = texts("harmless_keys", "given")
-    assert list(given[0]) == HARMLESS
-    assert [config["list"] for config in texts("start", "config")][-1] == HARMLESS
-    # On a slow machine a record of its own describes the machine, once that is known.
-    (command_line,) = [*texts("start", "command_line"), *texts("environment", "command_line")]
-    assert command_line[-len(HARMLESS) :] == HARMLESS
-    assert [text for text in HARMLESS if text not in json.loads(members["labels.json"])["notes"]] == []
-
-
-@in_make_faults
-def test_every_harmless_value_survives_in_errors_and_lines_of_source(bundles):
-    texts = texts_by_field(b"".join(bundle["metrics.jsonl"] for bundle in bundles))
-    messages = {text: f"could not use {text}: stopped" for text in HARMLESS}
-    # The frame of whatever started the process may have no source.
-    lines = {frame.get("source") for frames in texts("error", "frames") for frame in frames}
-    output = {line for printed in texts("error", "output") for line in printed}
-
-    assert [
-        text for text in HARMLESS if f"ValueError: {messages[text]}" not in texts("error", "message")
-    ] == []
-    assert [text for text in HARMLESS if f"raise ValueError({messages[text]!r})" not in lines] == []
-    # After the last one of a run nothing failed, so its output is not repeated.
-    last = [text for n, text in enumerate([*(v for _, v in PLANTED), *HARMLESS], 1) if n % ERRORS_A_RUN == 0]
-    repeated = [text for text in HARMLESS[:-1] if text not in last]
-    assert [text for text in repeated if f"at {messages[text]} now" not in output] == []
-
-
-def texts_by_field(data):
-    records = [json.loads(line) for line in data.splitlines()]
-
-    def texts(event, field):
-        return [record[field] for record in records if record["event"] == event and record.get(field)]
-
-    return texts
-
-
-def test_the_bundle_is_still_a_run(members, tmp_path):
+def test_the_bundle_is_still_a_run(bundles, tmp_path):
+    members = bundles[0]
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(members["metrics.jsonl"])
 
@@ -193,15 +127,3 @@ def test_the_bundle_is_still_a_run(members, tmp_path):
     assert [record["seq"] for record in chunk.records if has_row(record)] == table["seq"].tolist()
     assert (table["event"] == "step").sum() == len(PLANTED) + len(HARMLESS)
     assert table["train_loss"].dropna().eq(0.5).all()
-
-
-def test_the_list_says_how_much_of_each_kind_was_replaced_and_where(members):
-    listed = json.loads(members["redactions.json"])
-    fields = {(place["kind"], place["field"]) for place in listed["where"]}
-
-    kinds = {"path", "user", "host", "email", "ip", "mac", "device", "model", "secret"}
-    assert kinds <= set(listed["replaced"])
-    assert {(kind, "remark") for kind in kinds - {"secret"}} <= fields
-    assert {("path", "attributes/remark"), ("path", "command_line"), ("secret", "notes")} <= fields
-    assert sum(listed["replaced"].values()) == sum(place["count"] for place in listed["where"])
-    assert USER not in json.dumps(listed)

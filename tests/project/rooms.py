@@ -15,8 +15,6 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: written by `make docs` -->", "<!-- end of rooms -->"
 TELEMETRY = "telemetry"
-SHIMS = {"telemetry/privacy"}
-"""Old paths that only import from the new ones."""
 
 
 def rooms():
@@ -28,7 +26,7 @@ def rooms():
             found += [
                 f"{TELEMETRY}/{inner.parent.name}" for inner in sorted(init.parent.glob("*/__init__.py"))
             ]
-    return [room for room in found if room not in SHIMS]
+    return found
 
 
 def purpose_of(room):
@@ -118,7 +116,7 @@ def _room_of(parts, known):
     if len(parts) < 2 or parts[0] != "toolkit":
         return None
     inner = "/".join(parts[1:3])
-    return inner if inner in known else parts[1] if parts[1] in known and inner not in SHIMS else None
+    return inner if inner in known else parts[1] if parts[1] in known else None
 
 
 def _imported(tree):

@@ -40,7 +40,7 @@ SUBCOMMANDS: Final = {
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
     "rm": "move runs to the trash, with --yes",
     "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
-    "share": "write a redacted zip of a run that is safe to post, and list what was replaced",
+    "share": "write a zip of a run that is safe to post, and list what was left out",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
     "show": "show a run, ours or another tool's: its series and its last steps",
     "status": "show whether an ai-toolkit checkout records its trainings",

@@ -21,11 +21,6 @@ def is_plain(name: str) -> bool:
     )
 
 
-def has_known_extension(name: str) -> bool:
-    """Return whether `name` has a well-known file extension."""
-    return name.rpartition(".")[2].lower() in EXTENSIONS
-
-
 _ALLOWED = re.compile(r"[A-Za-z0-9._=+-]{1,120}")
 _PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _LONGEST_NUMBER: Final = 8
@@ -42,8 +37,8 @@ adamw adapter adapters advantage advantages after again agent alias all allocate
 app append application apps arch architecture architectures arg args arm array as assert asset assets
 assistant async at atom attention attn auc audio auth auto autoencoder aux average avg axolotl b back
 backbone backend backup backward bar base baseline batch batches be before begin bench benchmark bert best
-beta betas better between bf bias big binary bits bleu blob block blocks bool bot both box boxes branch
-bucket buckets buffer build builder busy by c cached caching call callback callbacks can caption captions
+beta betas better between bf bias big binary bit bits bleu blob block blocks bool bot both box boxes branch
+bucket buckets buffer build builder builtins busy by c cached caching call callback callbacks can caption captions
 causal cause center chain change changed char check checkpoint checkpoints checks child chosen chunk chunks
 class classes classification classifier clean cli click client clip clipping clock close cloud cls cluster
 code collate color column columns command commit common compare completion completions compute concat cond
@@ -87,7 +82,7 @@ projects prompt prompts proxy psnr public push python q qlora quality quant quan
 r rank ranks rate rates ratio raw read reader readme real reason reasoning rec recall record recorder
 records recovery recurrent reference refiner region register registry regression regularization rejected
 release reload remote repair repeat replay repo report reports repository request requests requirements res
-research reserved reset residual resize resnet resolution resolved resource resources response rest restart
+research reserved reset residual resize resnet resolution resolved resource resources response rest restart restarts
 result results resume reward rewards right rl rlhf rms rmsprop rng robust role roles root rope rotary rouge
 round row rows rslora rss run runner running runs runtime s safe safety sample sampled sampler samplers
 samples sampling sana save saved saver scalar scale scaled scaler scaling scan schedule scheduler schema
@@ -112,5 +107,4 @@ windows with without word words work worker workers workflow working workspace w
 writer x xl y year yes you your z zero zeros
 """
 
-EXTENSIONS: Final = frozenset(_EXTENSIONS.split())
-PLAIN_WORDS: Final = EXTENSIONS | frozenset(_WORDS.split())
+PLAIN_WORDS: Final = frozenset(f"{_EXTENSIONS} {_WORDS}".split())

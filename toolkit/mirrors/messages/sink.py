@@ -21,7 +21,7 @@ from toolkit.mirrors.messages.sender import Sender
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.reader import Cursor, read_block
-from toolkit.runfolder.records import ERROR, MESSAGE, START, Record
+from toolkit.runfolder.records import MESSAGE, Record
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -105,10 +105,6 @@ class MessageSink:
                 ):
                     continue
                 self._last_seq = seq
-                self._redactor.learn_metrics(record)
-                if record.get("event") in (START, ERROR):
-                    # Configuration and stacks name the machine and its user; later texts may repeat those names.
-                    self._redactor.learn(record)
                 for event in self._events.take(record):
                     self._send(event)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from toolkit.mirrors.usage import allowed_words
 from toolkit.mirrors.usage.allowed_words import OTHER
+from toolkit.privacy.public_names import DEVICE
 from toolkit.runfolder.untrusted import is_number
 
 RUN_START: Final = "run-start"
@@ -178,7 +179,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
         "memory_gb": whole(1, 1_000_000),
         "accelerator_type": one_of(allowed_words.ACCELERATORS),
         "accelerator_count": whole(0, 100_000),
-        "accelerator_models": list_of(matching(allowed_words.DEVICE, OTHER), MOST_DEVICES),
+        "accelerator_models": list_of(matching(DEVICE, OTHER), MOST_DEVICES),
         "accelerator_memory_gb": list_of(whole(1, 1_000_000), MOST_DEVICES),
         "world_size": whole(1, 1_000_000),
         "trainer": one_of(allowed_words.TRAINERS),

@@ -5,7 +5,6 @@ The name of a private optimizer or exception may identify its author. The names 
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from toolkit.core.formatting import words
@@ -98,9 +97,3 @@ ACCELERATORS: Final = frozenset({"cuda", "rocm", "xpu", "mps", "npu"})
 SYSTEMS: Final = frozenset({"linux", "macos", "darwin", "windows", "freebsd"})
 MACHINES: Final = frozenset({"x86_64", "amd64", "aarch64", "arm64", "ppc64le", "riscv64", "s390x"})
 STATUSES: Final = frozenset({"finished", "stopped", "failed"})
-
-DEVICE = re.compile(
-    r"(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|AMD|Radeon|Instinct|Intel|Data Center|Arc|Apple|Gaudi|Ascend)"
-    r"[A-Za-z0-9 ()+./-]{0,60}"
-)
-"""Names that vendors give to accelerators."""

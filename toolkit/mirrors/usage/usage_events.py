@@ -10,6 +10,7 @@ from toolkit.mirrors.usage.error_reports import ErrorReports
 from toolkit.mirrors.usage.event import OF_THE_SERVICE, UsageEvent
 from toolkit.mirrors.usage.runtime_metrics import RuntimeMetrics
 from toolkit.mirrors.usage.start_fields import about_machine, about_training
+from toolkit.privacy.public_names import is_public_model
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.records import END, ERROR, START, STEP, Record
 
@@ -55,9 +56,6 @@ class UsageEventReader:
 
     def _process(self, record: Record) -> None:
         event = record.get("event")
-        if event in (START, ERROR, ENVIRONMENT):
-            # Configuration and stacks contain names of the user and the machine.
-            self._redactor.learn(record)
         if event in (START, ENVIRONMENT):
             self._start = {**self._start, **record}
         if event == START and self._began is None:
@@ -91,7 +89,7 @@ class UsageEventReader:
     def _about_start(self) -> dict[str, Any]:
         return {
             **about_machine(self._start),
-            **about_training(self._start, is_public_model=self._redactor.is_public_model),
+            **about_training(self._start, is_public_model=is_public_model),
             "is_resumed": self._session > 1 or bool(self._start.get("resumed_from_step")),
         }
 

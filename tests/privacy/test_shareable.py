@@ -1,0 +1,120 @@
+"""What of a record may be shared is what a list names; everything else stays behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.privacy.planted import ENVIRON, PLANTED, found_in
+from toolkit.privacy.redaction import Redactor
+from toolkit.privacy.shareable import MODEL_SETTINGS, TEXT_SETTINGS, Shareable
+
+FIELDS = (
+    *sorted(TEXT_SETTINGS | MODEL_SETTINGS),
+    "id",
+    "metric",
+    "span",
+    "name",
+    "note",
+    "packages",
+    "non_finite",
+)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_planted_value_passes_under_any_name(field):
+    passed = []
+    for _, value in PLANTED:
+        record = {"event": value, field: value, value: 1, "deep": {field: [value], value: {field: value}}}
+        if found_in(json.dumps(Shareable().record(record)).encode(), value):
+            passed.append(value)
+
+    assert passed == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"train_loss": 0.5, "eval/accuracy": 1, "lr": None, "is_best": True, "grad_norm_max": 2.0},
+        {
+            "optimizer": "adamw8bit",
+            "dtype": "bf16",
+            "lr_scheduler": "cosine_with_restarts",
+            "status": "finished",
+        },
+        {"base_model": "google/gemma-2b", "model_name": "black-forest-labs/FLUX.1-dev", "dataset": "mnist"},
+        {"packages": {"torch": "2.5.1+cu124", "optimum-quanto": "0.2.7"}, "python": "3.11.9"},
+        {"accelerators": [{"name": "NVIDIA H100 80GB HBM3", "memory_gb": 79.6}]},
+        {"config": {"train": {"steps": 2000, "learning_rate": "1e-4"}}, "target_modules": ["to_q", "to_k"]},
+        {"non_finite": {"train_loss": "NaN"}, "nan_inf_detected": True},
+        {"id": "a448eca800000001", "name": "forward", "duration": 0.5, "clock": "host"},
+        {
+            "kind": "memory_growth",
+            "metric": "gpu_mem_allocated",
+            "severity": "warning",
+            "evidence": {"rise_pct": 3},
+        },
+    ],
+)
+def test_numbers_known_settings_and_public_names_pass_as_they_are(fields):
+    shareable = Shareable(local_folders=())
+
+    assert shareable.record({"event": "x", **fields}) == {"event": "x", **fields}
+    assert not shareable.left_out
+
+
+def test_a_metric_of_a_private_name_keeps_its_curve_under_one_number():
+    shareable = Shareable()
+    first = shareable.record(
+        {"event": "step", "orchid": 0.5, "orchid_min": 0.4, "non_finite": {"orchid": "NaN"}}
+    )
+    finding = shareable.record({"event": "finding", "metric": "orchid", "message": "orchid is NaN"})
+
+    assert first == {"event": "step", "name_1": 0.5, "name_1_min": 0.4, "non_finite": {"name_1": "NaN"}}
+    assert finding == {"event": "finding", "metric": "name_1"}
+    assert (shareable.renamed, dict(shareable.left_out)) == (1, {"message": 1})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "acme/gemma-2b",
+            "google/../x",
+            "google//x",
+            "google/x/",
+            "g\u043e\u043egle/x",
+            "google\\x",
+            "/google/x",
+        ),
+        *("google/a--b", "orchid-7b", "~/google/x"),
+    ],
+)
+def test_any_other_model_does_not_pass(name):
+    assert Shareable().record({"event": "start", "base_model": name}) == {"event": "start"}
+
+
+def test_a_model_that_may_be_a_local_folder_does_not_pass(tmp_path):
+    (tmp_path / "google").mkdir()
+
+    assert Shareable(local_folders=[tmp_path]).text("google/gemma-2b", "model") is None
+    assert Shareable(organisations=["Acme"], local_folders=[tmp_path]).text("acme/x", "model") == "acme/x"
+
+
+def test_a_number_under_the_name_of_a_password_does_not_pass():
+    assert Shareable().record({"event": "x", "password": 4711, "max_tokens": 512}) == {
+        "event": "x",
+        "max_tokens": 512,
+    }
+
+
+def test_with_text_everything_passes_without_secrets_and_paths():
+    shareable = Shareable(redactor=Redactor(environ=ENVIRON))
+    record = {"event": "sample", "prompt": "an orchid in /home/jane.roe/x", "hf_token": "abc", "orchid": 0.5}
+
+    assert shareable.record(record) == {
+        **record,
+        "prompt": "an orchid in <path>",
+        "hf_token": "***",
+    }
