@@ -39,7 +39,6 @@ from toolkit.importers.source import (
 )
 from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.codec import name_of_non_finite
-from toolkit.runfolder.reader import lines_of
 from toolkit.runfolder.records import MAX_LINE_BYTES, NON_FINITE, Record
 
 _STEP: Final = "global_step"
@@ -62,6 +61,7 @@ _LOOK_AT: Final = 200
 
 _CHUNK: Final = 2_000
 
+_NO_HEADER: Final = "files without a header"
 _BOM: Final = b"\xef\xbb\xbf"
 _DELIMITERS: Final = (",", ";", "\t")
 _LONGEST_WHOLE: Final = 15
@@ -94,7 +94,7 @@ class TableFile:
             OSError: the file is missing, unreadable, or no regular file.
             NoRecordsError: it is a CSV file without a header.
         """
-        rows = self._json_rows() if self._is_json() else self._csv_rows()
+        rows = self._rows(is_json=self._is_json())
         first = list(itertools.islice(rows, _LOOK_AT))
         steps = _StepColumn(first)
         self.notes += steps.notes
@@ -113,69 +113,77 @@ class TableFile:
                 return start.startswith(b"{") or self.path.suffix.lower() in _JSON_ENDINGS
         return self.path.suffix.lower() in _JSON_ENDINGS
 
-    # ------------------------------------------------------------ JSONL
-
-    def _json_rows(self) -> Iterator[Record]:
+    def _rows(self, *, is_json: bool) -> Iterator[Record]:
+        state: dict[str, Any] = {}
         block = None
         for block in blocks_of(self.path):
             self.bad_lines += block.long_line is not None
-            for position, line in lines_of(block):
-                if position == 0:
-                    line = line.removeprefix(_BOM)
-                record = _parse(line)
-                if record is not None:
-                    yield record
-                elif line.strip():
-                    self.bad_lines += 1
-        if block is not None:
-            # Without its newline it may still be complete; otherwise it is still being written, which is no fault.
-            record = _parse(unended_line(self.path, block))
-            if record is not None:
-                yield record
-
-    # ------------------------------------------------------------ CSV
-
-    def _csv_rows(self) -> Iterator[Record]:
-        lines = self._text_lines()
-        header = next((line for line in lines if line.strip()), "")
-        if not header:
-            return
-        delimiter = max(_DELIMITERS, key=header.count)
-        names = _names_in(header, delimiter)
-        if not names:
-            raise NoRecordsError(f"{self.path.name} has no header row: its first line names no columns")
-        reader = csv.reader(lines, delimiter=delimiter)
-        while True:
-            try:
-                cells = next(reader)
-            except StopIteration:
-                break
-            except csv.Error:
-                self.bad_lines += 1
-                continue
-            record = _record_of(cells, names)
-            if record is not None:
-                yield record
-            elif any(cells):
-                self.bad_lines += 1
-        # A last row without its newline is complete if no cell is missing; else it is still being written.
-        cells = self._unended.split(delimiter)
-        if len(cells) == len(names) and (record := _record_of(cells, names)) is not None:
-            yield record
-
-    def _text_lines(self) -> Iterator[str]:
-        block = None
-        for block in blocks_of(self.path):
-            self.bad_lines += block.long_line is not None
-            data = block.data.removeprefix(_BOM) if block.start == 0 else block.data
             # An empty line may be part of a quoted cell.
-            for line in data[:-1].split(b"\n") if data else ():
-                if len(line) <= MAX_LINE_BYTES:
-                    yield line.decode("utf-8", "replace") + "\n"
-                else:
+            for line in block.data[:-1].split(b"\n") if block.data else ():
+                found = _record_on(line, state, is_json=is_json)
+                if found == _NO_HEADER:
+                    raise NoRecordsError(
+                        f"{self.path.name} has no header row: its first line names no columns"
+                    )
+                if type(found) is dict:
+                    yield found
+                elif found is not None:
                     self.bad_lines += 1
-        if block is not None:
-            self._unended = unended_line(self.path, block).decode("utf-8", "replace")
+        # Without its newline a line may still be complete; otherwise it is still being written, which is no fault.
+        rest = unended_line(self.path, block) if block is not None else b""
+        found = (
+            _record_on(rest, state, is_json=is_json) if _is_complete(rest, state, is_json=is_json) else None
+        )
+        if type(found) is dict:
+            yield found
+
+
+def _record_on(line: bytes, state: dict[str, Any], *, is_json: bool) -> Record | str | None:
+    """Return the record on a line, or the reason why there is none; None where nothing was expected.
+
+    `state` has the header of a CSV file and a row that is not complete yet. Of a table with the columns of `LONG` the
+    cells stay texts.
+    """
+    if not line.strip() and not state.get("open"):
+        return None
+    if len(line) > MAX_LINE_BYTES:
+        return "lines that are too long"
+    if is_json:
+        record = _parse(line.removeprefix(_BOM))
+        return "lines that are no JSON object" if record is None else record
+    words = line.decode("utf-8", "replace")
+    names: list[str] | None = state.get("names")
+    if names is None:
+        words = words.removeprefix("\ufeff")
+        delimiter = max(_DELIMITERS, key=words.count)
+        names = _names_in(words.rstrip("\r"), delimiter)
+        state["names"], state["delimiter"] = names, delimiter
+        return None if names else _NO_HEADER
+    if not names:
+        return "rows without a header"
+    # A quoted cell may hold line ends.
+    words = f"{state.pop('open', '')}{words}"
+    if words.count('"') % 2:
+        if len(words) < _LONGEST_ROW and words.count("\n") < _MOST_LINES:
+            state["open"] = f"{words}\n"
+            return None
+        return "rows with a quote that is never closed"
+    try:
+        cells = next(csv.reader([words.rstrip("\r")], delimiter=str(state.get("delimiter", ","))), [])
+    except csv.Error:
+        return "rows that are no CSV"
+    if tuple(names) == LONG and len(cells) == len(LONG):
+        return dict(zip(LONG, cells, strict=True))
+    return _record_of(cells, names) or "rows without a number, or with more cells than the header"
+
+
+def _is_complete(rest: bytes, state: dict[str, Any], *, is_json: bool) -> bool:
+    """Return whether a last line without its newline is an object, or has as many cells as there are columns."""
+    if len(rest) > MAX_LINE_BYTES:
+        return False
+    if is_json:
+        return _parse(rest) is not None
+    return rest.count(str(state.get("delimiter")).encode()) == len(state.get("names") or ()) - 1
 
 
 def _parse(line: bytes) -> Record | None:
@@ -382,72 +390,23 @@ class TableSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Add one row."""
-        if not line.strip() and not state.get("open"):
-            return
-        if len(line) > MAX_LINE_BYTES:
-            out.pass_over("lines that are too long")
-        elif self._is_json:
-            self._json_line(line.removeprefix(_BOM), state, out)
-        else:
-            self._csv_line(line, state, out)
+        found = _record_on(line, state, is_json=self._is_json)
+        if type(found) is str:
+            out.pass_over(found)
+        elif type(found) is dict:
+            if type(found.get("metric")) is str and {"run", "session", "event", "value"} <= found.keys():
+                self._add_point({**found, "value": found.get("non_finite", found["value"])}, state, out)
+            else:
+                self._add(found, state, out)
 
     def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
         """Take a last line without its newline, if it is complete."""
-        if len(rest) > MAX_LINE_BYTES:
-            return 0
-        if self._is_json:
-            if _parse(rest) is None:
-                return 0
-        elif (
-            time.time() - self._last_sign < _QUIET_S
-            or rest.count(str(state.get("delimiter")).encode()) != len(state.get("names") or ()) - 1
-        ):
-            # The number at the end of a row that is being written may get more digits.
+        # The number at the end of a row that is being written may get more digits.
+        is_growing = not self._is_json and time.time() - self._last_sign < _QUIET_S
+        if is_growing or not _is_complete(rest, state, is_json=self._is_json):
             return 0
         self.line(stream, rest, state, out)
         return len(rest)
-
-    def _json_line(self, line: bytes, state: dict[str, Any], out: Builder) -> None:
-        record = _parse(line)
-        if record is None:
-            out.pass_over("lines that are no JSON object")
-        elif type(record.get("metric")) is str and {"run", "session", "event", "value"} <= record.keys():
-            self._add_point({**record, "value": record.get("non_finite", record["value"])}, state, out)
-        else:
-            self._add(record, state, out)
-
-    def _csv_line(self, line: bytes, state: dict[str, Any], out: Builder) -> None:
-        words = line.decode("utf-8", "replace")
-        names: list[str] | None = state.get("names")
-        if names is None:
-            words = words.removeprefix("\ufeff")
-            delimiter = max(_DELIMITERS, key=words.count)
-            names = _names_in(words.rstrip("\r"), delimiter)
-            state["names"], state["delimiter"] = names, delimiter
-            if not names:
-                out.pass_over("files without a header")
-            return
-        if not names:
-            out.pass_over("rows without a header")
-            return
-        # A quoted cell may hold line ends.
-        words = f"{state.pop('open', '')}{words}"
-        if words.count('"') % 2 and len(words) < _LONGEST_ROW and words.count("\n") < _MOST_LINES:
-            state["open"] = f"{words}\n"
-            return
-        try:
-            cells = next(csv.reader([words.rstrip("\r")], delimiter=str(state.get("delimiter", ","))), [])
-        except csv.Error:
-            out.pass_over("rows that are no CSV")
-            return
-        if tuple(names) == LONG and len(cells) == len(LONG):
-            self._add_point(dict(zip(LONG, cells, strict=True)), state, out)
-            return
-        record = _record_of(cells, names)
-        if record is None:
-            out.pass_over("rows without a number, or with more cells than the header")
-            return
-        self._add(record, state, out)
 
     def _add_point(self, row: dict[str, Any], state: dict[str, Any], out: Builder) -> None:
         """Add a row of `LONG`; the first run gives the table its name, and each is a piece."""

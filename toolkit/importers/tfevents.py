@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -152,7 +152,6 @@ class _Records:
         self._points: dict[str, list[tuple[Any, Any, Any, Any]]] = {}
         self._slow: dict[str, tuple[list[int], list[int], list[float], list[float]]] = {}
         self._index = 0
-        self._is_mixed = False
 
     def take(self, starts: list[int], lengths: list[int]) -> None:
         """Add every record."""
@@ -160,64 +159,11 @@ class _Records:
         np = _numpy() if len(starts) >= _FEW else None
         if np is not None:
             rest = self._take_alike(np, starts, lengths)
-        elif len(starts) >= _FEW:
-            rest = self._take_usual(starts, lengths)
         for index in rest:
             self._index = index
             start = starts[index]
             self._take_one(start, start + lengths[index])
         self._add_points(np)
-
-    # ------------------------------------------------------------ without numpy
-
-    def _take_usual(self, starts: list[int], lengths: list[int]) -> list[int]:
-        """Take records with one short scalar apart byte by byte; return the indices of the others."""
-        data = self._data
-        rest: list[int] = []
-        known: dict[bytes, tuple[list[int], list[int], list[float], list[float]]] = {}
-        unpack_time, unpack_value = struct.Struct("<d").unpack_from, struct.Struct("<f").unpack_from
-        for index, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            end = start + length
-            at = start + 10
-            if length < 22 or data[start] != 0x09 or data[start + 9] != 0x10:
-                rest.append(index)
-                continue
-            step = data[at]
-            at += 1
-            if step >= 0x80:
-                step &= 0x7F
-                shift = 7
-                while shift < 56 and at < end:
-                    byte = data[at]
-                    at += 1
-                    step |= (byte & 0x7F) << shift
-                    if byte < 0x80:
-                        break
-                    shift += 7
-            left = end - at
-            # Summary, its one value, the value's tag, and a number after it: 2a, 0a, 0a, 15.
-            if (
-                11 <= left < 128
-                and data[at] == 0x2A
-                and data[at + 1] == left - 2
-                and data[at + 2] == 0x0A
-                and data[at + 3] == left - 4
-                and data[at + 4] == 0x0A
-                and data[at + 5] == left - 11
-                and data[end - 5] == 0x15
-            ):
-                tag = data[at + 6 : end - 5]
-                lists = known.get(tag)
-                if lists is None:
-                    lists = known[tag] = self._lists_of(tag.decode("utf-8", "replace"))
-                lists[0].append(index)
-                lists[1].append(step)
-                lists[2].append(unpack_time(data, start + 1)[0])
-                lists[3].append(unpack_value(data, end - 4)[0])
-            else:
-                rest.append(index)
-        self._is_mixed = bool(rest)
-        return rest
 
     # ------------------------------------------------------------ many records of one shape
 
@@ -333,11 +279,6 @@ class _Records:
                     (np.array(rows), np.array(steps, np.int64), np.array(times), np.array(values))
                 )
                 continue
-            if self._is_mixed and any(after < before for before, after in pairwise(rows)):
-                order = sorted(range(len(rows)), key=rows.__getitem__)
-                steps = [steps[at] for at in order]
-                times = [times[at] for at in order]
-                values = [values[at] for at in order]
             column = out.column(tag, piece=stream.piece, session=stream.session, kind=kind_of(tag))
             if column is not None:
                 column.steps.extend(steps)
@@ -651,38 +592,14 @@ def _struct_value(data: bytes, start: int, end: int) -> Any:
 
 def _checksums_match(np: Any, rows: Any, length: int) -> Any:
     """Return for each row whether the checksum after its `length` bytes is right."""
-    tables = _word_tables(np)
+    table = np.array(tfrecord.CRC_TABLE, np.uint32)
     crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
-    at = 0
-    while at + 2 <= length:
-        word = rows[:, at].astype(np.uint32) | (rows[:, at + 1].astype(np.uint32) << np.uint32(8))
-        crc = tables[(crc ^ word) & np.uint32(0xFFFF)] ^ (crc >> np.uint32(16))
-        at += 2
-    if at < length:
-        single_bytes = _byte_table(np)
-        crc = single_bytes[(crc ^ rows[:, at]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
+    for column in np.ascontiguousarray(rows[:, :length].T):
+        crc = table[(crc & np.uint32(0xFF)) ^ column] ^ (crc >> np.uint32(8))
     crc ^= np.uint32(0xFFFFFFFF)
     crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
     written = np.ascontiguousarray(rows[:, length : length + 4]).view("<u4").ravel()
     return crc == written
-
-
-_tables: dict[str, Any] = {}
-
-
-def _byte_table(np: Any) -> Any:
-    if "byte" not in _tables:
-        _tables["byte"] = np.array(tfrecord.CRC_TABLE, np.uint32)
-    return _tables["byte"]
-
-
-def _word_tables(np: Any) -> Any:
-    """Return the checksum's step for each pair of bytes."""
-    if "word" not in _tables:
-        table = _byte_table(np)
-        low = table[np.arange(65536) & 0xFF] ^ (np.arange(65536, dtype=np.uint32) >> np.uint32(8))
-        _tables["word"] = table[low & np.uint32(0xFF)] ^ (low >> np.uint32(8))
-    return _tables["word"]
 
 
 # ---------------------------------------------------------------- detection
