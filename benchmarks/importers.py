@@ -20,8 +20,8 @@ from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
 from toolkit.exchange.export_runs import export, look_at
 from toolkit.exchange.exported_run import run_of_source
-from toolkit.importers import table_file, tfevents
 from toolkit.importers.detect import find_sources
+from toolkit.importers.formats import table_file, tfevents
 from toolkit.importers.framing import leveldb_log, tfrecord
 from toolkit.importers.source import RunSource, read_all
 from toolkit.importers.summary import summaries

@@ -689,7 +689,7 @@ def fuzz_column_cache(data: bytes) -> None:
 
 @_target(
     "toolkit.diagnostics.foreign_file",
-    "toolkit.importers.table_file",
+    "toolkit.importers.formats.table_file",
     "toolkit.cli.commands.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.importers.reading import only_run, points_in
-from toolkit.importers import table_file
+from toolkit.importers.formats import table_file
 from toolkit.importers.source import NO_STEP, read_all
 
 CELLS = ["0.5", "1e400", "-7", "", " 2.5", "nan", "-inf", "Infinity", "9" * 20, "1_0", "0x1p3", "٣"]

@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboardX import SummaryWriter
 
 from tests.importers.reading import cold, only_run, points_in
-from toolkit.importers import tfevents
 from toolkit.importers.detect import find_sources
+from toolkit.importers.formats import tfevents
 from toolkit.importers.framing import tfrecord
 from toolkit.importers.source import read_all
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from toolkit.cli.chosen_run import find_run, no_run_in, written_at
 from toolkit.core.guard import Guard
 from toolkit.importers.detect import Sources, find_sources
-from toolkit.importers.record_file import OURS, source_of_folder
+from toolkit.importers.formats.record_file import OURS, source_of_folder
 from toolkit.importers.source import RunSource, flattened, read_all
 from toolkit.importers.summary import number, plain
 from toolkit.privacy.masking import mask_secrets

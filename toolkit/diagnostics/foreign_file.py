@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, name_of
-from toolkit.importers.table_file import NoRecordsError, TableFile
+from toolkit.importers.formats.table_file import NoRecordsError, TableFile
 from toolkit.runfolder.records import EPOCH, EVAL, STEP, Record
 
 __all__ = ["ForeignFile", "NoRecordsError"]

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from toolkit.core import plugins
 from toolkit.core.guard import Guard
-from toolkit.importers import (
+from toolkit.importers.files import HEAD_BYTES, open_below
+from toolkit.importers.folders import Finder, Folder, Found
+from toolkit.importers.formats import (
     ai_toolkit_db,
     aim,
     comet,
@@ -32,8 +34,6 @@ from toolkit.importers import (
     trackio_files,
     wandb_log,
 )
-from toolkit.importers.files import HEAD_BYTES, open_below
-from toolkit.importers.folders import Finder, Folder, Found
 from toolkit.importers.source import BATCH_BYTES, MAX_IMAGE_BYTES, MAX_RUNS, Batch, BlobRef, RunSource, Status
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.other_programs import another_programs_file

@@ -25,9 +25,9 @@ from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Fin
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
 from toolkit.diagnostics.plugins import is_kind
-from toolkit.importers import table_file, text_log
 from toolkit.importers.as_records import records_of
 from toolkit.importers.detect import find_sources
+from toolkit.importers.formats import table_file, text_log
 from toolkit.importers.source import RunSource
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.reports.confidence_words import sure_text

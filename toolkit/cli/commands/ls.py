@@ -26,7 +26,7 @@ from toolkit.cli.terminal import (
 )
 from toolkit.core.run_search import QueryError
 from toolkit.importers.detect import names_of
-from toolkit.importers.record_file import OURS
+from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
 from toolkit.runs.settings import setting_text
 

@@ -17,7 +17,7 @@ from toolkit.cli.chosen_run import add_run_argument, find_run, printable, refuse
 from toolkit.cli.run_list import our_run, sources_at
 from toolkit.cli.terminal import Column, number_text, print_table
 from toolkit.importers.detect import names_of
-from toolkit.importers.record_file import source_of_folder
+from toolkit.importers.formats.record_file import source_of_folder
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import summaries
 from toolkit.privacy.masking import Masker

@@ -12,7 +12,7 @@ from typing import IO, Any, Final
 import orjson
 
 from toolkit.exchange.exported_run import ExportedRun
-from toolkit.importers.table_file import LONG
+from toolkit.importers.formats.table_file import LONG
 from toolkit.runfolder import columns
 from toolkit.runfolder.codec import name_of_non_finite
 

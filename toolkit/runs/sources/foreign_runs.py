@@ -17,7 +17,7 @@ import numpy as np
 
 from toolkit.core.guard import Guard
 from toolkit.importers.detect import LIMIT_S, find_sources
-from toolkit.importers.record_file import source_of_folder
+from toolkit.importers.formats.record_file import source_of_folder
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets

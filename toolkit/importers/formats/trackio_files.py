@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from toolkit.importers.files import LinesSource, Stream, open_below, read_blob
 from toolkit.importers.folders import Folder, Found
+from toolkit.importers.formats.parquet_rows import looks_like_a_log, rows_of
+from toolkit.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
-from toolkit.importers.parquet_rows import looks_like_a_log, rows_of
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_IMAGE_BYTES,
@@ -28,7 +29,6 @@ from toolkit.importers.source import (
     encode_cursor,
     source_id,
 )
-from toolkit.importers.trackio_rows import FORMAT, add_row, add_system_row
 
 _NEEDED: Final = "Parquet files need pyarrow: pip install pyarrow"
 _OWN_COLUMNS: Final = frozenset(

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from toolkit.importers.databases import DatabaseSource
 from toolkit.importers.folders import Folder, Found
+from toolkit.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import Database
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
 from toolkit.importers.source import MAX_RUNS, Builder, Piece, RunSource, SourceInfo, source_id
-from toolkit.importers.trackio_rows import FORMAT, add_row, add_system_row
 
 _TABLES: Final = ("metrics", "configs", "system_metrics", "alerts")
 _MEDIA: Final = "media"

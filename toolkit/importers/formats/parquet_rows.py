@@ -26,7 +26,7 @@ from toolkit.runfolder.codec import name_of_non_finite
 LARGEST: Final = 1024**3
 _LARGEST_END: Final = 16 * 1024**2
 _MAGIC: Final = b"PAR1"
-_PROGRAM: Final = "from toolkit.importers.parquet_rows import main; main(sys.argv[1:])"
+_PROGRAM: Final = "from toolkit.importers.formats.parquet_rows import main; main(sys.argv[1:])"
 _KEPT: Final = 8
 _AT_ONCE: Final = 1024
 _HEADER: Final = struct.Struct("<II")
