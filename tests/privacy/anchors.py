@@ -1,4 +1,4 @@
-"""What gitleaks and detect-secrets look for, and what of ours finds it: the tables of `docs/secret-shapes.md`.
+"""What gitleaks and detect-secrets look for, and what of ours finds it: the tables of `docs/figures/secret-shapes.md`.
 
 `python -m tests.privacy.anchors` writes them. A sample is a recipe: `{a20}` means twenty
 letters and digits, which are drawn when a test runs, so that no scanner finds a token in this file.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from toolkit.privacy.token_shapes import SHAPES
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "secret-shapes.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "figures" / "secret-shapes.md"
 
 _ALPHABETS = {
     "a": string.ascii_letters + string.digits,
@@ -555,7 +555,7 @@ def token(service: str, seed: int) -> tuple[str, list[str]]:
 
 
 def document(text: str) -> str:
-    """Return the text of `docs/secret-shapes.md` with its tables as they have to be."""
+    """Return the text of `docs/figures/secret-shapes.md` with its tables as they have to be."""
     for heading, table in (
         ("The shapes", _table("token of", "pattern", [(one.service, _code(one.pattern)) for one in SHAPES])),
         (f"gitleaks {GITLEAKS_VERSION}", _table_of(GITLEAKS)),

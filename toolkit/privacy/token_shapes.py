@@ -1,7 +1,7 @@
 """The patterns of the tokens of services.
 
 To add a token, add one entry to `SHAPES`, then run `python -m tests.privacy.anchors`, which writes the tables
-of `docs/secret-shapes.md`. Tests draw samples from each pattern and check its hints with them.
+of `docs/figures/secret-shapes.md`. Tests draw samples from each pattern and check its hints with them.
 """
 
 from __future__ import annotations
