@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import detect, detect_in_chunks
+from tests.diagnostics.synthetic_runs import detect
 
 
 def epochs(
@@ -82,10 +82,3 @@ def test_both_together_are_a_warning():
 )
 def test_too_little_to_compare_is_silent(records):
     assert detect(records, "data_repeated") == []
-
-
-@pytest.mark.parametrize("size", [1, 7, 300])
-def test_long_epochs_are_compared_alike_in_chunks_of_any_size(size):
-    records = epochs(shuffled=False, per_epoch=900, epochs=4)
-
-    assert detect_in_chunks(records, size, "data_repeated") == detect(records, "data_repeated") != []

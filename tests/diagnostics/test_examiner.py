@@ -232,16 +232,6 @@ def test_every_finding_has_steps_of_the_run_and_a_message_without_gaps(records):
         assert not any("?" in advice for advice in finding.advice)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_faults_of_these_tests_are_found(fault):
-    found = set()
-    for seed in range(4):
-        records = clean_run(seed, records=160, noise=0.05, eval_every=4)
-        found |= {each.kind for each in examine(FAULTS[fault](records, 800, random.Random(seed)))}
-
-    assert bool(found) == (fault not in ("rewind", "below zero"))
-
-
 # ---------------------------------------------------------------- odd records
 
 _odd = st.one_of(

@@ -89,14 +89,6 @@ def test_the_large_first_norms_are_the_measure_and_no_incident():
     )
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
-def test_what_is_no_norm_is_passed_over(value):
-    norms = _norms()
-    norms[100:110] = [value] * 10
-
-    assert detect(_run(norms), "exploding_grad") == []
-
-
 def test_norms_that_stay_up_are_an_open_incident():
     norms = _norms(noise=0.1)
     norms[200:] = [40.0] * 100
@@ -112,10 +104,3 @@ def test_a_new_session_starts_with_larger_norms_and_is_not_reported():
     again = [{**record, "grad_norm": 50.0} for record in records[:8]] + records[8:]
 
     assert detect([*records, {"event": "start", "session": 2}, *again], "exploding_grad") == []
-
-
-def test_hardly_any_norms_say_nothing():
-    for records in range(9):
-        norms = _norms(records=records)
-
-        assert detect(_run(norms[:-1] + [1e6] * (records > 0)), "exploding_grad") == []

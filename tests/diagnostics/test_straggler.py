@@ -255,20 +255,3 @@ def test_records_of_an_earlier_session_are_not_compared_with_this_one():
     late = first.pop(1)
 
     assert detect([*in_turn(first), *second[0], *late, *second[1]], "straggler") == []
-
-
-@pytest.mark.parametrize("steps", [0, 10, 100])
-def test_a_few_records_say_nothing(steps):
-    assert detect(in_turn(synchronous(2, slow_in("data_loading", 1, 0.15), steps=steps)), "straggler") == []
-
-
-def test_odd_values_are_passed_over():
-    records = in_turn(synchronous(2, slow_in("data_loading", 1, 0.15)))
-    odd = itertools.cycle([None, "x", -1.0, True, [], float("inf")])
-    for place, record in enumerate(records):
-        if place % 7 == 0 and record["event"] == "step":
-            record["time/forward"] = next(odd)
-            record["session"] = next(odd) if record.get("rank") else record["session"]
-
-    (finding,) = detect(records, "straggler")
-    assert finding.evidence["rank"] == 1

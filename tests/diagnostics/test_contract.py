@@ -1,0 +1,124 @@
+"""What holds for every detector, on a run with the fault that it is for."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from benchmarks.diagnose_eval import injected, injected_learning
+from tests.diagnostics.synthetic_runs import (
+    changed,
+    clean_run,
+    curve,
+    detect,
+    detect_in_chunks,
+    evaluated,
+    run_of,
+)
+from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
+
+BEGINS = 2000
+LOSSES = ("train_loss", "val_loss")
+
+
+def _from(begins, change):
+    return lambda step, value: change(value) if step >= begins else value
+
+
+def _run(name, change):
+    return changed(clean_run(3, noise=0.05, eval_every=10), name, change), BEGINS
+
+
+FAULTS = {
+    **{kind: next(faults(1)) for kind, faults in {**injected.FAULTS, **injected_learning.FAULTS}.items()},
+    "nan": _run("train_loss", _from(BEGINS, lambda value: math.nan)),
+    "spike": _run("train_loss", lambda step, value: value * 8.0 if BEGINS <= step < BEGINS + 60 else value),
+    "divergence": _run("train_loss", _from(BEGINS, lambda value: value * 7.0)),
+    "exploding_grad": _run(
+        "grad_norm", lambda step, value: value * 60.0 if BEGINS <= step < BEGINS + 50 else value
+    ),
+    "val_spike": _run(
+        "val_loss", lambda step, value: value * 5.0 if BEGINS <= step < BEGINS + 150 else value
+    ),
+    "overfit": (
+        evaluated(run_of(curve(1)), [2.0, 1.6, 1.4, 1.3, *(1.3 + 0.1 * n for n in range(1, 13))], each=20),
+        80,
+    ),
+    "plateau": (
+        run_of([3.0 - 0.02 * min(n, 100) + random.Random(n).gauss(0.0, 0.05) for n in range(1500)]),
+        100,
+    ),
+}
+"""The records of a run with the fault, and the step at which it begins."""
+
+OF_SEVERAL_FILES = {"rank_nan", "rank_dead", "rank_silent"}
+"""They need the files of other ranks, and have their own tests."""
+
+
+def test_every_kind_that_records_show_has_a_fault_here():
+    assert sorted(FAULTS) == sorted(set(CATALOGUE) - set(REPORTED_BY_RUNS) - OF_SEVERAL_FILES)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_the_fault_is_found_after_it_began_and_not_before(kind):
+    records, begins = FAULTS[kind]
+    before = [record for record in records if record.get("global_step", 0) < begins]
+
+    assert [finding for finding in detect(records, kind) if finding.noticed_step >= begins]
+    assert detect(before, kind) == []
+
+
+@pytest.mark.parametrize("kind", sorted(set(FAULTS) - {"nan"}))
+def test_three_records_say_nothing(kind):
+    records, begins = FAULTS[kind]
+    later = [record for record in records if record.get("global_step", 0) >= begins]
+
+    assert detect(later[:3], kind) == []
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("size", [1, 37])
+def test_the_findings_are_the_same_however_many_records_come_at_once(kind, size):
+    records, _ = FAULTS[kind]
+
+    assert detect_in_chunks(records, size, kind) == detect(records, kind)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize("scale", [1e-2, 1e5])
+def test_the_unit_of_the_losses_does_not_matter(kind, scale):
+    records, _ = FAULTS[kind]
+    scaled = records
+    for name in LOSSES:
+        scaled = changed(scaled, name, lambda step, value: value * scale)
+
+    assert [_place(finding) for finding in detect(scaled, kind)] == [
+        _place(finding) for finding in detect(records, kind)
+    ]
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_values_of_other_types_change_nothing(kind):
+    records, _ = FAULTS[kind]
+    names = {name for record in records for name in record} - {"event", "global_step", "session", "rank"}
+    odd = [None, "text", [1], {"a": 1}]
+    mixed = []
+    for number, record in enumerate(records):
+        mixed.append(record)
+        if number % 20 == 19:
+            mixed.append(
+                {
+                    **dict.fromkeys(names, odd[number // 20 % 4]),
+                    **{k: record[k] for k in record if k not in names},
+                }
+            )
+
+    assert [finding.kind for finding in detect(mixed, kind)] == [
+        finding.kind for finding in detect(records, kind)
+    ]
+
+
+def _place(finding):
+    return finding.kind, finding.severity, finding.start_step, finding.noticed_step, finding.state
