@@ -78,8 +78,8 @@ def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
     """Return the processor time in µs per parsed record in the examiner, and for reading it."""
     from benchmarks.large_run import write_finished_run
     from toolkit.diagnostics.examiner import Examiner
-    from toolkit.runfolder.blocks import blocks_of, records_in
     from toolkit.runfolder.layout import METRICS_JSONL
+    from toolkit.runfolder.reader import blocks_of, records_in
 
     run = write_finished_run(folder, "made", records)
     began = time.process_time()

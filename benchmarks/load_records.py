@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 
 from benchmarks.load_writers import journals_for
-from toolkit.runfolder.journal import pending_lines
+from toolkit.runfolder.journal.journal import pending_lines
+from toolkit.runfolder.journal.repair import repair_run
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.repair import repair_run
-from toolkit.runfolder.short_columns import WITHOUT_ROWS
+from toolkit.runfolder.table.short_columns import WITHOUT_ROWS
 
 _MB = 1024 * 1024
 _POINTS = 8

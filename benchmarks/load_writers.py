@@ -16,11 +16,11 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.csv_table import columns_for
-from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.runfolder.journal.repair import table_form
 from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.repair import table_form
+from toolkit.runfolder.table.csv_table import columns_for
 
 _SPAN_EVERY = 50
 _LOOK_EVERY_S = 1.0

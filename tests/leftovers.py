@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.runfolder.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
 
 
 def remove_journals_of_runs_below(folder: Path) -> None:

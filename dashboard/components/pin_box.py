@@ -9,7 +9,7 @@ import streamlit as st
 from dashboard import session
 from dashboard.components.frame import RunPage
 from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.metric_meaning import INTERNAL
+from toolkit.runfolder.metrics import INTERNAL
 from toolkit.runfolder.records import is_spread
 from toolkit.runs.formatting import md
 from toolkit.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned

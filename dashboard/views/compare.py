@@ -38,7 +38,7 @@ from dashboard.components.speed_panel import speed_panel
 from toolkit.reports.compare import compare as comparison
 from toolkit.reports.document import Document
 from toolkit.reports.stored_run import content_of_run, points_for
-from toolkit.runfolder.metric_meaning import NOT_RESULTS, is_evaluation, metric_direction
+from toolkit.runfolder.metrics import NOT_RESULTS, is_evaluation, metric_direction
 from toolkit.runfolder.records import is_spread
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, count, md, short_number

@@ -19,7 +19,7 @@ from dashboard.components.headings import section
 from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.codec import encodable
-from toolkit.runfolder.metric_meaning import INTERNAL
+from toolkit.runfolder.metrics import INTERNAL
 from toolkit.runfolder.records import EPOCH, EVAL, is_spread
 from toolkit.runs.columns.export import download_name, shown_frame, to_csv
 from toolkit.runs.formatting import count, md

@@ -20,7 +20,7 @@ from dashboard.components.sample_strip import latest_samples
 from dashboard.components.what_now import what_now_card
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
 from toolkit.reports.ledger_labels import has_content
-from toolkit.runfolder.metric_meaning import INTERNAL
+from toolkit.runfolder.metrics import INTERNAL
 from toolkit.runfolder.records import (
     is_spread,
 )

@@ -19,9 +19,8 @@ from dashboard.components.frame import BADGES, GLYPHS
 from dashboard.components.headings import page_title
 from dashboard.components.run_filter import pick_project, search_box, suggest_names
 from dashboard.components.run_table import Row, ShownColumn, run_table
-from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.metric_meaning import metric_direction
-from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.labels import LabelsError, ProjectSettings
+from toolkit.runfolder.metrics import metric_direction
 from toolkit.runs.formatting import clean, count, md, short_number
 from toolkit.runs.listing.run_table import (
     NAME,

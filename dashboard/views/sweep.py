@@ -20,8 +20,8 @@ from dashboard.components.report_dialog import report_button
 from dashboard.components.run_filter import pick_project, search_box
 from toolkit.reports.document import Document
 from toolkit.reports.sweep import sweep_document
-from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
-from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.labels import ProjectSettings
+from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
 from toolkit.runfolder.status import FAILED, LOST
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.columns.export import shown_frame

@@ -24,10 +24,9 @@ from tests.attacks.hostile_folders import (
 from tests.dashboard.run_folders import BEGAN, step_record
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records
-from toolkit.runfolder.inside import NotInside, read_inside
 from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.safefile import UnsafeFile
+from toolkit.runfolder.safefile import NotInside, UnsafeFile, read_inside
 from toolkit.telemetry import TelemetryLogger
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither FIFOs nor O_NOFOLLOW")

@@ -13,7 +13,7 @@ import pytest
 from tests.attacks.hostile_folders import an_ordinary_run
 from toolkit.cli.main import main
 from toolkit.core.ranks import Rank
-from toolkit.runfolder.owner import why_not_ours
+from toolkit.runfolder.safefile import why_not_ours
 from toolkit.runfolder.trash import TrashError, list_trash, move_to_trash
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.compat import null_object, wandb

@@ -17,11 +17,11 @@ import pytest
 from tests.attacks.hostile_folders import an_ordinary_run, as_line
 from tests.dashboard.run_folders import BEGAN
 from toolkit.cli.main import main
-from toolkit.runfolder.journal import PREFIX, SUFFIX, Journal, shared_memory_folders
-from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.journal.head import Owner
+from toolkit.runfolder.journal.journal import PREFIX, SUFFIX, Journal, shared_memory_folders
+from toolkit.runfolder.journal.repair import discard_journals, recover_killed, repair_run
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.repair import discard_journals, recover_killed, repair_run
 from toolkit.telemetry import TelemetryLogger
 
 SHM = shared_memory_folders()

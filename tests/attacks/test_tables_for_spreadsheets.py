@@ -15,9 +15,9 @@ from tests.lengths import is_long
 from toolkit.cli.main import main
 from toolkit.exchange.kept_files import file_keeper
 from toolkit.importers.source import Event
-from toolkit.runfolder import columns as table_columns
-from toolkit.runfolder.csv_table import SHORT
-from toolkit.runfolder.repair import build_table
+from toolkit.runfolder.journal.repair import build_table
+from toolkit.runfolder.table import columns as table_columns
+from toolkit.runfolder.table.csv_table import SHORT
 from toolkit.runs.columns import export
 from toolkit.runs.columns.curve_csv import CurvePoints, curves_to_csv
 from toolkit.runs.store import CurveSegment, Series
@@ -114,7 +114,7 @@ def test_every_table_is_written_by_the_function_that_marks_formulas():
     }
 
     assert {name: calls for name, calls in found.items() if calls and calls != ["write_csv("]} == {
-        "toolkit/runfolder/columns.py": ["csv.writer(", "write_csv("],
+        "toolkit/runfolder/table/columns.py": ["csv.writer(", "write_csv("],
         # The body of a download: columns of numbers alone.
         "toolkit/runs/columns/export.py": ["pa_csv.write_csv(", "write_csv("],
     }

@@ -13,8 +13,8 @@ import pytest
 from tests.cli.runs import write_run, write_table
 from toolkit.cli.main import main
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal import Journal
-from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.journal.head import Owner
+from toolkit.runfolder.journal.journal import Journal
 from toolkit.runfolder.trash import list_trash
 from toolkit.telemetry import TelemetryLogger
 

@@ -14,8 +14,8 @@ import pytest
 
 from toolkit.cli.main import main
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal import Journal, journals_in, shared_memory_folders
-from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.journal.head import Owner
+from toolkit.runfolder.journal.journal import Journal, journals_in, shared_memory_folders
 from toolkit.runfolder.manifest import Manifest, Session, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger
 

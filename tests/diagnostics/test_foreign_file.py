@@ -13,7 +13,7 @@ from tests.lengths import in_make_faults
 from tests.runfolder.plain_data import without_haste
 from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.history import diagnose
-from toolkit.runfolder.blocks import blocks_of, unended_line
+from toolkit.runfolder.reader import blocks_of, unended_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry import TelemetryLogger
 

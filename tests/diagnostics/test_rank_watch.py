@@ -14,9 +14,8 @@ from toolkit.diagnostics.history import diagnose
 from toolkit.diagnostics.rank_watch import RankWatch
 from toolkit.diagnostics.silent_ranks import lost_ranks, read_tails
 from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.parts import record_files
+from toolkit.runfolder.parts import RankProcess, process_of, record_files
 from toolkit.runfolder.process import boot_id, host_name
-from toolkit.runfolder.rank_process import RankProcess, process_of
 
 GONE = 2**22 + 5
 """No process has this number: it is above the largest that Linux gives."""

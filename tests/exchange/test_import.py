@@ -21,10 +21,10 @@ from tests.records import read_records
 from toolkit.cli.main import main
 from toolkit.exchange.imported_folder import PENDING, STATE, ImportedFolder
 from toolkit.importers.detect import find_sources
+from toolkit.runfolder.journal.repair import build_table
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.metrics import NOT_METRICS
-from toolkit.runfolder.repair import build_table
 
 FEW = (
     "tensorboard/tensorboardx_2_6_everything",

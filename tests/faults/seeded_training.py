@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from tests.faults.all_features import call_everything, keep_house
 from tests.faults.failpoints import Failpoint, reached_by
 from toolkit.core.clock import SystemClock
-from toolkit.runfolder.journal import Journal
+from toolkit.runfolder.journal.journal import Journal
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine.samplers.host import HostSampler
 from toolkit.telemetry.writing.record_file import RecordFile

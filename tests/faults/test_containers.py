@@ -16,10 +16,10 @@ from tests.faults.crash_checks import whole_run
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal import journals_in, shared_memory_folders
+from toolkit.runfolder.journal.journal import journals_in, shared_memory_folders
+from toolkit.runfolder.journal.repair import is_being_written, repair_run
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.process import is_in_container, pid_namespace
-from toolkit.runfolder.repair import is_being_written, repair_run
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.writing import sessions as writing_sessions

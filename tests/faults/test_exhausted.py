@@ -14,8 +14,8 @@ import pytest
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.records import read_records, with_event
-from toolkit.runfolder.journal import Journal, journals_in, remove_unbegun
-from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.journal.head import Owner
+from toolkit.runfolder.journal.journal import Journal, journals_in, remove_unbegun
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.writing import record_file

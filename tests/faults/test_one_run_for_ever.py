@@ -11,9 +11,9 @@ from tests.faults.children import repair
 from tests.faults.crash_checks import assert_steps, whole_run
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal import head_of, pending_lines, shared_memory_folders
+from toolkit.runfolder.journal.journal import head_of, pending_lines, shared_memory_folders
+from toolkit.runfolder.journal.repair import journals_of
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.repair import journals_of
 from toolkit.runfolder.trash import empty_trash, move_to_trash
 
 SHM = shared_memory_folders()

@@ -28,10 +28,10 @@ from tests.records import with_event
 from tests.waiting import wait_until
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.csv_table import ALL
+from toolkit.runfolder.journal.repair import build_table, journals_of, repair_run
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.repair import build_table, journals_of, repair_run
+from toolkit.runfolder.table.csv_table import ALL
 from toolkit.telemetry import TelemetryLogger
 
 SYNC_INTERVAL_S = 0.4

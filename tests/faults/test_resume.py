@@ -17,9 +17,9 @@ from tests.faults.crash_checks import whole_run
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal import shared_memory_folders
+from toolkit.runfolder.journal.journal import shared_memory_folders
+from toolkit.runfolder.journal.repair import journals_of
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.repair import journals_of
 from toolkit.telemetry import TelemetryLogger
 
 LOGS_FOR_EVER = """

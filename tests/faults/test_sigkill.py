@@ -26,10 +26,10 @@ from tests.lengths import is_long, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.runfolder.codec import decode
-from toolkit.runfolder.journal import pending_lines
+from toolkit.runfolder.journal.journal import pending_lines
+from toolkit.runfolder.journal.repair import journals_of
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.repair import journals_of
 from toolkit.runfolder.status import work_out_status
 
 LOGS_FOR_EVER = """

@@ -35,8 +35,8 @@ from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, _write_records, pull
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.repair import build_table, table_form
 
 
 def test_a_run_of_the_logger_comes_back_byte_for_byte(engine, ask, logs, tmp_path):

@@ -38,7 +38,7 @@ def apply(name: str) -> None:
 
 
 def _keep_no_journal() -> None:
-    from toolkit.runfolder.journal import Journal
+    from toolkit.runfolder.journal.journal import Journal
 
     create = Journal.create.__func__  # type: ignore[attr-defined]
 
@@ -49,7 +49,7 @@ def _keep_no_journal() -> None:
 
 
 def _glue_to_a_torn_line() -> None:
-    from toolkit.runfolder import repair
+    from toolkit.runfolder.journal import repair
     from toolkit.telemetry.writing.record_file import RecordFile
 
     repair._torn_tail = lambda _: b""
@@ -66,7 +66,7 @@ def _number_from_the_start() -> None:
 
 
 def _write_twice() -> None:
-    from toolkit.runfolder import repair
+    from toolkit.runfolder.journal import repair
 
     repair._last_seq = lambda _: -1
 

@@ -124,7 +124,7 @@ def serve(commands: int, replies: int, mutation: str) -> None:
     """Fork a training process for every one that is asked for; both numbers are descriptors of pipes."""
     # Imported once, here, so that a fork is all that a session costs.
     import toolkit.telemetry.live_run  # noqa: F401
-    from toolkit.runfolder import csv_table
+    from toolkit.runfolder.table import csv_table
     from toolkit.telemetry.writing import mirror
 
     # Mirrors wait a second for bad lines to become good ones, as they do after a sync that failed; none fails here, and

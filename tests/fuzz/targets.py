@@ -41,18 +41,17 @@ from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.redaction import Redactor
-from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.codec import RecordError, decode, encode, with_non_finite
 from toolkit.runfolder.control import ControlRefused, decode_request, encode_request
-from toolkit.runfolder.csv_table import ALL, SHORT, CsvTable
-from toolkit.runfolder.journal import pending_lines, record_file_of
+from toolkit.runfolder.journal.journal import pending_lines, record_file_of
+from toolkit.runfolder.journal.repair import build_table, drain_journal
+from toolkit.runfolder.key_values import trend_of
 from toolkit.runfolder.labels import LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest, write_manifest
-from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.runfolder.reader import Cursor, blocks_of, last_record, offset_behind, read_from, records_in
 from toolkit.runfolder.records import MAX_RECORD_BYTES, Record
-from toolkit.runfolder.repair import build_table, drain_journal
-from toolkit.runfolder.trend import trend_of
+from toolkit.runfolder.table.csv_table import ALL, SHORT, CsvTable
 from toolkit.runs.columns import line_parser
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.columns.completion_reader import CompletionReader
@@ -176,7 +175,7 @@ _SPAN = (
 
 
 @_target(
-    "toolkit.runfolder.reader", "toolkit.runfolder.codec", "toolkit.runfolder.blocks", tokens=_JSON + _RECORD
+    "toolkit.runfolder.reader", "toolkit.runfolder.codec", "toolkit.runfolder.reader", tokens=_JSON + _RECORD
 )
 def fuzz_records(data: bytes) -> None:
     """A reader shows each whole line that is a record, once, and nothing else; read as it grows or all at once."""
@@ -250,7 +249,9 @@ def fuzz_encode(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.journal", "toolkit.runfolder.repair", tokens=(b'{"seq":1}\n', b'"seq":', b"\n", b"\0")
+    "toolkit.runfolder.journal.journal",
+    "toolkit.runfolder.journal.repair",
+    tokens=(b'{"seq":1}\n', b'"seq":', b"\n", b"\0"),
 )
 def fuzz_journal(data: bytes) -> None:
     """Whatever lies in shared memory: what is recovered from it was committed there, and the record file only grows."""
@@ -294,7 +295,9 @@ def fuzz_journal(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.csv_table", "toolkit.runfolder.columns", tokens=_JSON + _RECORD + (b'"=1"', b'"a,b"')
+    "toolkit.runfolder.table.csv_table",
+    "toolkit.runfolder.table.columns",
+    tokens=_JSON + _RECORD + (b'"=1"', b'"a,b"'),
 )
 def fuzz_table_of_records(data: bytes) -> None:
     """The table that is built of any record file has one row for each record, and pandas' rules understand it."""
@@ -328,7 +331,7 @@ def fuzz_table_of_records(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.csv_table",
+    "toolkit.runfolder.table.csv_table",
     "toolkit.mirrors.csv_mirror",
     tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
 )

@@ -13,10 +13,10 @@ from toolkit.core.checks import OptionsError
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.columns import Columns
-from toolkit.runfolder.csv_table import ALL, CsvTable
 from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.table.columns import Columns
+from toolkit.runfolder.table.csv_table import ALL, CsvTable
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.columns.run_log import RunLog
 from toolkit.runs.listing.run_listing import RootListing, read_start

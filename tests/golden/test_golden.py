@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.csv_table import CsvTable
+from toolkit.runfolder.table.csv_table import CsvTable
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import last_record, offset_behind, read_from
-from toolkit.runfolder.repair import build_table, repair_run
+from toolkit.runfolder.journal.repair import build_table, repair_run
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
 

@@ -10,9 +10,9 @@ import pytest
 from benchmarks import load_records
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
-from toolkit.runfolder import csv_table
-from toolkit.runfolder.csv_table import CsvTable
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
+from toolkit.runfolder.table import csv_table
+from toolkit.runfolder.table.csv_table import CsvTable
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.control import history, requests
 from toolkit.telemetry.control.history import was_answered

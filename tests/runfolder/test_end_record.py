@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from toolkit.cli.main import main as telemetry
-from toolkit.runfolder.end_record import settle_manifest, with_end_record
+from toolkit.runfolder.journal.end_record import settle_manifest, with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import read_manifest, write_manifest
 from toolkit.runfolder.reader import end_in, last_step, tail_lines

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from tests.fork_server import run_python, start_python
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder import journal
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal import (
+from toolkit.runfolder.journal import journal
+from toolkit.runfolder.journal.head import COMMITTED, HEADER_BYTES, MAX_SEGMENTS, Owner, id_key
+from toolkit.runfolder.journal.journal import (
     PREFIX,
     SUFFIX,
     Journal,
@@ -27,7 +28,6 @@ from toolkit.runfolder.journal import (
     record_file_of,
     shared_memory_folders,
 )
-from toolkit.runfolder.journal_head import COMMITTED, HEADER_BYTES, MAX_SEGMENTS, Owner, id_key
 from toolkit.runfolder.portable import is_locked
 
 SEGMENT = 4096
@@ -326,7 +326,7 @@ def test_looking_at_a_journal_does_not_unlock_it(made):
     script = """
         import sys
         from pathlib import Path
-        from toolkit.runfolder.journal import hold_abandoned, pending_lines
+        from toolkit.runfolder.journal.journal import hold_abandoned, pending_lines
 
         print(hold_abandoned(Path(sys.argv[1])) is None, len(pending_lines(Path(sys.argv[1]))))
     """
@@ -345,7 +345,7 @@ def test_a_journal_that_lost_its_lock_is_not_abandoned_while_its_writer_lives(ma
     script = """
         import sys
         from pathlib import Path
-        from toolkit.runfolder.journal import hold_abandoned
+        from toolkit.runfolder.journal.journal import hold_abandoned
 
         print(hold_abandoned(Path(sys.argv[1])) is None)
     """
@@ -678,9 +678,9 @@ def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_p
         import os, signal, sys
         from pathlib import Path
         from toolkit.runfolder.codec import encode
-        from toolkit.runfolder import journal
-        from toolkit.runfolder.journal import Journal
-        from toolkit.runfolder.journal_head import Owner
+        from toolkit.runfolder.journal import journal
+        from toolkit.runfolder.journal.journal import Journal
+        from toolkit.runfolder.journal.head import Owner
 
         folder = Path(sys.argv[1])
         if sys.argv[2] == "mapped":
@@ -714,7 +714,7 @@ def test_a_journal_that_is_held_is_held_by_one_alone(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from toolkit.runfolder.journal import hold_abandoned
+        from toolkit.runfolder.journal.journal import hold_abandoned
 
         print(hold_abandoned(Path(sys.argv[1])) is None)
     """

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from toolkit.runfolder import kept_table
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.repair import repair_run
+from toolkit.runfolder.journal.repair import repair_run
+from toolkit.runfolder.table import kept_table
 
 
 def line(seq, **fields):

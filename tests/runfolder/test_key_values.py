@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from toolkit.runfolder import key_values
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.evaluation import Evaluation, evaluations_from
 from toolkit.runfolder.key_values import (
     MAX_SETTINGS,
     MAX_VALUE_CHARS,
@@ -15,6 +14,7 @@ from toolkit.runfolder.key_values import (
     settings_from,
     settings_of,
 )
+from toolkit.runfolder.manifest import Evaluation, evaluations_from
 
 
 def step(number, **metrics):

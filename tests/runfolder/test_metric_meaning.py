@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.runfolder.metric_meaning import INTERNAL, guess_primary_metric, is_evaluation, metric_direction
+from toolkit.runfolder.metrics import INTERNAL, guess_primary_metric, is_evaluation, metric_direction
 from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, PROFILING_PREFIX, TIME_PREFIX
 
 

@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from toolkit.runfolder import portable
-from toolkit.runfolder.owner import is_ours
 from toolkit.runfolder.portable import (
     allocate,
     is_locked,
@@ -18,6 +17,7 @@ from toolkit.runfolder.portable import (
     this_user,
     try_lock,
 )
+from toolkit.runfolder.safefile import is_ours
 
 
 @pytest.fixture

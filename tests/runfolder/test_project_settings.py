@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.runfolder.project_settings import (
+from toolkit.runfolder.labels import (
     PROJECTS,
     ProjectSettings,
     ProjectSettingsError,

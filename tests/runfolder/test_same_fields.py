@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from toolkit.runfolder.same_fields import FixedRecords, has_event, runs_of, runs_of_same_fields
+from toolkit.runfolder.records import FixedRecords, has_event, runs_of, runs_of_same_fields
 
 
 def _records():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.runfolder import shared_reader
-from toolkit.runfolder.reader import Cursor
-from toolkit.runfolder.shared_reader import read_shared
+from toolkit.runfolder import reader as shared_reader
+from toolkit.runfolder.reader import Cursor, read_shared
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.core.clock import ManualClock
-from toolkit.runfolder.repair import repair_run
+from toolkit.runfolder.journal.repair import repair_run
 from toolkit.telemetry import live_run
 from toolkit.telemetry.machine import environment
 

@@ -618,9 +618,9 @@ def train(log, steps=25):
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.runfolder.journal.Journal.append",
-        "toolkit.runfolder.journal.Journal.flip",
-        "toolkit.runfolder.journal.Journal.release",
+        "toolkit.runfolder.journal.journal.Journal.append",
+        "toolkit.runfolder.journal.journal.Journal.flip",
+        "toolkit.runfolder.journal.journal.Journal.release",
         "toolkit.telemetry.records.record_queue.encode",
         "toolkit.telemetry.records.record_queue.RecordQueue.put",
         "toolkit.telemetry.records.record_queue.RecordQueue.take_batch",
@@ -710,7 +710,7 @@ def test_one_part_of_the_end_that_fails_does_not_affect_the_others(make, monkeyp
         "toolkit.telemetry.machine.samplers.registry.default_samplers",
         "toolkit.telemetry.live_run.default_samplers",
         "toolkit.telemetry.writing.session_folder.write_manifest",
-        "toolkit.runfolder.journal.Journal._create_file",
+        "toolkit.runfolder.journal.journal.Journal._create_file",
         "psutil.Process",
     ],
 )

@@ -10,8 +10,8 @@ from tests.records import read_records, with_event
 from tests.two_nodes import RUN_ID, write_two_nodes
 from tests.waiting import wait_until
 from toolkit.core.ranks import Rank
+from toolkit.runfolder.journal.repair import is_being_written
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.repair import is_being_written
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.writing import rank_folder, sessions
 from toolkit.telemetry.writing.announcement import Announcement

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.telemetry.logged import Arriving
-from toolkit.runfolder.journal import Journal
-from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.journal.head import Owner
+from toolkit.runfolder.journal.journal import Journal
 from toolkit.telemetry.records import record_queue as intake_module
 from toolkit.telemetry.records.device_scalars import PendingScalar
 from toolkit.telemetry.records.record_queue import RecordQueue

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.telemetry.logged import PATIENCE_S
+from toolkit.runfolder.journal.repair import repair_run
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.repair import repair_run
 from toolkit.telemetry import OptionsError, TelemetryLogger
 
 OF_A_PERSON = ["start", "step", "step", "eval", "checkpoint", "sample", "mine", "end"]

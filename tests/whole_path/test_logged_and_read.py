@@ -23,9 +23,9 @@ from tests.faults.crash_checks import with_rows
 from tests.fork_server import run_python
 from tests.waiting import wait_until
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.journal.repair import build_table, repair_run, table_form
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.repair import build_table, repair_run, table_form
 from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import MemorySink, TelemetryLogger
 

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
-from toolkit.runfolder.other_programs import another_programs_file
-from toolkit.runfolder.parts import describe_part, part_in
+from toolkit.runfolder.parts import another_programs_file, describe_part, part_in
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import work_out_status
 from toolkit.runfolder.trash import folder_bytes

@@ -19,18 +19,24 @@ from toolkit.cli.chosen_run import printable, refuse, size_of
 from toolkit.cli.run_filter import value_of
 from toolkit.cli.run_list import ListedRun, our_run, run_folders
 from toolkit.cli.terminal import Cell, Column, Progress, age_text, print_json, print_table, size_text
-from toolkit.runfolder.journal import (
+from toolkit.runfolder.journal.journal import (
     AbandonedJournal,
     hold_abandoned,
     journals_in,
     pending_lines,
     shared_memory_folders,
 )
+from toolkit.runfolder.journal.repair import (
+    HALF_DONE,
+    discard_journals,
+    is_being_written,
+    journals_of,
+    rank_files,
+)
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.owner import is_ours
 from toolkit.runfolder.reader import Cursor, last_step, read_from
 from toolkit.runfolder.records import EPOCH, EVAL, STEP
-from toolkit.runfolder.repair import HALF_DONE, discard_journals, is_being_written, journals_of, rank_files
+from toolkit.runfolder.safefile import is_ours
 from toolkit.runfolder.status import RUNNING, STALLED
 from toolkit.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
 from toolkit.runs.loss import last_value

@@ -18,14 +18,12 @@ from toolkit.importers.formats.record_file import OURS, source_of_folder
 from toolkit.importers.source import RunSource, flattened, read_all
 from toolkit.importers.summary import number, plain
 from toolkit.privacy.masking import mask_secrets
-from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import KeyValues, Scalar, config_of, key_values_in, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
-from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.other_programs import another_programs_file
-from toolkit.runfolder.parts import part_in
+from toolkit.runfolder.manifest import Evaluation, Manifest, ManifestError, read_manifest
+from toolkit.runfolder.parts import another_programs_file, part_in
 from toolkit.runfolder.reader import last_step, read_from
 from toolkit.runfolder.records import START, Record
 from toolkit.runfolder.status import work_out_status

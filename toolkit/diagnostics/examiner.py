@@ -17,8 +17,7 @@ from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.plugins import make_plugins
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.step_batch import LONGEST, SHORTEST, StepBatch, batch_of
-from toolkit.runfolder.records import FINDING, START, STEP, Record
-from toolkit.runfolder.same_fields import Run, runs_of
+from toolkit.runfolder.records import FINDING, START, STEP, Record, Run, runs_of
 
 _LOOP_EVENTS: Final = (STEP, "")
 """Events whose step decreases only if the run goes back.

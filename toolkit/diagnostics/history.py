@@ -18,12 +18,10 @@ from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS
 from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet_reported, read_tails
-from toolkit.runfolder.blocks import blocks_of, records_in
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
-from toolkit.runfolder.other_programs import another_programs_file
-from toolkit.runfolder.parts import describe_part, part_in, record_files
-from toolkit.runfolder.reader import BadLine, lines_of, parse_line
+from toolkit.runfolder.parts import another_programs_file, describe_part, part_in, record_files
+from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line, records_in
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.status import LOST, RUNNING, STALLED
 

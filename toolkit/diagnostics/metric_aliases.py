@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.metric_meaning import TRAIN_LOSSES
+from toolkit.runfolder.metrics import TRAIN_LOSSES
 from toolkit.runfolder.records import EPOCH, EVAL, NON_FINITE, Record
 
 LOSS: Final = "loss"

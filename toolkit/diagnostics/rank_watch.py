@@ -14,8 +14,7 @@ from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.silent_ranks import LostRank, ProcessOf, judge_silence, make_finding
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS
-from toolkit.runfolder.rank_process import RankProcess, process_of
-from toolkit.runfolder.rank_tail import RankTail, read_tail
+from toolkit.runfolder.parts import RankProcess, RankTail, process_of, read_tail
 
 _ASLEEP_S: Final = 30.0
 """After a gap in which this did not look either (a suspended machine, a stopped process), all ranks start afresh."""

@@ -11,8 +11,7 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.catalogue import CATALOGUE, RANK_DEAD, RANK_SILENT, advise, describe
 from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, how_many_ranks, ranks_as_evidence, ranks_in
 from toolkit.diagnostics.incident import Incident
-from toolkit.runfolder.rank_process import RankProcess, process_of
-from toolkit.runfolder.rank_tail import RankTail, read_tail
+from toolkit.runfolder.parts import RankProcess, RankTail, process_of, read_tail
 from toolkit.runfolder.status import FINISHED, HEARTBEAT_S
 
 METRIC: Final = "global_step"

@@ -22,7 +22,7 @@ from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.codec import encodable, encode
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, other_ranks
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, metrics_of, position_of

@@ -39,8 +39,8 @@ from toolkit.runfolder.manifest import (
     read_manifest,
     write_manifest,
 )
-from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.records import END, STEP, Record
+from toolkit.runfolder.safefile import why_not_ours
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING
 
 NEW: Final = "new"

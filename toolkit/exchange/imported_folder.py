@@ -18,13 +18,12 @@ import orjson
 
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.csv_table import SHORT
 from toolkit.runfolder.layout import METRICS_JSONL, PRIVATE, candidate_names, make_folders
-from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import SAFELY, pread, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.safefile import open_regular, replace_file, write_all
+from toolkit.runfolder.safefile import open_regular, replace_file, why_not_ours, write_all
+from toolkit.runfolder.table.csv_table import SHORT
 from toolkit.runfolder.untrusted import read_object
 
 STATE: Final = "import.json"

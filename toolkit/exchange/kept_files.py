@@ -13,9 +13,9 @@ from toolkit.importers.source import Event, RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_table
 from toolkit.runfolder.codec import encodable
-from toolkit.runfolder.columns import csv_of
 from toolkit.runfolder.layout import PRIVATE, SAMPLES, TABLES
 from toolkit.runfolder.safefile import replace_file
+from toolkit.runfolder.table.columns import csv_of
 
 _IMAGES: Final = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 _MAX_COLUMNS: Final = 200

@@ -26,9 +26,9 @@ from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import require_tables
 from toolkit.fleet.shards import Shards
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
-from toolkit.runfolder.inside import NotInside, parts_inside, read_inside, too_large
 from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS
 from toolkit.runfolder.reader import parse_line
+from toolkit.runfolder.safefile import NotInside, parts_inside, read_inside, too_large
 
 MAX_BYTES: Final = 20_000_000
 """Larger files stay on their node; a page would not show them either."""

@@ -15,7 +15,7 @@ from toolkit.fleet.commits import Commit, newest_commits, whole_line
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.object_store import ObjectStore, StoreError
 from toolkit.fleet.objects import MAX_BYTES, StoredObject, checked_path, read_object, stored_objects
-from toolkit.runfolder.inside import NotInside
+from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.layout import (
     LABELS,
     MANIFEST,
@@ -28,8 +28,7 @@ from toolkit.runfolder.layout import (
     rank_file,
     safe_run_name,
 )
-from toolkit.runfolder.repair import build_table, table_form
-from toolkit.runfolder.safefile import write_all
+from toolkit.runfolder.safefile import NotInside, write_all
 
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 _MOST_NAMED: Final = 5

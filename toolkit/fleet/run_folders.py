@@ -15,7 +15,7 @@ from typing import Final
 from toolkit.fleet.tail import RunKey
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, LinkedRanks, other_ranks, rank_file
 from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
-from toolkit.runfolder.other_programs import another_programs_file
+from toolkit.runfolder.parts import another_programs_file
 from toolkit.runfolder.reader import read_from
 from toolkit.runfolder.records import START, Record
 

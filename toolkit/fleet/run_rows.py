@@ -13,11 +13,11 @@ from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.native_block import native_block
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
+from toolkit.runfolder.key_values import trend_of
 from toolkit.runfolder.labels import MAX_LABELS_BYTES
 from toolkit.runfolder.layout import LABELS, METRICS_JSONL
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
-from toolkit.runfolder.trend import trend_of
 
 TREND_POINTS: Final = 40
 _EVERY_S: Final = 15.0

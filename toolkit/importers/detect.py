@@ -36,7 +36,7 @@ from toolkit.importers.formats import (
 )
 from toolkit.importers.source import BATCH_BYTES, MAX_IMAGE_BYTES, MAX_RUNS, Batch, BlobRef, RunSource, Status
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.runfolder.other_programs import another_programs_file
+from toolkit.runfolder.parts import another_programs_file
 
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 200_000

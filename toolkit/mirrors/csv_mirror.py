@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.runfolder.columns import MAX_COLUMNS
-from toolkit.runfolder.csv_table import SHORT, Adopted, CsvTable, ForeignTableError
+from toolkit.runfolder.journal.repair import build_table
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.reader import BadLine, Cursor, offset_behind, parse_line, read_block
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.repair import build_table
-from toolkit.runfolder.short_columns import WITHOUT_ROWS
+from toolkit.runfolder.table.columns import MAX_COLUMNS
+from toolkit.runfolder.table.csv_table import SHORT, Adopted, CsvTable, ForeignTableError
+from toolkit.runfolder.table.short_columns import WITHOUT_ROWS
 
 _COUNTED_BYTES = 1024 * 1024
 _AT_ONCE = 32

@@ -14,8 +14,7 @@ from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.control import as_id
-from toolkit.runfolder.records import FINDING, Record
-from toolkit.runfolder.same_fields import FixedRecords, has_event
+from toolkit.runfolder.records import FINDING, FixedRecords, Record, has_event
 
 if TYPE_CHECKING:
     from toolkit.diagnostics.rank_files import RankFiles

@@ -17,8 +17,8 @@ import orjson
 
 from toolkit.privacy.redaction import Redactor
 from toolkit.privacy.shareable import Shareable
-from toolkit.runfolder.blocks import blocks_of
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.labels import MAX_NAME_LENGTH, Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import (
     CONTROL,
@@ -33,8 +33,7 @@ from toolkit.runfolder.layout import (
     safe_run_name,
 )
 from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_manifest, write_manifest
-from toolkit.runfolder.reader import BadLine, lines_of, parse_line
-from toolkit.runfolder.repair import build_table, table_form
+from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 
 LEFT_OUT: Final = "left_out.json"
 README: Final = "README.txt"

@@ -11,7 +11,7 @@ from toolkit.diagnostics.catalogue import title_of
 from toolkit.reports import run_parts as parts
 from toolkit.reports.content import RunContent, primary_metric
 from toolkit.reports.document import Block, Chart, Document, Line, Section, Table, Text, Tone
-from toolkit.runfolder.metric_meaning import Direction, is_evaluation, metric_direction
+from toolkit.runfolder.metrics import Direction, is_evaluation, metric_direction
 from toolkit.runs.formatting import NO_VALUE, count, duration, short_number
 from toolkit.runs.settings import setting_text
 

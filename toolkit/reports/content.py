@@ -11,7 +11,7 @@ from toolkit.diagnostics.finding import SEVERITIES, Finding
 from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.privacy.masking import Masker
 from toolkit.reports.document import STEP, Curve, Picture
-from toolkit.runfolder.metric_meaning import NOT_RESULTS, guess_primary_metric, is_evaluation
+from toolkit.runfolder.metrics import NOT_RESULTS, guess_primary_metric, is_evaluation
 from toolkit.runfolder.records import is_spread
 from toolkit.timing.ledger import Ledger
 

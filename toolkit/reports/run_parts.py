@@ -41,7 +41,7 @@ from toolkit.reports.document import (
 )
 from toolkit.reports.evidence_words import numbers_of
 from toolkit.reports.ledger_labels import advice_on, has_content, label_of, percent
-from toolkit.runfolder.metric_meaning import metric_direction
+from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
 from toolkit.runs.formatting import NO_VALUE, clock, count, duration, learning_rate, short_number
 from toolkit.runs.settings import setting_text

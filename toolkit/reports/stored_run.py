@@ -14,7 +14,7 @@ from toolkit.diagnostics.history import Diagnosis
 from toolkit.reports.content import RunContent, masked, window_of
 from toolkit.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
 from toolkit.runfolder import records as kinds
-from toolkit.runfolder.metric_meaning import NOT_RESULTS
+from toolkit.runfolder.metrics import NOT_RESULTS
 from toolkit.runs.files.sample_files import sample_file
 from toolkit.runs.files.samples import samples_of_run
 from toolkit.runs.formatting import count

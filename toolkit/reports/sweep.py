@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from toolkit.privacy.masking import Masker
 from toolkit.reports.document import Bar, Bars, Block, Document, Dot, Scatter, Section, Table, Text, Tone
-from toolkit.runfolder.evaluation import Evaluation
-from toolkit.runfolder.metric_meaning import guess_primary_metric, metric_direction
+from toolkit.runfolder.manifest import Evaluation
+from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
 from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
 from toolkit.runs.formatting import clock, count, short_number
 from toolkit.runs.settings import as_number, setting_text

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from toolkit.runfolder.layout import CONTROL
-from toolkit.runfolder.owner import why_not_ours_alone
 from toolkit.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
-from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
+from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file, why_not_ours_alone
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.untrusted import LARGEST_WHOLE, is_number
 

@@ -6,14 +6,24 @@ Rank 0 writes `<name>`. Ranks that do not see that folder write `<name>@<node>`,
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from toolkit.runfolder.layout import other_ranks, rank_file, safe_run_name
+import orjson
+
+from toolkit.runfolder.codec import RecordError, decode
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, other_ranks, rank_file, safe_run_name
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.portable import is_locked
+from toolkit.runfolder.process import boot_id, host_name, is_alive
+from toolkit.runfolder.reader import BadLine, lines_of, offset_behind, parse_line, read_block, tail_lines
+from toolkit.runfolder.records import END, NON_FINITE, STEP, SYSTEM, Record
+from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _LONGEST_NAME: Final = 120
@@ -138,3 +148,216 @@ def _written(path: Path) -> int:
         return os.lstat(path).st_mtime_ns
     except OSError:
         return -1
+
+
+_LARGEST: Final = 1024**2
+_OUR_KEYS: Final = frozenset({"format", "run_id", "sessions"})
+
+
+def another_programs_file(folder: Path) -> str | None:
+    """Return the name of the file that shows that `folder` is not ours; None if nothing shows it.
+
+    Sacred has a `run.json` too, and ClearML a `metrics.jsonl`. A file that is damaged or cannot be read may be ours.
+    """
+    data = _start_of(folder / MANIFEST)
+    if data is not None:
+        found = _parsed(data)
+        return MANIFEST if type(found) is dict and found and _OUR_KEYS.isdisjoint(found) else None
+    line = (_start_of(folder / METRICS_JSONL) or b"").lstrip().partition(b"\n")[0]
+    found = _parsed(line)
+    is_object = type(found) is dict and type(found.get("event")) is not str
+    return METRICS_JSONL if line.startswith(b"[") or is_object else None
+
+
+def _start_of(path: Path) -> bytes | None:
+    """Return the first megabyte of a file; None if it cannot be read."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read(_LARGEST)
+    except OSError as error:
+        pass_on_interrupt(error)
+        return None
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+_HEAD_BYTES: Final = 128 * 1024
+"""A start record is at most half as long."""
+_MOST_RECORDS: Final = 20
+_LOCK_PATIENCE_S: Final = 1.0
+
+
+# ------------------------------------------------------------ processes of ranks
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """The process that writes one session of a rank, as its first records describe it."""
+
+    host: str
+    pid: int
+    boot_id: str | None
+
+    def may_be_gone(self) -> bool | None:
+        """Return whether no process of this machine has its number; None if it ran on another machine.
+
+        This alone is no proof: a container has numbers of its own.
+        """
+        here = boot_id()
+        # Some systems name no boot.
+        if self.host != host_name() or (self.boot_id is None) != (here is None):
+            return None
+        return self.boot_id != here or is_alive(self.pid, None) is False
+
+    def lives(self, path: Path) -> bool | None:
+        """Return whether it is alive; None if that is unknown here. `path` is its record file.
+
+        It is gone only if neither a process with its number nor a lock on its file is left on this machine, or if the
+        machine was restarted since. The lock is seen from any container.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        is_gone = self.may_be_gone()
+        if is_gone is None:
+            return None
+        if self.boot_id != boot_id():
+            return False
+        descriptor = open_regular(path)
+        try:
+            has_lock = is_locked(descriptor, within_s=_LOCK_PATIENCE_S)
+        finally:
+            os.close(descriptor)
+        if has_lock is None:
+            return None
+        return has_lock or not is_gone
+
+
+def process_of(path: Path, session: int) -> RankProcess | None:
+    """Return the process that writes `session` to the record file at `path`; None if its records do not say.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    block = read_block(path, offset_behind(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
+    found = None
+    for number, (position, line) in enumerate(lines_of(block)):
+        if number >= _MOST_RECORDS:
+            break
+        record = parse_line(position, line)
+        if isinstance(record, BadLine) or record.get("session") != session or record.get("event") == STEP:
+            continue
+        host, pid, boot = (record.get(name) for name in ("host", "pid", "boot_id"))
+        if isinstance(host, str) and type(pid) is int:
+            found = RankProcess(host, pid, boot if isinstance(boot, str) else None)
+    return found
+
+
+_TAIL_BYTES: Final = 8 * 1024
+"""Some dozens of records, and little enough for the files of a thousand ranks."""
+_MOST_BYTES: Final = 256 * 1024
+_FEWEST_LINES: Final = 8
+_FARTHEST: Final = 2**53
+_LATEST: Final = 1e11
+"""The year 5138: a date has no later one to show."""
+
+
+# ------------------------------------------------------------ ends of their files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTail:
+    """The newest session of a rank, as the end of its file shows it."""
+
+    rank: int
+    session: int
+    size: int
+    changed_at: float
+    """When the file was last written, by the clock of its file system."""
+    last_time: float
+    """The time of its last record."""
+    last_step_time: float | None
+    last_step: int | None
+    records: int
+    """Records in this part of the file."""
+    usual_s: float
+    """The median of the pauses between these records."""
+    longest_s: float
+    """The longest of them."""
+    has_system: bool
+    """Whether system records are among them, which come while a training waits."""
+    end: str | None
+    """The status in its end record; None without one."""
+    nan_step: int | None
+    """The step of its newest step record, if the loss or another metric is NaN or infinite there."""
+    nan_metrics: tuple[str, ...] = ()
+
+
+def read_tail(path: Path, rank: int) -> RankTail | None:
+    """Return what the end of the record file at `path` says; None if it has no readable record.
+
+    Raises:
+        OSError: the file is missing, unreadable, or no regular file.
+    """
+    status = os.lstat(path)
+    within = _TAIL_BYTES
+    while True:
+        lines = tail_lines(path, within)
+        # A record may be 64 KiB long.
+        if within >= min(status.st_size, _MOST_BYTES) or len(lines) >= _FEWEST_LINES:
+            break
+        within *= 4
+    records = [record for line in lines if (record := _record(line)) is not None]
+    return _tail_of(records, rank, status) if records else None
+
+
+def _tail_of(records: list[Record], rank: int, status: os.stat_result) -> RankTail:
+    session = records[-1]["session"]
+    mine = [record for record in records if record["session"] == session]
+    times = [float(record["time"]) for record in mine]
+    pauses = sorted(max(0.0, after - before) for before, after in itertools.pairwise(times))
+    steps = [record for record in mine if record.get("event") == STEP]
+    ends = [index for index, record in enumerate(mine) if record.get("event") == END]
+    # Behind the end record come at most a few records about the closing, and no step.
+    has_ended = bool(ends) and not any(record.get("event") == STEP for record in mine[ends[-1] :])
+    numbers = [
+        number
+        for record in mine
+        if type(number := record.get("global_step")) is int and 0 <= number < _FARTHEST
+    ]
+    bad = steps[-1].get(NON_FINITE) if steps else None
+    names = tuple(str(name)[:100] for name in bad)[:20] if isinstance(bad, dict) else ()
+    return RankTail(
+        rank=rank,
+        session=session,
+        size=status.st_size,
+        changed_at=status.st_mtime,
+        last_time=max(times),
+        last_step_time=float(steps[-1]["time"]) if steps else None,
+        last_step=numbers[-1] if numbers else None,
+        records=len(mine),
+        usual_s=pauses[len(pauses) // 2] if pauses else 0.0,
+        longest_s=pauses[-1] if pauses else 0.0,
+        has_system=any(record.get("event") == SYSTEM for record in mine),
+        end=str(mine[ends[-1]].get("status"))[:40] if has_ended else None,
+        nan_step=numbers[-1] if names and numbers else None,
+        nan_metrics=names,
+    )
+
+
+def _record(line: bytes) -> Record | None:
+    if b'"seq"' not in line:
+        return None
+    try:
+        record = decode(line)
+    except RecordError:
+        return None
+    moment, session = record.get("time"), record.get("session")
+    # A run folder is not trusted.
+    has_time = isinstance(moment, (int, float)) and 0 <= moment < _LATEST
+    return record if has_time and type(session) is int and 0 <= session < _FARTHEST else None

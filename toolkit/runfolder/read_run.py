@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import record_files

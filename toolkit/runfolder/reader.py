@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolkit.runfolder.codec import RecordError, decode, decode_many
 from toolkit.runfolder.portable import pread
@@ -429,3 +430,93 @@ def _record_with_seq(line: bytes) -> Record | None:
     except RecordError:
         return None
     return record if type(record.get("seq")) is int else None
+
+
+_READ_AT_ONCE: Final = 1024 * 1024
+"""Some thousand records: parsed, they take a few megabytes."""
+
+
+# ------------------------------------------------------------ a whole file
+
+
+class FileReplaced(OSError):  # noqa: N818 - the name says what happened
+    """Another file took this one's place while it was being read."""
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    """Yield the complete lines of `path` in blocks; what is appended meanwhile is left out, so this always ends.
+
+    Raises:
+        OSError: the file is missing, unreadable, no regular file, or was replaced.
+    """
+    cursor = Cursor()
+    end = -1
+    while cursor.offset != end:
+        block = read_block(path, cursor, max_bytes=_READ_AT_ONCE)
+        if block.replaced:
+            raise FileReplaced(f"{path.name} was replaced while it was being read")
+        if end < 0:
+            end = block.cursor.offset + block.pending_bytes
+        has_moved = block.cursor.offset != cursor.offset
+        cursor = block.cursor
+        yield block
+        if not has_moved or cursor.offset > end:
+            return
+
+
+def records_in(block: Block) -> tuple[list[Record], int]:
+    """Return the records of `block`, and the number of its unreadable lines."""
+    together = parse_together(block.data[:-1].split(b"\n"))
+    if together is not None:
+        return together, int(block.long_line is not None)
+    records: list[Record] = []
+    bad_lines = int(block.long_line is not None)
+    for position, line in lines_of(block):
+        found = parse_line(position, line)
+        if isinstance(found, BadLine):
+            bad_lines += 1
+        else:
+            records.append(found)
+    return records, bad_lines
+
+
+def records_of(path: Path) -> Iterator[Record]:
+    """Yield the records of `path`, without its unreadable lines; it raises as `blocks_of` does."""
+    for block in blocks_of(path):
+        yield from records_in(block)[0]
+
+
+def unended_line(path: Path, block: Block) -> bytes:
+    """Return what `path` has after its last newline, if `block` is its last; empty if longer than any line."""
+    if block.cursor.long_line_at is not None:
+        return b""
+    descriptor = open_regular(path)
+    try:
+        rest = pread(descriptor, MAX_LINE_BYTES + 1, block.cursor.offset)
+    finally:
+        os.close(descriptor)
+    # Where a newline is in it now, the file grew since, and the line is one that came later.
+    return rest if len(rest) <= MAX_LINE_BYTES and b"\n" not in rest else b""
+
+
+# ------------------------------------------------------------ several followers of one file
+
+# No lock: a process that is forked while another thread holds one could never read again. Each of these calls is one
+# step for the interpreter.
+_latest: Final[deque[tuple[Path, Cursor, Chunk]]] = deque(maxlen=2)
+
+
+def read_shared(path: Path, cursor: Cursor, *, max_bytes: int) -> Chunk:
+    """Return what `read_from` does; if another follower has just read the same part, it is not parsed again.
+
+    The records belong to all followers: none may change them. There may be more in the file than was read the first
+    time, as if this call had come earlier.
+    """
+    for known_path, known_cursor, chunk in list(_latest):
+        if known_cursor == cursor and known_path == path:
+            return chunk
+    chunk = read_from(path, cursor, max_bytes=max_bytes)
+    # A line that could not be read may come back, and is looked at again.
+    if chunk.records and not chunk.bad_count and not chunk.replaced:
+        _latest.append((path, cursor, chunk))
+    return chunk

@@ -1,4 +1,4 @@
-"""Opening and replacing files in folders whose contents are not trusted."""
+"""Opening, reading and replacing files in folders whose contents are not trusted, and whose files count."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import shutil
 import stat
 import time
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final
 
-from toolkit.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY, this_user
+from toolkit.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY, has_dir_fd, this_user
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 NO_FILE = (-1, -1)
@@ -191,3 +192,144 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(fd)
+
+
+# ------------------------------------------------------------ owners
+# In a log directory of several users each of them can make a folder, under any name and with any `run.json`.
+
+
+def is_ours(status: os.stat_result) -> bool:
+    """Return whether a file belongs to the user this process acts for; always where files have no owners."""
+    return this_user() in (None, status.st_uid)
+
+
+def why_not_ours_alone(status: os.stat_result) -> str | None:
+    """Return why another user may have written a file or folder, as the end of a sentence; None if no one else may."""
+    if this_user() is None:
+        return None
+    if not is_ours(status):
+        return f"belongs to another user (uid {status.st_uid})"
+    # The mode of a symbolic link is meaningless.
+    if not stat.S_ISLNK(status.st_mode) and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return (
+            f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o}); "
+            "chmod go-w makes it yours alone"
+        )
+    return None
+
+
+def why_not_ours(log_dir: Path, path: Path, *, takes: bool = False) -> str | None:
+    """Return why `path` in `log_dir` is another user's, who may have put anything there; None if it is not.
+
+    The owner of the log directory could replace anything in it, so their folders are joined and written to. Nothing is
+    taken from them if it `takes` what a script may then run.
+    """
+    user = this_user()
+    if user is None:
+        return None
+    try:
+        trusted = {user} if takes else {user, os.stat(log_dir).st_uid}
+        # The folder itself, and the link where it is one.
+        owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
+    except OSError as error:
+        pass_on_interrupt(error)
+        return None
+    if owners <= trusted or owners <= {*trusted, _owner_of_what_we_make(log_dir)}:
+        return None
+    return f"{path.name} belongs to another user (uid {min(owners - trusted)})"
+
+
+def _owner_of_what_we_make(log_dir: Path) -> int | None:
+    """Return who owns a new folder in `log_dir`: a file server that does not trust root gives it to another user."""
+    tried = log_dir / f".{os.urandom(8).hex()}"
+    try:
+        os.mkdir(tried, 0o700)
+        try:
+            return os.lstat(tried).st_uid
+        finally:
+            os.rmdir(tried)
+    except OSError as error:
+        pass_on_interrupt(error)
+        return None
+
+
+# ------------------------------------------------------------ files that records point to
+
+_DIRECTORY: Final = DIRECTORY | SAFELY
+_NOT_FOLLOWED: Final = (errno.ENOTDIR, errno.ELOOP)
+
+
+class NotInside(ValueError):  # noqa: N818 - the name says what it found
+    """A file is outside the folder, a link, not a regular file, too large, or missing; the message says which."""
+
+    is_missing = False
+    """Whether there is no such file, so that it may still come."""
+
+
+def parts_inside(relative: str) -> tuple[str, ...]:
+    """Return the parts of a path that stays inside its folder, whatever is there.
+
+    Raises:
+        NotInside: it is absolute, empty, or leads out.
+    """
+    parts = PurePosixPath(relative).parts
+    if (
+        not parts
+        or "\0" in relative
+        or relative.startswith("/")
+        or any(part in ("..", ".") for part in parts)
+    ):
+        raise NotInside(f"{relative[:100]!r} is not a path inside the run's folder")
+    return parts
+
+
+def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
+    """Return the contents of `relative` in `folder`, following no links, symbolic or hard.
+
+    Raises:
+        NotInside: it is outside the folder, a link, not a regular file, too large, or missing.
+    """
+    parts = parts_inside(relative)
+    try:
+        descriptor = _open_without_links(folder, parts)
+    except UnsafeFile as error:
+        raise NotInside(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise NotInside(f"{relative[:100]!a} is not a valid file name") from error
+    except OSError as error:
+        reason = "its path contains a link or a file" if error.errno in _NOT_FOLLOWED else error.strerror
+        refused = NotInside(f"{relative[:100]!r}: {reason}")
+        refused.is_missing = error.errno == errno.ENOENT
+        raise refused from error
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > max_bytes:
+            raise NotInside(too_large(relative, size, max_bytes))
+        data = b""
+        while len(data) < size and (part := os.read(descriptor, size - len(data))):
+            data += part
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def too_large(relative: str, size: int, max_bytes: int) -> str:
+    """Return the sentence for a file above the limit."""
+    return f"{relative[:100]!r} is {size:,} bytes, more than the limit of {max_bytes:,}"
+
+
+def _open_without_links(folder: Path, parts: tuple[str, ...]) -> int:
+    if not has_dir_fd():
+        path = folder.joinpath(*parts)
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise UnsafeFile(f"{parts[-1]} is outside the run's folder")
+        return open_regular(path, only_name=True)
+    at = os.open(folder, os.O_RDONLY | _DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            deeper = os.open(part, os.O_RDONLY | _DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = deeper
+        return open_regular(Path(parts[-1]), dir_fd=at, only_name=True)
+    finally:
+        os.close(at)

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import orjson
 
+from toolkit.runfolder.journal.repair import discard_journals
 from toolkit.runfolder.layout import PRIVATE, TRASH, claim_folder
-from toolkit.runfolder.owner import why_not_ours
-from toolkit.runfolder.repair import discard_journals
-from toolkit.runfolder.safefile import replace_file
+from toolkit.runfolder.safefile import replace_file, why_not_ours
 
 MAX_ENTRIES_MEASURED = 2_000
 """Files and folders of one run that count for its size; more are not counted."""

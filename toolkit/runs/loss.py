@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.evaluation import Evaluation
-from toolkit.runfolder.metric_meaning import TRAIN_LOSSES, is_evaluation
-from toolkit.runfolder.metrics import metrics_of
+from toolkit.runfolder.manifest import Evaluation
+from toolkit.runfolder.metrics import TRAIN_LOSSES, is_evaluation, metrics_of
 from toolkit.runfolder.reader import Cursor, read_from, tail_records
 from toolkit.runfolder.records import SYSTEM, Record
 from toolkit.runfolder.untrusted import is_number

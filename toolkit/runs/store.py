@@ -11,15 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.diagnostics.finding import Finding
-from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import Scalar
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.manifest import Manifest, Session
-from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.labels import Labels, ProjectSettings
+from toolkit.runfolder.manifest import Evaluation, Manifest, Session
 from toolkit.runfolder.reader import BadLine
-from toolkit.runfolder.records import Record
+from toolkit.runfolder.records import Record, steps_done
 from toolkit.runfolder.status import Status
-from toolkit.runfolder.step_count import steps_done
 from toolkit.runs.completions import Completions
 from toolkit.runs.labels import Label, RunName, labels_of
 from toolkit.runs.spans import SpanTable

@@ -21,8 +21,8 @@ from toolkit.runfolder.control import ControlRequest
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import IN_SUMMARY
 from toolkit.runfolder.reader import last_step
+from toolkit.runfolder.records import FIRST_STEP
 from toolkit.runfolder.status import FINISHED
-from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.telemetry.control.history import was_answered
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.control.rank_control import RankControl

@@ -31,8 +31,8 @@ from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import mask_table, without_secrets
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder import records
-from toolkit.runfolder.columns import csv_of
 from toolkit.runfolder.layout import SAMPLES, TABLES
+from toolkit.runfolder.table.columns import csv_of
 from toolkit.telemetry.machine.checkpoint_files import look_at
 from toolkit.telemetry.options import (
     OptionsError,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.runfolder.blocks import blocks_of, records_in
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.runfolder.reader import blocks_of, records_in
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.timing.ledger import Ledger, LedgerBuilder

@@ -25,9 +25,8 @@ from tests.dashboard.views.pages import (
     said,
 )
 from toolkit.diagnostics.finding import Finding
-from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.labels import Labels, ProjectSettings
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
-from toolkit.runfolder.project_settings import ProjectSettings
 from toolkit.runfolder.status import Status
 from toolkit.runs.completions import FoundCompletions, completion_of
 from toolkit.runs.listing.search import page_of, select_runs

@@ -10,8 +10,7 @@ pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import cards, chart_data, is_well, open_page, said
-from toolkit.runfolder.labels import read_labels
-from toolkit.runfolder.project_settings import read_project
+from toolkit.runfolder.labels import read_labels, read_project
 
 
 def drawn(tab):

@@ -19,8 +19,7 @@ from tests.dashboard.views.pages import (
     run_table,
     said,
 )
-from toolkit.runfolder.labels import Labels, read_labels, write_labels
-from toolkit.runfolder.project_settings import read_project
+from toolkit.runfolder.labels import Labels, read_labels, read_project, write_labels
 from toolkit.runs.sources.local_store import LocalStore
 
 

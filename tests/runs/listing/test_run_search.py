@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import any_text, names, scalars, tries
 from toolkit.core.run_search import completed, completions
-from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.manifest import Evaluation
 from toolkit.runfolder.status import Status
 from toolkit.runs.listing.search import (
     MAX_QUERY_LENGTH,

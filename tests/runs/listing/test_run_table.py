@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from dashboard.charts.palette import LIGHT, RUN_COLOURS, free_colours, run_colour
-from toolkit.runfolder.evaluation import Evaluation
-from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.labels import ProjectSettings
+from toolkit.runfolder.manifest import Evaluation
 from toolkit.runfolder.status import Status
 from toolkit.runs.listing.run_table import (
     Primary,

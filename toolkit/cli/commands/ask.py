@@ -13,7 +13,7 @@ from toolkit.cli.argument_types import seconds, whole
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.runfolder.control import ControlRefused, ControlRequest, KnobValue, deliver, new_request
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.reader import Cursor, read_from

@@ -29,9 +29,9 @@ from toolkit.cli.terminal import (
 from toolkit.core.guard import Guard
 from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, read_all
 from toolkit.importers.summary import number
-from toolkit.runfolder.columns import write_csv
-from toolkit.runfolder.metric_meaning import metric_direction
+from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.records import SPREAD
+from toolkit.runfolder.table.columns import write_csv
 from toolkit.runs.loss import loss_name
 
 JSON_FORM: Final = """\

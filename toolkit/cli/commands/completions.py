@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
-from toolkit.runfolder.blocks import blocks_of
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.reader import BadLine, Block, lines_of, parse_line
+from toolkit.runfolder.reader import BadLine, Block, blocks_of, lines_of, parse_line
 from toolkit.runfolder.records import COMPLETION, CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINITE, Record
 
 _TEXTS: Final = ("prompt", "completion", "chosen", "rejected")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
-from toolkit.runfolder.blocks import records_of
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.parts import record_files
+from toolkit.runfolder.reader import records_of
 from toolkit.runfolder.records import END, ERROR, FINDING, Record
 from toolkit.runfolder.untrusted import mappings_in
 

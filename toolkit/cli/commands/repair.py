@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, LOGS, chosen_run, printable, refuse
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
-from toolkit.runfolder.end_record import settle_manifest
+from toolkit.runfolder.journal.end_record import settle_manifest
+from toolkit.runfolder.journal.repair import Repair, repair_run
 from toolkit.runfolder.parts import parts_of
-from toolkit.runfolder.repair import Repair, repair_run
 
 JSON_FORM: Final = """\
 `{"runs": […]}`; each has `path`, `repaired`, `reason` (why not, or `null`), `recovered`, `rows`, `bad_lines`, \

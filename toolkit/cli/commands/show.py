@@ -22,8 +22,7 @@ from toolkit.importers.source import RunSource
 from toolkit.importers.summary import summaries
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.metric_meaning import INTERNAL
-from toolkit.runfolder.metrics import metrics_of
+from toolkit.runfolder.metrics import INTERNAL, metrics_of
 from toolkit.runfolder.reader import Cursor, read_block, tail_records
 from toolkit.runfolder.records import STEP, Record, is_spread
 from toolkit.runs.loss import last_values

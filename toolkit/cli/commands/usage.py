@@ -17,8 +17,8 @@ from toolkit.importers.summary import plain
 from toolkit.mirrors.usage.consent import OFF, SENT_TO, why_not
 from toolkit.mirrors.usage.event import UsageEvent
 from toolkit.mirrors.usage.usage_events import events_of
-from toolkit.runfolder.blocks import records_of
 from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.reader import records_of
 from toolkit.runfolder.records import START, STEP, Record
 from toolkit.telemetry.machine.environment import describe_environment
 from toolkit.telemetry.options import (

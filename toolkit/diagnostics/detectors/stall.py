@@ -13,8 +13,8 @@ from toolkit.diagnostics.metric_aliases import Row, number_in
 from toolkit.diagnostics.robust import median
 from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder import records as kinds
+from toolkit.runfolder.records import shows_count_from_zero, steps_done
 from toolkit.runfolder.status import STALL_S, STALL_TIMES
-from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
 
 _KIND = "stalled"
 _METRIC = "global_step"

@@ -13,8 +13,8 @@ import orjson
 
 from toolkit.exchange.exported_run import ExportedRun
 from toolkit.importers.formats.table_file import LONG
-from toolkit.runfolder import columns
 from toolkit.runfolder.codec import name_of_non_finite
+from toolkit.runfolder.table import columns
 
 WIDE: Final = LONG[:5]
 PARQUET_MARK: Final = b"ai-toolkit-telemetry"

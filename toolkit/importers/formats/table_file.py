@@ -37,8 +37,8 @@ from toolkit.importers.source import (
     ends_of,
     source_id,
 )
-from toolkit.runfolder.blocks import blocks_of, unended_line
 from toolkit.runfolder.codec import name_of_non_finite
+from toolkit.runfolder.reader import blocks_of, unended_line
 from toolkit.runfolder.records import MAX_LINE_BYTES, NON_FINITE, Record
 
 _STEP: Final = "global_step"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from toolkit.core.formatting import duration, short_number
 from toolkit.mirrors.messages.formatting import cut
-from toolkit.runfolder.step_count import steps_done
+from toolkit.runfolder.records import steps_done
 
 SUMMARY: Final = "summary"
 """The occasion of a message that combines several others."""

@@ -14,8 +14,7 @@ from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message, RunState
 from toolkit.mirrors.messages.milestones import Milestone, MilestoneWatch
-from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record
-from toolkit.runfolder.step_count import shows_count_from_zero
+from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record, shows_count_from_zero
 from toolkit.runfolder.untrusted import texts_in
 
 STALLS: Final = frozenset({"hang", "stall", "stalled"})

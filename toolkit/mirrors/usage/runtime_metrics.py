@@ -9,8 +9,16 @@ import re
 from typing import Any, Final
 
 from toolkit.mirrors.usage.allow_list import MOST_EPOCHS
-from toolkit.runfolder.records import END, EPOCH, START, STEP, SYSTEM, Record
-from toolkit.runfolder.step_count import shows_count_from_zero, steps_done
+from toolkit.runfolder.records import (
+    END,
+    EPOCH,
+    START,
+    STEP,
+    SYSTEM,
+    Record,
+    shows_count_from_zero,
+    steps_done,
+)
 from toolkit.runfolder.untrusted import finite_in
 
 _GPU = re.compile(r"gpu/(?P<index>[0-9]{1,5})/mem_(?:allocated|peak)_gb")

@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from toolkit.diagnostics.finding import Finding, finding_from
 from toolkit.runfolder.layout import make_folders
-from toolkit.runfolder.owner import why_not_ours_alone
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.safefile import open_regular, why_not_ours_alone
 from toolkit.runs.columns.run_columns import MetricColumn, RunColumns, Segment
 from toolkit.runs.growable_array import GrowableArray
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from toolkit.runfolder.columns import write_csv
+from toolkit.runfolder.table.columns import write_csv
 from toolkit.runs.formatting import clean
 from toolkit.runs.store import Floats, Series, XAxis
 

@@ -15,8 +15,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 from pandas.api.types import is_numeric_dtype
 
-from toolkit.runfolder.columns import no_formula, write_csv
 from toolkit.runfolder.layout import safe_run_name
+from toolkit.runfolder.table.columns import no_formula, write_csv
 from toolkit.runs.formatting import clean
 from toolkit.runs.store import Floats
 

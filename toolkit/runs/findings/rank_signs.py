@@ -11,7 +11,7 @@ from typing import Final
 
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.silent_ranks import LostRank, findings_about, lost_ranks, not_yet_reported
-from toolkit.runfolder.rank_tail import RankTail, read_tail
+from toolkit.runfolder.parts import RankTail, read_tail
 from toolkit.runs.store import RankSign
 
 _LOOK_EVERY_S: Final = 5.0

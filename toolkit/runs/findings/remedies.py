@@ -12,7 +12,7 @@ import numpy as np
 from toolkit.diagnostics.catalogue import LOWER_LR, SAVE, SAVE_AND_STOP, STOP
 from toolkit.diagnostics.finding import declared_remedies
 from toolkit.runfolder.control import as_id
-from toolkit.runfolder.metric_meaning import metric_direction
+from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.findings.alerts import Alert

@@ -12,20 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.end_record import with_end_record
-from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
-from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.other_programs import another_programs_file
-from toolkit.runfolder.parts import describe_part, is_part_of, parts_of
+from toolkit.runfolder.manifest import Evaluation, Manifest, ManifestError, read_manifest
+from toolkit.runfolder.parts import another_programs_file, describe_part, is_part_of, parts_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, parse_line, tail_lines
-from toolkit.runfolder.records import START, STEP, Record
+from toolkit.runfolder.records import FIRST_STEP, START, STEP, Record
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
-from toolkit.runfolder.step_count import FIRST_STEP
 from toolkit.runfolder.untrusted import number_in
 from toolkit.runs.formatting import clean
 from toolkit.runs.loss import known_values, last_values, loss_name

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from toolkit.core.run_search import text_of
-from toolkit.runfolder.metric_meaning import Direction, guess_primary_metric, is_train_loss, metric_direction
-from toolkit.runfolder.project_settings import ProjectSettings
+from toolkit.runfolder.labels import ProjectSettings
+from toolkit.runfolder.metrics import Direction, guess_primary_metric, is_train_loss, metric_direction
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import ago, clock, count, duration, short_number
 from toolkit.runs.settings import setting_text

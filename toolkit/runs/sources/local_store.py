@@ -19,22 +19,24 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder import trash
 from toolkit.runfolder.control import ControlRefused, write_request
-from toolkit.runfolder.inside import NotInside, read_inside
-from toolkit.runfolder.key_values import KeyValues
-from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
+from toolkit.runfolder.key_values import KeyValues, trend_of
+from toolkit.runfolder.labels import (
+    PROJECTS,
+    Labels,
+    LabelsError,
+    ProjectSettings,
+    ProjectSettingsError,
+    read_labels,
+    read_project,
+    write_labels,
+    write_project,
+)
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.parts import record_files
-from toolkit.runfolder.project_settings import (
-    PROJECTS,
-    ProjectSettings,
-    ProjectSettingsError,
-    read_project,
-    write_project,
-)
 from toolkit.runfolder.records import START
+from toolkit.runfolder.safefile import NotInside, read_inside
 from toolkit.runfolder.status import FAILED, FINISHED, STOPPED
-from toolkit.runfolder.trend import trend_of
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.run_log import RunLog

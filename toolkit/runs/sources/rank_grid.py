@@ -10,9 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from toolkit.runfolder.blocks import records_in
 from toolkit.runfolder.metrics import CARRIES_METRICS, NOT_METRICS, as_float, metric_in
-from toolkit.runfolder.reader import Block, Cursor
+from toolkit.runfolder.reader import Block, Cursor, records_in
 from toolkit.runfolder.records import EPOCH
 from toolkit.runs.record_source import RecordSource
 from toolkit.runs.store import Floats, RankGrid

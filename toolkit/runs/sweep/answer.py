@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from toolkit.runfolder.evaluation import Evaluation
+from toolkit.runfolder.manifest import Evaluation
 from toolkit.runs.settings import UNSET, as_number, is_label, is_seed, level_text, setting_text
 from toolkit.runs.sweep import statistics as stats
 

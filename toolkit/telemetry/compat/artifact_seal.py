@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import this_user
-from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
+from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file, why_not_ours
 from toolkit.telemetry.writing.sessions import alone_in
 
 KEY: Final = ".artifact-key-"

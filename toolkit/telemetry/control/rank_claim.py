@@ -11,8 +11,8 @@ from typing import Final
 
 from toolkit.core.ranks import Rank, launch_id
 from toolkit.runfolder.layout import make_folders
-from toolkit.runfolder.owner import why_not_ours
 from toolkit.runfolder.portable import is_locked, try_lock
+from toolkit.runfolder.safefile import why_not_ours
 from toolkit.telemetry.options import TelemetryOptions
 
 _WAIT_FOR_RANK_ZERO_S: Final = 2.0

@@ -15,7 +15,7 @@ import orjson
 
 from toolkit.privacy.record_masking import RecordMasker
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal import Journal
+from toolkit.runfolder.journal.journal import Journal
 from toolkit.runfolder.records import (
     CONTROL_CHANGE,
     END,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.runfolder.evaluation import Evaluation
 from toolkit.runfolder.key_values import KeyValues, Scalar
-from toolkit.runfolder.manifest import Manifest
-from toolkit.runfolder.records import START, Record
-from toolkit.runfolder.same_fields import has_event
+from toolkit.runfolder.manifest import Evaluation, Manifest
+from toolkit.runfolder.records import START, Record, has_event
 
 
 class KeyValuesSink:

@@ -11,9 +11,9 @@ from typing import Final
 
 from toolkit.core.guard import Guard
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.journal.repair import is_being_written
 from toolkit.runfolder.portable import SAFELY
 from toolkit.runfolder.records import LOST
-from toolkit.runfolder.repair import is_being_written
 from toolkit.runfolder.safefile import write_all
 from toolkit.telemetry.writing.session_folder import SessionFolder
 from toolkit.telemetry.writing.sessions import alone_in, last_seq

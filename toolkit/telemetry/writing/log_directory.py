@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.owner import why_not_ours
-from toolkit.runfolder.safefile import UnsafeFile, open_regular
+from toolkit.runfolder.safefile import UnsafeFile, open_regular, why_not_ours
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.options import TelemetryOptions
 

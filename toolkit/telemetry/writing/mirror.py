@@ -14,8 +14,7 @@ from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.core.own_thread import own_thread_job
 from toolkit.core.sink import DeliveringSink, Sink
-from toolkit.runfolder.reader import Chunk, Cursor, read_from
-from toolkit.runfolder.shared_reader import read_shared
+from toolkit.runfolder.reader import Chunk, Cursor, read_from, read_shared
 
 _READ_BYTES = 128 * 1024
 _GIVE_UP_AFTER = 5

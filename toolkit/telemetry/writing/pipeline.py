@@ -23,16 +23,16 @@ from toolkit.mirrors.registry import make_exporters
 from toolkit.mirrors.shared.exported_run import ExportedRun
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.codec import decode
-from toolkit.runfolder.csv_table import ALL
-from toolkit.runfolder.journal import SEGMENT_BYTES, Journal, journals_in, shared_memory_folders
-from toolkit.runfolder.journal_head import Owner
+from toolkit.runfolder.journal.head import Owner
+from toolkit.runfolder.journal.journal import SEGMENT_BYTES, Journal, journals_in, shared_memory_folders
+from toolkit.runfolder.journal.repair import OrphanedJournal, recover_killed, table_form
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
 from toolkit.runfolder.records import ERROR, FINDING, LOST
-from toolkit.runfolder.repair import OrphanedJournal, recover_killed, table_form
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.runfolder.table.csv_table import ALL
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.records.device_scalars import PendingScalar
 from toolkit.telemetry.records.record_queue import RecordQueue

@@ -10,6 +10,7 @@ from pathlib import Path
 from toolkit.core.group_store import has_process_group
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import Rank, given_run_id, launch_id, node_name
+from toolkit.runfolder.journal.repair import adopt_journal, drain_when_free, journals_of
 from toolkit.runfolder.layout import (
     Modes,
     candidate_names,
@@ -23,7 +24,6 @@ from toolkit.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.runfolder.parts import part_name
 from toolkit.runfolder.process import boot_id
 from toolkit.runfolder.records import FORMAT
-from toolkit.runfolder.repair import adopt_journal, drain_when_free, journals_of
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.options import TelemetryOptions

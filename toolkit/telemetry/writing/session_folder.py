@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import given_run_id
-from toolkit.runfolder.end_record import with_end_record
+from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import (
     Modes,
     candidate_names,

@@ -11,13 +11,7 @@ from pathlib import Path
 
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import launch_id
-from toolkit.runfolder.layout import METRICS_JSONL, rank_file
-from toolkit.runfolder.manifest import Manifest, Session
-from toolkit.runfolder.portable import DIRECTORY, try_lock
-from toolkit.runfolder.process import boot_id, host_name, pid_namespace, process_started
-from toolkit.runfolder.reader import last_record
-from toolkit.runfolder.records import Record
-from toolkit.runfolder.repair import (
+from toolkit.runfolder.journal.repair import (
     adopt_journal,
     drain_when_free,
     is_being_written,
@@ -25,6 +19,12 @@ from toolkit.runfolder.repair import (
     rank_files,
     remove_half_done,
 )
+from toolkit.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.runfolder.manifest import Manifest, Session
+from toolkit.runfolder.portable import DIRECTORY, try_lock
+from toolkit.runfolder.process import boot_id, host_name, pid_namespace, process_started
+from toolkit.runfolder.reader import last_record
+from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import identity_of
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING

@@ -10,7 +10,7 @@ from typing import Final
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.fleet.object_store import DifferentError, MissingError, ObjectStore, StoreError
 from toolkit.fleet.objects import StoredObject, read_object, stored_object
-from toolkit.runfolder.inside import NotInside, parts_inside, too_large
+from toolkit.runfolder.safefile import NotInside, parts_inside, too_large
 from toolkit.runs.formatting import clean
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.store import Refused

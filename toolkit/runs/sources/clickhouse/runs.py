@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.fleet.engine import EngineError, chunks, quote
-from toolkit.runfolder.end_record import ended_by
+from toolkit.runfolder.journal.end_record import ended_by
 from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
 from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest

@@ -16,14 +16,16 @@ from toolkit.fleet.engine import EngineError
 from toolkit.fleet.object_store import ObjectStore
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
 from toolkit.runfolder.key_values import KeyValues, records_in
-from toolkit.runfolder.labels import Labels, LabelsError, encode_labels
-from toolkit.runfolder.manifest import Manifest
-from toolkit.runfolder.project_settings import (
+from toolkit.runfolder.labels import (
+    Labels,
+    LabelsError,
     ProjectSettings,
     ProjectSettingsError,
+    encode_labels,
     encode_project,
     parse_project,
 )
+from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES, START
 from toolkit.runs.formatting import clean

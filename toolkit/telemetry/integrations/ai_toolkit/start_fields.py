@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.core.guard import Guard
 from toolkit.core.ranks import find_rank
-from toolkit.runfolder.step_count import FIRST_STEP
+from toolkit.runfolder.records import FIRST_STEP
 from toolkit.telemetry.machine.start_fields import (
     lora_fields,
     model_fields,

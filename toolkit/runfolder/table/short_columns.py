@@ -5,18 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from toolkit.runfolder.columns import (
-    CELL_OF_NON_FINITE,
-    FIRST_COLUMNS,
-    MAX_COLUMNS,
-    NUMBERS,
-    OF_THE_END,
-    Columns,
-    Plan,
-    cell,
-    make_plan,
-    one_line,
-)
 from toolkit.runfolder.records import (
     COMPLETION,
     COMPLETIONS_DROPPED,
@@ -39,6 +27,18 @@ from toolkit.runfolder.records import (
     TABLE,
     TAGS,
     Record,
+)
+from toolkit.runfolder.table.columns import (
+    CELL_OF_NON_FINITE,
+    FIRST_COLUMNS,
+    MAX_COLUMNS,
+    NUMBERS,
+    OF_THE_END,
+    Columns,
+    Plan,
+    cell,
+    make_plan,
+    one_line,
 )
 
 WITHOUT_ROWS: Final = frozenset(

@@ -22,10 +22,9 @@ from operator import lt
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.columns import FIRST_COLUMNS, Columns
 from toolkit.runfolder.layout import PRIVATE
 from toolkit.runfolder.portable import SAFELY, pread
-from toolkit.runfolder.records import Record
+from toolkit.runfolder.records import Record, runs_of_same_fields
 from toolkit.runfolder.safefile import (
     NO_FILE,
     identity_of,
@@ -35,9 +34,9 @@ from toolkit.runfolder.safefile import (
     rename_over,
     write_all,
 )
-from toolkit.runfolder.same_fields import runs_of_same_fields
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
-from toolkit.runfolder.short_columns import ShortColumns
+from toolkit.runfolder.table.columns import FIRST_COLUMNS, Columns
+from toolkit.runfolder.table.short_columns import ShortColumns
 
 _PAGE = 4096
 _ROOM = 512

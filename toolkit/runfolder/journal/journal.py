@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.journal_head import (
+from toolkit.runfolder.journal.head import (
     CLOSED,
     COMMITTED,
     HEADER_BYTES,
@@ -38,7 +38,6 @@ from toolkit.runfolder.journal_head import (
     make_head,
     read_head,
 )
-from toolkit.runfolder.owner import is_ours
 from toolkit.runfolder.portable import (
     SAFELY,
     allocate,
@@ -47,7 +46,14 @@ from toolkit.runfolder.portable import (
     pwrite,
     try_lock,
 )
-from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, is_sharing_violation, open_regular
+from toolkit.runfolder.safefile import (
+    NO_FILE,
+    identity_of,
+    is_file,
+    is_ours,
+    is_sharing_violation,
+    open_regular,
+)
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 try:

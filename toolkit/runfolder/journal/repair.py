@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
-from toolkit.runfolder.journal import (
+from toolkit.runfolder.journal.head import Head, id_key
+from toolkit.runfolder.journal.journal import (
     PREFIX,
     SUFFIX,
     AbandonedJournal,
@@ -26,18 +26,17 @@ from toolkit.runfolder.journal import (
     remove_unbegun,
     shared_memory_folders,
 )
-from toolkit.runfolder.journal_head import Head, id_key
-from toolkit.runfolder.kept_table import keep_fuller
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, TRASH, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.other_programs import another_programs_file
-from toolkit.runfolder.owner import why_not_ours
+from toolkit.runfolder.parts import another_programs_file
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
-from toolkit.runfolder.safefile import give_to_owner, open_regular, rename_over, write_all
+from toolkit.runfolder.safefile import give_to_owner, open_regular, rename_over, why_not_ours, write_all
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
+from toolkit.runfolder.table.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
+from toolkit.runfolder.table.kept_table import keep_fuller
 
 _T = TypeVar("_T")
 

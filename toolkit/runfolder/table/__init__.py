@@ -1,0 +1,1 @@
+"""metrics.csv: the records as one wide table."""
