@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 from dashboard.access.access_options import Access, AccessError, AccessOptions, decide
-from dashboard.access.login_file import Login
+from dashboard.access.login import Login, UserHeader
 from dashboard.access.tokens import AccessTokens
 from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen
 from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
@@ -102,6 +103,44 @@ class LaunchError(Exception):
 
 def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-dashboard") -> LaunchOptions:
     """Parse the command line; an invalid one is reported on stderr and raises SystemExit(2)."""
+    parser = _parser(prog)
+    chosen = parser.parse_args(argv)
+    try:
+        access = AccessOptions(
+            require="always" if chosen.token else "never" if chosen.no_token else "auto",
+            token_file=chosen.token_file,
+            reader_token=chosen.reader_token,
+            reader_token_file=chosen.reader_token_file,
+            login_file=chosen.login,
+            user_header=chosen.user_header,
+        )
+    except AccessError as error:
+        parser.error(str(error))
+    log_dirs = tuple(dict.fromkeys(chosen.log_dir)) if chosen.log_dir else default_log_dirs()
+    engine_options = ("password_file", "ca", "request_key", "objects", "objects_endpoint")
+    given = {name: getattr(chosen, name) for name in engine_options if getattr(chosen, name) is not None}
+    if chosen.store is None and given:
+        parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
+    if chosen.store is not None and chosen.log_dir:
+        parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
+    if given.get("objects") == "none":
+        del given["objects"]
+    return LaunchOptions(
+        settings=DashboardSettings(
+            log_dirs=log_dirs,
+            read_only=chosen.read_only,
+            engine=None if chosen.store is None else EngineSettings(url=chosen.store, **given),
+            other_tools=not chosen.no_other_tools,
+        ),
+        host=chosen.host,
+        port=chosen.port,
+        open_browser=not chosen.no_browser,
+        access=access,
+        public=chosen.public_url,
+    )
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=prog,
         description="Show training runs in a browser. No data leaves this machine.",
@@ -168,6 +207,11 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     parser.add_argument(
         "--read-only", action="store_true", help="disable control of runs, labels and deletion"
     )
+    _add_access_options(parser)
+    return parser
+
+
+def _add_access_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "access",
         "On localhost, everyone on this machine has access. On any other address a token is required; it is printed "
@@ -200,55 +244,16 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         help="require a login with the OpenID Connect provider and the users in FILE (see docs/remote.md)",
     )
     group.add_argument(
+        "--user-header",
+        type=_header,
+        metavar="NAME",
+        help="trust the proxy in front, which sets this header to the address of each visitor (see docs/remote.md)",
+    )
+    group.add_argument(
         "--public-url",
         type=_public_url,
         metavar="URL",
         help="URL of the proxy in front of the dashboard, such as https://runs.example.org",
-    )
-    chosen = parser.parse_args(argv)
-    try:
-        access = AccessOptions(
-            require="always" if chosen.token else "never" if chosen.no_token else "auto",
-            token_file=chosen.token_file,
-            reader_token=chosen.reader_token,
-            reader_token_file=chosen.reader_token_file,
-            login_file=chosen.login,
-        )
-    except AccessError as error:
-        parser.error(str(error))
-    log_dirs = tuple(dict.fromkeys(chosen.log_dir)) if chosen.log_dir else default_log_dirs()
-    engine = None
-    if chosen.store is not None:
-        if chosen.log_dir:
-            parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
-        engine = EngineSettings(
-            url=chosen.store,
-            password_file=chosen.password_file,
-            ca=chosen.ca,
-            request_key=chosen.request_key,
-            objects=None if chosen.objects == "none" else chosen.objects,
-            objects_endpoint=chosen.objects_endpoint,
-        )
-    elif any(
-        value is not None
-        for value in (
-            *(chosen.password_file, chosen.ca, chosen.request_key),
-            *(chosen.objects, chosen.objects_endpoint),
-        )
-    ):
-        parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
-    return LaunchOptions(
-        settings=DashboardSettings(
-            log_dirs=log_dirs,
-            read_only=chosen.read_only,
-            engine=engine,
-            other_tools=not chosen.no_other_tools,
-        ),
-        host=chosen.host,
-        port=chosen.port,
-        open_browser=not chosen.no_browser,
-        access=access,
-        public=chosen.public_url,
     )
 
 
@@ -275,8 +280,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
         )
     except (ListenError, AccessError) as error:
         raise LaunchError(str(error)) from error
-    if isinstance(access, Login):
-        _check_login(access, listener)
+    _check_named_visitors(access, listener)
     if options.port is None and listener.port != DEFAULT_PORT:
         print(f"Port {DEFAULT_PORT} is in use, using {listener.port} instead.", file=sys.stderr)
     if not listener.is_private and not _is_protected(listener, access):
@@ -324,19 +328,26 @@ def _page_access(access: Access) -> PageAccess:
     if isinstance(access, AccessTokens):
         return PageAccess(by="token")
     if isinstance(access, Login):
-        return PageAccess(by="login", allow_list=access.allow_list, providers=access.providers)
-    return PageAccess()
+        return PageAccess(by="login", allow_list=access.allow_list)
+    return PageAccess(by="anyone" if access is None else "header")
 
 
-def _check_login(login: Login, listener: Listener) -> None:
+def _check_named_visitors(access: Access, listener: Listener) -> None:
+    if isinstance(access, UserHeader) and not listener.is_local:
+        raise LaunchError(
+            "--user-header: leave out --host, or anyone could send that header without the proxy"
+        )
+    if not isinstance(access, Login):
+        return
     missing = missing_login_packages_message()
     if missing is not None:
         raise LaunchError(missing)
+    host = access.origin.partition("://")[2]
     if not listener.allowed_hosts.allows_origin(
-        login.origin, login.origin.partition("://")[2]
-    ) or not listener.allowed_hosts.allows_host(login.origin.partition("://")[2]):
+        access.origin, host
+    ) or not listener.allowed_hosts.allows_host(host):
         raise LaunchError(
-            f"--login: redirect_uri points to {login.origin}, but the dashboard is at {listener.url}; "
+            f"--login: redirect_uri points to {access.origin}, but the dashboard is at {listener.url}; "
             "make them match with --public-url, --host or --port"
         )
 
@@ -512,6 +523,14 @@ def _file(text: str) -> Path:
         raise argparse.ArgumentTypeError("expected a file, got ''")
     # Absolute, because the process changes its current directory.
     return _with_home(text).absolute()
+
+
+def _header(text: str) -> UserHeader:
+    if not re.fullmatch(r"[A-Za-z0-9-]+", text):
+        raise argparse.ArgumentTypeError(
+            f"expected the name of a header such as X-Forwarded-Email, got {text!r}"
+        )
+    return UserHeader(text)
 
 
 def _with_home(text: str) -> Path:

@@ -26,8 +26,7 @@ from uvicorn.config import WS_PROTOCOLS
 
 from dashboard import terminal_log
 from dashboard.access.access_options import Access
-from dashboard.access.login_file import CALLBACK_PATH, Login
-from dashboard.access.login_gate import LoginGate
+from dashboard.access.login import CALLBACK_PATH, Login, LoginGate, UserHeader, UserHeaderGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
 from dashboard.asgi import AsgiApp
@@ -83,6 +82,8 @@ class DashboardServer(uvicorn.Server):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
             pages = LoginGate(pages, access)
+        elif isinstance(access, UserHeader):
+            pages = UserHeaderGate(pages, access)
         super().__init__(
             uvicorn.Config(
                 NetworkGuard(pages, listener.allowed_hosts),
@@ -191,8 +192,7 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "server.enableStaticServing": False,
         "server.enableAgentApi": False,
         "server.scriptHealthCheckEnabled": False,
-        # The token gate drops this header from outside and sets the visitor's role.
-        "server.trustedUserHeaders": {ROLE_HEADER: "role"} if isinstance(access, AccessTokens) else {},
+        "server.trustedUserHeaders": _trusted_headers(access),
         "server.unsafeMetricsUserAttributes": [],
         "server.fileWatcherType": "none",
         "server.folderWatchList": [],
@@ -213,6 +213,13 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "secrets.files": [],
         **THEME_OPTIONS,
     }
+
+
+def _trusted_headers(access: Access) -> dict[str, str]:
+    if isinstance(access, AccessTokens):
+        # The token gate drops this header from outside and sets the visitor's role.
+        return {ROLE_HEADER: "role"}
+    return {access.name: "email"} if isinstance(access, UserHeader) else {}
 
 
 def _supported_options(options: Mapping[str, object]) -> dict[str, object]:

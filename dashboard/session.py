@@ -93,12 +93,14 @@ def settings() -> DashboardSettings:
 def role() -> Role | None:
     """Return the role of this tab's visitor; None without access.
 
-    Nothing here comes from the page in the browser: it is fixed when the tab connects, by the token gate or by a
-    cookie that the server signed.
+    Nothing here comes from the page in the browser: it is fixed when the tab connects, by a gate in front or by
+    a cookie that the server signed.
     """
     access = settings().access
     if access.by == "token":
         return role_named(st.user.get("role"))
+    if access.by == "header":
+        return Role.OPERATOR if st.user.get("email") else None
     if access.by == "login":
         return access.allow_list.role_of(st.user.to_dict()) if access.allow_list is not None else None
     return Role.OPERATOR
@@ -126,8 +128,6 @@ def _viewer_reason() -> str | None:
 
 def _visitor() -> str:
     """Return who this tab's visitor is, as far as that is known."""
-    if settings().access.by != "login":
-        return "dashboard"
     return str(st.user.get("email") or st.user.get("sub") or "dashboard")
 
 

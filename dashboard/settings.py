@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from dashboard.access.allow_list import AllowList, AllowListError
+from dashboard.access.login import AllowList, LoginError
 
 LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
 READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
@@ -69,12 +69,9 @@ def labels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
 class PageAccess:
     """How visitors get access, as far as pages need to know; it contains no secrets."""
 
-    by: Literal["anyone", "token", "login"] = "anyone"
+    by: Literal["anyone", "token", "login", "header"] = "anyone"
     allow_list: AllowList | None = None
     """Who has access by `login`."""
-
-    providers: tuple[str, ...] = ()
-    """Named login providers; empty for a single unnamed one."""
 
     def __post_init__(self) -> None:
         if (self.by == "login") != (self.allow_list is not None):
@@ -197,15 +194,14 @@ def _parse_access(text: str) -> PageAccess:
     try:
         found = json.loads(text)
         allow_list = found["allow_list"]
-        if found["by"] not in ("anyone", "token", "login"):
+        if found["by"] not in ("anyone", "token", "login", "header"):
             raise ValueError(found["by"])
         return PageAccess(
             by=found["by"],
             allow_list=None
             if allow_list is None
             else AllowList(operators=tuple(allow_list["operators"]), viewers=tuple(allow_list["viewers"])),
-            providers=tuple(found["providers"]),
         )
-    except (ValueError, TypeError, KeyError, AllowListError) as error:
+    except (ValueError, TypeError, KeyError, LoginError) as error:
         # Never give access because of an invalid value.
         raise SettingsError(f"{ACCESS_VARIABLE} must be what the launcher wrote, got {text!r}") from error

@@ -1,4 +1,4 @@
-"""Turns command-line options into how visitors get access: freely, with a token, or by login."""
+"""Turns command-line options into how visitors get access: freely, with a token, by login, or through a proxy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from dashboard.access.login_file import Login, LoginFileError, read_login_file
+from dashboard.access.login import Login, LoginError, UserHeader, read_login_file
 from dashboard.access.secret_file import SecretFileError, read_secret_file
 from dashboard.access.tokens import AccessTokens, TokenError, checked_token, new_token
 
 TOKEN_VARIABLE = "TELEMETRY_DASHBOARD_TOKEN"  # noqa: S105 - its name
 READER_TOKEN_VARIABLE = "TELEMETRY_DASHBOARD_READER_TOKEN"  # noqa: S105 - its name
 
-Access: TypeAlias = AccessTokens | Login | None
+Access: TypeAlias = AccessTokens | Login | UserHeader | None
 """None: open to everyone who reaches it."""
 
 
@@ -31,6 +31,7 @@ class AccessOptions:
     reader_token: bool = False
     reader_token_file: Path | None = None
     login_file: Path | None = None
+    user_header: UserHeader | None = None
 
     def __post_init__(self) -> None:
         others = [
@@ -43,14 +44,21 @@ class AccessOptions:
             )
             if is_given
         ]
-        if self.require == "never" and others:
-            raise AccessError(f"--no-token and {others[0]} cannot be combined; use one of them")
-        if self.login_file is not None and (others or self.require == "never"):
-            raise AccessError(
-                f"--login and {others[0] if others else '--no-token'} cannot be combined; use one of them"
-            )
+        ways = [*self.without_token, *others]
+        if self.without_token and len(ways) > 1:
+            raise AccessError(f"{ways[0]} and {ways[1]} cannot be combined; use one of them")
         if self.reader_token and self.reader_token_file is not None:
             raise AccessError("--reader-token and --reader-token-file cannot be combined; use one of them")
+
+    @property
+    def without_token(self) -> list[str]:
+        """The options that are given instead of a token."""
+        given = {
+            "--login": self.login_file is not None,
+            "--user-header": self.user_header is not None,
+            "--no-token": self.require == "never",
+        }
+        return [name for name, is_given in given.items() if is_given]
 
 
 def decide(
@@ -66,17 +74,14 @@ def decide(
     given = {
         name: value for name in (TOKEN_VARIABLE, READER_TOKEN_VARIABLE) if (value := environ.pop(name, ""))
     }
-    if given and (options.login_file is not None or options.require == "never"):
-        option = "--no-token" if options.login_file is None else "--login"
-        raise AccessError(f"{option} and {next(iter(given))} cannot be combined; use one of them")
-    if options.login_file is not None:
-        try:
-            return read_login_file(options.login_file)
-        except LoginFileError as error:
-            raise AccessError(str(error)) from error
-    if options.require == "never":
-        return None
+    instead = options.without_token
+    if given and instead:
+        raise AccessError(f"{instead[0]} and {next(iter(given))} cannot be combined; use one of them")
+    if options.user_header is not None or options.require == "never":
+        return options.user_header
     try:
+        if options.login_file is not None:
+            return read_login_file(options.login_file)
         operator = _fixed(options.token_file, "--token-file", given, TOKEN_VARIABLE)
         viewer = _fixed(options.reader_token_file, "--reader-token-file", given, READER_TOKEN_VARIABLE)
         wants_viewer = options.reader_token or viewer is not None
@@ -90,7 +95,7 @@ def decide(
             is_fixed=operator is not None,
             is_viewer_fixed=viewer is not None,
         )
-    except (SecretFileError, TokenError) as error:
+    except (LoginError, SecretFileError, TokenError) as error:
         raise AccessError(str(error)) from error
 
 

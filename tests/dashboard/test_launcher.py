@@ -331,6 +331,8 @@ def test_settings_reach_the_pages_by_environment(tmp_path, monkeypatch):
         (["--token", "--no-token"], ["--token", "--no-token", "not allowed with"]),
         (["--no-token", "--reader-token"], ["--no-token", "--reader-token", "cannot be combined"]),
         (["--login", "x.toml", "--token"], ["--login", "--token", "cannot be combined"]),
+        (["--user-header", "X-User", "--login", "x"], ["--login", "--user-header", "cannot be combined"]),
+        (["--user-header", "X-User", "--host", "0.0.0.0"], ["--user-header", "--host"]),
         (["--login", "no-such-file.toml"], ["--login", "no-such-file.toml", "No such file"]),
         (["--token-file", "no-such-file"], ["--token-file", "no-such-file", "No such file"]),
         (["--token-file", str(RUN_DASHBOARD)], ["--token-file", "others", "chmod 600"]),

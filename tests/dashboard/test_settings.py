@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.access.allow_list import AllowList
+from dashboard.access.login import AllowList
 from dashboard.settings import (
     ACCESS_VARIABLE,
     CACHE_DIR_VARIABLE,
@@ -30,7 +30,6 @@ admissions = st.sampled_from(
         PageAccess(
             by="login",
             allow_list=AllowList(operators=("a@b.example",), viewers=("@c.example",)),
-            providers=("x",),
         ),
     ]
 )
@@ -114,8 +113,8 @@ def _no_home():
         (CACHE_DIR_VARIABLE, "relative"),
         (ACCESS_VARIABLE, "anyone"),
         (ACCESS_VARIABLE, "{}"),
-        (ACCESS_VARIABLE, '{"by": "nobody", "allow_list": null, "providers": []}'),
-        (ACCESS_VARIABLE, '{"by": "login", "allow_list": {"operators": [], "viewers": []}, "providers": []}'),
+        (ACCESS_VARIABLE, '{"by": "nobody", "allow_list": null}'),
+        (ACCESS_VARIABLE, '{"by": "login", "allow_list": {"operators": [], "viewers": []}}'),
     ],
 )
 def test_a_value_that_cannot_be_is_named(name, value):
