@@ -17,8 +17,8 @@ from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived
 from tests.project.markdown import README, ROOT, blocks, commands
 from tests.telemetry.logged import make_logger
 from toolkit.cli.main import main
-from toolkit.mirrors.usage.allow_list import EVENTS
-from toolkit.mirrors.usage.event import OF_THE_SERVICE
+from toolkit.mirrors.usage.allowed import EVENTS
+from toolkit.mirrors.usage.events import OF_THE_SERVICE
 from toolkit.telemetry import TelemetryLogger
 
 DOCUMENT = ROOT / "docs" / "usage-reports.md"
@@ -89,7 +89,6 @@ def train(config):
 
 
 def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
-    pytest.importorskip("posthog")
     with receiving() as server:
         log = train(config_for(server.url, tmp_path / "logs"))
         sent = arrived(server)
@@ -108,7 +107,6 @@ def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
 
 
 def test_what_is_shown_of_a_yaml_is_how_a_run_by_it_begins(tmp_path, usage):
-    pytest.importorskip("posthog")
     with receiving() as server:
         config = config_for(server.url, tmp_path / "logs")
         path = tmp_path / "train.yaml"

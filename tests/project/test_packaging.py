@@ -51,7 +51,7 @@ def test_the_extras_are_those_the_documents_name():
     extras = PROJECT["tool"]["setuptools"]["dynamic"]["optional-dependencies"]
 
     assert set(extras) == {
-        *("dashboard", "login", "training", "tensorboard", "wandb", "otlp", "fleet", "usage"),
+        *("dashboard", "login", "training", "tensorboard", "wandb", "otlp", "fleet"),
         *("metrics", "integrations", "dev", "bench"),
     }
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+from toolkit.core.outbox import backoff_s
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
@@ -16,10 +17,10 @@ _MOST_SAID: Final = 10_000
 
 
 class Backoff:
-    """The pause after failures."""
+    """The pause after failures: a second, then twice as long each time, up to a minute."""
 
     def __init__(self) -> None:
-        self._pause_s = FIRST_S
+        self._failures = 0
         self._not_before = 0.0
         self.reason: str | None = None
         """The last failure; None after a success."""
@@ -30,16 +31,15 @@ class Backoff:
         return time.monotonic() >= self._not_before
 
     def failed(self, reason: str) -> None:
-        """Wait before the next try: a second, then twice as long each time, up to a minute."""
+        """Wait before the next try."""
         self.reason = reason
-        self._not_before = time.monotonic() + self._pause_s * random.uniform(0.5, 1.0)
-        self._pause_s = min(2 * self._pause_s, LONGEST_S)
+        self._failures += 1
+        pause_s = backoff_s(self._failures, first_s=FIRST_S, longest_s=LONGEST_S, spread=0.5)
+        self._not_before = time.monotonic() + pause_s
 
     def succeeded(self) -> None:
         """Start again with short pauses."""
-        self._pause_s = FIRST_S
-        self._not_before = 0.0
-        self.reason = None
+        self._failures, self._not_before, self.reason = 0, 0.0, None
 
 
 @dataclass(slots=True)

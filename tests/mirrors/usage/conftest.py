@@ -11,8 +11,6 @@ def _tracking_is_allowed(monkeypatch):
         "DO_NOT_TRACK",
         "TELEMETRY_DO_NOT_TRACK",
         "AXOLOTL_DO_NOT_TRACK",
-        "POSTHOG_RELEASE_ID",
-        "POSTHOG_CAPTURE_MODE",
     ):
         monkeypatch.delenv(name, raising=False)
     # The loopback is asked directly, whatever the machine is set up for.

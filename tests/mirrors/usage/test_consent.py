@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.mirrors.usage.consent import KeyUnusable, project_key, refused_by, why_not
+from toolkit.mirrors.usage.options import KeyUnusable, project_key, refused_by, why_not
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 
 ASKED_FOR = {"host": "https://eu.i.posthog.com", "key_env": "K"}
@@ -54,14 +54,6 @@ def test_a_block_may_be_kept_and_switched_off():
 )
 def test_no_mode_but_local_sends_them(mode, said):
     assert why_not(options(mode=mode), {"K": "phc_x"}) == said
-
-
-def test_on_continuous_integration_it_is_as_everywhere():
-    assert why_not(options(), {"K": "phc_x", "CI": "true"}) is None
-
-
-def test_a_missing_key_is_reported_by_the_name_of_its_variable():
-    assert why_not(options(), {}) == "the environment variable K (telemetry.usage_reports.key_env) is not set"
 
 
 @pytest.mark.parametrize("key", ["phx_secret", "phs_secret", "a b", "schlüssel", "x" * 201])

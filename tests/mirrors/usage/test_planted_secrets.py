@@ -14,8 +14,8 @@ from tests.mirrors.usage.posthog_server import all_bytes, arrived, reporting_to
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.mirrors.usage.allow_list import EVENTS, allowed
-from toolkit.mirrors.usage.usage_events import UsageEventReader, events_of
+from toolkit.mirrors.usage.allowed import EVENTS, allowed
+from toolkit.mirrors.usage.events import UsageEventReader, events_of
 
 VALUES = [value for _, value in PLANTED]
 TEXT_FIELDS = (
@@ -74,7 +74,6 @@ def train_with(folder, url, texts, number):
 
 @pytest.mark.usefixtures("machine")
 def test_no_planted_value_is_in_any_event_that_arrives(tmp_path):
-    pytest.importorskip("posthog")
     with receiving() as server:
         for number in range(0, len(VALUES), IN_ONE_RUN):
             with suppress(Exception):

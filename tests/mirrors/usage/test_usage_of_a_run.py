@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 import uuid
 from contextlib import suppress
@@ -20,9 +19,7 @@ from tests.project.markdown import ROOT
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.mirrors.usage.usage_events import events_of
-
-pytest.importorskip("posthog")
+from toolkit.mirrors.usage.events import events_of
 
 
 def train(folder, url, *, steps=3, **options):
@@ -167,14 +164,6 @@ def test_nothing_is_sent_where_someone_does_not_want_it(
     assert said in line
 
 
-@pytest.mark.parametrize("usage", [None, False, {"enabled": False}])
-def test_nothing_is_sent_or_printed_unless_enabled(tmp_path, capsys, usage):
-    with make_logger(tmp_path, usage_reports=usage) as log:
-        log.log_step(1, train_loss=0.5)
-
-    assert capsys.readouterr().err == ""
-
-
 SCRIPT = """
 import sys
 from toolkit.telemetry import TelemetryLogger
@@ -267,14 +256,3 @@ def test_flushing_a_run_does_not_wait_for_a_server(tmp_path):
 
         assert flushed
         assert not server.is_closing.is_set()
-
-
-def test_without_the_client_a_run_continues_and_it_is_reported_once(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "posthog", None)
-    with receiving() as server:
-        log = train(tmp_path, server.url)
-
-    assert server.got == []
-    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "finished"
-    said = [record.message for record in caplog.records if "ai-toolkit-telemetry[usage]" in record.message]
-    assert len(said) == 1

@@ -14,9 +14,8 @@ from toolkit.cli.chosen_run import LOGS, printable, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.importers.summary import plain
-from toolkit.mirrors.usage.consent import OFF, SENT_TO, why_not
-from toolkit.mirrors.usage.event import UsageEvent
-from toolkit.mirrors.usage.usage_events import events_of
+from toolkit.mirrors.usage.events import UsageEvent, events_of
+from toolkit.mirrors.usage.options import OFF, SENT_TO, why_not
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import records_of
 from toolkit.runfolder.records import START, STEP, Record

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from toolkit.core.outbox import backoff_s
 from toolkit.mirrors.messages.formatting import cut, one_line
 from toolkit.mirrors.messages.message import Message
 from toolkit.mirrors.messages.post import post
@@ -118,9 +118,7 @@ def _refusal(response: HttpResponse) -> NotDelivered:
 
 
 def _pause_s(attempts: int, asked_for_s: float | None) -> float:
-    """Return how long to wait: what the service asks for, else exponential backoff with jitter."""
-    spread = 0.5 + random.random()
+    """Return how long to wait: what the service asks for, else longer after each attempt."""
     if asked_for_s is not None:
-        # Jitter, so that not all runs retry at the same time.
-        return min(LONGEST_WAIT_S, asked_for_s + 0.2 * spread)
-    return min(LONGEST_WAIT_S, _FIRST_PAUSE_S * _GROWTH ** (attempts - 1) * spread)
+        return min(LONGEST_WAIT_S, asked_for_s + backoff_s(1, first_s=0.2, longest_s=1.0, spread=0.5))
+    return backoff_s(attempts, first_s=_FIRST_PAUSE_S, longest_s=LONGEST_WAIT_S, growth=_GROWTH, spread=0.5)

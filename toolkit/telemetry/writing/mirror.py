@@ -12,6 +12,7 @@ from pathlib import Path
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
+from toolkit.core.outbox import backoff_s
 from toolkit.core.own_thread import own_thread_job
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.runfolder.reader import Chunk, Cursor, read_from, read_shared
@@ -19,7 +20,6 @@ from toolkit.runfolder.reader import Chunk, Cursor, read_from, read_shared
 _READ_BYTES = 128 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
-_MOST_DOUBLINGS = 16
 _URGENT_PAUSE_S = 0.5
 _LOOK_AGAIN_S = 0.05
 _LAST_TRIES_S = 0.1
@@ -188,11 +188,10 @@ class Mirror:
             self._turns.notify_all()
 
     def _pause(self) -> float:
-        doublings: int = 2 ** min(self._failures, _MOST_DOUBLINGS)
         # Seldom where nothing comes, so that an idle run wakes no thread for it.
         between_s = max(self._between_s, time.monotonic() - self._read_at)
         usual = self._interval_s * (2 if between_s > 5 * self._interval_s else 1)
-        pause = min(usual * doublings, self._longest_pause_s)
+        pause = backoff_s(self._failures + 1, first_s=usual, longest_s=self._longest_pause_s)
         if self._closing:
             return _LAST_TRIES_S
         is_urgent = time.monotonic() < self._urgent_until

@@ -534,7 +534,7 @@ class RecordPipeline:
         if not self._options.sends_usage:
             return []
         # Imported for those who ask for them.
-        from toolkit.mirrors.usage.consent import state_of
+        from toolkit.mirrors.usage.options import state_of
 
         self.usage_reports = state_of(self._options, os.environ)
         if not self._options.may_send:
