@@ -318,9 +318,9 @@ class _Records:
                     if not self._info.writer:
                         self._info.writer = text(data, at, min(stop, at + 100))
                 elif number in (4, 9) and wire == BYTES:
-                    self._other("graphs", "__run_graph__", step)
+                    self._other("graphs", "__run_graph__")
                 elif number == 8 and wire == BYTES:
-                    self._other("run metadata", "", step)
+                    self._other("run metadata", "")
             found = (
                 (at, stop)
                 for first, last in summaries
@@ -381,26 +381,16 @@ class _Records:
         elif image is not None:
             self._take_image(tag, image, step, moment)
         elif histogram is not None:
-            self._other("histograms", tag, step)
-            self._out.event(
-                Event(
-                    kind="histogram",
-                    piece=self._stream.piece,
-                    session=self._stream.session,
-                    name=tag,
-                    step=step,
-                    time=moment,
-                    payload=_histogram(data, *histogram),
-                )
-            )
+            self._other("histograms", tag)
+            self._event("histogram", tag, step, moment, payload=_histogram(data, *histogram))
         elif is_other:
-            self._other(is_other, tag, step)
+            self._other(is_other, tag)
         if plugin == "hparams" and content is not None:
-            self._other("hparams", tag, step)
+            self._other("hparams", tag)
             self._take_hparams(*content)
 
     def _take_tensor(self, tag: str, plugin: str, tensor: tuple[int, int], step: int, moment: float) -> None:
-        data, stream = self._data, self._stream
+        data = self._data
         if plugin in ("", "scalars"):
             at, kind = _element_of(data, *tensor)
             if kind:
@@ -410,27 +400,18 @@ class _Records:
             if value is not None:
                 self._point(tag, step, moment, float(value))
                 return
-        self._other(plugin or "tensors", tag, step)
+        self._other(plugin or "tensors", tag)
         strings = _strings_of(data, *tensor) if plugin in ("text", "images") else []
         if plugin == "text" and strings:
             words = "\n".join(text(data, at, min(stop, at + MAX_TEXT_CHARS)) for at, stop in strings[:100])
-            self._out.event(
-                Event(
-                    kind="text",
-                    piece=stream.piece,
-                    session=stream.session,
-                    name=tag.removesuffix("/text_summary"),
-                    step=step,
-                    time=moment,
-                    payload=words[:MAX_TEXT_CHARS],
-                )
-            )
+            name = tag.removesuffix("/text_summary")
+            self._event("text", name, step, moment, payload=words[:MAX_TEXT_CHARS])
         # Width and height come before the images.
         for at, stop in strings[2:] if plugin == "images" else ():
             self._image(tag, at, stop, step, moment)
 
     def _take_image(self, tag: str, image: tuple[int, int], step: int, moment: float) -> None:
-        self._other("images", tag, step)
+        self._other("images", tag)
         for number, wire, at, stop in fields(self._data, *image):
             if number == 4 and wire == BYTES:
                 self._image(tag, at, stop, step, moment)
@@ -439,16 +420,13 @@ class _Records:
         if end - at > MAX_IMAGE_BYTES or not self._data.startswith(_IMAGES, at):
             self._out.pass_over("images that are too large or of another kind", piece=self._stream.piece)
             return
+        place = BlobRef(path=self._stream.path, offset=self._offset + at, length=end - at)
+        self._event("image", tag, step, moment, blob=place)
+
+    def _event(self, kind: str, name: str, step: int, moment: float, **more: Any) -> None:
+        piece, session = self._stream.piece, self._stream.session
         self._out.event(
-            Event(
-                kind="image",
-                piece=self._stream.piece,
-                session=self._stream.session,
-                name=tag,
-                step=step,
-                time=moment,
-                blob=BlobRef(path=self._stream.path, offset=self._offset + at, length=end - at),
-            )
+            Event(kind=kind, piece=piece, session=session, name=name, step=step, time=moment, **more)
         )
 
     def _take_hparams(self, start: int, end: int) -> None:
@@ -482,7 +460,7 @@ class _Records:
             lists = self._slow[tag] = ([], [], [], [])
         return lists
 
-    def _other(self, plugin: str, tag: str, step: int) -> None:  # noqa: ARG002
+    def _other(self, plugin: str, tag: str) -> None:
         self._out.not_number(f"{plugin}: {tag}" if tag else plugin, piece=self._stream.piece)
 
 
@@ -614,28 +592,23 @@ def sources_in(folder: Folder) -> Found:
     names = sorted(name for name in folder.files if _is_event_name(name))
     if not names or not any(_looks_right(folder.head(name)) for name in names[:50]):
         return Found()
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, os.path.realpath(folder.path)),
-        name=folder.path.name,
-        root=folder.root,
-        pieces=[Piece(folder.relative)],
-    )
-    return Found([TensorBoardSource(info, [folder.relative])])
+    pieces = [Piece(folder.relative)]
+    return Found([_source(folder.path, folder.path.name, folder.root, pieces, [folder.relative])])
 
 
 def source_of_file(path: Path, head: bytes) -> TensorBoardSource | None:
     """Return the run of one event file that was named."""
     if not _is_event_name(path.name) or not _looks_right(head):
         return None
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, os.path.realpath(path)),
-        name=path.parent.name or path.name,
-        root=path.parent,
-        pieces=[Piece(path.name)],
-    )
-    return TensorBoardSource(info, [])
+    return _source(path, path.parent.name or path.name, path.parent, [Piece(path.name)], [])
+
+
+def _source(
+    path: Path, name: str, root: Path, pieces: list[Piece], folders: Sequence[str]
+) -> TensorBoardSource:
+    identity = source_id(FORMAT, os.path.realpath(path))
+    info = SourceInfo(format=FORMAT, source_id=identity, name=name, root=root, pieces=pieces)
+    return TensorBoardSource(info, folders)
 
 
 def _looks_right(head: bytes) -> bool:
@@ -662,14 +635,9 @@ def merged(found: Sequence[TensorBoardSource]) -> list[TensorBoardSource]:
         paths.sort(key=lambda path: (path != top, path))
         folders = [by_path[path].info.pieces[0].path for path in paths]
         prefixes = ["" if path == top else f"{path.relative_to(top).as_posix()}/" for path in paths]
-        info = SourceInfo(
-            format=FORMAT,
-            source_id=source_id(FORMAT, os.path.realpath(top)),
-            name=f"{top.parent.name}/{top.name}" if top.name.lower() in _PARTS_OF_A_RUN else name_of(top),
-            root=first.root,
-            pieces=[Piece(folder, prefix) for folder, prefix in zip(folders, prefixes, strict=True)],
-        )
-        result.append(TensorBoardSource(info, folders))
+        name = f"{top.parent.name}/{top.name}" if top.name.lower() in _PARTS_OF_A_RUN else name_of(top)
+        pieces = [Piece(folder, prefix) for folder, prefix in zip(folders, prefixes, strict=True)]
+        result.append(_source(top, name, first.root, pieces, folders))
     return result
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 import struct
 import sys
 import threading
@@ -38,14 +39,7 @@ from toolkit.runfolder.journal.head import (
     make_head,
     read_head,
 )
-from toolkit.runfolder.portable import (
-    SAFELY,
-    allocate,
-    off_the_usual_numbers,
-    pread,
-    pwrite,
-    try_lock,
-)
+from toolkit.runfolder.portable import SAFELY, allocate, off_the_usual_numbers, pread, pwrite, try_lock
 from toolkit.runfolder.safefile import (
     NO_FILE,
     identity_of,
@@ -165,7 +159,7 @@ class Journal:
             segments, in_reserve = _ALWAYS, 0
             try:
                 if folder in shared_memory_folders():
-                    wanted = min(max_bytes, _size_of(folder) // 8)
+                    wanted = min(max_bytes, shutil.disk_usage(folder).total // 8)
                     segments = max(_ALWAYS, min(wanted // segment_bytes, MAX_SEGMENTS))
                     in_reserve = min(-(-reserve_bytes // segment_bytes), MAX_SEGMENTS - segments)
                 return cls._create_file(folder, record_file, owner, segment_bytes, segments, in_reserve)
@@ -201,15 +195,8 @@ class Journal:
             os.close(descriptor)
             os.unlink(path)
             raise
-        return cls(
-            memory,
-            segment_bytes,
-            path,
-            descriptor,
-            is_mapped=is_mapped,
-            segments=segments,
-            in_reserve=in_reserve,
-        )
+        more = {"segments": segments, "in_reserve": in_reserve}
+        return cls(memory, segment_bytes, path, descriptor, is_mapped=is_mapped, **more)
 
     def append(self, line: bytes, numbers: int = 1) -> int:
         """Commit `line`, which a kill then does not lose; return the bytes in its segment, 0 if there is no room.
@@ -570,12 +557,8 @@ def remove_unbegun(path: Path) -> None:
     try:
         status = os.fstat(descriptor)
         is_old = time.time() - status.st_mtime > _UNBEGUN_S
-        if (
-            is_old
-            and is_ours(status)
-            and not any(pread(descriptor, HEADER_BYTES, 0))
-            and try_lock(descriptor)
-        ):
+        is_empty = is_ours(status) and not any(pread(descriptor, HEADER_BYTES, 0))
+        if is_old and is_empty and try_lock(descriptor):
             _unlink(path)
     except OSError:
         pass
@@ -666,11 +649,6 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
             raise OSError(errno.EIO, "the disk took nothing and gave no reason")
         at, data = at + written, data[written:]
         written = pwrite(descriptor, data, at)
-
-
-def _size_of(folder: Path) -> int:
-    space = os.statvfs(folder)
-    return space.f_blocks * space.f_frsize
 
 
 def _is_mapped_by(pid: int, path: Path) -> bool:
