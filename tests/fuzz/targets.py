@@ -62,7 +62,6 @@ from toolkit.runs.formatting import clean
 from toolkit.runs.listing.config_diff import diff, flatten, to_yaml
 from toolkit.runs.listing.run_listing import RootListing, card_of, read_start
 from toolkit.runs.listing.search import QueryError, SortBy, matches, parse, sort_cards
-from toolkit.runs.record_source import FileSource
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
 from toolkit.timing.chrome_trace import chrome_trace
@@ -629,18 +628,17 @@ def fuzz_findings(data: bytes) -> None:
 @_target(
     "toolkit.runs.columns.completion_reader",
     "toolkit.runs.completions",
-    "toolkit.runs.reverse_lines",
     tokens=_JSON,
 )
 def fuzz_completions(data: bytes) -> None:
-    """Completions are found from the end of a file as from its start, as it grows as afterwards."""
+    """The same completions are found as a file grows as afterwards."""
     path = _scratch() / METRICS_JSONL
     path.write_bytes(b"")
-    grown = CompletionReader(FileSource(path))
+    grown = CompletionReader(RunLog(path, None))
     for size in _sizes(data):
         _extend(path, data[:size])
         grown.find(CompletionQuery(), wait_s=_WAIT_S)
-    fresh = CompletionReader(FileSource(path))
+    fresh = CompletionReader(RunLog(path, None))
     for query in (
         CompletionQuery(),
         CompletionQuery(sort="Highest reward"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 
 import pytest
@@ -14,10 +13,9 @@ pytest.importorskip("numpy")
 from tests.dashboard.run_folders import append, step_record, write_run
 from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.runs.columns.completion_reader import CompletionReader
+from toolkit.runs.columns.run_log import RunLog
 from toolkit.runs.completions import CompletionQuery, completion_of, parse_steps
 from toolkit.runs.files.word_diff import DiffPart, word_diff
-from toolkit.runs.record_source import FileSource
-from toolkit.runs.reverse_lines import end_of_lines, lines_before
 
 
 def completion(step, text="because", **fields):
@@ -36,7 +34,7 @@ def write(tmp_path):
     """Write records as a run and return a reader of its completions."""
 
     def write_records(records):
-        return CompletionReader(FileSource(write_run(tmp_path, "r", records) / "metrics.jsonl"))
+        return CompletionReader(RunLog(write_run(tmp_path, "r", records) / "metrics.jsonl", None))
 
     return write_records
 
@@ -71,30 +69,30 @@ def test_what_is_appended_comes_before_what_was_there(write):
     reader = write([completion(1), completion(2)])
     find(reader)
 
-    append(reader.source.path.parent, [step_record(3), completion(4), completion(5)])
+    append(reader.log.path.parent, [step_record(3), completion(4), completion(5)])
 
     assert steps(find(reader)) == [5, 4, 2, 1]
 
 
-def test_the_first_rows_of_a_large_file_come_before_it_is_read(write):
-    reader = write([completion(step, "x" * 2_000) for step in range(4_000)])
+def test_the_newest_of_many_are_found_first(write):
+    reader = write([completion(step) for step in range(4_000)])
+    find(reader)
+    fresh = CompletionReader(reader.log)
 
-    found = reader.find(CompletionQuery(), wait_s=0.0)
+    found = fresh.find(CompletionQuery(), wait_s=0.0)
 
     assert steps(found)[:3] == [3999, 3998, 3997]
-    assert found.fraction_read < 0.5
-    assert found.known < 2_000
-
-    assert find(reader).known == 4_000
-    assert steps(find(reader, first=3_950))[-1] == 0
+    assert found.known < 4_000
+    assert find(fresh).known == 4_000
+    assert steps(find(fresh, first=3_950))[-1] == 0
 
 
 def test_a_line_that_is_still_being_written_is_left_for_the_next_look(write):
     reader = write([completion(1)])
-    with reader.source.path.open("ab") as file:
+    with reader.log.path.open("ab") as file:
         file.write(b'{"event":"completion","global_step":2,"comp')
     before = steps(find(reader))
-    with reader.source.path.open("ab") as file:
+    with reader.log.path.open("ab") as file:
         file.write(b'letion":"x"}\n')
 
     assert before == [1]
@@ -103,10 +101,10 @@ def test_a_line_that_is_still_being_written_is_left_for_the_next_look(write):
 
 def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
     reader = write([completion(1)])
-    with reader.source.path.open("ab") as file:
+    with reader.log.path.open("ab") as file:
         file.write(b'not json at all, but it says "completion"\n\n\xff\xfe\n')
         file.write(b'{"event":"completion","text":"' + b"x" * (3 * MAX_LINE_BYTES) + b'"}\n')
-    append(reader.source.path.parent, [completion(2)])
+    append(reader.log.path.parent, [completion(2)])
 
     assert steps(find(reader)) == [2, 1]
 
@@ -114,8 +112,8 @@ def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
 def test_a_file_of_another_run_in_its_place_is_read_again(write):
     reader = write([completion(step) for step in range(5)])
     find(reader)
-    reader.source.path.unlink()
-    append(reader.source.path.parent, [completion(100), completion(200)])
+    reader.log.path.unlink()
+    append(reader.log.path.parent, [completion(100), completion(200)])
 
     assert steps(find(reader)) == [200, 100]
 
@@ -124,18 +122,18 @@ def test_a_file_that_is_gone_or_empty_has_none(write):
     reader = write([])
     assert find(reader).known == 0
 
-    reader.source.path.unlink()
+    reader.log.path.unlink()
     assert find(reader).known == 0
 
-    append(reader.source.path.parent, [completion(7)])
+    append(reader.log.path.parent, [completion(7)])
     assert steps(find(reader)) == [7]
 
 
 def test_a_link_is_not_followed(write, tmp_path):
     reader = write([])
-    reader.source.path.unlink()
+    reader.log.path.unlink()
     append(tmp_path, [completion(7)], path=tmp_path / "elsewhere.jsonl")
-    reader.source.path.symlink_to(tmp_path / "elsewhere.jsonl")
+    reader.log.path.symlink_to(tmp_path / "elsewhere.jsonl")
 
     assert find(reader).known == 0
     assert reader.at(0) is None
@@ -166,7 +164,7 @@ def test_a_text_is_found_in_prompts_and_answers_whatever_its_case(write):
 
     assert steps(find(reader, text="sky")) == [3, 1, 0]
     assert steps(find(reader, text=" Straße ")) == [4]
-    append(reader.source.path.parent, [completion(5, "a new sky"), completion(6, "sky")])
+    append(reader.log.path.parent, [completion(5, "a new sky"), completion(6, "sky")])
     assert steps(find(reader, text="sky")) == [6, 5, 3, 1, 0]
     assert find(reader, text="elephant").matching == 0
 
@@ -201,7 +199,7 @@ def test_only_where_a_completion_begins_there_is_one(write):
     text = 'x\n{"event":"completion","completion":"not a record of its own"}\n'
     reader = write([step_record(1), completion(2, text)])
     place = find(reader).rows[0].place
-    size = reader.source.path.stat().st_size
+    size = reader.log.path.stat().st_size
 
     assert reader.at(place).answer == text
     assert [other for other in range(-2, size + 10) if other != place and reader.at(other) is not None] == []
@@ -217,7 +215,7 @@ def test_the_newest_word_on_those_dropped_counts(write):
     )
     assert find(reader).dropped == 33
 
-    append(reader.source.path.parent, [dropped(100, 50), dropped(200, "many"), dropped(300, -5)])
+    append(reader.log.path.parent, [dropped(100, 50), dropped(200, "many"), dropped(300, -5)])
     assert find(reader).dropped == 82
 
 
@@ -288,39 +286,6 @@ def test_what_are_no_steps_is_refused_with_what_is_allowed(text):
         parse_steps(text)
 
 
-# ---------------------------------------------------------------- reading backwards
-
-
-def test_reading_backwards_gives_every_line_once(tmp_path):
-    random.seed(7)
-    lines = [b"x" * random.choice([0, 1, 80, 5_000, 70_000, MAX_LINE_BYTES]) for _ in range(60)]
-    path = tmp_path / "lines"
-    path.write_bytes(b"".join(line + b"\n" for line in lines) + b"a half")
-    with path.open("rb") as file:
-        end = end_of_lines(file.fileno(), path.stat().st_size)
-        assert end == path.stat().st_size - len("a half")
-        found = []
-        while end > 0:
-            block = lines_before(file.fileno(), end)
-            found = block.data.split(b"\n")[:-1] + found
-            assert block.data == b"" or path.read_bytes()[block.start :].startswith(block.data)
-            end = block.next_end
-
-    assert found == lines
-
-
-def test_a_line_longer_than_any_of_ours_is_passed_over_backwards(tmp_path):
-    path = tmp_path / "lines"
-    path.write_bytes(b"first\n" + b"x" * (5 * MAX_LINE_BYTES) + b"\nlast\n")
-    with path.open("rb") as file:
-        end, found = path.stat().st_size, []
-        while end > 0:
-            block = lines_before(file.fileno(), end)
-            found, end = block.data.split(b"\n")[:-1] + found, block.next_end
-
-    assert [line for line in found if len(line) < 10] == [b"first", b"last"]
-
-
 # ---------------------------------------------------------------- words that differ
 
 
@@ -384,24 +349,10 @@ def test_texts_with_nothing_in_common_are_not_marked_and_take_no_time():
     assert diff.before == (DiffPart(before, False),)
 
 
-def test_a_hole_of_a_terabyte_before_the_last_line_is_passed_over_at_once(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"first\n")
-    try:
-        os.truncate(path, 2**40)
-    except OSError:
-        pytest.skip("this file system takes no file of 1 TiB")
-    with path.open("rb") as file:
-        if os.lseek(file.fileno(), 2**20, os.SEEK_HOLE) != 2**20:
-            pytest.skip("this file system does not tell where its holes are")
-
-        assert end_of_lines(file.fileno(), 2**40) == len(b"first\n")
-
-
 @pytest.mark.parametrize("session", [[], {}, None, "1"])
 def test_a_count_of_dropped_ones_by_an_odd_session_is_no_trouble(tmp_path, session):
     path = tmp_path / "metrics.jsonl"
     record = {"event": "completions_dropped", "seq": 1, "session": session, "from_step": 1, "dropped": 4}
     path.write_text(json.dumps(record) + "\n")
 
-    assert CompletionReader(FileSource(path)).find(CompletionQuery()).dropped == 4
+    assert CompletionReader(RunLog(path, None)).find(CompletionQuery()).dropped == 4

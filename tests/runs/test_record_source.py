@@ -1,4 +1,4 @@
-"""A record file is read the same way forwards, backwards and line by line."""
+"""A record file is read the same way in blocks, in pieces and line by line."""
 
 import pytest
 
@@ -23,25 +23,14 @@ def places_in(source):
     return [(at, len(line)) for at, line in lines_of(source.read_block(Cursor(), max_bytes=1 << 24))]
 
 
-def test_blocks_in_both_directions_and_single_lines_are_the_same_bytes(folder, source):
+def test_blocks_pieces_and_single_lines_are_the_same_bytes(folder, source):
     data = (folder / METRICS_JSONL).read_bytes()
     places = places_in(source)
     mixed = [*places[::-7], *places[::3], places[0], places[0]]
 
     assert source.read_block(Cursor(), max_bytes=1 << 24).data == data
-    assert source.read_before(len(data)).data == data
     assert b"".join(source.pieces()) == data
     assert source.read_at(mixed) == [data[at : at + length] for at, length in mixed]
-    assert [source.line_at(at) for at, _ in places] == data.split(b"\n")[:-1]
-
-
-def test_a_line_begins_where_another_one_ends_and_nowhere_else(source):
-    at, _ = places_in(source)[7]
-
-    assert source.line_at(at + 1) is None
-    assert source.line_at(source.end().offset) is None
-    assert source.line_at(-1) is None
-    assert source.line_at(2**70) is None
 
 
 def test_a_line_that_is_still_being_written_is_left_out(folder, source):
@@ -49,9 +38,7 @@ def test_a_line_that_is_still_being_written_is_left_out(folder, source):
     with (folder / METRICS_JSONL).open("ab") as file:
         file.write(b'{"event":"st')
 
-    assert source.end().offset == len(data)
     assert b"".join(source.pieces()) == data
-    assert source.line_at(len(data)) is None
 
 
 def test_pieces_keep_lines_that_no_reader_takes(folder, source):
@@ -63,7 +50,7 @@ def test_pieces_keep_lines_that_no_reader_takes(folder, source):
 
 
 def test_a_cursor_at_the_end_continues_there_and_notices_another_file(folder, source):
-    cursor = source.end()
+    cursor = source.read_block(Cursor(), max_bytes=1 << 24).cursor
     append(folder, [step_record(500)])
     block = source.read_block(cursor, max_bytes=1 << 20)
 
@@ -77,7 +64,7 @@ def test_a_cursor_at_the_end_continues_there_and_notices_another_file(folder, so
 
 
 def test_places_behind_the_end_are_empty(source):
-    end = source.end().offset
+    end = source.path.stat().st_size
 
     assert source.read_at([(end + 10, 5), (0, 1)]) == [b"", b"{"]
 
@@ -89,6 +76,6 @@ def test_sources_of_one_file_are_equal(folder, source, tmp_path):
 
 def test_what_is_no_file_is_an_error_of_the_system(tmp_path):
     missing = FileSource(tmp_path / "none.jsonl")
-    for read in (missing.end, lambda: missing.read_at([(0, 1)]), lambda: list(missing.pieces())):
+    for read in (lambda: missing.read_at([(0, 1)]), lambda: list(missing.pieces())):
         with pytest.raises(OSError, match="none.jsonl"):
             read()

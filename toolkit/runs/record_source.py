@@ -1,17 +1,18 @@
-"""A record file as its readers see it, wherever it is kept: blocks of lines in both directions, and single lines."""
+"""A record file as its readers see it, wherever it is kept: blocks of lines, and single lines."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
+from toolkit.diagnostics.step_batch import LONGEST
+from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import Block, Cursor, RecordFile
-from toolkit.runfolder.records import MAX_LINE_BYTES
+from toolkit.runfolder.reader import BadLine, Block, Cursor, RecordFile, lines_of, parse_line, parse_together
+from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import open_regular
-from toolkit.runs.reverse_lines import LinesBefore, end_of_lines, lines_before
 
 Place = tuple[int, int]
 """Where a line is in its file: its offset, and its length without the newline."""
@@ -33,25 +34,33 @@ class RecordSource(Protocol):
         """The name of the file, for messages."""
 
     def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
-        """Return the complete lines behind `cursor`, at most about `max_bytes`, as `reader.read_block` does.
+        """Return the complete lines after `cursor`, at most about `max_bytes`, as `reader.read_block` does.
 
         A copy that lacks lines in between ends before the first missing one.
         """
 
-    def end(self) -> Cursor:
-        """Return a cursor behind the last complete line."""
-
-    def read_before(self, end: int) -> LinesBefore:
-        """Return a block of complete lines that ends at `end`, which is 0 or the end of a line."""
-
-    def read_at(self, places: Sequence[Place]) -> list[bytes]:
-        """Return what is at each of `places`, in their order; less, or nothing, where the file is shorter."""
-
-    def line_at(self, start: int) -> bytes | None:
-        """Return the complete line that begins at `start`, without its newline; None if none begins there."""
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block, a few at a time, with the offset behind them."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the file up to the last line that is complete now, byte for byte, in pieces of any length."""
+
+
+def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
+    """Yield the records in the lines of a block, as many at a time as the detectors take together."""
+    all_lines = lines_of(block)
+    while lines := list(islice(all_lines, LONGEST)):
+        records = parse_together([line for _, line in lines])
+        if records is None:
+            found = [parse_line(position, line) for position, line in lines]
+            records = [record for record in found if not isinstance(record, BadLine)]
+        yield records, lines[-1][0] + len(lines[-1][1]) + 1
+
+
+def parse_event(line: bytes) -> Record | None:
+    """Return the record in a single line, with NaN and infinity restored; None if it is invalid."""
+    found = parse_line(0, line.rstrip(b"\n"))
+    return None if isinstance(found, BadLine) else with_non_finite(found)
 
 
 class FileSource(RecordFile):
@@ -62,24 +71,13 @@ class FileSource(RecordFile):
         """The name of the file."""
         return self.path.name
 
-    def end(self) -> Cursor:
-        """Return a cursor behind the last complete line."""
-        descriptor = open_regular(self.path)
-        try:
-            end = end_of_lines(descriptor, os.fstat(descriptor).st_size)
-        finally:
-            os.close(descriptor)
-        # The first block identifies the file, so that a replacement is noticed.
-        first = self.read_block(Cursor(), max_bytes=1)
-        return replace(first.cursor, offset=end, long_line_at=None)
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block."""
+        return records_in(block)
 
-    def read_before(self, end: int) -> LinesBefore:
-        """Return a block of complete lines that ends at `end`."""
-        descriptor = open_regular(self.path)
-        try:
-            return lines_before(descriptor, end)
-        finally:
-            os.close(descriptor)
+    def read_records(self, places: Sequence[Place]) -> list[Record | None]:
+        """Return the record at each of `places`; None where there is none."""
+        return [parse_event(line) for line in self.read_at(places)]
 
     def read_at(self, places: Sequence[Place]) -> list[bytes]:
         """Return what is at each of `places`; neighbours are read together."""
@@ -101,28 +99,17 @@ class FileSource(RecordFile):
             os.close(descriptor)
         return found
 
-    def line_at(self, start: int) -> bytes | None:
-        """Return the complete line that begins at `start`."""
-        if not 0 <= start < 2**62:
-            return None
-        descriptor = open_regular(self.path)
-        try:
-            # Check that the byte before it ends a line: elsewhere, text inside a record may look like a record.
-            data = pread(descriptor, MAX_LINE_BYTES + 2, max(0, start - 1))
-        finally:
-            os.close(descriptor)
-        if start:
-            if not data.startswith(b"\n"):
-                return None
-            data = data[1:]
-        line, newline, _ = data.partition(b"\n")
-        return line if newline else None
-
     def pieces(self) -> Iterator[bytes]:
         """Yield the file up to its last complete line."""
         descriptor = open_regular(self.path)
         try:
-            end = end_of_lines(descriptor, os.fstat(descriptor).st_size)
+            end = os.fstat(descriptor).st_size
+            while end:
+                start = max(0, end - _PIECE_BYTES)
+                newline = pread(descriptor, end - start, start).rfind(b"\n")
+                end = start + newline + 1
+                if newline >= 0:
+                    break
             at = 0
             while at < end and (piece := pread(descriptor, min(_PIECE_BYTES, end - at), at)):
                 at += len(piece)

@@ -12,7 +12,7 @@ from tests.dashboard.run_folders import write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.dashboard.views.pages import is_well, open_page, said
 from tests.lengths import in_make_faults
-from toolkit.runs.findings import run_analysis
+from toolkit.runs import record_source
 from toolkit.runs.sources.local_store import LocalStore
 
 
@@ -96,7 +96,7 @@ def test_a_run_without_steps_has_no_ledger(logs):
 @in_make_faults
 def test_a_long_log_is_added_up_a_part_at_a_time_and_says_how_far_it_is(logs, monkeypatch):
     write_timed_run(logs, "r", sessions=(range(1, 1001),))
-    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 50)
+    monkeypatch.setattr(record_source, "LONGEST", 50)
     monkeypatch.setattr(LocalStore, "time_spent", _without_time(LocalStore.time_spent))
 
     tab = open_page("overview", "r")

@@ -14,7 +14,8 @@ from toolkit.runfolder.metrics import MAX_METRICS
 from toolkit.runfolder.reader import Block, Cursor
 from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.runs.columns import line_parser
-from toolkit.runs.columns.line_parser import LineParser, parse_event
+from toolkit.runs.columns.line_parser import LineParser
+from toolkit.runs.record_source import parse_event
 
 # One example is hundreds of lines, so that they are worth reading at once.
 few_tries = settings(max_examples=longer(10, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,6 +9,7 @@ import pytest
 from tests.dashboard.run_folders import append, write_run
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import read_from
+from toolkit.runs import record_source
 from toolkit.runs.findings import run_analysis
 from toolkit.runs.findings.run_analysis import RunLedger
 from toolkit.runs.record_source import FileSource
@@ -18,7 +19,7 @@ from toolkit.timing.ledger import LedgerBuilder
 @pytest.fixture(autouse=True)
 def _short_slices(monkeypatch):
     """Have a file of some hundred records examined in parts, too."""
-    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 100)
+    monkeypatch.setattr(record_source, "LONGEST", 100)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from toolkit.diagnostics.examiner import Examiner, examine
 from toolkit.diagnostics.policy import Policy
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import read_from
+from toolkit.runs import record_source
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.findings import run_analysis
 from toolkit.runs.findings.run_analysis import RunFindings, SavedFindings
@@ -22,7 +23,7 @@ from toolkit.runs.record_source import FileSource
 @pytest.fixture(autouse=True)
 def _short_slices(monkeypatch):
     """Have a file of some hundred records examined in parts, too."""
-    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 100)
+    monkeypatch.setattr(record_source, "LONGEST", 100)
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_long_file_is_examined_in_slices_and_says_how_far_it_is(tmp_path):
 
 
 def test_a_file_larger_than_a_block_is_not_done_after_its_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_analysis, "_RECORDS_AT_ONCE", 10_000)
+    monkeypatch.setattr(record_source, "LONGEST", 10_000)
     findings = findings_of(write_run(tmp_path, "r", steps(count=9_000, note="x" * 60)))
 
     first = findings.advance(0.0)

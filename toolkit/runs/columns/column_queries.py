@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from toolkit.runfolder.records import Record
-from toolkit.runs.columns.line_parser import parse_event
-from toolkit.runs.columns.run_columns import RunColumns
+from toolkit.runs.columns.run_columns import EventPlaces, RunColumns
 from toolkit.runs.columns.series import SeriesBuilder
 from toolkit.runs.columns.span_reader import SpanReader
 from toolkit.runs.columns.thinning import bucket_size
-from toolkit.runs.record_source import Place, RecordSource
+from toolkit.runs.record_source import Place
 from toolkit.runs.spans import SpanTable
-from toolkit.runs.store import Floats, MetricInfo, Series, SessionStart, Smoothing, XAxis
+from toolkit.runs.store import Floats, Health, MetricInfo, Series, SessionStart, Smoothing, XAxis
 
 
 class ColumnQueries:
     """Answers from columns in memory; a subclass fills them, holding `_lock`. Thread-safe."""
 
-    def __init__(self, source: RecordSource) -> None:
+    def __init__(self) -> None:
         self.used_at = 0.0
         """When a page last asked for it, by the monotonic clock."""
-        self._source = source
         self._lock = threading.RLock()
         self._spans = SpanReader()
         self._use_columns(RunColumns())
@@ -33,6 +32,14 @@ class ColumnQueries:
     def _use_columns(self, columns: RunColumns) -> None:
         self._columns = columns
         self._builder = SeriesBuilder(columns)
+
+    @abstractmethod
+    def refresh(self, wait_s: float) -> Health:
+        """Read what is new. What takes longer than `wait_s` continues in a background thread."""
+
+    @abstractmethod
+    def read_records(self, places: Sequence[Place]) -> Sequence[Record | None]:
+        """Return the records at these offsets and lengths; None for invalid ones. Raises OSError."""
 
     @property
     def nbytes(self) -> int:
@@ -172,22 +179,20 @@ class ColumnQueries:
         """Return the newest records without metrics, newest first."""
         with self._lock:
             columns = self._columns
-            all_kinds = columns.event_kind.values
-            if kinds is None:
-                places = np.arange(len(all_kinds))[-limit:]
-            else:
-                names = set(kinds)
-                wanted = [i for i, name in enumerate(columns.event_names) if name in names]
-                places = np.flatnonzero(np.isin(all_kinds, wanted))[-limit:]
-            starts = columns.event_start.values[places].tolist()
-            lengths = columns.event_length.values[places].tolist()
-        found = self.records_at(list(zip(reversed(starts), reversed(lengths), strict=True)))
-        return [record for record in found if record is not None]
+            names = columns.event_names if kinds is None else kinds
+            starts, lengths, _ = columns.places_of(set(names))
+            places = list(zip(starts[-limit:].tolist(), lengths[-limit:].tolist(), strict=True))
+        return [record for record in self.records_at(places[::-1]) if record is not None]
 
-    def records_at(self, places: Sequence[Place]) -> list[Record | None]:
+    def places_of(self, kinds: Collection[str]) -> tuple[RunColumns, EventPlaces]:
+        """Return the places of the events of these kinds; other columns mean that the file was replaced."""
+        with self._lock:
+            return self._columns, self._columns.places_of(kinds)
+
+    def records_at(self, places: Sequence[Place]) -> Sequence[Record | None]:
         """Return the records at these offsets and lengths; None for invalid ones."""
         try:
-            return [parse_event(line) for line in self._source.read_at(places)]
+            return self.read_records(places)
         except OSError:
             return [None] * len(places)
 
@@ -200,4 +205,4 @@ class ColumnQueries:
                 moment = float(columns.time.values[segment.end - 1])
                 if np.isfinite(moment):
                     heard[segment.session] = max(moment, heard.get(segment.session, moment))
-        return self._spans.read(self._source, columns, heard, wait_s)
+        return self._spans.read(self.read_records, columns, heard, wait_s)

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, NOT_METRICS, metrics_of, position_of
 from toolkit.runfolder.reader import BadLine, Block, parse_line
 from toolkit.runfolder.records import EPOCH, LOST, MAX_LINE_BYTES, STEP, Record
@@ -270,9 +269,3 @@ def _others(count: int, taken: list[int]) -> list[int]:
     free = np.ones(count, dtype=bool)
     free[taken] = False
     return [int(i) for i in np.flatnonzero(free)]
-
-
-def parse_event(data: bytes) -> Record | None:
-    """Return the record in a single line, with NaN and infinity restored; None if it is invalid."""
-    found = parse_line(0, data.rstrip(b"\n"))
-    return None if isinstance(found, BadLine) else with_non_finite(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +17,9 @@ from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.store import Floats
 
 MAX_EVENTS_PLACED = 2_000_000
+
+EventPlaces = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.intp]]
+"""Offsets, lengths and numbers of events, in the order of the file."""
 
 
 @dataclass(slots=True)
@@ -170,6 +174,12 @@ class RunColumns:
                 earlier.counts_until = -1
         if len(self.segments) > 1:
             self.line_version += 1
+
+    def places_of(self, kinds: Collection[str], since: int = 0) -> EventPlaces:
+        """Return offsets, lengths and numbers of the events of these kinds, from number `since` on."""
+        wanted = [number for number, name in enumerate(self.event_names) if name in kinds]
+        numbers = np.flatnonzero(np.isin(self.event_kind.values[since:], wanted)) + since
+        return self.event_start.values[numbers], self.event_length.values[numbers], numbers
 
     def counting(self) -> list[tuple[Segment, int]]:
         """Return each segment and the row from which on it is superseded by a later session."""

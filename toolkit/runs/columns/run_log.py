@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.reader import Cursor
+from toolkit.runfolder.records import Record
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.line_parser import LineParser
 from toolkit.runs.columns.run_columns import RunColumns
-from toolkit.runs.record_source import FileSource
+from toolkit.runs.record_source import FileSource, Place
 from toolkit.runs.store import Health
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
@@ -24,8 +26,9 @@ class RunLog(ColumnQueries):
     """Reads one growing file, each byte once, and answers queries from memory. Thread-safe."""
 
     def __init__(self, path: Path, cache: ColumnCache | None) -> None:
-        super().__init__(FileSource(path))
+        super().__init__()
         self.path = path
+        self._source = FileSource(path)
         self._cache = cache
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -53,6 +56,10 @@ class RunLog(ColumnQueries):
         self._read_ms = (time.perf_counter() - began) * 1000
         self._save_columns()
         return self.health()
+
+    def read_records(self, places: Sequence[Place]) -> Sequence[Record | None]:
+        """Return the records at these offsets and lengths."""
+        return self._source.read_records(places)
 
     def _background_reader(self) -> threading.Thread | None:
         """Return the reading thread, started if necessary; None if there is too little to read."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY
-from toolkit.runs.columns.line_parser import parse_event
+from toolkit.runfolder.records import SPAN, SPAN_START, SPAN_SUMMARY, Record
 from toolkit.runs.columns.run_columns import RunColumns
 from toolkit.runs.growable_array import GrowableArray
-from toolkit.runs.record_source import Place, RecordSource
-from toolkit.runs.spans import FAILED, HAS_MORE, REASONS, UNFINISHED, Rows, SpanName, SpanTable
+from toolkit.runs.record_source import Place
+from toolkit.runs.spans import FAILED, HAS_MORE, REASONS, UNFINISHED, SpanName, SpanTable
 from toolkit.timing.names import HOST_CLOCK
 from toolkit.timing.span_record import Span, read_span, seconds_in
 from toolkit.timing.span_summary import MOST_NAMES, SpanSummary, summaries_in
@@ -24,6 +23,25 @@ OTHER_NAMES: Final = "(other names)"
 _READ_BYTES: Final = 1 << 20
 _ROWS_FOR_TREE: Final = 20_000
 _NO_ID: Final = 0
+_ROW: Final = np.dtype(
+    [
+        ("start", "f8"),
+        ("duration", "f8"),
+        ("step", "f8"),
+        ("name", "i4"),
+        ("session", "i4"),
+        ("flags", "u1"),
+        ("kept", "u1"),
+        ("offset", "i8"),
+        ("length", "i8"),
+        ("id", "u8"),
+        ("parent", "u8"),
+    ]
+)
+_SHOWN: Final = (_ROW.names or ())[:-2]
+
+RecordsAt = Callable[[Sequence[Place]], Sequence[Record | None]]
+"""Returns the records at some places; raises OSError if the file cannot be read now."""
 
 
 class SpanReader:
@@ -37,17 +55,7 @@ class SpanReader:
     def _forget(self) -> None:
         self._seen = 0
         self._numbers: dict[tuple[str, str], int] = {}
-        self._start: GrowableArray[np.float64] = GrowableArray(np.empty(0))
-        self._duration: GrowableArray[np.float64] = GrowableArray(np.empty(0))
-        self._step: GrowableArray[np.float64] = GrowableArray(np.empty(0))
-        self._name: GrowableArray[np.int32] = GrowableArray(np.empty(0, dtype=np.int32))
-        self._session: GrowableArray[np.int32] = GrowableArray(np.empty(0, dtype=np.int32))
-        self._flags: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
-        self._kept: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
-        self._offset: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
-        self._length: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
-        self._id: GrowableArray[np.uint64] = GrowableArray(np.empty(0, dtype=np.uint64))
-        self._parent: GrowableArray[np.uint64] = GrowableArray(np.empty(0, dtype=np.uint64))
+        self._rows: GrowableArray[Any] = GrowableArray(np.empty(0, dtype=_ROW))
         self._open: dict[tuple[int, int], int] = {}
         self._heard: dict[int, float] = {}
         self._summaries: dict[int, dict[str, SpanSummary]] = {}
@@ -56,25 +64,10 @@ class SpanReader:
     @property
     def nbytes(self) -> int:
         """Memory used by the columns."""
-        return sum(column.nbytes for column in self._arrays())
-
-    def _arrays(self) -> list[GrowableArray[Any]]:
-        return [
-            self._start,
-            self._duration,
-            self._step,
-            self._name,
-            self._session,
-            self._flags,
-            self._kept,
-            self._offset,
-            self._length,
-            self._id,
-            self._parent,
-        ]
+        return self._rows.nbytes
 
     def read(
-        self, source: RecordSource, columns: RunColumns, heard: Mapping[int, float], wait_s: float
+        self, records_at: RecordsAt, columns: RunColumns, heard: Mapping[int, float], wait_s: float
     ) -> SpanTable:
         """Read new spans at the offsets in `columns`, for at most about `wait_s`, and return all so far.
 
@@ -87,44 +80,25 @@ class SpanReader:
                 self._columns = columns
             until = time.perf_counter() + wait_s
             placed = len(columns.event_length)
-            kinds = columns.event_kind.values[self._seen : placed]
-            wanted = [
-                number
-                for number, name in enumerate(columns.event_names)
-                if name in (SPAN, SPAN_START, SPAN_SUMMARY)
-            ]
-            places = np.flatnonzero(np.isin(kinds, wanted)) + self._seen
-            if len(places):
-                self._seen = self._take(source, columns, places, until, placed)
-            else:
-                self._seen = placed
+            starts, lengths, numbers = columns.places_of((SPAN, SPAN_START, SPAN_SUMMARY), self._seen)
+            at = 0
+            while at < len(starts):
+                stop = max(at + 1, int(np.searchsorted(starts, starts[at] + _READ_BYTES)))
+                places = list(zip(starts[at:stop].tolist(), lengths[at:stop].tolist(), strict=True))
+                try:
+                    self._add(places, records_at(places))
+                except OSError:
+                    break
+                at = stop
+                if time.perf_counter() > until:
+                    break
+            self._seen = int(numbers[at]) if at < len(starts) else placed
             return self._table(heard, self._seen / placed if placed else 1.0)
 
-    def _take(
-        self, source: RecordSource, columns: RunColumns, places: Rows, until: float, placed: int
-    ) -> int:
-        """Read the records at `places` and return how many places have been processed."""
-        starts = columns.event_start.values[places]
-        lengths = columns.event_length.values[places]
-        at = 0
-        while at < len(places):
-            stop = max(at + 1, int(np.searchsorted(starts, starts[at] + _READ_BYTES)))
-            some = list(zip(starts[at:stop].tolist(), lengths[at:stop].tolist(), strict=True))
-            try:
-                lines = source.read_at(some)
-            except OSError:
-                return int(places[at])
-            self._add(some, lines)
-            at = stop
-            if time.perf_counter() > until and at < len(places):
-                return int(places[at])
-        return placed
-
-    def _add(self, places: list[Place], lines: list[bytes]) -> None:
+    def _add(self, places: list[Place], records: Sequence[Record | None]) -> None:
         rows: list[tuple[Any, ...]] = []
-        base = len(self._start)
-        for (start, length), line in zip(places, lines, strict=True):
-            record = parse_event(line)
+        base = len(self._rows)
+        for place, record in zip(places, records, strict=True):
             if record is None:
                 continue
             if record.get("event") == SPAN_SUMMARY:
@@ -137,7 +111,7 @@ class SpanReader:
             heard = seconds_in(record.get("time"))
             if heard is not None and heard > self._heard.get(span.session, 0.0):
                 self._heard[span.session] = heard
-            row = self._row(span, start, length)
+            row = self._row(span, *place)
             key = (span.session, row[-2])
             if span.duration is None:
                 if row[-2] != _NO_ID and key not in self._open:
@@ -150,11 +124,9 @@ class SpanReader:
             elif begun >= base:
                 rows[begun - base] = row
             else:
-                for column, value in zip(self._arrays(), row, strict=True):
-                    column.overwrite(begun, begun + 1, value)
+                self._rows.overwrite(begun, begun + 1, row)
         if rows:
-            for column, values in zip(self._arrays(), zip(*rows, strict=True), strict=True):
-                column.append(np.array(values, dtype=column.values.dtype))
+            self._rows.append(np.array(rows, dtype=_ROW))
 
     def _row(self, span: Span, start: int, length: int) -> tuple[Any, ...]:
         number = self._numbers.get((span.name, span.clock))
@@ -186,7 +158,8 @@ class SpanReader:
         return self._numbers.setdefault(about, len(self._numbers))
 
     def _table(self, heard: Mapping[int, float], fraction_read: float) -> SpanTable:
-        size = (len(self._numbers), len(self._start))
+        rows = self._rows.values
+        size = (len(self._numbers), len(rows))
         known = self._tree[0]
         # The order changes with a new name; 5 % more spans of known names rarely change it.
         if size[0] != known[0] or size[1] > known[1] * 1.05:
@@ -196,15 +169,7 @@ class SpanReader:
             names=tuple(SpanName(*name) for name in self._numbers),
             order=self._tree[1],
             depth=self._tree[2],
-            name=self._name.values,
-            start=self._start.values,
-            duration=self._duration.values,
-            step=self._step.values,
-            session=self._session.values,
-            flags=self._flags.values,
-            kept=self._kept.values,
-            offset=self._offset.values,
-            length=self._length.values,
+            **{name: rows[name] for name in _SHOWN},
             heard={
                 session: max(heard.get(session, 0.0), self._heard.get(session, 0.0)) for session in sessions
             },
@@ -214,23 +179,22 @@ class SpanReader:
 
     def _order_names(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the names in tree order, and their depths; a name's parent is that of most of its spans."""
-        count, rows = len(self._numbers), len(self._start)
-        some = np.arange(rows)
-        if rows > 2 * _ROWS_FOR_TREE:
-            some = np.concatenate((some[:_ROWS_FOR_TREE], some[-_ROWS_FOR_TREE:]))
-        ids, parents, names = self._id.values[some], self._parent.values[some], self._name.values[some]
+        count, rows = len(self._numbers), self._rows.values
+        if len(rows) > 2 * _ROWS_FOR_TREE:
+            rows = np.concatenate((rows[:_ROWS_FOR_TREE], rows[-_ROWS_FOR_TREE:]))
+        ids, parents, names = rows["id"], rows["parent"], rows["name"]
         first = np.full(count, np.inf)
-        np.minimum.at(first, names, self._start.values[some])
-        by_id = np.argsort(ids, kind="stable")
-        at = np.minimum(np.searchsorted(ids[by_id], parents), max(0, len(some) - 1))
-        around = by_id[at] if len(some) else at
-        known = (parents != _NO_ID) & (ids[around] == parents) if len(some) else np.zeros(0, dtype=bool)
-        pairs = names[known].astype(np.int64) * count + names[around[known]]
+        np.minimum.at(first, names, rows["start"])
         votes: dict[int, tuple[int, int]] = {}
-        for pair, number in zip(*np.unique(pairs, return_counts=True), strict=True):
-            child, parent = divmod(int(pair), count)
-            if child != parent and int(number) > votes.get(child, (0, 0))[0]:
-                votes[child] = (int(number), parent)
+        if len(rows):
+            by_id = np.argsort(ids, kind="stable")
+            around = by_id[np.minimum(np.searchsorted(ids[by_id], parents), len(rows) - 1)]
+            known = (parents != _NO_ID) & (ids[around] == parents)
+            pairs = names[known].astype(np.int64) * count + names[around[known]]
+            for pair, number in zip(*np.unique(pairs, return_counts=True), strict=True):
+                child, parent = divmod(int(pair), count)
+                if child != parent and int(number) > votes.get(child, (0, 0))[0]:
+                    votes[child] = (int(number), parent)
         return _walk({child: parent for child, (_, parent) in votes.items()}, first.tolist())
 
 

@@ -8,7 +8,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +15,8 @@ import toolkit.diagnostics
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
-from toolkit.diagnostics.step_batch import LONGEST
 from toolkit.runfolder.manifest import Session
-from toolkit.runfolder.reader import BadLine, Cursor, lines_of, parse_line, parse_together
+from toolkit.runfolder.reader import Cursor
 from toolkit.runfolder.records import Record
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.record_source import RecordSource
@@ -29,8 +27,6 @@ _BLOCK_BYTES: Final = 1024 * 1024
 _MIN_SAVED_BYTES: Final = 1024 * 1024
 """The findings of a shorter file are there in a moment."""
 _SAVE_EVERY_S: Final = 30.0
-_RECORDS_AT_ONCE: Final = LONGEST
-"""A few milliseconds of work between two checks of the clock."""
 
 
 class RunFindings:
@@ -197,7 +193,7 @@ class RecordSlices:
         self._take = take
         self._restart = restart
         self._cursor = Cursor()
-        self._lines: Iterator[tuple[int, bytes]] = iter(())
+        self._records: Iterator[tuple[list[Record], int]] = iter(())
         self._done_bytes = 0
         # Unknown before the first read, but not zero.
         self._left_bytes = 1
@@ -222,13 +218,15 @@ class RecordSlices:
 
     def _rest_of_block(self, until: float) -> bool:
         """Process the rest of the block; False if the time ran out."""
-        while lines := list(islice(self._lines, _RECORDS_AT_ONCE)):
-            self._take(_records(lines))
-            position, line = lines[-1]
-            self._left_bytes -= position + len(line) + 1 - self._done_bytes
-            self._done_bytes = position + len(line) + 1
+        for records, end in self._records:
+            self._take(records)
+            self._left_bytes -= end - self._done_bytes
+            self._done_bytes = end
             if time.perf_counter() >= until:
                 return False
+        # A line that is too long is skipped.
+        self._left_bytes -= self._cursor.offset - self._done_bytes
+        self._done_bytes = self._cursor.offset
         return True
 
     def _next_block(self, until: float) -> bool:
@@ -243,17 +241,9 @@ class RecordSlices:
             self._restart()
         moved = block.replaced or block.cursor.offset > self._cursor.offset
         self._cursor = block.cursor
-        self._lines = lines_of(block)
-        self._done_bytes = block.start if block.data else block.cursor.offset
+        self._records = self.source.records_in(block)
+        self._done_bytes = block.start
         # If nothing moved there is only an incomplete line, which is not worth waiting for.
         self._left_bytes = block.cursor.offset - self._done_bytes + (block.pending_bytes if moved else 0)
         # An over-long line is skipped a block at a time.
         return moved and (bool(block.data) or time.perf_counter() < until)
-
-
-def _records(lines: list[tuple[int, bytes]]) -> list[Record]:
-    together = parse_together([line for _, line in lines])
-    if together is not None:
-        return together
-    found = [parse_line(position, line) for position, line in lines]
-    return [record for record in found if not isinstance(record, BadLine)]

@@ -150,7 +150,7 @@ class AnyFormatStore(LocalStore):
 
     def _source(self, key: str, rank: int = 0) -> RecordSource:
         run = self._other(key)
-        return super()._source(key, rank) if run is None else self._foreign_log(run).lines
+        return super()._source(key, rank) if run is None else self._foreign_log(run).source
 
     def _manifest(self, key: str) -> Manifest | None:
         return super()._manifest(key) if self._other(key) is None else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import copy
+import math
 import threading
 import time
 from collections import Counter
@@ -29,17 +29,16 @@ from toolkit.importers.source import (
     RunSource,
 )
 from toolkit.importers.summary import plain
-from toolkit.runfolder.codec import encode
+from toolkit.runfolder.codec import encode, name_of_non_finite
 from toolkit.runfolder.metrics import NOT_METRICS
 from toolkit.runfolder.reader import Block, Cursor, Identity
-from toolkit.runfolder.records import SAMPLE, Record
+from toolkit.runfolder.records import NON_FINITE, SAMPLE, Record
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.line_parser import Parsed
 from toolkit.runs.columns.run_columns import RunColumns
 from toolkit.runs.formatting import clean
 from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.record_source import Place
-from toolkit.runs.reverse_lines import LinesBefore
 from toolkit.runs.store import Floats, Health, Series, Smoothing, XAxis
 
 _KINDS: Final = (STEP, EVAL, EPOCH, SYSTEM)
@@ -55,7 +54,6 @@ _EVENTS: Final = {
 }
 _SIZED: Final = frozenset({"image", "table"})
 _SIZES: Final = frozenset({"width", "height", "size", "ncols", "nrows"})
-_NOWHERE: Final = 2**62
 _IMAGES: Final = "images/"
 
 
@@ -65,8 +63,9 @@ class ForeignLog(ColumnQueries):
     def __init__(self, source: RunSource) -> None:
         # A copy: sources remember what they read, and the list reads the same run.
         self.run = copy.deepcopy(source)
-        self.lines = ForeignLines(self)
-        super().__init__(self.lines)
+        super().__init__()
+        self.source = ForeignSource(self)
+        self._generation = 0
         self._guard = Guard()
         self._reader: threading.Thread | None = None
         self._read_ms = 0.0
@@ -123,7 +122,7 @@ class ForeignLog(ColumnQueries):
                 self._use_columns(RunColumns())
                 self._clear()
                 self._replaced_at = time.time()
-                self.lines.begin_again()
+                self._generation += 1
             self._problem = None
             self._take(batch)
             is_same = batch.cursor == self._cursor
@@ -344,26 +343,31 @@ class ForeignLog(ColumnQueries):
         """Return the mean of each of about `buckets` parts of a metric."""
         return super().means(self.named(name), buckets)
 
-    # ------------------------------------------------------------ for the lines
+    # ------------------------------------------------------------ as records
 
-    def kept(self, number: int) -> bytes:
-        """Return an event as a line; nothing if there is none."""
+    def read_records(self, places: Sequence[Place]) -> Sequence[Record | None]:
+        """Return events; the place of one is its number, not an offset."""
         with self._lock:
-            return encode(self._kept[number]) if 0 <= number < len(self._kept) else b""
+            return [self._kept[number] if 0 <= number < len(self._kept) else None for number, _ in places]
 
-    def encoded(self, start: int, stop: int) -> bytes:
-        """Return rows as lines of our own format."""
+    @property
+    def read_so_far(self) -> tuple[int, int]:
+        """A number that changes if the run is replaced, and how many rows were read."""
+        with self._lock:
+            return self._generation, self._columns.rows
+
+    def rows(self, start: int, stop: int) -> list[Record]:
+        """Return rows as records of ours."""
         with self._lock:
             columns = self._columns
-            kinds = self._row_kind.values[start:stop].tolist()
-            records: list[dict[str, Any]] = []
+            records: list[Record] = []
             for kind, step, moment in zip(
-                kinds,
+                self._row_kind.values[start:stop].tolist(),
                 columns.step.values[start:stop].tolist(),
                 columns.time.values[start:stop].tolist(),
                 strict=True,
             ):
-                record: dict[str, Any] = {"event": _KINDS[kind if kind >= 0 else -1 - kind]}
+                record: Record = {"event": _KINDS[kind if kind >= 0 else -1 - kind]}
                 if moment == moment:
                     record["time"] = moment
                 if kind >= 0:
@@ -377,92 +381,51 @@ class ForeignLog(ColumnQueries):
                 first, last = np.searchsorted(rows, (start, stop))
                 if first == last or (name in NOT_METRICS and name != "epoch"):
                     continue
-                for row, value in zip(
-                    rows[first:last].tolist(), metric.values.values[first:last].tolist(), strict=True
-                ):
+                values = metric.values.values[first:last].tolist()
+                for row, value in zip(rows[first:last].tolist(), values, strict=True):
                     records[row - start][name] = value
-            return b"".join(map(encode, records))
-
-    @property
-    def rows(self) -> int:
-        """How many rows were read."""
-        with self._lock:
-            return self._columns.rows
+                    if not math.isfinite(value):
+                        records[row - start].setdefault(NON_FINITE, {})[name] = name_of_non_finite(value)
+            return records
 
 
-class ForeignLines:
-    """The rows of such a run as a record file, for the detectors: encoded when they are asked for.
-
-    Places of single records are numbers of events, not offsets.
-    """
+class ForeignSource:
+    """The rows of such a run as a RecordSource; an offset is the number of a row."""
 
     def __init__(self, log: ForeignLog) -> None:
         self._log = log
-        self._lock = threading.Lock()
-        self._generation = 0
-        self._ends = [0]
-        self._rows = [0]
-        """Where each encoded part ends: the offset, and the row."""
 
     @property
     def name(self) -> str:
         """The name of the run."""
         return clean(self._log.run.info.name)
 
-    def begin_again(self) -> None:
-        """Forget all parts: the run was replaced."""
-        with self._lock:
-            self._generation += 1
-            self._ends, self._rows = [0], [0]
-
     def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:  # noqa: ARG002 - a part is small
-        """Return the part behind `cursor`."""
-        rows = self._log.rows
-        with self._lock:
-            identity = Identity(self._generation, 0, 0, 0)
-            is_replaced = cursor.identity is not None and cursor.identity != identity
-            offset = 0 if is_replaced else cursor.offset
-            at = bisect.bisect_left(self._ends, offset)
-            data = b""
-            if at < len(self._ends) and self._ends[at] == offset:
-                start = self._rows[at]
-                is_known = at + 1 < len(self._ends)
-                stop = self._rows[at + 1] if is_known else min(rows, start + _ROWS_AT_ONCE)
-                data = self._log.encoded(start, stop) if stop > start else b""
-                if data and not is_known:
-                    self._ends.append(offset + len(data))
-                    self._rows.append(stop)
-            done_rows, done = self._rows[-1], self._ends[-1]
-            rest = int((rows - done_rows) * (done / done_rows)) if done_rows else 0
-            return Block(
-                data=data,
-                start=offset,
-                cursor=Cursor(offset + len(data), identity),
-                long_line=None,
-                replaced=is_replaced,
-                pending_bytes=max(0, done - offset - len(data)) + rest,
-            )
+        """Return the rows after `cursor`, without lines."""
+        generation, rows = self._log.read_so_far
+        identity = Identity(generation, 0, 0, 0)
+        is_replaced = cursor.identity is not None and cursor.identity != identity
+        start = 0 if is_replaced else cursor.offset
+        stop = min(rows, start + _ROWS_AT_ONCE)
+        return Block(
+            data=b"",
+            start=start,
+            cursor=Cursor(stop, identity),
+            long_line=None,
+            replaced=is_replaced,
+            pending_bytes=rows - stop,
+        )
 
-    def end(self) -> Cursor:
-        """Return a cursor behind everything: no completions are looked for in such a run."""
-        return Cursor(_NOWHERE)
-
-    def read_before(self, end: int) -> LinesBefore:  # noqa: ARG002
-        """Return nothing."""
-        return LinesBefore(b"", 0, 0)
-
-    def read_at(self, places: Sequence[Place]) -> list[bytes]:
-        """Return events by their numbers."""
-        return [self._log.kept(number) for number, _ in places]
-
-    def line_at(self, start: int) -> bytes | None:  # noqa: ARG002
-        """Return None."""
-        return None
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block."""
+        if block.cursor.offset > block.start:
+            yield self._log.rows(block.start, block.cursor.offset), block.cursor.offset
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield all rows as lines."""
-        for start in range(0, self._log.rows, _ROWS_AT_ONCE):
-            yield self._log.encoded(start, min(start + _ROWS_AT_ONCE, self._log.rows))
+        """Yield all rows as lines of our own format."""
+        rows = self._log.read_so_far[1]
+        for start in range(0, rows, _ROWS_AT_ONCE):
+            yield b"".join(map(encode, self._log.rows(start, min(start + _ROWS_AT_ONCE, rows))))
 
 
 def _occurrence(column: Column) -> npt.NDArray[np.int64]:

@@ -211,11 +211,11 @@ class StoreQueries:
 
     def completions(self, key: str) -> CompletionReader:
         """Return the run's completions."""
-        source = self._source(key)
+        log = self._log(key)
         with self._lock:
             reader = self._completions.pop(key, None)
-            if reader is None or reader.source != source:
-                reader = CompletionReader(source)
+            if reader is None or reader.log is not log:
+                reader = CompletionReader(log)
             self._completions[key] = reader
             if len(self._completions) > _MAX_READERS:
                 del self._completions[next(iter(self._completions))]

@@ -15,11 +15,12 @@ import numpy.typing as npt
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
 from toolkit.runfolder.reader import BadLine, parse_line
-from toolkit.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM
+from toolkit.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM, Record
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.line_parser import Parsed
 from toolkit.runs.columns.run_columns import MetricColumn, RunColumns
 from toolkit.runs.growable_array import GrowableArray
+from toolkit.runs.record_source import Place
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.record_source import EngineSource, Taken
 from toolkit.runs.store import Floats, Health, MetricInfo, Series, Smoothing, XAxis
@@ -67,7 +68,7 @@ class EngineLog(ColumnQueries):
     """One record file in the engine; each row and each metric is asked for once. Thread-safe."""
 
     def __init__(self, source: EngineSource) -> None:
-        super().__init__(source)
+        super().__init__()
         self.source = source
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -108,6 +109,10 @@ class EngineLog(ColumnQueries):
             reader.join(wait_s)
         self._read_ms = (time.monotonic() - began) * 1000
         return self.health()
+
+    def read_records(self, places: Sequence[Place]) -> Sequence[Record | None]:
+        """Return the records at these offsets and lengths."""
+        return self.source.read_records(places)
 
     def _look(self) -> threading.Thread | None:
         """Read what is new if that is little, else start a thread that does and return it."""

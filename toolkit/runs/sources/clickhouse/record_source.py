@@ -15,14 +15,12 @@ from toolkit.fleet.commits import whole_line
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.reader import Block, Cursor, Identity, cut_block
-from toolkit.runfolder.records import MAX_LINE_BYTES
-from toolkit.runs.record_source import Place
-from toolkit.runs.reverse_lines import LinesBefore
+from toolkit.runfolder.records import MAX_LINE_BYTES, Record
+from toolkit.runs.record_source import Place, parse_event, records_in
 from toolkit.runs.sources.clickhouse.link import EngineLink
 
 _COMMITS_EVERY_S: Final = 1.0
 _PIECE_BYTES: Final = 4 * 1024 * 1024
-_BACK_BYTES: Final = MAX_LINE_BYTES + 64 * 1024
 _PLACES_AT_ONCE: Final = 500
 _KEPT_BYTES: Final = 32_000_000
 _MAX_RUNS: Final = 2_000
@@ -159,19 +157,13 @@ class EngineSource:
         block = cut_block(self._bytes(taken.gen, cursor.offset, end), cursor)
         return replace(block, replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
 
-    def end(self) -> Cursor:
-        """Return a cursor behind the last complete line."""
-        taken = self.taken()
-        return Cursor(taken.end, Identity(0, taken.gen, 0, 0))
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block."""
+        return records_in(block)
 
-    def read_before(self, end: int) -> LinesBefore:
-        """Return a block of complete lines that ends at `end`."""
-        start = max(0, end - _BACK_BYTES)
-        lines = self._lines(self.taken().gen, start, end)
-        if not lines:
-            return LinesBefore(b"", end, start)
-        first = lines[0][0]
-        return LinesBefore(b"".join(whole_line(*line) for line in lines), first, first if start else 0)
+    def read_records(self, places: Sequence[Place]) -> list[Record | None]:
+        """Return the record at each of `places`; None where there is none."""
+        return [parse_event(line) for line in self.read_at(places)]
 
     def read_at(self, places: Sequence[Place]) -> list[bytes]:
         """Return what is at each of `places`."""
@@ -190,14 +182,6 @@ class EngineSource:
                 found[at] = line
                 self.kept.keep((self.run_id, self.rank, gen, at), line)
         return [found.get(at, b"")[:length] for at, length in places]
-
-    def line_at(self, start: int) -> bytes | None:
-        """Return the complete line that begins at `start`."""
-        if not 0 <= start < 2**62:
-            return None
-        for at, after, line in self._select(self.taken().gen, f"at = {start}"):
-            return line if after - at == len(line) + 1 else None
-        return None
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the file as far as the engine has it."""
