@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,6 @@ from toolkit.core.ranks import Rank
 from toolkit.runfolder.safefile import why_not_ours
 from toolkit.runfolder.trash import TrashError, list_trash, move_to_trash
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.compat import null_object, wandb
 from toolkit.telemetry.writing import rank_folder
 
 pytestmark = pytest.mark.skipif(
@@ -40,53 +37,6 @@ def log_dir(tmp_path):
     folder.mkdir()
     os.chmod(folder, 0o1777)
     return folder
-
-
-def logged(place, text, name="r"):
-    """Log a pickled text as the next version of the artifact `model`, and return its run folder."""
-    (place.parent / "model.pkl").write_bytes(pickle.dumps(text))
-    run = wandb.init(dir=place.parent, name=name, mode="offline", telemetry=QUIET)
-    run.log_model(place.parent / "model.pkl", name="model")
-    wandb.finish()
-    return run.telemetry.run_folder
-
-
-@pytest.mark.parametrize("how", ["another user's", "downloaded", "changed", "linked", "without a key"])
-def test_no_artifact_is_used_that_this_user_did_not_log_there(tmp_path, log_dir, monkeypatch, caplog, how):
-    monkeypatch.setattr(null_object, "_warned", set())
-    ours = logged(log_dir, "ours")
-    elsewhere = tmp_path / "elsewhere" / "logs"
-    elsewhere.mkdir(parents=True)
-    planted = log_dir / "planted"
-    # The newest version, and made by this package.
-    logged(elsewhere, "old")
-    shutil.move(logged(elsewhere, "evil"), planted)
-    match how:
-        case "another user's":
-            give_away(planted)
-        case "changed" | "linked":
-            shutil.rmtree(planted)
-            planted = logged(log_dir, "newer", "planted")
-            file = planted / "artifacts" / "model" / "v1" / "model.pkl"
-            if how == "changed":
-                file.write_bytes(pickle.dumps("evil"))
-            else:
-                os.link(tmp_path / "model.pkl", file.with_name("more.pkl"))
-        case "without a key":
-            (log_dir / ".artifact-key-0").unlink()
-    run = wandb.init(dir=tmp_path, name="user", mode="offline", telemetry=QUIET)
-    path = run.use_model("model:latest")
-    refused = run.use_artifact("model:v1")
-    wandb.finish()
-
-    assert (planted / "artifacts" / "model" / "v1.json").exists(), "or the test proves nothing"
-    assert not refused
-    assert "planted/artifacts/model/v1 is not used: " in caplog.text
-    if how == "without a key":
-        assert path == ""
-    else:
-        assert Path(path).is_relative_to(ours)
-        assert pickle.loads(Path(path).read_bytes()) == "ours"
 
 
 def test_an_import_does_not_continue_another_users_folder(tmp_path, log_dir, capsys):

@@ -207,10 +207,10 @@ def real():
     [
         *("init", "finish", "log", "define_metric", "alert", "save", "watch", "unwatch", "login", "setup"),
         *("termlog", "termwarn", "termerror", "teardown", "Table", "Image", "Histogram"),
-        *("Audio", "Html", "Video", "log_artifact", "use_artifact", "log_model", "use_model"),
+        *("Audio", "Html", "Video", "log_artifact", "log_model"),
         *("plot.bar", "plot.confusion_matrix", "plot.histogram", "plot.line", "plot.line_series"),
         *("plot.plot_table", "plot.pr_curve", "plot.roc_curve", "plot.scatter", "plot.visualize"),
-        *("Run.log_artifact", "Run.use_artifact", "Run.log_model", "Run.use_model", "Run.log_code"),
+        *("Run.log_artifact", "Run.log_model"),
         *("Run.log", "Run.finish", "Run.define_metric", "Run.alert", "Run.save", "Run.watch", "Run.unwatch"),
         *("Table.add_data", "Table.add_column", "Table.get_column", "Table.iterrows"),
         *("Config.update", "Config.setdefaults", "Config.get"),

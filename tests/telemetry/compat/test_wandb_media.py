@@ -71,6 +71,7 @@ def test_what_a_summary_writer_writes_goes_into_the_run(begin, tmp_path, package
     if package != "tensorboardX":  # which needs one more package for it
         writer.add_audio("sound", numpy.zeros((1, 800)), 2, sample_rate=8000)
     writer.add_scalars("loss", {"train": 1.0, "val": 2.0}, 3)
+    made(str(tmp_path / "val")).add_scalar("loss", 4.0, 3)
     writer.close()
     records = finished(run)
 
@@ -81,6 +82,7 @@ def test_what_a_summary_writer_writes_goes_into_the_run(begin, tmp_path, package
     ]
     assert steps[0]["early"] == 5.0
     assert (steps[2]["global_step"], steps[2]["loss/train"], steps[2]["loss/val"]) == (3, 1.0, 2.0)
+    assert steps[2]["val/loss"] == 4.0
     by_event = {
         event: [r for r in records if r["event"] == event] for event in ("text", "histogram", "sample")
     }
@@ -114,17 +116,6 @@ def test_a_writer_answers_as_before_and_its_files_are_the_same(begin, tmp_path):
     writer.add_scalar("b", 1.0, 1)
     writer.close()
     assert "b" not in read_records(run.telemetry.run_folder / "metrics.jsonl", "step")[0]
-
-
-def test_writers_of_two_folders_have_different_prefixes(begin, tmp_path):
-    made = summary_writer("torch.utils.tensorboard")
-    run = begin(sync_tensorboard=True)
-    train, val = made(str(tmp_path / "train")), made(str(tmp_path / "val"))
-    train.add_scalar("loss", 1.0, 1)
-    val.add_scalar("loss", 2.0, 1)
-    (row,) = finished(run, "step")
-
-    assert (row["loss"], row["val/loss"]) == (1.0, 2.0)
 
 
 def test_rows_of_both_kinds_keep_the_order_of_steps(begin, tmp_path):
@@ -263,27 +254,17 @@ def test_a_watched_model_trains_to_the_same_weights(begin):
     assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
 
 
-def test_only_what_was_requested_is_counted_until_unwatch(begin):
+@pytest.mark.parametrize("how", [wandb.unwatch, lambda _: wandb.finish()], ids=["unwatch", "finish"])
+def test_only_what_was_requested_is_counted_and_no_hook_is_left(begin, how):
     model = two_layers()
     run = begin()
     wandb.watch(model, log="gradients", log_freq=2)
     train(model, 4)
-    wandb.unwatch(model)
-    train(model, 4)
+    how(model)
+    train(model, 4, log=False)
     names = {histogram["name"].partition("/")[0] for histogram in finished(run, "histogram")}
 
     assert names == {"gradients"}
-    assert not model._forward_hooks
-    assert not any(parameter._backward_hooks for parameter in model.parameters())
-
-
-def test_a_finished_run_leaves_no_hook_behind(begin):
-    model = two_layers()
-    begin()
-    wandb.watch(model, log="all", log_freq=1)
-    train(model, 3)
-    wandb.finish()
-
     assert not model._forward_hooks
     assert not any(parameter._backward_hooks for parameter in model.parameters())
 
@@ -325,96 +306,38 @@ def test_watching_something_else_than_a_model_warns_once(begin, caplog):
 # ------------------------------------------------------------ charts
 
 
-def table_of(run, chart):
-    return json.loads((run.telemetry.run_folder / chart["path"]).read_text())
-
-
-def test_charts_are_tables_and_records(begin):
+def test_charts_are_tables(begin):
     run = begin()
     table = wandb.Table(columns=["x", "y"], data=[[1, 2.0], [2, 4.0]])
+    truth, probabilities = [0, 1], [[0.9, 0.1], [0.4, 0.6]]
     wandb.log(
         {
             "line": wandb.plot.line(table, "x", "y", title="A line"),
             "dots": wandb.plot.scatter(table, "x", "y"),
             "bars": wandb.plot.bar(table, "x", "y"),
             "spread": wandb.plot.histogram(table, "y"),
-            "lines": wandb.plot.line_series([1, 2], [[3, 4], [5, 6]], keys=["a", "b"], xname="step"),
             "own": wandb.plot_table("entity/spec", table, {"x": "x"}, {"title": "Mine"}),
-        }
-    )
-    charts = {chart["name"]: chart for chart in finished(run, "plot")}
-
-    assert {name: chart["kind"] for name, chart in charts.items()} == {
-        "line": "line",
-        "dots": "scatter",
-        "bars": "bar",
-        "spread": "histogram",
-        "lines": "line_series",
-        "own": "entity/spec",
-    }
-    line = charts["line"]
-    assert (line["title"], line["fields/x"], line["fields/y"]) == ("A line", "x", "y")
-    assert table_of(run, charts["line"])["data"] == [[1, 2.0], [2, 4.0]]
-    assert table_of(run, charts["lines"])["data"] == [[1, "a", 3], [2, "a", 4], [1, "b", 5], [2, "b", 6]]
-    assert charts["own"]["title"] == "Mine"
-
-
-def test_a_confusion_matrix_counts_every_pair(begin):
-    run = begin()
-    wandb.log(
-        {
-            "named": wandb.plot.confusion_matrix(
-                y_true=[0, 1, 1], preds=[0, 0, 1], class_names=["cat", "dog"]
-            ),
-            "likely": wandb.plot.confusion_matrix(probs=[[0.9, 0.1], [0.2, 0.8]], y_true=[0, 0]),
-        }
-    )
-    charts = {chart["name"]: table_of(run, chart) for chart in finished(run, "plot")}
-
-    assert charts["named"]["columns"] == ["Actual", "Predicted", "nPredictions"]
-    assert charts["named"]["data"] == [
-        ["cat", "cat", 1],
-        ["cat", "dog", 0],
-        ["dog", "cat", 1],
-        ["dog", "dog", 1],
-    ]
-    assert ["Class_0", "Class_1", 1] in charts["likely"]["data"]
-
-
-def test_curves_of_a_classifier_are_those_of_its_scores(begin):
-    run = begin()
-    truth, probabilities = [0, 0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.65, 0.35], [0.2, 0.8]]
-    wandb.log(
-        {
+            "lines": wandb.plot.line_series([1, 2], [[3, 4], [5, 6]], keys=["a", "b"], xname="step"),
+            "named": wandb.plot.confusion_matrix(y_true=truth, preds=[0, 0], class_names=["cat", "dog"]),
+            "likely": wandb.plot.confusion_matrix(probs=probabilities, y_true=truth),
             "roc": wandb.plot.roc_curve(truth, probabilities, labels=["no", "yes"]),
-            "pr": wandb.plot.pr_curve(truth, probabilities, labels=["no", "yes"], classes_to_plot=[1]),
+            "pr": wandb.plot.pr_curve(truth, probabilities),
+            "odd": wandb.plot.line(1, 2, 3),
+            "empty": wandb.plot.roc_curve(),
         }
     )
-    charts = {chart["name"]: table_of(run, chart)["data"] for chart in finished(run, "plot")}
+    folder = run.telemetry.run_folder
+    charts = {one["name"]: json.loads((folder / one["path"]).read_text()) for one in finished(run, "table")}
 
-    assert [point[1:] for point in charts["roc"] if point[0] == "yes"] == [
-        [0.0, 0.0],
-        [0.0, 0.5],
-        [0.5, 0.5],
-        [0.5, 1.0],
-        [1.0, 1.0],
-    ]
-    assert charts["pr"] == [
-        ["yes", 0.0, 1.0],
-        ["yes", 0.5, 1.0],
-        ["yes", 0.5, 0.5],
-        ["yes", 1.0, 0.6667],
-        ["yes", 1.0, 0.5],
-    ]
-
-
-def test_an_empty_chart_does_not_raise(begin):
-    run = begin()
-    wandb.log(
-        {"a": wandb.plot.line(1, 2, 3), "b": wandb.plot.roc_curve(), "c": wandb.plot.confusion_matrix()}
+    assert all(
+        charts[name] == {"columns": ["x", "y"], "data": table.data}
+        for name in ("line", "dots", "bars", "spread", "own")
     )
-
-    assert len(finished(run, "plot")) == 3
+    assert charts["lines"]["data"] == [[1, "a", 3], [2, "a", 4], [1, "b", 5], [2, "b", 6]]
+    assert charts["named"] == {"columns": ["true", "predicted"], "data": [[0, 0], [1, 0]]}
+    assert charts["roc"] == {"columns": ["true", "p(no)", "p(yes)"], "data": [[0, 0.9, 0.1], [1, 0.4, 0.6]]}
+    assert charts["likely"] == charts["pr"] == {**charts["roc"], "columns": ["true", "p(0)", "p(1)"]}
+    assert charts["odd"]["data"] == charts["empty"]["data"] == []
 
 
 # ------------------------------------------------------------ media
@@ -513,11 +436,11 @@ def test_unreadable_media_do_not_raise(begin, tmp_path):
 # ------------------------------------------------------------ artifacts
 
 
-def test_an_artifact_is_logged_by_one_run_and_used_by_another(begin, tmp_path):
+def test_the_files_of_an_artifact_are_copied_and_described_in_a_record(begin, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "part.bin").write_bytes(b"1234")
     (tmp_path / "model.pt").write_bytes(b"weights")
-    first = begin(name="first")
+    run = begin()
     artifact = wandb.Artifact(
         "model", type="model", description="a model", metadata={"acc": 0.9, "api_key": "s3cr3t"}
     )
@@ -530,78 +453,24 @@ def test_an_artifact_is_logged_by_one_run_and_used_by_another(begin, tmp_path):
     logged = wandb.log_artifact(artifact, aliases=["best"])
     # What the script does with its file later is no business of the artifact's.
     (tmp_path / "model.pt").write_bytes(b"other weights")
-    (record,) = finished(first, "artifact")
+    wandb.log_artifact(str(tmp_path / "data"), name="model", type="model").wait()
+    wandb.log_model(tmp_path / "model.pt", name="single")
+    first, second, single = finished(run, "artifact")
+    folder = run.telemetry.run_folder
 
-    assert (logged.name, logged.version, logged.state) == ("model:v0", "v0", "COMMITTED")
-    assert (record["name"], record["version"], record["files"], record["aliases"]) == (
-        "model",
-        "v0",
+    assert (logged.name, logged.version) == ("model:v0", "v0")
+    assert (first["name"], first["version"], first["files"], first["aliases"]) == ("model", "v0", 4, ["best"])
+    assert first["references/more"] == "s3://bucket/more"
+    assert (first["metadata/acc"], first["metadata/api_key"]) == (0.9, "***")
+    assert (folder / first["path"] / "model.pt").read_bytes() == b"weights"
+    assert (folder / first["path"] / "data" / "part.bin").read_bytes() == b"1234"
+    assert (folder / first["path"] / "notes.txt").read_text() == "hello"
+    assert json.loads((folder / first["path"] / "scores.table.json").read_text())["data"] == [[1]]
+    assert (second["path"], second["bytes"], single["path"]) == (
+        "artifacts/model/v1",
         4,
-        ["best", "latest"],
+        "artifacts/single/v0",
     )
-    described = json.loads((first.telemetry.run_folder / "artifacts" / "model" / "v0.json").read_text())
-    assert described["references"] == {"more": "s3://bucket/more"}
-    assert "s3cr3t" not in json.dumps(described)
-
-    second = begin(name="second")
-    for asked in ("model", "model:latest", "model:v0", "model:best", "me/greyjacket/model:best"):
-        used = wandb.use_artifact(asked, type="model")
-        assert used.version == "v0"
-    folder = Path(used.download())
-    assert (folder / "model.pt").read_bytes() == b"weights"
-    assert (folder / "data" / "part.bin").read_bytes() == b"1234"
-    assert (folder / "notes.txt").read_text() == "hello"
-    assert used.metadata["acc"] == 0.9
-    assert used.get("scores").data == [[1]]
-    assert Path(used.get_path("notes.txt").download(str(tmp_path / "copy"))).read_text() == "hello"
-    assert Path(used.download(root=tmp_path / "all")) == tmp_path / "all"
-    assert (tmp_path / "all" / "data" / "part.bin").exists()
-    again = used.new_draft()
-    again.add_file(tmp_path / "model.pt", overwrite=True)
-    assert second.log_artifact(again).version == "v1"
-    assert Path(second.use_artifact("model:latest").file(str(tmp_path / "here"))).name == "part.bin"
-    assert second.use_artifact("model:best").version == "v0"
-    assert {used["version"] for used in finished(second, "artifact_used")} == {"v0", "v1"}
-
-
-def test_a_path_alone_is_an_artifact_and_a_model_is_one(begin, tmp_path):
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "a.bin").write_bytes(b"a")
-    run = begin()
-    wandb.log_artifact(str(tmp_path / "weights"), name="weights", type="model")
-    wandb.log_model(tmp_path / "weights" / "a.bin", name="single")
-    path = wandb.use_model("single:latest")
-    wandb.finish()
-
-    assert Path(path).read_bytes() == b"a"
-    folder = run.telemetry.run_folder / "artifacts"
-    assert (folder / "weights" / "v0" / "a.bin").read_bytes() == b"a"
-    assert sorted(each.name for each in folder.iterdir()) == ["single", "weights"]
-
-
-def test_code_is_an_artifact_of_python_files(begin, tmp_path):
-    source = tmp_path / "source"
-    (source / "sub").mkdir(parents=True)
-    (source / "train.py").write_text("1")
-    (source / "sub" / "model.py").write_text("2")
-    (source / "data.bin").write_text("3")
-    (source / "logs").mkdir()
-    (source / "logs" / "old.py").write_text("4")
-    run = begin()
-    logged = run.log_code(str(source), exclude_fn=lambda path: path.endswith("model.py"))
-    wandb.finish()
-
-    assert [entry.path for entry in logged.files()] == ["train.py"]
-    assert logged.type == "code"
-
-
-def test_an_unknown_artifact_warns_and_is_empty(begin, caplog):
-    begin()
-    used = wandb.use_artifact("nowhere:latest")
-
-    assert not used
-    assert not used.download()
-    assert "the artifact 'nowhere:latest' was logged by no run" in caplog.text
 
 
 def test_no_name_in_an_artifact_leads_out_of_it(begin, tmp_path):
@@ -617,7 +486,7 @@ def test_no_name_in_an_artifact_leads_out_of_it(begin, tmp_path):
     folder = run.telemetry.run_folder / "artifacts"
 
     found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert found == ["evil/v0.json", "evil/v0/etc/outside.pt", "evil/v0/outside.pt", "evil/v0/up.txt"]
+    assert found == ["evil/v0/etc/outside.pt", "evil/v0/outside.pt", "evil/v0/up.txt"]
 
 
 def test_a_file_that_is_gone_leaves_no_half_of_an_artifact(begin, tmp_path):
@@ -632,15 +501,21 @@ def test_a_file_that_is_gone_leaves_no_half_of_an_artifact(begin, tmp_path):
     assert list((run.telemetry.run_folder / "artifacts" / "model").iterdir()) == []
 
 
-def test_without_a_run_artifacts_do_nothing(begin, caplog, tmp_path):
+def test_without_a_run_artifacts_do_nothing_and_none_is_read_back(begin, caplog):
     artifact = wandb.Artifact("model", type="model")
 
     assert wandb.log_artifact(artifact) is artifact
-    assert not wandb.use_artifact("model:latest")
     run = begin(mode="disabled")
     run.log_artifact(artifact).wait()
     assert artifact.version == ""
-    assert "wandb.log_artifact() without a run" in caplog.text
+    assert not run.use_artifact("model:latest").download()
+    assert not wandb.use_model("model")
+    for name in (
+        "wandb.log_artifact() without a run",
+        "run.use_artifact is not supported",
+        "wandb.use_model is not",
+    ):
+        assert caplog.text.count(name) == 1
 
 
 # ------------------------------------------------------------ the rest

@@ -75,8 +75,6 @@ __all__ = [
     "termlog",
     "termwarn",
     "unwatch",
-    "use_artifact",
-    "use_model",
     "util",
     "visualize",
     "wandb_sdk",
@@ -229,9 +227,7 @@ alert = _of_current_run("alert")
 save = _of_current_run("save", lambda *_, **__: [])
 watch = _of_current_run("watch")
 log_artifact = _of_current_run("log_artifact", _unlogged)
-use_artifact = _of_current_run("use_artifact", lambda *_, **__: null_object("wandb.use_artifact"))
 log_model = _of_current_run("log_model")
-use_model = _of_current_run("use_model", lambda *_, **__: "")
 
 
 def unwatch(models: Any = None) -> None:

@@ -27,14 +27,19 @@ class RunInfo:
 class RunIdentity:
     """The descriptive attributes of a run. Later changes by the script are only written as records."""
 
+    offline = True
+    """Nothing is sent anywhere."""
+    sweep_id = None
+    """There are no sweeps here."""
+
     def __init__(self, info: RunInfo, telemetry: TelemetryLogger) -> None:
         self._info = info
         self.telemetry = telemetry
-
-    @property
-    def id(self) -> str:
-        """The id of the run, the same in all its sessions."""
-        return self.telemetry.run_id or "disabled"
+        self.id = telemetry.run_id or "disabled"
+        """The same in all sessions of a run."""
+        self.project = info.project or "uncategorized"
+        self.entity, self.group, self.job_type = info.entity or "", info.group or "", info.job_type or ""
+        self.path = "/".join(part for part in (self.entity, self.project, self.id) if part)
 
     @property
     def name(self) -> str:
@@ -43,9 +48,6 @@ class RunIdentity:
 
     @name.setter
     def name(self, name: str) -> None:
-        warn_once(
-            "run.name = …", "is only a record here: rename the run on its page, or give name= to wandb.init"
-        )
         self._describe("name", lambda: str(name))
 
     @property
@@ -55,9 +57,6 @@ class RunIdentity:
 
     @notes.setter
     def notes(self, notes: str) -> None:
-        warn_once(
-            "run.notes = …", "is only a record here: write on the run's page, or give notes= to wandb.init"
-        )
         self._describe("notes", lambda: str(notes))
 
     @property
@@ -67,12 +66,13 @@ class RunIdentity:
 
     @tags.setter
     def tags(self, tags: Sequence[str]) -> None:
-        warn_once(
-            "run.tags = …", "is only a record here: tag the run on its page, or give tags= to wandb.init"
-        )
         self._describe("tags", lambda: tuple(str(tag) for tag in tags))
 
     def _describe(self, what: str, value: Callable[[], Any]) -> None:
+        warn_once(
+            f"run.{what} = …",
+            f"is only a record here: change it on the run's page, or give {what}= to wandb.init",
+        )
         with self.telemetry.guard.catch(f"run.{what} = …"):
             self._info = replace(self._info, **{what: value()})
             self._note("described", {what: getattr(self._info, what)})
@@ -92,36 +92,6 @@ class RunIdentity:
         return self.url
 
     @property
-    def path(self) -> str:
-        """Entity, project and id."""
-        return "/".join(part for part in (self.entity, self.project, self.id) if part)
-
-    @property
-    def project(self) -> str:
-        """The project."""
-        return self._info.project or "uncategorized"
-
-    @property
-    def entity(self) -> str:
-        """The owner, as the script states it."""
-        return self._info.entity or ""
-
-    @property
-    def group(self) -> str:
-        """The group of runs it belongs to."""
-        return self._info.group or ""
-
-    @property
-    def job_type(self) -> str:
-        """The kind of job."""
-        return self._info.job_type or ""
-
-    @property
-    def offline(self) -> bool:
-        """Always True: nothing is sent anywhere."""
-        return True
-
-    @property
     def disabled(self) -> bool:
         """Whether nothing is written."""
         return self.telemetry.run_folder is None
@@ -137,8 +107,3 @@ class RunIdentity:
             run_group=self.group,
             root_dir=str(self.telemetry.run_folder or ""),
         )
-
-    @property
-    def sweep_id(self) -> None:
-        """None: there are no sweeps here."""
-        return None

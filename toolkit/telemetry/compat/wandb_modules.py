@@ -64,7 +64,7 @@ def generate_id(length: int = 8) -> str:
 
 
 _PLOTS: Final = (
-    *("CustomChart", "bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table"),
+    *("bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table"),
     *("pr_curve", "roc_curve", "scatter", "visualize"),
 )
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.ranks import find_rank
-from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.safefile import open_regular
+from toolkit.runfolder.reader import tail_records
 from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.compat.wandb_identity import RunInfo
 from toolkit.telemetry.logger import TelemetryLogger
@@ -118,22 +117,8 @@ def last_step_of(log: TelemetryLogger) -> int | None:
 
 
 def _last_step_in(record_file: Path) -> int:
-    descriptor = open_regular(record_file)
-    try:
-        size = os.fstat(descriptor).st_size
-        within = min(size, _SEARCHED_BYTES)
-        os.lseek(descriptor, size - within, os.SEEK_SET)
-        lines = os.read(descriptor, within).split(b"\n")
-    finally:
-        os.close(descriptor)
-    for line in reversed(lines):
-        try:
-            step = decode(line).get("global_step")
-        except RecordError:
-            continue
-        if isinstance(step, int):
-            return step
-    return -1
+    steps = (record.get("global_step") for record in reversed(tail_records(record_file, _SEARCHED_BYTES)))
+    return next((step for step in steps if isinstance(step, int)), -1)
 
 
 def _is_taken(log_dir: Path, run_id: str | None) -> bool:
