@@ -15,7 +15,6 @@ import psutil
 import toolkit.telemetry.live_run
 from tests.faults.child_program import SlowestCall, TelemetryLogger
 from toolkit.telemetry.machine.samplers import sampling
-from toolkit.telemetry.machine.samplers.host_counters import ProcCounters
 
 # A source that has not answered for three of its intervals hangs: half a second instead of four.
 toolkit.telemetry.live_run._SAMPLE_EVERY_S = sampling.SHORTEST_INTERVAL_S = 0.1
@@ -29,7 +28,7 @@ def odd(*_, **__):
     threading.Event().wait()
 
 
-ProcCounters.memory = psutil.virtual_memory = odd
+psutil.virtual_memory = odd
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=20.0)
 slowest = SlowestCall()
 deadline = time.monotonic() + 100

@@ -12,14 +12,10 @@ from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.machine.samplers.host_counters import ProcCounters, PsutilCounters, counters_here
-
-both_sources = pytest.mark.parametrize("counters", [counters_here, PsutilCounters])
 
 
-@both_sources
-def test_the_first_sample_has_the_levels_and_no_percentages_or_rates_yet(counters):
-    sample = HostSampler(counters=counters()).sample()
+def test_the_first_sample_has_the_levels_and_no_percentages_or_rates_yet():
+    sample = HostSampler().sample()
 
     assert sample["cpu_mem_rss_mb"] == pytest.approx(psutil.Process().memory_info().rss / 1024**2, rel=0.2)
     assert sample["process_threads"] >= threading.active_count()
@@ -30,10 +26,9 @@ def test_the_first_sample_has_the_levels_and_no_percentages_or_rates_yet(counter
     assert "net_sent_mb_s" not in sample
 
 
-@both_sources
-def test_the_second_sample_has_them(counters):
+def test_the_second_sample_has_them():
     clock = ManualClock()
-    host = HostSampler(clock=clock, counters=counters())
+    host = HostSampler(clock=clock)
     host.sample()
     clock.advance(1)
     busy_until = time.process_time() + 0.05
@@ -49,7 +44,7 @@ def test_the_second_sample_has_them(counters):
 
 def test_rates_are_per_second_of_the_time_that_passed(monkeypatch):
     clock = ManualClock()
-    host = HostSampler(clock=clock, counters=PsutilCounters())
+    host = HostSampler(clock=clock)
     counters = SimpleNamespace(read_bytes=0, write_bytes=0)
     monkeypatch.setattr(psutil, "disk_io_counters", lambda: counters)
     samples = []
@@ -70,7 +65,7 @@ def test_a_metric_that_fails_fails_alone_and_is_counted_once(monkeypatch):
     guard = Guard()
     monkeypatch.setattr(psutil, "swap_memory", broken)
     monkeypatch.setattr(psutil, "disk_io_counters", lambda: None)
-    host = HostSampler(guard=guard, counters=PsutilCounters())
+    host = HostSampler(guard=guard)
 
     for _ in range(10):
         sample = host.sample()
@@ -79,29 +74,6 @@ def test_a_metric_that_fails_fails_alone_and_is_counted_once(monkeypatch):
     assert "disk_read_mb_s" not in sample
     assert sample["cpu_mem_rss_mb"] > 0
     assert guard.counts == {"reading swap_used_mb: RuntimeError": 1}
-
-
-def test_proc_is_read_as_psutil_reads_it(tmp_path):
-    files = {
-        "self/statm": "100 20 5 1 0 30 0",
-        "self/stat": "7 (a) b ) S " + " ".join(str(number) for number in range(4, 40)),
-        "stat": "cpu  10 20 30 400 50 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n",
-        "meminfo": "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 600 kB\nSwapTotal: 50 kB\nSwapFree: 20 kB\n",
-        "diskstats": "   8 0 no-such-disk 1 2 3 4 5 6 7 8 9 10 11\n",
-        "net/dev": "a\nb\n  lo: 5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\neth0:10 1 0 0 0 0 0 0 30 1 0 0 0 0 0 0\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    proc = ProcCounters(str(tmp_path))
-
-    assert proc.rss_bytes() == 20 * os.sysconf("SC_PAGE_SIZE")
-    assert proc.threads() == 20
-    assert proc.cpu_times() == (81, 531)
-    assert proc.memory() == (400 * 1024, 1000 * 1024)
-    assert proc.swap_used_bytes() == 30 * 1024
-    assert proc.disks() is None
-    assert proc.network() == (15, 37)
 
 
 def test_free_space_is_that_of_the_log_folder(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
 import platform
 import re
@@ -105,25 +103,13 @@ def _normal(package: str) -> str:
 
 
 def _cpu() -> dict[str, Any]:
-    described: dict[str, Any] = {"logical": os.cpu_count(), "physical": _physical_cores()}
+    import psutil
+
+    described: dict[str, Any] = {"logical": os.cpu_count(), "physical": psutil.cpu_count(logical=False)}
     if hasattr(os, "sched_getaffinity"):
         described["usable"] = len(os.sched_getaffinity(0))
     described["model"] = _cpu_model()
     return {name: value for name, value in described.items() if value is not None}
-
-
-def _physical_cores() -> int | None:
-    # The processors that share a core all list the same ones.
-    shared = set()
-    for name in ("core_cpus_list", "thread_siblings_list"):
-        for path in glob.glob(f"/sys/devices/system/cpu/cpu[0-9]*/topology/{name}"):
-            with contextlib.suppress(OSError):
-                shared.add(Path(path).read_text("ascii", "replace").strip())
-        if shared:
-            return len(shared)
-    import psutil
-
-    return psutil.cpu_count(logical=False)
 
 
 def _cpu_model() -> str | None:
@@ -138,9 +124,6 @@ def _cpu_model() -> str | None:
 
 
 def _memory_gb() -> float:
-    if os.path.exists("/proc/meminfo"):
-        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GB, 2)
-    # Imported only where the system itself does not say it: see `host_counters`.
     import psutil
 
     return round(psutil.virtual_memory().total / _GB, 2)
