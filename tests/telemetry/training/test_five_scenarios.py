@@ -7,7 +7,6 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.timing.tags import by_perf_tag, by_session_tag, jobs_of
 
 
 class Evicted(Exception):
@@ -36,7 +35,7 @@ def run_job(folder, *, start=0, stop=1000, evicted_at=None, **options):
 
 def summarised(folders):
     """Return what the start records, the manifests and the applications of these runs say of the tags."""
-    starts, sessions, applications, jobs = [], [], [], []
+    starts, sessions, applications = [], [], []
     for folder in dict.fromkeys(folders):
         path = folder / "metrics.jsonl"
         for start in read_records(path, "start"):
@@ -46,18 +45,9 @@ def summarised(folders):
         for event in read_records(path, "span_event"):
             if event["name"] == "one_logger_initialization":
                 applications.append(event["attributes"]["session_tag"])
-        jobs += jobs_of([manifest])
     assert starts == sessions
     assert applications == [session_tag for _, session_tag in sessions]
-    return sessions, jobs
-
-
-def grouped(jobs):
-    """Return how many jobs there are under each tag."""
-    return (
-        {tag: len(group) for tag, group in by_perf_tag(jobs).items()},
-        {tag: len(group) for tag, group in by_session_tag(jobs).items()},
-    )
+    return sessions
 
 
 @pytest.mark.parametrize(
@@ -67,20 +57,18 @@ def test_after_a_change_that_matters_two_trainings_are_neither_comparable_nor_on
     first = run_job(tmp_path, stop=5, perf_tag="as it was", session_tag="monday")
     second = run_job(tmp_path, stop=5, perf_tag=change, session_tag="a week later")
 
-    sessions, jobs = summarised([first, second])
+    sessions = summarised([first, second])
     assert first != second
     assert sessions == [("as it was", "monday"), (change, "a week later")]
-    assert grouped(jobs) == ({"as it was": 1, change: 1}, {"monday": 1, "a week later": 1})
 
 
 def test_3_after_a_change_that_should_not_matter_two_trainings_are_comparable(tmp_path):
     first = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="monday")
     second = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="after the security patch")
 
-    sessions, jobs = summarised([first, second])
+    sessions = summarised([first, second])
     assert first != second
     assert [perf_tag for perf_tag, _ in sessions] == ["rev 7"] * 2
-    assert grouped(jobs) == ({"rev 7": 2}, {"monday": 1, "after the security patch": 1})
 
 
 @pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
@@ -89,10 +77,9 @@ def test_4_a_job_resumed_after_a_failure_is_comparable_and_part_of_the_same(tmp_
     first = run_job(tmp_path, evicted_at=100, **tags)
     second = run_job(tmp_path, start=90, stop=110, resume=resume, **tags)
 
-    sessions, jobs = summarised([first, second])
+    sessions = summarised([first, second])
     assert (first == second) is resume
     assert sessions == [("rev 7", "night")] * 2
-    assert grouped(jobs) == ({"rev 7": 2}, {"night": 2})
     assert went_on(first, second) == (90, 90)
 
 
@@ -101,10 +88,9 @@ def test_5_a_job_resumed_with_faster_code_is_part_of_the_same_and_not_comparable
     first = run_job(tmp_path, evicted_at=100, perf_tag="rev 7", session_tag="night")
     second = run_job(tmp_path, start=90, stop=110, resume=resume, perf_tag="rev 8", session_tag="night")
 
-    sessions, jobs = summarised([first, second])
+    sessions = summarised([first, second])
     assert (first == second) is resume
     assert sessions == [("rev 7", "night"), ("rev 8", "night")]
-    assert grouped(jobs) == ({"rev 7": 1, "rev 8": 1}, {"night": 2})
     assert went_on(first, second) == (90, 90)
 
 
@@ -127,5 +113,4 @@ def test_without_tags_a_run_and_its_resumption_are_one_piece_of_work_and_compare
     first = run_job(tmp_path, evicted_at=3)
     run_job(tmp_path, start=2, stop=4, resume=True)
 
-    _, jobs = summarised([first])
-    assert grouped(jobs) == ({}, {read_manifest(first).run_id: 2})
+    assert {perf_tag for perf_tag, _ in summarised([first])} == {None}

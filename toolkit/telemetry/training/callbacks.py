@@ -6,8 +6,7 @@ All accept a time, in milliseconds since the epoch, for what happened at another
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, Protocol, cast
 
 from toolkit.core.guard import Guard
 from toolkit.runfolder.untrusted import is_number
@@ -21,6 +20,46 @@ _SAVING = "checkpoint_save"
 _End = Callable[[AnySpan, BaseException | None, float | None], None]
 
 
+class _Start(Protocol):
+    """How a callback of a start is called."""
+
+    def __call__(self, start_time_msec: float | None = None) -> AnySpan: ...
+
+
+class _Finish(Protocol):
+    """How a callback of an end is called."""
+
+    def __call__(self, finish_time_msec: float | None = None) -> None: ...
+
+
+class _StartMethod(Protocol):
+    def __get__(self, instance: Callbacks, owner: type) -> _Start: ...
+
+
+class _FinishMethod(Protocol):
+    def __get__(self, instance: Callbacks, owner: type) -> _Finish: ...
+
+
+def _pair(
+    name: str,
+    what: str,
+    begin: Callable[[Job, float | None], AnySpan] | None = None,
+    end: Callable[[Job, AnySpan, float | None], None] = lambda job, span, at: job.end_plain(span, None, at),
+) -> tuple[_StartMethod, _FinishMethod]:
+    """Return the two callbacks of a phase."""
+
+    def on_start(self: Callbacks, start_time_msec: float | None = None) -> AnySpan:
+        self._end_earlier(name)
+        at = self._seconds(start_time_msec)
+        return self._keep(name, self._job.begin_plain(name, at) if begin is None else begin(self._job, at))
+
+    def on_end(self: Callbacks, finish_time_msec: float | None = None) -> None:
+        self._end(name, lambda span, _, at: end(self._job, span, at), finish_time_msec)
+
+    on_start.__doc__, on_end.__doc__ = f"Mark the start of {what}.", f"Mark the end of {what}."
+    return cast(_StartMethod, on_start), cast(_FinishMethod, on_end)
+
+
 class Callbacks:
     """A start and an end for each phase of a job; a phase that starts again while it is open is ended first."""
 
@@ -30,7 +69,44 @@ class Callbacks:
         self._open: dict[str, AnySpan] = {}
         self._save: CheckpointSave | None = None
 
-    # The job and its setup.
+    on_distributed_init_start, on_distributed_init_end = _pair(names.DIST_INIT, "distributed initialisation")
+    on_model_init_start, on_model_init_end = _pair(names.MODEL_INIT, "model creation")
+    on_dataloader_init_start, on_dataloader_init_end = _pair(names.DATALOADER_INIT, "data loader creation")
+    on_load_checkpoint_start, on_load_checkpoint_end = _pair(names.CHECKPOINT_LOAD, "loading a checkpoint")
+    on_optimizer_init_start, on_optimizer_init_end = _pair(names.OPTIMIZER_INIT, "optimizer creation")
+    on_data_loading_start, on_data_loading_end = _pair(names.DATA_LOADING, "waiting for data")
+    on_forward_start, on_forward_end = _pair(names.FORWARD, "the forward pass")
+    on_zero_grad_start, on_zero_grad_end = _pair(names.ZERO_GRAD, "clearing the gradients")
+    on_backward_start, on_backward_end = _pair(names.BACKWARD, "the backward pass")
+    on_optimizer_update_start, on_optimizer_update_end = _pair(names.OPTIMIZER_UPDATE, "the optimizer step")
+    on_validation_start, on_validation_end = _pair(
+        names.VALIDATION_LOOP,
+        "a validation loop",
+        lambda job, at: job.begin_evaluation(job.validation, None, at),
+        lambda job, span, at: job.end_evaluation(job.validation, span, None, at),
+    )
+    on_validation_single_iteration_start, on_validation_single_iteration_end = _pair(
+        names.VALIDATION_ITERATION,
+        "an iteration of a validation loop",
+        end=lambda job, span, at: job.end_evaluation_iteration(job.validation, span, None, at),
+    )
+    on_testing_start, on_testing_end = _pair(
+        names.TESTING_LOOP,
+        "a testing loop",
+        lambda job, at: job.begin_evaluation(job.testing, None, at),
+        lambda job, span, at: job.end_evaluation(job.testing, span, None, at),
+    )
+    on_testing_single_iteration_start, on_testing_single_iteration_end = _pair(
+        names.TESTING_ITERATION,
+        "an iteration of a testing loop",
+        end=lambda job, span, at: job.end_evaluation_iteration(job.testing, span, None, at),
+    )
+    on_sampling_start, on_sampling_end = _pair(
+        names.SAMPLING,
+        "sampling",
+        lambda job, at: job.begin_sampling(None, at),
+        lambda job, span, at: job.end_pause(span, None, at),
+    )
 
     def on_app_start(self, start_time_msec: float | None = None) -> AnySpan:
         """Mark the start of the job."""
@@ -42,48 +118,6 @@ class Callbacks:
     def on_app_end(self, finish_time_msec: float | None = None) -> None:
         """Mark the end of the job; the logger stays open."""
         self._end(names.APPLICATION, self._job.end_application, finish_time_msec)
-
-    def on_distributed_init_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of distributed initialisation."""
-        return self._start_plain(names.DIST_INIT, start_time_msec)
-
-    def on_distributed_init_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of distributed initialisation."""
-        self._end(names.DIST_INIT, self._job.end_plain, finish_time_msec)
-
-    def on_model_init_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of model creation."""
-        return self._start_plain(names.MODEL_INIT, start_time_msec)
-
-    def on_model_init_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of model creation."""
-        self._end(names.MODEL_INIT, self._job.end_plain, finish_time_msec)
-
-    def on_dataloader_init_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of data loader creation."""
-        return self._start_plain(names.DATALOADER_INIT, start_time_msec)
-
-    def on_dataloader_init_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of data loader creation."""
-        self._end(names.DATALOADER_INIT, self._job.end_plain, finish_time_msec)
-
-    def on_load_checkpoint_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of loading a checkpoint."""
-        return self._start_plain(names.CHECKPOINT_LOAD, start_time_msec)
-
-    def on_load_checkpoint_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of loading a checkpoint."""
-        self._end(names.CHECKPOINT_LOAD, self._job.end_plain, finish_time_msec)
-
-    def on_optimizer_init_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of optimizer creation."""
-        return self._start_plain(names.OPTIMIZER_INIT, start_time_msec)
-
-    def on_optimizer_init_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of optimizer creation."""
-        self._end(names.OPTIMIZER_INIT, self._job.end_plain, finish_time_msec)
-
-    # Training.
 
     def on_train_start(
         self,
@@ -135,104 +169,6 @@ class Callbacks:
             span.set_all(sizes)
         self._end(names.TRAINING_ITERATION, self._job.end_iteration, finish_time_msec)
 
-    def on_data_loading_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of waiting for data."""
-        return self._start_plain(names.DATA_LOADING, start_time_msec)
-
-    def on_data_loading_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of waiting for data."""
-        self._end(names.DATA_LOADING, self._job.end_plain, finish_time_msec)
-
-    def on_forward_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of the forward pass."""
-        return self._start_plain(names.FORWARD, start_time_msec)
-
-    def on_forward_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the forward pass."""
-        self._end(names.FORWARD, self._job.end_plain, finish_time_msec)
-
-    def on_zero_grad_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of clearing the gradients."""
-        return self._start_plain(names.ZERO_GRAD, start_time_msec)
-
-    def on_zero_grad_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of clearing the gradients."""
-        self._end(names.ZERO_GRAD, self._job.end_plain, finish_time_msec)
-
-    def on_backward_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of the backward pass."""
-        return self._start_plain(names.BACKWARD, start_time_msec)
-
-    def on_backward_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the backward pass."""
-        self._end(names.BACKWARD, self._job.end_plain, finish_time_msec)
-
-    def on_optimizer_update_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of the optimizer step."""
-        return self._start_plain(names.OPTIMIZER_UPDATE, start_time_msec)
-
-    def on_optimizer_update_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the optimizer step."""
-        self._end(names.OPTIMIZER_UPDATE, self._job.end_plain, finish_time_msec)
-
-    # Beside the training.
-
-    def on_validation_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of a validation loop."""
-        return self._start(
-            names.VALIDATION_LOOP, partial(self._job.begin_evaluation, self._job.validation), start_time_msec
-        )
-
-    def on_validation_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the validation loop."""
-        self._end(
-            names.VALIDATION_LOOP, partial(self._job.end_evaluation, self._job.validation), finish_time_msec
-        )
-
-    def on_validation_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of one of its iterations."""
-        return self._start_plain(names.VALIDATION_ITERATION, start_time_msec)
-
-    def on_validation_single_iteration_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the iteration."""
-        self._end(
-            names.VALIDATION_ITERATION,
-            partial(self._job.end_evaluation_iteration, self._job.validation),
-            finish_time_msec,
-        )
-
-    def on_testing_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of a testing loop."""
-        return self._start(
-            names.TESTING_LOOP, partial(self._job.begin_evaluation, self._job.testing), start_time_msec
-        )
-
-    def on_testing_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the testing loop."""
-        self._end(names.TESTING_LOOP, partial(self._job.end_evaluation, self._job.testing), finish_time_msec)
-
-    def on_testing_single_iteration_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of one of its iterations."""
-        return self._start_plain(names.TESTING_ITERATION, start_time_msec)
-
-    def on_testing_single_iteration_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the iteration."""
-        self._end(
-            names.TESTING_ITERATION,
-            partial(self._job.end_evaluation_iteration, self._job.testing),
-            finish_time_msec,
-        )
-
-    def on_sampling_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of sampling."""
-        return self._start(names.SAMPLING, self._job.begin_sampling, start_time_msec)
-
-    def on_sampling_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of sampling."""
-        self._end(names.SAMPLING, self._job.end_pause, finish_time_msec)
-
-    # Checkpoints.
-
     def on_save_checkpoint_start(
         self,
         global_step: int,
@@ -282,16 +218,6 @@ class Callbacks:
         )
 
     # Internal.
-
-    def _start_plain(self, name: str, start_time_msec: float | None) -> AnySpan:
-        self._end_earlier(name)
-        return self._keep(name, self._job.begin_plain(name, self._seconds(start_time_msec)))
-
-    def _start(
-        self, name: str, begin: Callable[[None, float | None], AnySpan], start_time_msec: float | None
-    ) -> AnySpan:
-        self._end_earlier(name)
-        return self._keep(name, begin(None, self._seconds(start_time_msec)))
 
     def _keep(self, name: str, span: AnySpan) -> AnySpan:
         self._open[name] = span

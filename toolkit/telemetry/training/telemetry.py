@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 from toolkit.core.clock import Clock, SystemClock
 from toolkit.telemetry.spans.span import AnySpan
@@ -14,19 +14,30 @@ from toolkit.telemetry.training.job_state import Evaluations
 from toolkit.telemetry.training.phase import FunctionPhase, Phase, SpanPhase
 from toolkit.timing import names
 
-_SPANS: Final = (
-    *(names.DIST_INIT, names.MODEL_INIT, names.DATALOADER_INIT, names.OPTIMIZER_INIT, names.CHECKPOINT_LOAD),
-    *(
-        names.TRAINING_ITERATION,
-        names.DATA_LOADING,
-        names.FORWARD,
-        names.ZERO_GRAD,
-        names.BACKWARD,
-        names.OPTIMIZER_UPDATE,
-    ),
-    *(names.VALIDATION_ITERATION, names.TESTING_ITERATION),
-)
+
+class _Make(Protocol):
+    """How a method that makes a phase is called."""
+
+    def __call__(self, **attributes: Any) -> Phase: ...
+
+
+class _PhaseMethod(Protocol):
+    def __get__(self, instance: TrainingTelemetry, owner: type) -> _Make: ...
+
+
+_SPANS: Final[list[str]] = []
 """Phases that are a span; iterations are counted too."""
+
+
+def _phase(name: str, what: str) -> _PhaseMethod:
+    """Return the method of a phase that is a span."""
+    _SPANS.append(name)
+
+    def phase(self: TrainingTelemetry, **attributes: Any) -> Phase:
+        return SpanPhase(self._kinds[name], attributes)
+
+    phase.__doc__ = what
+    return cast(_PhaseMethod, phase)
 
 
 class TrainingTelemetry(Callbacks):
@@ -35,6 +46,23 @@ class TrainingTelemetry(Callbacks):
     `with log.training.forward(): …` and `@log.training.forward()` do the same. A block yields its span, which takes
     more attributes. Nothing raises except `configure`, and nothing waits for a GPU.
     """
+
+    dist_init = _phase(names.DIST_INIT, "Distributed initialisation.")
+    model_init = _phase(names.MODEL_INIT, "Model creation.")
+    dataloader_init = _phase(names.DATALOADER_INIT, "Data loader creation.")
+    optimizer_init = _phase(names.OPTIMIZER_INIT, "Optimizer creation.")
+    checkpoint_load = _phase(names.CHECKPOINT_LOAD, "Loading a checkpoint.")
+    training_iteration = _phase(
+        names.TRAINING_ITERATION,
+        "One iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch.",
+    )
+    data_loading = _phase(names.DATA_LOADING, "Waiting for data.")
+    forward = _phase(names.FORWARD, "The forward pass.")
+    zero_grad = _phase(names.ZERO_GRAD, "Clearing gradients.")
+    backward = _phase(names.BACKWARD, "The backward pass.")
+    optimizer_update = _phase(names.OPTIMIZER_UPDATE, "The optimizer step.")
+    validation_iteration = _phase(names.VALIDATION_ITERATION, "One iteration of a validation.")
+    testing_iteration = _phase(names.TESTING_ITERATION, "One iteration of a test.")
 
     def __init__(self, log: JobLog, *, clock: Clock | None = None) -> None:
         super().__init__(Job(log, clock or SystemClock()), log.guard)
@@ -71,7 +99,7 @@ class TrainingTelemetry(Callbacks):
         """Write the iterations since the last full window; the logger calls this before it closes."""
         self._job.write_remaining()
 
-    # The job and its setup.
+    # Phases that do more than a span.
 
     def application(self, *, start_time_msec: float | None = None, **attributes: Any) -> Phase:
         """The whole job, from now on or from an earlier moment such as the start of the process."""
@@ -79,28 +107,6 @@ class TrainingTelemetry(Callbacks):
         return FunctionPhase(
             partial(self._job.begin_application, attributes, start_time), self._job.end_application
         )
-
-    def dist_init(self, **attributes: Any) -> Phase:
-        """Distributed initialisation."""
-        return SpanPhase(self._kinds[names.DIST_INIT], attributes)
-
-    def model_init(self, **attributes: Any) -> Phase:
-        """Model creation."""
-        return SpanPhase(self._kinds[names.MODEL_INIT], attributes)
-
-    def dataloader_init(self, **attributes: Any) -> Phase:
-        """Data loader creation."""
-        return SpanPhase(self._kinds[names.DATALOADER_INIT], attributes)
-
-    def optimizer_init(self, **attributes: Any) -> Phase:
-        """Optimizer creation."""
-        return SpanPhase(self._kinds[names.OPTIMIZER_INIT], attributes)
-
-    def checkpoint_load(self, **attributes: Any) -> Phase:
-        """Loading a checkpoint."""
-        return SpanPhase(self._kinds[names.CHECKPOINT_LOAD], attributes)
-
-    # Training.
 
     def training_loop(
         self,
@@ -122,47 +128,13 @@ class TrainingTelemetry(Callbacks):
         )
         return FunctionPhase(begin, self._job.end_training_loop)
 
-    def training_iteration(self, **attributes: Any) -> Phase:
-        """One iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch."""
-        return SpanPhase(self._iteration, attributes)
-
-    def data_loading(self, **attributes: Any) -> Phase:
-        """Waiting for data."""
-        return SpanPhase(self._kinds[names.DATA_LOADING], attributes)
-
-    def forward(self, **attributes: Any) -> Phase:
-        """The forward pass."""
-        return SpanPhase(self._kinds[names.FORWARD], attributes)
-
-    def zero_grad(self, **attributes: Any) -> Phase:
-        """Clearing gradients."""
-        return SpanPhase(self._kinds[names.ZERO_GRAD], attributes)
-
-    def backward(self, **attributes: Any) -> Phase:
-        """The backward pass."""
-        return SpanPhase(self._kinds[names.BACKWARD], attributes)
-
-    def optimizer_update(self, **attributes: Any) -> Phase:
-        """The optimizer step."""
-        return SpanPhase(self._kinds[names.OPTIMIZER_UPDATE], attributes)
-
-    # Beside the training.
-
     def validation_loop(self, **attributes: Any) -> Phase:
         """One validation; forward passes in it are not counted as the training's."""
         return self._evaluation(self._job.validation, attributes)
 
-    def validation_iteration(self, **attributes: Any) -> Phase:
-        """One of its iterations."""
-        return SpanPhase(self._kinds[names.VALIDATION_ITERATION], attributes)
-
     def testing_loop(self, **attributes: Any) -> Phase:
         """One test of the model."""
         return self._evaluation(self._job.testing, attributes)
-
-    def testing_iteration(self, **attributes: Any) -> Phase:
-        """One of its iterations."""
-        return SpanPhase(self._kinds[names.TESTING_ITERATION], attributes)
 
     def _evaluation(self, loops: Evaluations, attributes: dict[str, Any]) -> Phase:
         return FunctionPhase(
@@ -172,8 +144,6 @@ class TrainingTelemetry(Callbacks):
     def sampling(self, **attributes: Any) -> Phase:
         """Sampling."""
         return FunctionPhase(partial(self._job.begin_sampling, attributes), self._job.end_pause)
-
-    # Checkpoints.
 
     def checkpoint_save(self, global_step: int, path: Any = None, strategy: str | None = None) -> Phase:
         """Saving a checkpoint: a `sync` one is saved when the block ends, an `async` one when its success is reported.
