@@ -27,7 +27,7 @@ from toolkit.importers.source import RunSource, read_all
 from toolkit.importers.summary import summaries
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.sources.local_store import LocalStore
 
 _TAGS = 10
 _APPENDED = 100
@@ -344,7 +344,7 @@ def first_picture(folder: Path, scalars: int) -> dict[str, Any]:
 
 
 def _picture(root: Path) -> int:
-    store = AnyFormatStore([root], cache_dir=root.parent / "cache", labels_dir=None)
+    store = LocalStore([root], cache_dir=root.parent / "cache", labels_dir=None, other_tools=True)
     key = ""
     while not key:
         key = next((card.key for card in store.list_runs().cards), "")

@@ -13,11 +13,11 @@ import streamlit as st
 
 from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
-from dashboard.settings import DashboardSettings, EngineSettings, labels_dir
+from dashboard.settings import DashboardSettings, EngineSettings
+from toolkit.core.user_folders import labels_dir
 from toolkit.fleet.address import address_of, read_password
 from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
-from toolkit.runs.sources.any_format_store import AnyFormatStore
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import RunStore, Smoothing, XAxis
@@ -74,12 +74,11 @@ def _store(
         )
     roots, cache = [Path(path) for path in log_dirs], None if cache_dir is None else Path(cache_dir)
     # The reason is evaluated at each change, in the tab that makes it: one store serves visitors of all roles.
-    if not other_tools:
-        return LocalStore(roots, cache_dir=cache, read_only=read_only, read_only_reason=_viewer_reason)
-    return AnyFormatStore(
+    return LocalStore(
         roots,
         cache_dir=cache,
         labels_dir=None if labels is None else Path(labels),
+        other_tools=other_tools,
         read_only=read_only,
         read_only_reason=_viewer_reason,
     )

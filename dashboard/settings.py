@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from dashboard.access.login import AllowList, LoginError
+from toolkit.core.user_folders import user_folder
 
 LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
 READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
@@ -20,7 +20,6 @@ ACCESS_VARIABLE = "TELEMETRY_DASHBOARD_ACCESS"
 STORE_VARIABLE = "TELEMETRY_DASHBOARD_STORE"
 OTHER_TOOLS_VARIABLE = "TELEMETRY_DASHBOARD_OTHER_TOOLS"
 
-_CACHE_NAME = "ai-toolkit-telemetry"
 _BOOLEANS = {"1": True, "0": False, "": False}
 
 
@@ -31,38 +30,6 @@ class SettingsError(ValueError):
 def default_log_dirs() -> tuple[Path, ...]:
     """Return the logger's default folder, below the current folder."""
     return (Path(os.environ.get("TELEMETRY_LOG_DIR") or "logs").absolute(),)
-
-
-def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return this user's cache folder, which may not exist yet; None for a user without a home folder."""
-    environ = os.environ if environ is None else environ
-    named = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
-    # The XDG specification says to ignore a relative path. macOS does not use the variable.
-    if sys.platform != "darwin" and os.path.isabs(named):
-        return Path(named) / _CACHE_NAME
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}
-    base = usual.get(sys.platform, home / ".cache")
-    # With an empty or relative HOME the cache would be created in the current folder.
-    return base / _CACHE_NAME if base.is_absolute() else None
-
-
-def labels_dir(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return where names and notes of other tools' runs are saved; None for a user without a home folder."""
-    environ = os.environ if environ is None else environ
-    named = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_DATA_HOME", "")
-    if sys.platform != "darwin" and os.path.isabs(named):
-        return Path(named) / _CACHE_NAME / "labels"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Application Support"}
-    base = usual.get(sys.platform, home / ".local" / "share")
-    return base / _CACHE_NAME / "labels" if base.is_absolute() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +69,7 @@ class DashboardSettings:
     read_only: bool = False
     """No control of runs, no labels, no deletion."""
 
-    cache_dir: Path | None = field(default_factory=default_cache_dir)
+    cache_dir: Path | None = field(default_factory=lambda: user_folder("cache"))
     """Where columns of large logs are cached; None for nowhere."""
 
     access: PageAccess = field(default_factory=PageAccess)
@@ -149,7 +116,7 @@ class DashboardSettings:
 def _parse_cache_dir(environ: Mapping[str, str]) -> Path | None:
     text = environ.get(CACHE_DIR_VARIABLE)
     if text is None:
-        return default_cache_dir(environ)
+        return user_folder("cache", environ)
     return Path(text) if text else None
 
 

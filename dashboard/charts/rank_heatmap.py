@@ -9,7 +9,7 @@ import numpy as np
 
 from dashboard.charts.packing import packed_grid
 from dashboard.charts.palette import color
-from toolkit.runs.store import RankGrid
+from toolkit.runs.rank_grid import RankGrid
 
 MAX_ROWS: Final = 256
 """More ranks are folded: a row of less than two pixels cannot be seen."""

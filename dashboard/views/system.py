@@ -22,7 +22,8 @@ from dashboard.components.rank_status import name_marked, rank_marks, rank_table
 from toolkit.runfolder.records import SYSTEM
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, count, md, short_number
-from toolkit.runs.store import MetricInfo, RankGrid, XAxis
+from toolkit.runs.rank_grid import RankGrid
+from toolkit.runs.store import MetricInfo, XAxis
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 _MAX_PANELS: Final = 40

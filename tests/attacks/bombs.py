@@ -555,11 +555,11 @@ def listed_by_the_command(folder):
     from toolkit.cli.run_list import list_runs
 
     # Text logs are read only where one is named.
-    return [run.name for run in list_runs([folder, *folder.rglob("*.log")]).runs]
+    return [run.card.name for run in list_runs([folder, *folder.rglob("*.log")]).runs]
 
 
 def listed_by_the_dashboard(folder):
-    from toolkit.runs.sources.foreign_runs import ForeignRuns
+    from toolkit.runs.listing.foreign_runs import ForeignRuns
 
     page = ForeignRuns([folder], None)
     end = time.monotonic() + 600

@@ -13,7 +13,7 @@ from tests.dashboard.run_folders import write_run
 from tests.importers import samples
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.sources.local_store import LocalStore
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def shown(serve, tmp_path_factory):
 
 def one_of_each(root):
     """Return the title and the key of one run of each tool."""
-    store = AnyFormatStore([root], cache_dir=None, labels_dir=None)
+    store = LocalStore([root], cache_dir=None, labels_dir=None, other_tools=True)
     wait_until(lambda: len(store.list_runs().cards) >= 25)
     return {card.logged_by: card.key for card in store.list_runs().cards if card.logged_by is not None}
 

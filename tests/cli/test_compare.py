@@ -26,13 +26,13 @@ def test_settings_that_differ_and_last_and_best_values_are_printed(logs, capsys)
 
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["a", "b"]
-    assert ["train.lr", "0.0001", "0.001"] in rows
+    assert ["learning_rate", "0.0001", "0.001"] in rows
     assert ["train_loss", "0.2", "0.3"] in rows
     assert ["best", "(min)", "0.1", "at", "2", "0.3", "at", "3"] in rows
     assert ["best", "(max)", "0.9", "at", "2", "0.7", "at", "3"] in rows
-    assert not [row for row in rows if row[0] == "train.steps"]
+    assert not [row for row in rows if row[0] == "max_steps"]
     main(["compare", str(logs / "a"), str(logs / "b"), "--all"])
-    assert "train.steps" in capsys.readouterr().out
+    assert "max_steps" in capsys.readouterr().out
 
 
 def test_the_json_has_the_documented_fields_and_other_tools_runs(logs, capsys):

@@ -66,7 +66,7 @@ def test_the_json_has_the_documented_fields(logs, capsys):
     [
         ("loss<1", ["good"]),
         ("lr>1e-4", ["bad"]),
-        ("train.lr=0.0001", ["good"]),
+        ("lr=0.0001", ["good"]),
         ("tag:x", ["bad"]),
         ("status:unreadable", ["broken"]),
         ("status:finished g*", ["good"]),
@@ -170,7 +170,7 @@ def test_namesakes_the_loss_the_order_and_sizes_are_shown(tmp_path, capsys):
     assert all(re.fullmatch(r"[0-9.]+ kB", row[7]) for row in rows)
 
     assert main(["ls", str(tmp_path), "--sort", "fooo"]) == 2
-    assert re.search("Did you mean foo.* Allowed: age, name", capsys.readouterr().err)
+    assert re.search("did you mean foo.* Allowed: last sign, started, name", capsys.readouterr().err)
     assert main(["compare", str(tmp_path)]) == 0
     assert "same-2 lr=0.1" in capsys.readouterr().out.splitlines()[0]
     assert main(["report", str(tmp_path), "--view", "compare"]) == 0

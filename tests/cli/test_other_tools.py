@@ -13,7 +13,7 @@ from toolkit.diagnostics.history import is_run_folder
 from toolkit.fleet.run_folders import run_folders
 from toolkit.importers.detect import find_sources
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.sources.local_store import LocalStore
 from toolkit.telemetry import TelemetryLogger
 
 
@@ -70,7 +70,9 @@ def test_a_file_with_a_name_of_ours_does_not_make_a_folder_ours(name, content, t
         assert "repair" not in printed, command
     assert not is_run_folder(folder)
     assert run_folders([folder.parent]) == []
-    assert AnyFormatStore([folder.parent], cache_dir=None, labels_dir=None).list_runs().cards == ()
+    assert (
+        LocalStore([folder.parent], cache_dir=None, labels_dir=None, other_tools=True).list_runs().cards == ()
+    )
     assert fingerprint(tmp_path) == before
 
 

@@ -17,8 +17,8 @@ from dashboard.settings import (
     DashboardSettings,
     PageAccess,
     SettingsError,
-    default_cache_dir,
 )
+from toolkit.core.user_folders import user_folder
 
 names = st.text(st.characters(exclude_characters="\0"), min_size=1)
 
@@ -77,15 +77,15 @@ def test_an_empty_environment_gives_the_defaults(tmp_path, monkeypatch):
     ],
 )
 def test_what_can_be_computed_again_goes_where_each_system_keeps_it(monkeypatch, platform, environ, folder):
-    monkeypatch.setattr("dashboard.settings.sys.platform", platform)
+    monkeypatch.setattr("toolkit.core.user_folders.sys.platform", platform)
 
-    assert default_cache_dir(environ) == Path(folder).expanduser() / "ai-toolkit-telemetry"
+    assert user_folder("cache", environ) == Path(folder).expanduser() / "ai-toolkit-telemetry"
 
 
 @pytest.mark.parametrize("home", [None, "relative"])
 def test_a_user_without_a_home_has_no_cache(monkeypatch, tmp_path, home):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dashboard.settings.sys.platform", "linux")
+    monkeypatch.setattr("toolkit.core.user_folders.sys.platform", "linux")
     if home is None:
         monkeypatch.delenv("HOME", raising=False)
         monkeypatch.setattr("pathlib.Path.home", _no_home)
@@ -95,7 +95,7 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch, tmp_path, home):
 
     assert settings.cache_dir is None
     assert DashboardSettings.from_environment(settings.to_environment()) == settings
-    assert default_cache_dir({"XDG_CACHE_HOME": "/elsewhere"}) == Path("/elsewhere/ai-toolkit-telemetry")
+    assert user_folder("cache", {"XDG_CACHE_HOME": "/elsewhere"}) == Path("/elsewhere/ai-toolkit-telemetry")
 
 
 def _no_home():

@@ -18,7 +18,7 @@ from toolkit.importers import budget
 from toolkit.importers.detect import find_sources
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import DatabaseError, opened
-from toolkit.runs.sources.foreign_runs import ForeignRuns
+from toolkit.runs.listing.foreign_runs import ForeignRuns
 
 
 def ai_toolkit(path, *, wal=True):
@@ -132,7 +132,7 @@ def test_a_rollback_journal_that_names_another_file_does_not_delete_it(command, 
     if command is None:
         page = ForeignRuns([tmp_path / "log"], None)
         (run,) = wait_until(lambda: page.all()[0])
-        wait_until(lambda: run.glance.step == 4)
+        wait_until(lambda: run.summary.step == 4)
     else:
         main([command[0], str(path.parent.parent), *command[1:]])
         assert "run" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import printable, refuse, size_of
-from toolkit.cli.run_filter import value_of
-from toolkit.cli.run_list import ListedRun, our_run, run_folders
+from toolkit.cli.run_list import our_runs
 from toolkit.cli.terminal import Cell, Column, Progress, age_text, print_json, print_table, size_text
+from toolkit.core.user_folders import user_folder
 from toolkit.runfolder.journal.journal import (
     AbandonedJournal,
     hold_abandoned,
@@ -37,9 +36,10 @@ from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import Cursor, last_step, read_from
 from toolkit.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.runfolder.safefile import is_ours
-from toolkit.runfolder.status import RUNNING, STALLED
 from toolkit.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
+from toolkit.runs.listing.search import value_of
 from toolkit.runs.loss import last_value
+from toolkit.runs.store import RunCard
 
 TRASHED: Final = "trash"
 JOURNAL: Final = "journal"
@@ -55,7 +55,6 @@ TO_TRASH: Final = frozenset({WORSE_RUN, OLD_RUN, NAMED_RUN})
 
 CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
 """The dashboard's own variable; empty for no cache."""
-_CACHE_NAME: Final = "ai-toolkit-telemetry"
 _CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
 _IMPORTING: Final = ".importing-"
 _IMPORT_IS_OLD_S: Final = 86_400.0
@@ -107,14 +106,15 @@ def leftovers(
     for place in places:
         yield from _trash_of(place)
         yield from _unfinished_imports(place)
-        for folder in run_folders(place):
-            yield from _half_written(folder)
+        runs = our_runs(place)
+        for folder, card in runs:
+            yield from _half_written(folder, card)
             if empty_runs:
-                yield from _empty_run(folder)
-            if old_runs and not is_live(folder):
-                yield run_to_trash(folder, OLD_RUN)
+                yield from _empty_run(folder, card)
+            if old_runs and not is_live(folder, card):
+                yield run_to_trash(folder, card, OLD_RUN)
         if best is not None:
-            yield from _worse_runs(place, best)
+            yield from _worse_runs(runs, best)
     yield from _journals(orphans=orphans)
     yield from _cache(os.environ if environ is None else environ)
 
@@ -150,9 +150,9 @@ def _unfinished_imports(place: Path) -> Iterator[Leftover]:
             )
 
 
-def _half_written(folder: Path) -> Iterator[Leftover]:
+def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:
     names = [name for name in _names(folder, folders=False) if HALF_DONE.fullmatch(name)]
-    if not names or is_live(folder):
+    if not names or is_live(folder, card):
         return
     for name in names:
         path = folder / name
@@ -166,18 +166,17 @@ def _half_written(folder: Path) -> Iterator[Leftover]:
         )
 
 
-def _empty_run(folder: Path) -> Iterator[Leftover]:
-    run = our_run(folder)
+def _empty_run(folder: Path, card: RunCard) -> Iterator[Leftover]:
     # A killed run's first steps may be in its journal alone.
-    is_empty = run.step is None and run.problem is None and not _has_metrics(folder / METRICS_JSONL)
-    if is_empty and not is_live(folder) and not journals_of(folder):
+    is_empty = card.step is None and card.problem is None and not _has_metrics(folder / METRICS_JSONL)
+    if is_empty and not is_live(folder, card) and not journals_of(folder):
         yield Leftover(
             kind=EMPTY_RUN,
             path=folder,
             bytes=size_of(folder),
-            changed=run.last_sign or _changed(folder),
-            why=f"a run that is {run.status} and never made a step",
-            delete=lambda: _delete_run(folder),
+            changed=card.last_sign or _changed(folder),
+            why=f"a run that is {card.status.name} and never made a step",
+            delete=lambda: _delete_run(folder, card),
         )
 
 
@@ -194,58 +193,55 @@ def _has_metrics(log: Path) -> bool:
     return False
 
 
-def run_to_trash(folder: Path, kind: str = NAMED_RUN, why: str | None = None) -> Leftover:
+def run_to_trash(folder: Path, card: RunCard, kind: str = NAMED_RUN, why: str | None = None) -> Leftover:
     """Return a run folder of ours as something that goes to the trash."""
-    run = our_run(folder)
     return Leftover(
         kind=kind,
         path=folder,
         bytes=size_of(folder),
-        changed=run.last_sign or _changed(folder),
-        why=f"{why or f'{run.name}, {run.status}'}; goes to the trash",
-        delete=lambda: _move_to_trash(folder),
+        changed=card.last_sign or _changed(folder),
+        why=f"{why or f'{card.name}, {card.status.name}'}; goes to the trash",
+        delete=lambda: _move_to_trash(folder, card),
     )
 
 
-def _delete_run(folder: Path) -> None:
-    if is_live(folder):
+def _delete_run(folder: Path, card: RunCard) -> None:
+    if is_live(folder, card):
         raise OSError(f"{folder} is being written now")
     discard_journals(folder)
     shutil.rmtree(folder)
 
 
-def _worse_runs(place: Path, best: Best) -> Iterator[Leftover]:
+def _worse_runs(runs: Sequence[tuple[Path, RunCard]], best: Best) -> Iterator[Leftover]:
     """Yield the ended runs of a folder that are not among the best, by their records.
 
     Those without the value are left alone, and killed ones whose last records are not in the file yet.
     """
-    now = time.time()
     ranked = []
-    for folder in run_folders(place):
-        run = our_run(folder)
-        if run.problem is not None or is_live(folder):
+    for folder, card in runs:
+        if card.problem is not None or is_live(folder, card):
             continue
-        value = _recorded(run, best.by, now)
+        value = _recorded(folder, card, best.by)
         if isinstance(value, (int, float)):
-            ranked.append((_rank(float(value), best), value, run))
-    ranked.sort(key=lambda entry: (entry[0], entry[2].name))
-    for at, (_, value, run) in enumerate(ranked[best.count :]):
-        if any(pending_lines(journal) for journal, _ in journals_of(run.path)):
+            ranked.append((_rank(float(value), best), value, folder, card))
+    ranked.sort(key=lambda entry: (entry[0], entry[3].name))
+    for at, (_, value, folder, card) in enumerate(ranked[best.count :]):
+        if any(pending_lines(journal) for journal, _ in journals_of(folder)):
             continue
         why = f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g})"
-        yield run_to_trash(run.path, WORSE_RUN, why)
+        yield run_to_trash(folder, card, WORSE_RUN, why)
 
 
-def _recorded(run: ListedRun, by: str, now: float) -> Any:
+def _recorded(folder: Path, card: RunCard, by: str) -> Any:
     """Return what runs are ranked by, from the records if they have it, never a number of run.json in place of it."""
-    log = run.path / METRICS_JSONL
-    name = run.loss_name if by == "loss" else by
+    log = folder / METRICS_JSONL
+    name = card.loss_metric if by == "loss" else by
     try:
         found = last_step(log) if by == "step" else None if name is None else last_value(log, name)
     except OSError:
         return None
-    is_number_of_run_json = by in ("loss", "step") or by in run.last
-    return found if found is not None or is_number_of_run_json else value_of(run, by, now)
+    is_number_of_run_json = by in ("loss", "step", *card.evaluations, *card.summary)
+    return found if found is not None or is_number_of_run_json else value_of(card, by)
 
 
 def _rank(value: float, best: Best) -> float:
@@ -255,8 +251,8 @@ def _rank(value: float, best: Best) -> float:
     return -value if best.is_largest else value
 
 
-def _move_to_trash(folder: Path) -> None:
-    if is_live(folder):
+def _move_to_trash(folder: Path, card: RunCard) -> None:
+    if is_live(folder, card):
         raise OSError(f"{folder} is being written now")
     place = Path(os.path.abspath(folder))
     try:
@@ -265,11 +261,9 @@ def _move_to_trash(folder: Path) -> None:
         raise OSError(str(error)) from error
 
 
-def is_live(folder: Path) -> bool:
+def is_live(folder: Path, card: RunCard) -> bool:
     """Return whether a run is being written."""
-    return our_run(folder).status in (RUNNING, STALLED) or any(
-        is_being_written(path) for path in (folder / METRICS_JSONL, *rank_files(folder))
-    )
+    return card.live or any(is_being_written(path) for path in (folder / METRICS_JSONL, *rank_files(folder)))
 
 
 def _journals(*, orphans: bool) -> Iterator[Leftover]:
@@ -341,16 +335,7 @@ def _cache_folder(environ: Mapping[str, str]) -> Path | None:
     named = environ.get(CACHE_VARIABLE)
     if named is not None:
         return Path(named) if os.path.isabs(named) else None
-    base = environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
-    if sys.platform != "darwin" and os.path.isabs(base):
-        return Path(base) / _CACHE_NAME
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    usual = {"win32": home / "AppData" / "Local", "darwin": home / "Library" / "Caches"}
-    found = usual.get(sys.platform, home / ".cache") / _CACHE_NAME
-    return found if found.is_absolute() else None
+    return user_folder("cache", environ)
 
 
 # ------------------------------------------------------------ files

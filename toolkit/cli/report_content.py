@@ -52,7 +52,7 @@ def content_of(
     """
     require_columns()
     from toolkit.reports.stored_run import content_of_run, points_for
-    from toolkit.runs.sources.any_format_store import AnyFormatStore
+    from toolkit.runs.sources.local_store import LocalStore
     from toolkit.runs.store import UnknownRun
 
     source = _other_tools(run)
@@ -63,7 +63,7 @@ def content_of(
         root, key = Path(os.path.realpath(run.path)).parent, os.path.basename(os.path.realpath(run.path))
     on_work(f"{run.called}: curves")
     try:
-        store = AnyFormatStore([root], cache_dir=None, labels_dir=None, read_only=True)
+        store = LocalStore([root], cache_dir=None, other_tools=source is not None, read_only=True)
         return content_of_run(
             store, key, name=run.called, points=points or points_for(1), found=found, wait_s=_LIMIT_S
         )
@@ -85,12 +85,12 @@ def _other_tools(run: ListedRun) -> RunSource | None:
 
 def _diagnosis(run: ListedRun, on_work: OnWork) -> Diagnosis:
     def on_records(records: int) -> None:
-        on_work(f"{run.name}: {records:,} records")
+        on_work(f"{run.called}: {records:,} records")
 
     with _as_unreadable(run.path):
         if run.source is None:
             return diagnose(run.path, on_records=on_records)
-        return diagnose_records(run.name, run.path, records_of(run.source), on_records=on_records)
+        return diagnose_records(run.called, run.path, records_of(run.source), on_records=on_records)
 
 
 @contextmanager

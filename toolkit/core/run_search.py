@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
@@ -269,7 +269,7 @@ def _comparison(
         raise QueryError(f"`{_cut(given)}{sign}` needs {allowed}, got {_shown(text) if text else 'nothing'}")
     if not text and sign in ("=", "!="):
         raise QueryError(f"`{_cut(given)}{sign}` needs a value, got nothing")
-    return _replaced(term, bound=bound)
+    return replace(term, bound=bound)
 
 
 def _bound(name: str, text: str) -> float | None:
@@ -296,7 +296,7 @@ def _with_date(term: Comparison, given: str, text: str, now: float | None) -> Co
     if _DURATION.fullmatch(text) and term.sign != ":":
         age_s = seconds_in(text)
         if age_s < 1e10:
-            return _replaced(term, bound=moment.timestamp() - age_s)
+            return replace(term, bound=moment.timestamp() - age_s)
     midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     day = timedelta(days=1)
     named = {"today": (midnight, midnight + day), "yesterday": (midnight - day, midnight)}
@@ -306,7 +306,7 @@ def _with_date(term: Comparison, given: str, text: str, now: float | None) -> Co
             f"`{_cut(given)}{term.sign}` needs {_ALLOWED[term.name]}, got {_shown(text) if text else 'nothing'}"
         )
     begin, end = (one.timestamp() for one in begin_end)
-    return _replaced(term, bound=end if term.sign == "<=" else begin, day=(begin, end))
+    return replace(term, bound=end if term.sign == "<=" else begin, day=(begin, end))
 
 
 def _date_in(text: str) -> tuple[datetime, datetime] | None:
@@ -321,19 +321,6 @@ def _date_in(text: str) -> tuple[datetime, datetime] | None:
         return begin, begin + (timedelta(days=1) if len(numbers) == 3 else timedelta(minutes=1))
     except (ValueError, OverflowError):
         return None
-
-
-def _replaced(term: Comparison, *, bound: float | None, day: tuple[float, float] | None = None) -> Comparison:
-    return Comparison(
-        name=term.name,
-        prefix=term.prefix,
-        sign=term.sign,
-        text=term.text,
-        bound=bound,
-        day=day,
-        typed=term.typed,
-        negated=term.negated,
-    )
 
 
 def _shown(text: str) -> str:

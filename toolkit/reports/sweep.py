@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from toolkit.privacy.masking import Masker
 from toolkit.reports.document import Bar, Bars, Block, Document, Dot, Scatter, Section, Table, Text, Tone
-from toolkit.runfolder.manifest import Evaluation
 from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
-from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
+from toolkit.runfolder.status import FAILED, LOST
 from toolkit.runs.formatting import clock, count, short_number
 from toolkit.runs.settings import as_number, setting_text
+from toolkit.runs.store import UNREADABLE, RunCard
 from toolkit.runs.sweep.answer import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
 from toolkit.runs.sweep.text import answer_text, percent
 
@@ -22,32 +21,10 @@ _MAX_BARS: Final = 15
 _MAX_SCATTERS: Final = 4
 _MAX_SETTINGS: Final = 12
 _MAX_ROWS: Final = 1_000
-_UNREADABLE: Final = "unreadable"
-_LIVE: Final = "live"
 
 
-class ListedRun(Protocol):
-    """A run in a list, as commands have it."""
-
-    name: str
-    path: Path
-    status: str
-
-    @property
-    def called(self) -> str:
-        """A name that no other run of the list has."""
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The configuration in one level."""
-
-    @property
-    def evaluations(self) -> Mapping[str, Evaluation]:
-        """The last and the best value of each metric that evaluates the model."""
-
-
-def sweep_report(runs: Sequence[ListedRun], *, metric: str | None = None) -> Document:
-    """Return the report of runs of a list, by `metric` or the one that most of them share."""
+def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None) -> Document:
+    """Return the report of runs with different names, by `metric` or the one that most of them share."""
     metric = metric or guess_primary_metric([run.evaluations for run in runs])
     if metric is None:
         return Document(
@@ -59,18 +36,18 @@ def sweep_report(runs: Sequence[ListedRun], *, metric: str | None = None) -> Doc
     direction = metric_direction(metric) or "min"
     masker = Masker()
     compared = [_run(run, metric, direction, masker) for run in runs]
-    statuses = {str(run.path): run.status for run in runs}
+    statuses = {run.place: run.status.name for run in runs}
     return sweep_document(compared, answer(compared, metric=metric, direction=direction), statuses)
 
 
-def _run(run: ListedRun, metric: str, direction: Direction, masker: Masker) -> SweepRun:
+def _run(run: RunCard, metric: str, direction: Direction, masker: Masker) -> SweepRun:
     value = result_of(run.evaluations.get(metric), direction)
-    state: State = "running" if run.status in (RUNNING, STALLED, _LIVE) else "done"
-    if run.status in (FAILED, LOST, _UNREADABLE):
+    state: State = "running" if run.live else "done"
+    if run.status.name in (FAILED, LOST, UNREADABLE):
         state = "failed"
-    config = masker.mask(dict(run.settings))
-    name = masker.rewrite_text(run.called)
-    return SweepRun(key=str(run.path), name=name, config=config, value=value, state=state)
+    config = masker.mask(dict(run.config))
+    name = masker.rewrite_text(run.name)
+    return SweepRun(key=run.place, name=name, config=config, value=value, state=state)
 
 
 def sweep_document(runs: Sequence[SweepRun], found: SweepAnswer, statuses: Mapping[str, str]) -> Document:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from toolkit.diagnostics.finding import Finding
+from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.key_values import Scalar
 from toolkit.runfolder.labels import Labels, ProjectSettings
 from toolkit.runfolder.manifest import Evaluation, Manifest, Session
 from toolkit.runfolder.reader import BadLine
 from toolkit.runfolder.records import Record, steps_done
 from toolkit.runfolder.status import Status
-from toolkit.runs.completions import Completions
 from toolkit.runs.labels import Label, RunName, labels_of
-from toolkit.runs.spans import SpanTable
-from toolkit.timing.ledger import Ledger
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    # The listing of runs works in the bare install.
+    import numpy as np
+    import numpy.typing as npt
+
+    from toolkit.diagnostics.finding import Finding
+    from toolkit.runs.completions import Completions
+    from toolkit.runs.rank_grid import RankGrid
+    from toolkit.runs.spans import SpanTable
+    from toolkit.timing.ledger import Ledger
+
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 XAxis = Literal["step", "time", "elapsed", "epoch"]
 """The x axis of a chart: step, wall time, seconds since the start, or epoch."""
 Smoothing = float | Literal["auto"]
@@ -34,7 +39,7 @@ SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration",
 
 STARTING = "starting"
 UNREADABLE = "unreadable"
-NO_END = "unknown"
+NO_END = "no end"
 """Of another tool's run, in which no end was written: it may still run."""
 
 
@@ -67,6 +72,8 @@ class Refused(ValueError):  # noqa: N818 - the name says what happened
 class RunCard:
     """One run in a list: from its manifest and labels, or without a manifest from its first and last records."""
 
+    id: str = ""
+    """The id in its manifest, or the one that the tool which logged it gave it."""
     key: str
     """Its key in the URL, unique in its store.
 
@@ -94,6 +101,9 @@ class RunCard:
     """Whether its first step is 0."""
     epoch: float | None = None
     loss: float | None = None
+    """The last training loss."""
+    loss_metric: str | None = None
+    """The metric that is the training loss."""
     lr: float | None = None
     samples_per_sec: float | None = None
     host: str = ""
@@ -107,6 +117,10 @@ class RunCard:
     """The colour in its labels; `charts.palette.run_colour` returns one for every run."""
     problem: str | None = None
     """Why the folder or a part of it could not be read."""
+    format: str = OURS
+    """The format of its files, as `telemetry ls --format` takes it."""
+    deleted: bool = False
+    """Whether it is in the trash, or its own tool deleted it; stores leave such runs out."""
     logged_by: str | None = None
     """The tool that logged it, if that is another one: nothing in its folder is changed."""
     also_logged_by: tuple[str, ...] = ()
@@ -364,59 +378,6 @@ class Series:
     def empty(self) -> bool:
         """Whether there is nothing to draw."""
         return self.total == 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlowRank:
-    """A rank, and how slow it is."""
-
-    rank: int
-    typical: float
-    """The median of its cells' means."""
-    ratio: float | None
-    """`typical` divided by the median of all ranks; None if that is not above zero."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankGrid:
-    """One metric of every rank over the steps, in cells of equal width: `rank_grid` of RunStore says which."""
-
-    metric: str
-    ranks: tuple[int, ...] = ()
-    """The ranks that have logged the metric, ascending: the rows."""
-    first_step: float = 0.0
-    """Where the first cell begins: a multiple of `cell_steps`."""
-    cell_steps: float = 1.0
-    """How many steps wide a cell is: a power of two, at least 1."""
-    mean: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    """The mean of each cell, NaN where it has no value; equal up to the order in which the values are added."""
-    high: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    """The largest value of each cell, NaN where it has no value."""
-    fraction_read: float = 1.0
-    """How much of what the store has was read for this, from 0 to 1."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether no rank has logged the metric."""
-        return not self.ranks
-
-    def typical(self) -> Floats:
-        """Return, for each rank, the median of its cells' means: a pause in some of them does not count."""
-        return np.nanmedian(self.mean, axis=1) if self.ranks else np.empty(0)
-
-    def slowest(self, count: int = 5) -> tuple[SlowRank, ...]:
-        """Return the ranks with the highest typical values, the highest first, and of equal ones the lower rank."""
-        typical = self.typical()
-        usual = float(np.median(typical)) if len(typical) else 0.0
-        order = np.argsort(-typical, kind="stable")[:count].tolist()
-        return tuple(
-            SlowRank(
-                rank=self.ranks[row],
-                typical=float(typical[row]),
-                ratio=float(typical[row]) / usual if usual > 0 else None,
-            )
-            for row in order
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

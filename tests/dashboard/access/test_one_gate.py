@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 import streamlit as st
+from toolkit.runs.sources.any_format_store import AnyFormatStore
 
 import dashboard
 from dashboard.access.login import AllowList
@@ -19,7 +20,6 @@ from dashboard.settings import DashboardSettings, PageAccess
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said
 from tests.lengths import longer
-from toolkit.runs.sources.any_format_store import AnyFormatStore
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.sources.local_store import LocalStore
 

@@ -12,12 +12,12 @@ pytest.importorskip("streamlit")
 
 import streamlit as st
 
-from dashboard import charts, components, data
+from dashboard import charts, components
 from dashboard.settings import DashboardSettings
+from toolkit import runs
 from toolkit.runfolder import status
 from toolkit.runs.columns.completion_reader import CompletionReader
-from toolkit.runs.sources import foreign_runs
-from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.listing import foreign_runs
 from toolkit.runs.sources.local_store import LocalStore
 
 _PATIENCE_S = 60.0
@@ -29,7 +29,7 @@ def _every_module_is_imported():
 
     A module that is first imported while a name is replaced would keep the replacement for every later test.
     """
-    for package in (data, charts, components):
+    for package in (runs, charts, components):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
 
@@ -49,7 +49,6 @@ def _all_the_time_that_it_takes(monkeypatch):
     """
     waiting = (
         (LocalStore, ("refresh", "spans", "examine", "time_spent", "rank_grid")),
-        (AnyFormatStore, ("refresh",)),
         (CompletionReader, ("find",)),
     )
     for owner, names in waiting:

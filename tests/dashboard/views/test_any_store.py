@@ -30,6 +30,7 @@ from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
 from toolkit.runfolder.status import Status
 from toolkit.runs.completions import FoundCompletions, completion_of
 from toolkit.runs.listing.search import page_of, select_runs
+from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.spans import SpanTable
 from toolkit.runs.store import (
     PENDING,
@@ -37,7 +38,6 @@ from toolkit.runs.store import (
     Feed,
     Health,
     MetricInfo,
-    RankGrid,
     Refused,
     RunCard,
     RunList,

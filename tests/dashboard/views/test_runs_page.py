@@ -20,7 +20,7 @@ from tests.dashboard.views.pages import (
     said,
 )
 from toolkit.runfolder.labels import Labels, read_labels, read_project, write_labels
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.listing.run_folders import RunFolders
 
 
 def names(tab):
@@ -186,8 +186,8 @@ def test_links_and_files_beside_the_runs_are_passed_over_and_said(five, tmp_path
 @pytest.fixture
 def _every_call_looks(monkeypatch):
     """ChartStyle at the folder each time: a test changes it quickly, and a slow look would put off the next."""
-    scan = LocalStore._scan
-    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: scan(store, again=True))
+    scan = RunFolders.scan
+    monkeypatch.setattr(RunFolders, "scan", lambda folders, *, again=False: scan(folders, again=True))
 
 
 @pytest.mark.usefixtures("_every_call_looks")

@@ -17,6 +17,7 @@ from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runs.listing import run_listing
+from toolkit.runs.listing.run_folders import RunFolders
 from toolkit.runs.listing.run_listing import RootListing
 from toolkit.runs.sources import local_store, store_queries
 from toolkit.runs.sources.local_store import LocalStore
@@ -36,8 +37,8 @@ def root(tmp_path):
 def store(root, monkeypatch):
     # Every call looks at the folder: a test changes it faster than twice a second, and after a look that took
     # long, as on a machine that paused, the store would wait ten times as long before the next.
-    scan = LocalStore._scan
-    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: scan(store, again=True))
+    scan = RunFolders.scan
+    monkeypatch.setattr(RunFolders, "scan", lambda folders, *, again=False: scan(folders, again=True))
     return LocalStore([root], cache_dir=None)
 
 
@@ -369,33 +370,12 @@ def test_runs_that_are_opened_by_name_do_not_push_out_the_newest_and_are_forgott
 
 
 @pytest.mark.usefixtures("at_most_five")
-def test_a_folder_that_held_no_run_is_looked_at_again_when_something_was_put_into_it(
-    root, store, monkeypatch
-):
-    many(root, 5)
-    for place in range(5):
-        age(root / f"a{place}", 5000)
-    keys(store)
-    looked = []
-    look_at = RootListing._read_folder
-    monkeypatch.setattr(
-        RootListing, "_read_folder", lambda self, name: looked.append(name) or look_at(self, name)
-    )
-    keys(store)
-    before = sorted(looked)
-    (root / "a3" / "metrics.jsonl").touch()
-
-    assert before == ["r0", "r1", "r2", "r3", "r4"]
-    assert "a3" in keys(store)
-
-
-@pytest.mark.usefixtures("at_most_five")
 def test_asking_for_missing_runs_takes_bounded_work(root, store, monkeypatch):
     many(root, 9)
-    monkeypatch.setattr(LocalStore, "_scan", lambda store, *, again=False: None)
+    monkeypatch.setattr(RunFolders, "scan", lambda folders, *, again=False: None)
     asked = []
     monkeypatch.setattr(RootListing, "find", lambda self, key: asked.append(key))
-    for listing in store._listings:
+    for listing in store._folders._listings:
         listing.is_truncated = True
     for number in range(1000):
         with pytest.raises(UnknownRun):

@@ -7,6 +7,7 @@ import pytest
 
 from tests.two_nodes import bring_together, write_two_nodes
 from toolkit.runfolder.parts import record_files
+from toolkit.runs.listing import run_folders
 from toolkit.runs.sources import local_store, rank_grid
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import Refused
@@ -50,7 +51,7 @@ def test_a_part_alone_is_listed_as_a_part_with_the_curves_of_its_first_rank(two_
 
 def test_the_grid_follows_a_rank_that_moved_to_another_node(two_nodes, monkeypatch, tmp_path):
     monkeypatch.setattr(local_store, "_RANKS_EVERY_S", -1.0)
-    monkeypatch.setattr(local_store, "_SCAN_EVERY_S", -1.0)
+    monkeypatch.setattr(run_folders, "_SCAN_EVERY_S", -1.0)
     monkeypatch.setattr(rank_grid, "_LOOK_EVERY_S", -1e9)
     whole, part = two_nodes
     moved = shutil.copytree(part, whole.parent / "run@C")

@@ -12,10 +12,10 @@ from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults, longer
 from toolkit.runfolder import reader
 from toolkit.runfolder.layout import rank_file
+from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.sources import local_store, rank_grid
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.sources.rank_grid import MAX_CELLS, RankCells
-from toolkit.runs.store import RankGrid
 
 STEP_TIME = "sec_per_step"
 

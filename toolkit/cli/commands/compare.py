@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.run_list import ListedRun, label_runs, list_runs, run_at, source_for
+from toolkit.cli.run_list import ListedRun, age_of, as_json, label_runs, list_runs, run_at, source_for
 from toolkit.cli.terminal import (
     Cell,
     Column,
@@ -43,8 +43,6 @@ better), `same`, and for each run in `last`, `best` and `best_step` a value or `
 _MOST: Final = 50
 _LONGEST: Final = 40
 _NARROWEST: Final = 14
-_PROCESS: Final = "config.process.0."
-"""What the settings of an ai-toolkit configuration begin with; it is left out of the text."""
 _OF_TIME: Final = ("time/", "ledger/")
 """Where the time of a step went: shown with --all, or if it is asked for with --metrics."""
 _FOLDED: Final = ("steps_folded", "nan_inf_detected")
@@ -130,13 +128,13 @@ def run(args: argparse.Namespace) -> int:
         found = run_at(args.baseline)
         if isinstance(found, str):
             return refuse(found)
-        same = [at for at, run in enumerate(chosen) if run.path.absolute() == found.path.absolute()]
+        same = [at for at, run in enumerate(chosen) if run.path == found.path]
         if not same:
             chosen = [found, *chosen]
         baseline = same[0] if same else 0
     if len(chosen) < 2:
         return refuse(f"there is one run to compare ({chosen[0].path}); name another")
-    label_runs(chosen)
+    chosen = label_runs(chosen)
     progress = Progress()
     guard = Guard()
     compared = []
@@ -160,10 +158,9 @@ def run(args: argparse.Namespace) -> int:
         and not (args.only_changed and row["same"])
     ]
     if args.json:
-        now = time.time()
         print_json(
             {
-                "runs": [each.run.as_json(now) for each in compared],
+                "runs": [as_json(each.run) for each in compared],
                 "baseline": baseline,
                 "config": config,
                 "metrics": metrics_rows,
@@ -188,7 +185,8 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
         found = list_runs([place])
         if not found.runs:
             return "; ".join([*found.missing, *found.notes])
-        runs = sorted(found.runs, key=lambda run: run.last_sign or 0.0)
+        # The newest is the last.
+        runs = found.runs[::-1]
         if len(paths) == 1 and len(runs) > 1:
             return runs[:_MOST]
         if len(paths) == 1:
@@ -197,11 +195,9 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
             before = [
                 run
                 for run in others
-                if run.path.absolute() != place.absolute()
-                and (run.last_sign or 0.0) <= (runs[0].last_sign or 0.0)
+                if run.path != runs[0].path and (run.card.last_sign or 0.0) <= (runs[0].card.last_sign or 0.0)
             ]
-            before.sort(key=lambda run: run.last_sign or 0.0)
-            return [*before[-1:], *runs]
+            return [*before[:1], *runs]
         return runs[-2:]
     runs = []
     for path in paths[:_MOST]:
@@ -235,12 +231,12 @@ def _metrics_of(source: RunSource) -> dict[str, _Values]:
 
 
 def _config(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
-    names = dict.fromkeys(name for each in compared for name in each.run.config)
+    configs = [each.run.card.config for each in compared]
     rows = []
-    for name in names:
-        values = [each.run.config.get(name) for each in compared]
+    for name in dict.fromkeys(name for config in configs for name in config):
+        values = [config.get(name) for config in configs]
         # A run without any settings, such as an event file, does not differ in every one.
-        known = [value for each, value in zip(compared, values, strict=True) if each.run.config]
+        known = [value for config, value in zip(configs, values, strict=True) if config]
         rows.append({"name": name, "values": values, "same": all(value == known[0] for value in known)})
     return rows
 
@@ -279,11 +275,11 @@ def _rows(
     baseline: int | None,
 ) -> list[_Row]:
     now = time.time()
-    runs = [each.run for each in compared]
+    cards = [each.run.card for each in compared]
     rows: list[_Row] = [
-        ("status", [run.status for run in runs]),
-        ("step", ["" if run.step is None else f"{run.step:,}" for run in runs]),
-        ("age", [age_text(run.age(now)) for run in runs]),
+        ("status", [card.status.name for card in cards]),
+        ("step", ["" if card.step is None else f"{card.step:,}" for card in cards]),
+        ("age", [age_text(age_of(card, now)) for card in cards]),
     ]
     rows += [(row["name"], [_text(value) for value in row["values"]]) for row in config]
     for row in metrics:
@@ -327,7 +323,7 @@ def _print_blocks(names: Sequence[str], rows: Sequence[_Row]) -> None:
     """Print the table; runs that do not fit beside each other follow below, with the names of the rows again."""
     width = terminal_width()
     # The end of a joined name says more than its beginning.
-    names_of_rows = [name.removeprefix(_PROCESS) for name, _ in rows]
+    names_of_rows = [name for name, _ in rows]
     longest = min(_LONGEST, max(_NARROWEST, width * 2 // 5))
     heads = [name if len(name) <= longest else f"…{name[-longest + 1 :]}" for name in names_of_rows]
     left = max(map(len, heads))

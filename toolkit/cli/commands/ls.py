@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import LOGS, printable, refuse, size_of
-from toolkit.cli.run_filter import HELP, query_of, selected, sorted_runs, unknown_order, value_of
-from toolkit.cli.run_list import NO_END, UNREADABLE, ListedRun, RunList, list_runs
+from toolkit.cli.run_list import ListedRun, RunList, age_of, as_json, list_runs
 from toolkit.cli.terminal import (
     Cell,
     Column,
@@ -24,22 +23,24 @@ from toolkit.cli.terminal import (
     print_table,
     size_text,
 )
-from toolkit.core.run_search import QueryError
+from toolkit.core.run_search import QueryError, parse
 from toolkit.importers.detect import names_of
 from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
+from toolkit.runs.listing.search import value_of
 from toolkit.runs.settings import setting_text
+from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunQuery, card_labels
 
 JSON_FORM: Final = """\
 an object with `runs`, `notes` and `missing`. `missing` has a sentence for each PATH without a run, `notes` what could \
 not be looked at. Each run has `name`, `path`, `format` (`telemetry` for ours), `id`, `status` (`running`, `finished`, \
-`failed`, `stopped`, `stalled`, `lost`, `live`, `no end` or `unreadable`), `why`, `step`, `loss`, `loss_metric`, \
+`failed`, `stopped`, `starting`, `stalled`, `lost`, `no end` or `unreadable`), `why`, `step`, `loss`, `loss_metric`, \
 `started`, `last_sign`, `age_s`, `project`, `tags`, `deleted`, `problem`, `label` (which no other run of the list \
 has) and, with `--size`, `bytes`."""
 
 _STYLES: Final = {
     RUNNING: "green",
-    "live": "green",
+    STARTING: "green",
     FINISHED: "",
     FAILED: "red",
     LOST: "red",
@@ -47,6 +48,13 @@ _STYLES: Final = {
     UNREADABLE: "red",
     NO_END: "dim",
 }
+
+_FILTER_HELP: Final = (
+    "only runs for which every term holds, as in the dashboard: NAME>NUMBER (also >=, <, <=, =, !=) for a setting such "
+    "as lr, a metric, best:METRIC, step, loss or duration; NAME:TEXT for a part of a text, such as tag:X, status:X, "
+    "project:X, format:X; started>2d for the last two days, started:yesterday; any other word is a part of the name, "
+    "or a glob"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,14 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", metavar="FORMAT", choices=[OURS, *names_of()], help="only runs in this format"
     )
-    parser.add_argument("--filter", metavar="TERMS", type=_filter, default="", help=HELP)
+    parser.add_argument("--filter", metavar="TERMS", type=_filter, default="", help=_FILTER_HELP)
     parser.add_argument(
         "--sort",
         metavar="NAME",
         default="age",
-        help="order: age, name, status, format, step, loss, started, a metric or a setting (default: age)",
+        help="order: age, started, duration and progress (the newest or largest first), name, status, format, step, "
+        "loss, a metric or a setting (the smallest first) (default: age)",
     )
-    parser.add_argument("--reverse", action="store_true", help="the largest first; with age, the oldest")
+    parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument("--limit", metavar="N", type=whole(), help="only the first N")
     parser.add_argument("--size", action="store_true", help="also how much room each takes on the disk")
     parser.add_argument("--deleted", action="store_true", help="also runs in the trash")
@@ -84,79 +93,76 @@ def run(args: argparse.Namespace) -> int:
     paths = args.paths or [LOGS]
     if paths == [Path("-")]:
         paths = [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
+    query = RunQuery(text=args.filter, sort=f"{'-' if args.reverse else ''}{args.sort}")
     progress = Progress()
     try:
-        found = list_runs(
-            paths,
-            only=args.format,
-            deleted=args.deleted,
-            on_run=lambda name, done, total: progress.show(name, done, total),
-        )
-    finally:
-        progress.clear()
-    now = time.time()
-    try:
-        runs = selected(found.runs, args.filter, now)
+        found = list_runs(paths, query, only=args.format, deleted=args.deleted, on_run=progress.show)
     except QueryError as error:
         raise SystemExit(refuse(f"--filter {args.filter!r}: {error}")) from error
-    unknown = unknown_order(found.runs, args.sort, now)
-    if unknown is not None:
-        return refuse(unknown)
-    runs = sorted_runs(runs, args.sort, now, reverse=args.reverse)[: args.limit]
+    except ValueError as error:
+        return refuse(f"--sort: {error}")
+    finally:
+        progress.clear()
+    runs = found.runs[: args.limit]
     if args.json:
         sizes = [{"bytes": size_of(run.path)} if args.size else {} for run in runs]
-        listed = [{**run.as_json(now), **size} for run, size in zip(runs, sizes, strict=True)]
+        listed = [{**as_json(run), **size} for run, size in zip(runs, sizes, strict=True)]
         print_json({"runs": listed, "notes": found.notes, "missing": found.missing})
     else:
-        _print(runs, found, now, args)
+        _print(runs, found, args)
     for reason in found.missing:
         refuse(reason)
-    if not found.runs:
+    if not found.total:
         return 2
-    return 1 if any(run.status == UNREADABLE for run in runs) else 0
+    return 1 if any(run.card.status.name == UNREADABLE for run in runs) else 0
 
 
-def _print(runs: list[ListedRun], found: RunList, now: float, args: argparse.Namespace) -> None:
+def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> None:
     if runs:
-        columns = _columns(runs, now, args)
+        columns = _columns(runs, args)
         print_table([column for column, _ in columns], [[cell(run) for _, cell in columns] for run in runs])
-    elif found.runs:
-        print(f"none of {len(found.runs)} runs fits the filter")
+    elif found.total:
+        print(f"none of {found.total} runs fits the filter")
     for run in runs:
-        if run.problem is not None:
-            print(printable(f"{run.path}: {run.problem}"))
+        if run.card.problem is not None:
+            print(printable(f"{run.path}: {run.card.problem}"))
     for note in found.notes:
         print(printable(note))
 
 
 def _columns(
-    runs: list[ListedRun], now: float, args: argparse.Namespace
+    runs: list[ListedRun], args: argparse.Namespace
 ) -> list[tuple[Column, Callable[[ListedRun], Cell]]]:
     """Return the columns: those that tell namesakes apart only where there are some, and the one that is sorted by."""
-    labels = [run.label for run in runs if run.label is not None]
-    columns: list[tuple[Column, Callable[[ListedRun], Cell]]] = [(Column("run"), lambda run: run.name)]
-    if any(label.folder for label in labels):
-        columns.append((Column("folder"), lambda run: "" if run.label is None else run.label.folder))
-    if any(label.differs for label in labels):
-        columns.append((Column("what differs"), lambda run: "" if run.label is None else run.label.differs))
-    if any(run.format != OURS for run in runs):
-        columns.append((Column("format", keep=True), lambda run: run.format))
+    labels, now = card_labels(run.card for run in runs), time.time()
+    columns: list[tuple[Column, Callable[[ListedRun], Cell]]] = [(Column("run"), lambda run: run.card.name)]
+    if any(label.folder for label in labels.values()):
+        columns.append((Column("folder"), lambda run: labels[run.card.key].folder))
+    if any(label.differs for label in labels.values()):
+        columns.append((Column("what differs"), lambda run: labels[run.card.key].differs))
+    if any(run.card.format != OURS for run in runs):
+        columns.append((Column("format", keep=True), lambda run: run.card.format))
     columns += [
         (Column("status", keep=True), _status),
-        (Column("step", right=True, keep=True), lambda run: "" if run.step is None else f"{run.step:,}"),
-        (Column("loss", right=True, keep=True), lambda run: number_text(run.loss)),
+        (Column("step", right=True, keep=True), lambda run: _count(run.card.step)),
+        (Column("loss", right=True, keep=True), lambda run: number_text(run.card.loss)),
     ]
     if args.sort not in (*(column.title for column, _ in columns), "name", "format", "age"):
         columns.append(
-            (Column(args.sort, right=True), lambda run: _text(value_of(run, args.sort, now), args.sort))
+            (Column(args.sort, right=True), lambda run: _text(value_of(run.card, args.sort), args.sort))
         )
     if args.size:
         columns.append((Column("size", right=True, keep=True), lambda run: size_text(size_of(run.path))))
-    return [*columns, (Column("age", right=True, keep=True), lambda run: age_text(run.age(now)))]
+    return [*columns, (Column("age", right=True, keep=True), lambda run: age_text(age_of(run.card, now)))]
 
 
 def _status(run: ListedRun) -> Cell:
-    return f"{run.status}, deleted" if run.deleted else run.status, _STYLES.get(run.status, "")
+    name = run.card.status.name
+    return f"{name}, deleted" if run.card.deleted else name, _STYLES.get(name, "")
+
+
+def _count(step: int | None) -> str:
+    return "" if step is None else f"{step:,}"
 
 
 def _text(value: Any, name: str) -> str:
@@ -167,7 +173,7 @@ def _text(value: Any, name: str) -> str:
 
 def _filter(text: str) -> str:
     try:
-        query_of(text, time.time())
+        parse(text)
     except QueryError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     return text

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import LOGS, no_run_in, refuse
-from toolkit.cli.run_list import ListedRun, our_run, run_folders
+from toolkit.cli.run_list import our_runs
 from toolkit.core.prometheus import LONGEST_NAME, Exposition, PrometheusError, Sample, samples_of_values
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.metrics import metrics_of
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import FINDING
-from toolkit.runfolder.status import LOST, RUNNING, STALLED
+from toolkit.runfolder.status import LOST
+from toolkit.runs.store import RunCard
 
 PORT: Final = 9464
 _SHOWN_AFTER_END_S: Final = 24 * 3600.0
@@ -118,8 +119,8 @@ class _Runs:
 
     def samples(self, now: float) -> Iterator[Sample]:
         """Yield what is shown to Prometheus."""
-        recent = [(_written(folder), folder) for path in self._folders for folder in run_folders(path)]
-        newest = sorted(recent, reverse=True)[:_MOST_RUNS]
+        cards = dict(pair for path in self._folders for pair in our_runs(path))
+        newest = sorted(((_written(folder), folder) for folder in cards), reverse=True)[:_MOST_RUNS]
         folders = [folder for written, folder in newest if now - written < _SHOWN_AFTER_END_S]
         self._followed = {
             folder: self._followed.get(folder) or _Followed(folder / METRICS_JSONL) for folder in folders
@@ -130,14 +131,14 @@ class _Runs:
             except OSError:
                 # A run that is being moved or made; its status says more.
                 pass
-            yield from _of_run(our_run(folder), followed, now)
+            yield from _of_run(cards[folder], followed, now)
 
 
-def _of_run(run: ListedRun, followed: _Followed, now: float) -> Iterator[Sample]:
-    labels = {"run": run.name[:LONGEST_NAME], "folder": os.fspath(run.path)}
-    yield "telemetry_run_status", {**labels, "status": run.status}, 1.0
-    yield "telemetry_run_live", labels, float(run.status in (RUNNING, STALLED))
-    yield "telemetry_run_lost", labels, float(run.status == LOST)
+def _of_run(run: RunCard, followed: _Followed, now: float) -> Iterator[Sample]:
+    labels = {"run": run.name[:LONGEST_NAME], "folder": run.place}
+    yield "telemetry_run_status", {**labels, "status": run.status.name}, 1.0
+    yield "telemetry_run_live", labels, float(run.live)
+    yield "telemetry_run_lost", labels, float(run.status.name == LOST)
     if run.last_sign is not None:
         yield "telemetry_run_heartbeat_timestamp_seconds", labels, run.last_sign
         yield "telemetry_run_age_seconds", labels, max(0.0, now - run.last_sign)

@@ -6,6 +6,7 @@ import argparse
 import io
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(chosen, str):
         return refuse(chosen)
     runs, view = chosen
-    label_runs(runs)
+    runs = label_runs(runs)
     progress = Progress()
     try:
         document = _document(runs, view, args.metric, progress)
@@ -115,7 +116,8 @@ def _chosen(paths: Sequence[Path], view: str | None) -> tuple[list[ListedRun], s
         return newest if isinstance(newest, str) else ([newest], OVERVIEW)
     if len(below.runs) == 1:
         return f"{place} has one run, and {view} needs several"
-    return sorted(below.runs, key=lambda run: run.last_sign or 0.0), view or SWEEP
+    # The newest is the last.
+    return below.runs[::-1], view or SWEEP
 
 
 def _document(runs: Sequence[ListedRun], view: str, metric: str | None, progress: Progress) -> Document:
@@ -125,7 +127,7 @@ def _document(runs: Sequence[ListedRun], view: str, metric: str | None, progress
     if view == SWEEP:
         from toolkit.reports.sweep import sweep_report
 
-        return sweep_report(runs, metric=metric)
+        return sweep_report([replace(run.card, name=run.called) for run in runs], metric=metric)
     from toolkit.reports.stored_run import points_for
 
     # The newest ones; the report says how many there are.

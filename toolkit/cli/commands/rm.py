@@ -33,13 +33,14 @@ def run(args: argparse.Namespace) -> int:
     found = []
     for path in dict.fromkeys(args.runs):
         listed = list_runs([path])
-        if [run.path for run in listed.runs if run.source is None] != [path]:
+        if [run.path for run in listed.runs if run.source is None] != [path.absolute()]:
             names = ", ".join(run.called for run in listed.runs[:5])
             return refuse(
                 f"{path} is no run of ours, which `telemetry rm` could move"
                 + (f"; it has {names}" if names else "")
             )
-        if is_live(path):
+        card = listed.runs[0].card
+        if is_live(path, card):
             return refuse(f"{path} is being written now: stop it first")
-        found.append(run_to_trash(path))
+        found.append(run_to_trash(path, card))
     return delete_or_list(found, args)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
-from toolkit.cli.run_list import our_run, sources_at
+from toolkit.cli.run_list import our_card, sources_at
 from toolkit.cli.terminal import Column, number_text, print_table
 from toolkit.importers.detect import names_of
 from toolkit.importers.formats.record_file import source_of_folder
@@ -25,7 +25,7 @@ from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.metrics import INTERNAL, metrics_of
 from toolkit.runfolder.reader import Cursor, read_block, tail_records
 from toolkit.runfolder.records import STEP, Record, is_spread
-from toolkit.runs.loss import last_values
+from toolkit.runs.loss import known_values, last_values
 
 _FIRST: Final = (
     *("train_loss", "loss", "lr", "grad_norm", "samples_per_sec", "sec_per_step", "cpu_mem_rss_mb"),
@@ -151,8 +151,10 @@ def _show_steps(folder: Path, rows: int) -> int:
     log = folder / METRICS_JSONL
     try:
         counts, steps = _count_of_events(log), _last_steps(log, rows)
-        run = our_run(folder)
-        last = {**last_values(log), **run.last}
+        card = our_card(folder)
+        last = last_values(log)
+        if card is not None:
+            last |= known_values(card.summary, card.evaluations)
     except OSError as error:
         return refuse(f"{log}: {error.strerror or error}")
     print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"), end="\n\n")

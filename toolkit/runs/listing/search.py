@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections import Counter
@@ -9,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from toolkit.core import run_search as language
-from toolkit.core.run_search import ALIASES, MAX_QUERY_LENGTH, Query, QueryError, Word, checked
+from toolkit.core.run_search import ALIASES, MAX_QUERY_LENGTH, Comparison, Query, QueryError, Word, checked
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
+from toolkit.runs.listing.run_listing import with_last_values
 from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
 
 __all__ = ["MAX_QUERY_LENGTH", "Query", "QueryError", "Word"]
@@ -18,6 +20,9 @@ __all__ = ["MAX_QUERY_LENGTH", "Query", "QueryError", "Word"]
 STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, NO_END, STOPPED, FINISHED, UNREADABLE)
 """All statuses, those that need attention first."""
 _DAY_S: Final = 86_400.0
+_MOST_NAMED: Final = 30
+_MOST_READ: Final = 4_096
+"""Of so many runs, the newest, the records are looked at for a metric that run.json does not have."""
 
 
 def parse(text: str, now: float | None = None) -> Query:
@@ -75,23 +80,57 @@ def names_in(cards: Iterable[RunCard]) -> set[str]:
     return found
 
 
+def value_of(card: RunCard, name: str) -> Any:
+    """Return what a run has under `name`, which may begin with `config:`, `best:` or `last:`; None if nothing."""
+    prefix, colon, rest = name.partition(":")
+    is_prefix = bool(colon) and prefix in _PLACES
+    found = SearchedCard(card).find(*((prefix, rest) if is_prefix else ("", _SORTED_AS.get(name, name))))
+    return found[0] if found else None
+
+
 def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
     """Return `cards` sorted: newest, lowest loss, furthest, longest or most urgent first.
 
-    `by` may also be `config:NAME`, `best:METRIC` or `last:METRIC`, the lowest first. With a `-` in front the order is
-    reversed. Runs without the value come last, after non-finite values; the sort is stable.
+    `by` may also be a setting or a metric, if need be as `config:NAME`, `best:METRIC` or `last:METRIC`, the lowest
+    first. With a `-` in front the order is reversed. Numbers come before texts, then non-finite values, then runs
+    without a value; runs with equal values stay in their order.
 
     Raises:
-        ValueError: `by` is unknown.
+        ValueError: no run has it; the message says what there is.
     """
-    if by in _ORDERS:
-        return sorted(cards, key=_ORDERS[by])
-    is_reversed, (kind, colon, name) = by.startswith("-"), by.removeprefix("-").partition(":")
-    if colon and kind in _BY_NAME:
-        return sorted(cards, key=_mixed(_BY_NAME[kind], name, is_reversed=is_reversed))
-    if is_reversed and kind in _ORDERS:
-        return _reversed(cards, _ORDERS[kind])
-    raise ValueError(f"cannot sort by {by!r}; known: {', '.join(get_args(SortBy))}")
+    name = by.removeprefix("-")
+    runs = list(cards)
+    values = [_sorted_value(card, name) for card in runs]
+    if name not in ORDERS and ":" not in name and runs and all(value is None for value in values):
+        raise ValueError(_unknown_order(name, runs))
+    is_down = by.startswith("-") is not (name in _HIGHEST_FIRST)
+    numbers, texts, others, without = [], [], [], []
+    for value, card in zip(values, runs, strict=True):
+        if value is None:
+            without.append(card)
+        elif not isinstance(value, (int, float)):
+            texts.append((_natural(str(value)), card))
+        elif isinstance(value, int) or math.isfinite(value):
+            numbers.append((value, card))
+        else:
+            others.append(card)
+    for known in (numbers, texts):
+        known.sort(key=lambda pair: pair[0], reverse=is_down)
+    return [*(card for _, card in (*numbers, *texts)), *others, *without]
+
+
+def _sorted_value(card: RunCard, name: str) -> Any:
+    if name != "status":
+        return value_of(card, name)
+    return STATUSES.index(card.status.name) if card.status.name in STATUSES else len(STATUSES)
+
+
+def _unknown_order(name: str, cards: Sequence[RunCard]) -> str:
+    known = sorted(names_in(cards).difference(_FIELDS))
+    near = difflib.get_close_matches(name, [*ORDERS, *known], n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    more = f"; of these runs also {', '.join(known[:_MOST_NAMED])}" if known else ""
+    return f"cannot sort by {name!r}: no run has it{hint} Allowed: {', '.join(ORDERS)}{more}"
 
 
 def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[RunCard]:
@@ -100,9 +139,13 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
     Raises:
         QueryError: the query's text is invalid.
     """
-    search = parse(query.text, now)
+    cards, search = list(cards), parse(query.text, now)
+    named = {query.sort.removeprefix("-")}.difference(ORDERS)
+    named |= {
+        term.name for term in search.terms if isinstance(term, Comparison) and term.prefix in ("", "last")
+    }
+    cards = _with_last_values(cards, named.difference(_FIELDS))
     if search.terms:
-        cards = list(cards)
         search = checked(
             search, names_in(cards), lambda: (text for card in cards for text in (card.name, card.key))
         )
@@ -117,6 +160,19 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
         and matches(search, card)
     )
     return sort_cards(found, query.sort)
+
+
+def _with_last_values(cards: list[RunCard], named: Iterable[str]) -> list[RunCard]:
+    """Return the cards; those that lack a value that is asked for, with the last values in their records."""
+    names = [name for name in named if not name.startswith(("config:", "best:"))]
+    if not names:
+        return cards
+    return [
+        with_last_values(card)
+        if at < _MOST_READ and any(value_of(card, name) is None for name in names)
+        else card
+        for at, card in enumerate(cards)
+    ]
 
 
 def page_of(cards: Sequence[RunCard], query: RunQuery) -> tuple[int, Sequence[RunCard]]:
@@ -199,7 +255,8 @@ _FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
     "status": lambda card: (card.status.name,),
     "project": lambda card: (card.project,),
     "host": lambda card: (card.host,),
-    "tool": lambda card: (card.logged_by,),
+    "tool": lambda card: (card.logged_by, card.format),
+    "format": lambda card: (card.format,),
     "started": lambda card: (card.created,),
     "updated": lambda card: (card.last_sign,),
     "loss": lambda card: (card.loss,),
@@ -213,45 +270,10 @@ _FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
 }
 """What every run has; the names before those of its configuration and its metrics."""
 
-_BY_NAME: Final[Mapping[str, Callable[[RunCard, str], Any]]] = {
-    "config": _setting,
-    "best": _best,
-    "last": _last,
-}
-
-
-def _mixed(
-    value_of: Callable[[RunCard, str], Any], name: str, *, is_reversed: bool
-) -> Callable[[RunCard], tuple[int, float, list[tuple[int, str]]]]:
-    """Return a key that sorts numbers before texts, and puts runs without a value last."""
-
-    def key(card: RunCard) -> tuple[int, float, list[tuple[int, str]]]:
-        value = value_of(card, name)
-        if value is None:
-            return (4, 0.0, [])
-        if isinstance(value, (int, float)):
-            return (0, -value if is_reversed else value, []) if math.isfinite(value) else (3, 0.0, [])
-        return (1, 0.0, _natural(str(value)))
-
-    return key
-
-
-def _reversed(cards: Iterable[RunCard], key: Callable[[RunCard], Any]) -> list[RunCard]:
-    """Return the cards in reverse order; those without a value stay behind."""
-    ranked = sorted(
-        ((key(card), number, card) for number, card in enumerate(cards)), key=lambda item: item[:2]
-    )
-    last = [card for rank, _, card in ranked if isinstance(rank, tuple) and rank[0] > 0]
-    known = [card for rank, _, card in ranked if not (isinstance(rank, tuple) and rank[0] > 0)]
-    return [*reversed(known), *last]
-
-
-def _rank(value: float | None, *, highest_first: bool) -> tuple[int, float]:
-    if value is None:
-        return (2, 0.0)
-    if not math.isfinite(value):
-        return (1, 0.0)
-    return (0, -value if highest_first else value)
+_SORTED_AS: Final = {"last sign": "updated", "age": "updated"}
+_HIGHEST_FIRST: Final = frozenset({"last sign", "age", "updated", "started", "progress", "duration"})
+ORDERS: Final = (*get_args(SortBy), "step", "format", "project", "age", "updated")
+"""What every list can be sorted by, and `telemetry ls --sort` lists."""
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
@@ -262,17 +284,3 @@ def _natural(text: str) -> list[tuple[int, str]]:
         digits = piece.lstrip("0") if i % 2 else piece
         key.append((len(digits) if i % 2 else 0, digits))
     return key
-
-
-_ORDERS: Mapping[str, Callable[[RunCard], Any]] = {
-    "last sign": lambda card: _rank(card.last_sign, highest_first=True),
-    "started": lambda card: _rank(card.created, highest_first=True),
-    "name": lambda card: _natural(card.name),
-    "loss": lambda card: _rank(card.loss, highest_first=False),
-    "progress": lambda card: _rank(card.progress, highest_first=True),
-    "duration": lambda card: _rank(card.duration_s, highest_first=True),
-    "step": lambda card: _rank(card.step, highest_first=False),
-    "status": lambda card: (
-        STATUSES.index(card.status.name) if card.status.name in STATUSES else len(STATUSES)
-    ),
-}

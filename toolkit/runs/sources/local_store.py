@@ -1,25 +1,23 @@
-"""The RunStore for run folders on local disks."""
+"""The RunStore for log directories on local disks: run folders, and other tools' logs, which are only read."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import os
 import time
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
+from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder import trash
 from toolkit.runfolder.control import ControlRefused, write_request
-from toolkit.runfolder.key_values import KeyValues, trend_of
+from toolkit.runfolder.key_values import trend_of
 from toolkit.runfolder.labels import (
     PROJECTS,
     Labels,
@@ -36,30 +34,22 @@ from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.records import START
 from toolkit.runfolder.safefile import NotInside, read_inside
-from toolkit.runfolder.status import FAILED, FINISHED, STOPPED
 from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.run_log import RunLog
 from toolkit.runs.findings.rank_signs import RankSigns
 from toolkit.runs.findings.run_analysis import SavedFindings
 from toolkit.runs.formatting import clean
-from toolkit.runs.listing.run_listing import (
-    FoundRun,
-    OldRuns,
-    RootListing,
-    Signature,
-    card_of,
-    now,
-    read_start,
-)
-from toolkit.runs.listing.search import list_of
+from toolkit.runs.listing.foreign_runs import ForeignRun
+from toolkit.runs.listing.run_folders import run_folders
+from toolkit.runs.listing.run_listing import FoundRun, now, read_start
+from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.record_source import FileSource, RecordSource
+from toolkit.runs.sources.foreign_log import ForeignLog
 from toolkit.runs.sources.rank_grid import RankReader
 from toolkit.runs.sources.store_queries import StoreQueries, evict
 from toolkit.runs.store import (
     CacheState,
     Health,
-    RankGrid,
     RankSign,
     Refused,
     RunCard,
@@ -67,19 +57,18 @@ from toolkit.runs.store import (
     RunMeta,
     RunQuery,
     StoreState,
+    TimeSpent,
     Trashed,
     UnknownRun,
 )
 
-_SCAN_EVERY_S: Final = 0.5
-_MAX_NOT_FOUND: Final = 100
-_MOST_NEAR: Final = 10
-"""Unknown runs that are searched for between two scans; each search checks every name."""
 _RANKS_EVERY_S: Final = 2.0
 _MOST_SIGNS: Final = 50
 """Runs of several ranks whose last signs are kept."""
 _TREND_BUDGET_S: Final = 0.2
-_OLD_RUNS_BUDGET_S: Final = 0.2
+_HIDDEN: Final = "hidden~"
+_NOT_ALL: Final = 0.99
+"""How much was examined, while a run is still being read: that its end is not known does not make it whole."""
 _RANKS_BUDGET: Final = 100_000_000
 """Above this, the ranks of runs looked at before are read again when needed; 1,024 ranks take 16 MB."""
 
@@ -92,31 +81,26 @@ class LocalStore(StoreQueries):
         roots: Sequence[Path],
         *,
         cache_dir: Path | None,
+        labels_dir: Path | None = None,
+        other_tools: bool = False,
         read_only: bool = False,
         read_only_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Show the runs in `roots`; `read_only_reason` returns why the current visitor is read-only, or None."""
+        """Show the runs in `roots`, with `other_tools` also those of other tools, at any depth.
+
+        Names and notes of other tools' runs are saved in `labels_dir`. `read_only_reason` returns why the current
+        visitor is read-only, or None.
+        """
         super().__init__(read_only=read_only, read_only_reason=read_only_reason)
-        self.roots = tuple(Path(os.path.abspath(root)) for root in roots)
-        self._places = tuple(clean(str(root)) for root in self.roots)
+        self._folders = run_folders(roots, labels_dir=labels_dir, other_tools=other_tools)
+        self.roots = self._folders.roots
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
-        self._listings = [RootListing(root) for root in self.roots]
-        self._tags = _tags_of(self.roots)
-        self._keys: dict[tuple[int, str], str] = {}
-        """The key of each run, by the position of its log directory and the name of its folder."""
-        self._runs: dict[str, FoundRun] = {}
-        self._problems: tuple[str, ...] = ()
-        self._not_found: set[str] = set()
-        self._scanned_at = -1.0
-        self._scan_ms = 0.0
-        self._logs: dict[tuple[str, int], RunLog] = {}
-        self._rank_readers: dict[str, tuple[Path, RankReader]] = {}
-        self._rank_files: dict[str, tuple[float, dict[int, Path]]] = {}
+        self._logs: dict[tuple[str, int], RunLog | ForeignLog] = {}
+        self._rank_readers: dict[Path, RankReader] = {}
+        self._rank_files: dict[Path, tuple[float, dict[int, Path]]] = {}
         """The record files of runs with parts, and when they were listed."""
-        self._rank_signs: dict[str, RankSigns] = {}
-        self._trends: dict[str, tuple[int, list[float]]] = {}
-        self._old_runs = OldRuns()
-        self._cards: dict[str, tuple[Signature, KeyValues | None, RunCard]] = {}
+        self._rank_signs: dict[Path, RankSigns] = {}
+        self._trends: dict[Path, tuple[int, list[float]]] = {}
 
     def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:
         if self.cache is None or not isinstance(source, FileSource):
@@ -127,154 +111,73 @@ class LocalStore(StoreQueries):
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:
         """Return the runs that `query` finds, without one all of them."""
-        query = query or RunQuery()
-        with self._lock:
-            self._scan()
-            moment = now()
-            cards = [self._card(found, moment) for found in self._runs.values()]
-            problems, read_ms = self._problems, self._scan_ms
-            truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
-        others, notes = self._others(moment)
-        listed = list_of([*cards, *others], query, moment, self._places)
-        return replace(listed, problems=(*problems, *notes), truncated=truncated, read_ms=read_ms)
+        return self._folders.list_runs(query)
 
-    def _others(self, moment: float) -> tuple[Sequence[RunCard], Sequence[str]]:  # noqa: ARG002
-        """Return the cards of runs that are not run folders, and what was skipped."""
-        return (), ()
-
-    def _scan(self, *, again: bool = False) -> None:
-        began = time.perf_counter()
-        # On a slow file system at most a tenth of the time goes into listing.
-        pause_s = max(_SCAN_EVERY_S, self._scan_ms / 100)
-        if not again and time.monotonic() - self._scanned_at < pause_s:
-            return
-        runs: dict[str, FoundRun] = {}
-        problems: list[str] = []
-        scanned: list[Sequence[FoundRun]] = []
-        for listing in self._listings:
-            found, skipped = listing.scan()
-            scanned.append(found)
-            problems.extend(skipped)
-        names = Counter(name for found in scanned for name in {run.key for run in found})
-        self._keys = {}
-        for number, listed in enumerate(scanned):
-            for run in listed:
-                name = run.key
-                if names[name] > 1:
-                    # Whatever the order of the log directories: an address stays that of its run.
-                    run = replace(run, key=f"{self._tags[number]}~{name}")
-                if runs.setdefault(run.key, run) is run:
-                    self._keys[number, name] = run.key
-                else:
-                    problems.append(f"two folders have the name {run.key}; only one of them is shown")
-        complete = self._old_runs.complete(runs.values(), budget_s=_OLD_RUNS_BUDGET_S)
-        before, self._runs, self._problems = self._runs, {run.key: run for run in complete}, tuple(problems)
-        for key, old in before.items() if len(self.roots) > 1 else ():
-            if key in self._runs and self._runs[key].folder != old.folder:
-                self._forget(key)
-        if len(self._cards) > 2 * len(self._runs) + 100:
-            self._cards.clear()
-        self._not_found.clear()
-        self._scanned_at = time.monotonic()
-        self._scan_ms = (time.perf_counter() - began) * 1000
-
-    def _find(self, key: str) -> FoundRun:
-        with self._lock:
-            self._scan()
-            found = self._runs.get(key)
-            if found is None and time.monotonic() - self._scanned_at > self._scan_ms / 1000:
-                # It may have started since the last scan. Searches for missing runs get at most half of the time:
-                # with ten thousand runs a scan takes a while, and every other tab waits for it.
-                self._scan(again=True)
-                found = self._runs.get(key)
-            if found is None:
-                near = {self._keys[place]: None for place in self._addressed(key) if place in self._keys}
-                if len(near) == 1:
-                    return self._runs[next(iter(near))]
-                if near:
-                    raise UnknownRun(key, list(near)[:_MOST_NEAR])
-                found = self._find_unlisted(key)
-            if found is None:
-                raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
-            return found
-
-    def _addressed(self, key: str) -> list[tuple[int, str]]:
-        """Return the log directories and folders that an address may mean: of all that have it, or of the one it names.
-
-        It may be of a time with other log directories, in which the name was unique, or was not.
-        """
-        tag, _, name = key.partition("~")
-        name = name if tag else ""
-        named = [(number, name) for number, one in enumerate(self._tags) if name and tag == one]
-        return named or [
-            (number, text) for text in (key, name) if text for number in range(len(self._listings))
-        ]
-
-    def _find_unlisted(self, key: str) -> FoundRun | None:
-        """Return a run that is not listed because there are too many; None if it does not exist."""
-        if key in self._not_found or len(self._not_found) >= _MAX_NOT_FOUND:
-            return None
-        for number, name in self._addressed(key):
-            listing = self._listings[number]
-            found = listing.find(name) if listing.is_truncated else None
-            if found is not None:
-                self._runs[key] = found = replace(found, key=key)
-                return found
-        self._not_found.add(key)
-        return None
+    def _own(self, key: str) -> FoundRun | None:
+        """Return a run folder; None for another tool's run. Raises UnknownRun."""
+        run = self._folders.find(key)
+        return run if isinstance(run, FoundRun) else None
 
     def card(self, key: str) -> RunCard:
         """Return one run's card, based on the records read so far."""
-        found = self._find(key)
+        run = self._folders.find(key)
         log = self._logs.get((key, 0))
-        return self._card(found, now(), newest=log.newest() if log is not None else None)
-
-    def _card(
-        self, found: FoundRun, moment: float, *, newest: tuple[float, int | None] | None = None
-    ) -> RunCard:
-        """Return the run's card; that of a run that has ended is made once, for a list of ten thousand."""
-        if newest is not None:
-            return card_of(found, moment, newest=newest)
-        known = self._cards.get(found.key)
-        if known is not None and known[0] == found.signature and known[1] is found.key_values:
-            return known[2]
-        card = card_of(found, moment)
-        if card.status.name in (FINISHED, FAILED, STOPPED) and found.signature and not found.parts:
-            self._cards[found.key] = (found.signature, found.key_values, card)
-        else:
-            self._cards.pop(found.key, None)
-        return card
+        if isinstance(run, FoundRun):
+            return self._folders.card_of(run, newest=log.newest() if log is not None else None)
+        if not isinstance(log, ForeignLog):
+            return run.card(now())
+        card = run.card(now(), newest=log.run if log.position[1] else None)
+        newest = log.newest()
+        if newest is None or newest[1] is None or newest[0] < (run.summary.last_time or 0.0):
+            return card
+        last_time, step = newest[0], newest[1]
+        # The last record may be of an earlier step, which was logged again.
+        return replace(
+            card, step=max(step, card.step or step), last_sign=max(last_time, card.last_sign or last_time)
+        )
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
         """Return losses sampled along each run's log; runs that take too long follow in a later call."""
-        began = time.perf_counter()
+        until = time.perf_counter() + _TREND_BUDGET_S
         found: dict[str, Sequence[float]] = {}
         for key in keys:
-            run = self._runs.get(key)
-            if run is None:
-                continue
-            log = run.folder / METRICS_JSONL
-            known = self._trends.get(key)
-            try:
-                size = os.lstat(log).st_size
-                # 5 % more data changes the picture by a pixel or two.
-                if known is None or not known[0] <= size <= known[0] * 1.05 + 4096:
-                    if time.perf_counter() - began > _TREND_BUDGET_S:
-                        if known is not None:
-                            found[key] = known[1]
-                        continue
-                    known = (size, trend_of(log, points))
-                    self._trends[key] = known
-            except OSError:
-                continue
-            found[key] = known[1]
+            with suppress(UnknownRun, OSError):
+                run = self._folders.find(key)
+                if isinstance(run, FoundRun):
+                    trend = self._trend(run.folder / METRICS_JSONL, points, until)
+                else:
+                    trend = run.summary.trend(points)
+                if trend is not None and (trend or isinstance(run, FoundRun)):
+                    found[key] = trend
         return found
+
+    def _trend(self, log: Path, points: int, until: float) -> Sequence[float] | None:
+        known = self._trends.get(log)
+        size = os.lstat(log).st_size
+        # 5 % more data changes the picture by a pixel or two.
+        is_near = known is not None and known[0] <= size <= known[0] * 1.05 + 4096
+        if not is_near and time.perf_counter() <= until:
+            known = self._trends[log] = (size, trend_of(log, points))
+        return None if known is None else known[1]
 
     # ------------------------------------------------------------ one run
 
     def meta(self, key: str) -> RunMeta:
         """Return everything about a run except its curves."""
-        found = self._find(key)
+        found = self._folders.find(key)
+        if isinstance(found, ForeignRun):
+            foreign = self._foreign_log(found)
+            config = mask_secrets(foreign.config())
+            return RunMeta(
+                card=self.card(key),
+                manifest=None,
+                labels=found.labels,
+                start={"event": START, "config": config} if config else {},
+                environment={},
+                writable=self._write_refusal() is None and found.labels_folder is not None,
+                control_refusal=_no_control(found),
+                origin=foreign.origin(),
+            )
         newest = self._log(key).events((START,), 1)
         environment = self._log(key).events(("environment",), 1)
         return RunMeta(
@@ -286,60 +189,87 @@ class LocalStore(StoreQueries):
             writable=self._write_refusal() is None and os.access(found.folder, os.W_OK),
         )
 
-    def _log(self, key: str, rank: int = 0) -> ColumnQueries:
-        return self._run_log(key, rank)
-
-    def _run_log(self, key: str, rank: int) -> RunLog:
-        found = self._find(key)
+    def _log(self, key: str, rank: int = 0) -> RunLog | ForeignLog:
+        found = self._folders.find(key)
+        if isinstance(found, ForeignRun):
+            return self._foreign_log(found)
         with self._lock:
             log = self._logs.get((key, rank))
             path = self._record_file(found, rank)
-            if log is None or log.path != path:
-                log = RunLog(path, self.cache)
-                self._logs[key, rank] = log
+            if not isinstance(log, RunLog) or log.path != path:
+                log = self._logs[key, rank] = RunLog(path, self.cache)
+                evict(self._logs, log)
+            log.used_at = time.monotonic()
+            return log
+
+    def _foreign_log(self, run: ForeignRun) -> ForeignLog:
+        with self._lock:
+            log = self._logs.get((run.key, 0))
+            if not isinstance(log, ForeignLog) or log.run.info.pieces != run.source.info.pieces:
+                log = self._logs[run.key, 0] = ForeignLog(run.source)
                 evict(self._logs, log)
             log.used_at = time.monotonic()
             return log
 
     def _manifest(self, key: str) -> Manifest | None:
-        return self._find(key).manifest
+        found = self._own(key)
+        return None if found is None else found.manifest
 
     def _folder_name(self, key: str) -> str:
-        return self._find(key).folder.name
+        found = self._folders.find(key)
+        return found.folder.name if isinstance(found, FoundRun) else found.source.info.name
 
     def _source(self, key: str, rank: int = 0) -> RecordSource:
-        return FileSource(self._record_file(self._find(key), rank))
+        found = self._folders.find(key)
+        if isinstance(found, ForeignRun):
+            return self._foreign_log(found).source
+        return FileSource(self._record_file(found, rank))
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`."""
-        return self._run_log(key, rank).refresh(wait_s)
+        return self._log(key, rank).refresh(wait_s)
+
+    def examine(self, key: str, *, wait_s: float = 0.3) -> float:
+        """Run the detectors on new records, for at most about `wait_s`."""
+        is_complete = self._own(key) is not None or self.refresh(key, wait_s=wait_s).complete
+        fraction = super().examine(key, wait_s=wait_s)
+        return fraction if is_complete else min(fraction, _NOT_ALL)
+
+    def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
+        """Update the time ledger, for at most about `wait_s`."""
+        is_complete = self._own(key) is not None or self.refresh(key, wait_s=wait_s).complete
+        spent = super().time_spent(key, wait_s=wait_s)
+        return spent if is_complete else replace(spent, fraction=min(spent.fraction, _NOT_ALL))
 
     def wait_until_saved(self, timeout_s: float) -> None:
         """Wait for columns that are being saved, each for at most `timeout_s`."""
         with self._lock:
             logs = list(self._logs.values())
         for log in logs:
-            log.wait_until_saved(timeout_s)
+            if isinstance(log, RunLog):
+                log.wait_until_saved(timeout_s)
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
-        found = self._find(key)
+        found = self._own(key)
         try:
-            return [*record_files(found.folder, found.parts)]
+            return [0] if found is None else [*record_files(found.folder, found.parts)]
         except OSError:
             return [0]
 
     def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:
         """Return one metric of all ranks, after reading new records for at most about `wait_s`."""
-        folder = self._find(key).folder
+        found = self._own(key)
+        if found is None:
+            return RankGrid(metric=metric)
         with self._lock:
-            known = self._rank_readers.pop(key, None)
-            if known is None or known[0] != folder:
-                known = (folder, RankReader(functools.partial(self._source, key)))
-            self._rank_readers[key] = known
+            reader = self._rank_readers.pop(found.folder, None) or RankReader(
+                functools.partial(self._source, key)
+            )
+            self._rank_readers[found.folder] = reader
             while len(self._rank_readers) > 1 and self._held_for_ranks() > _RANKS_BUDGET:
                 del self._rank_readers[next(iter(self._rank_readers))]
-        return known[1].read(self.ranks(key), metric, buckets, wait_s)
+        return reader.read(self.ranks(key), metric, buckets, wait_s)
 
     def rank_signs(self, key: str) -> Sequence[RankSign]:
         """Return the last sign of each rank."""
@@ -365,8 +295,8 @@ class LocalStore(StoreQueries):
 
     def _signs_of(self, key: str) -> RankSigns | None:
         """Return the signs of a run's ranks, read a moment ago; None if it has one rank."""
-        found = self._find(key)
-        if found.part is not None:
+        found = self._own(key)
+        if found is None or found.part is not None:
             return None
         try:
             files = record_files(found.folder, found.parts)
@@ -375,15 +305,15 @@ class LocalStore(StoreQueries):
         if len(files) < 2:
             return None
         with self._lock:
-            signs = self._rank_signs.pop(key, None) or RankSigns()
-            self._rank_signs[key] = signs
+            signs = self._rank_signs.pop(found.folder, None) or RankSigns()
+            self._rank_signs[found.folder] = signs
             while len(self._rank_signs) > _MOST_SIGNS:
                 del self._rank_signs[next(iter(self._rank_signs))]
         signs.look(files, is_live=self.card(key).live)
         return signs
 
     def _held_for_ranks(self) -> int:
-        return sum(reader.nbytes for _, reader in self._rank_readers.values())
+        return sum(reader.nbytes for reader in self._rank_readers.values())
 
     def _record_file(self, found: FoundRun, rank: int) -> Path:
         """Return the file of a rank, which may be in a part; of a part alone, rank 0 means the first one it has."""
@@ -393,28 +323,35 @@ class LocalStore(StoreQueries):
         if found.part is None and (rank == 0 or not found.parts):
             return own
         # Listed for all ranks at once: a page asks for a thousand of them.
-        listed_at, files = self._rank_files.get(found.key, (-math.inf, {}))
+        listed_at, files = self._rank_files.get(found.folder, (-math.inf, {}))
         if time.monotonic() - listed_at > _RANKS_EVERY_S or (rank and rank not in files):
             try:
                 files = record_files(found.folder, found.parts)
             except OSError:
                 return own
-            self._rank_files[found.key] = (time.monotonic(), files)
+            self._rank_files[found.folder] = (time.monotonic(), files)
         return files.get(rank, own) if rank else next(iter(files.values()), own)
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""
+        found = self._folders.find(key)
         try:
-            return read_inside(self._find(key).folder, relative, max_bytes=max_bytes)
+            if isinstance(found, ForeignRun):
+                return self._foreign_log(found).image(relative, max_bytes)
+            return read_inside(found.folder, relative, max_bytes=max_bytes)
         except NotInside as error:
             raise Refused(str(error)) from error
+        except OSError as error:
+            raise Refused(clean(str(error.strerror or error))) from error
 
     # ------------------------------------------------------------ requests and labels
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
         """Write a request for the run and return its id."""
         self._require_write_access()
-        found, card = self._find(key), self.card(key)
+        found, card = self._folders.find(key), self.card(key)
+        if isinstance(found, ForeignRun):
+            raise Refused(_no_control(found))
         if found.part is not None:
             raise Refused("this is a part of a run; requests go to the folder of its rank 0")
         if not card.live:
@@ -436,7 +373,11 @@ class LocalStore(StoreQueries):
     def label(self, key: str, labels: Labels) -> None:
         """Save name, tags and notes of a run."""
         self._require_write_access()
-        folder = self._find(key).folder
+        found = self._folders.find(key)
+        if isinstance(found, ForeignRun):
+            found.label(labels)
+            return
+        folder = found.folder
         try:
             # An invalid file may be someone's notes with a typo: it is not overwritten.
             read_labels(folder)
@@ -467,7 +408,13 @@ class LocalStore(StoreQueries):
     def delete(self, key: str) -> str:
         """Move a run to the trash and return the token that restores it."""
         self._require_write_access()
-        found, card = self._find(key), self.card(key)
+        found, card = self._folders.find(key), self.card(key)
+        if isinstance(found, ForeignRun):
+            # Its files stay.
+            found.hide()
+            with self._lock:
+                self._forget(key)
+            return f"{_HIDDEN}{key}"
         if card.live:
             raise Refused(f"the run is {card.status.name}: stop it first")
         number = next(i for i, root in enumerate(self.roots) if root == found.folder.parent)
@@ -479,14 +426,12 @@ class LocalStore(StoreQueries):
         return f"{number}~{token}"
 
     def _forget(self, key: str) -> None:
-        """Forget what was read of a run: it is gone, or its key means another one now."""
+        """Forget what was read of a run that is gone."""
         self._logs = {name: log for name, log in self._logs.items() if name[0] != key}
         self._forget_analyses(key)
-        for kept in (self._rank_readers, self._rank_signs, self._rank_files, self._trends, self._cards):
-            kept.pop(key, None)
 
     def trash(self) -> Sequence[Trashed]:
-        """Return the deleted runs, newest first."""
+        """Return the deleted runs, and those of other tools that are hidden, newest first."""
         with _refusals():
             found = [
                 Trashed(
@@ -498,18 +443,32 @@ class LocalStore(StoreQueries):
                 for number, root in enumerate(self.roots)
                 for item in trash.list_trash(root)
             ]
+        others = self._folders.others
+        for run in others.all()[0] if others is not None else ():
+            if run.hidden_at is not None:
+                name = run.card(now()).name
+                found.append(
+                    Trashed(token=f"{_HIDDEN}{run.key}", name=name, deleted=run.hidden_at, bytes_held=0)
+                )
         return sorted(found, key=lambda item: item.deleted, reverse=True)
 
     def restore(self, token: str) -> str:
         """Restore a run and return its key."""
         self._require_write_access()
         number, _, inner = token.partition("~")
+        if token.startswith(_HIDDEN):
+            others = self._folders.others
+            run = others.find(inner) if others is not None else None
+            if run is None or run.hidden_at is None:
+                raise Refused("there is no such run in the trash")
+            run.show()
+            return run.key
         if not number.isdecimal() or int(number) >= len(self.roots):
             raise Refused("there is no such run in the trash")
         with _refusals():
             name = trash.restore(self.roots[int(number)], inner)
         self._rescan()
-        return self._keys.get((int(number), clean(name)), clean(name))
+        return self._folders.keys.get((int(number), clean(name)), clean(name))
 
     def empty_trash(self) -> int:
         """Permanently delete the runs in the trash."""
@@ -519,7 +478,7 @@ class LocalStore(StoreQueries):
 
     def state(self) -> StoreState:
         """Return the log directories."""
-        return StoreState(kind="folders", places=self._places)
+        return StoreState(kind="folders", places=self._folders.places)
 
     def cache_state(self) -> CacheState:
         """Return where the columns of large logs are kept, and how much."""
@@ -538,8 +497,7 @@ class LocalStore(StoreQueries):
         return self.cache.clear() if self.cache is not None else 0
 
     def _rescan(self) -> None:
-        with self._lock:
-            self._scan(again=True)
+        self._folders.scan(again=True)
 
 
 @contextmanager
@@ -551,20 +509,13 @@ def _refusals() -> Iterator[None]:
         raise Refused(str(error)) from error
 
 
-def _tags_of(roots: Sequence[Path]) -> list[str]:
-    """Return a name for each log directory: its last part, and a few digits of its path if another has the same."""
-    names = Counter(root.name for root in roots)
-    return [
-        clean(root.name)
-        if names[root.name] == 1
-        else clean(f"{root.name}-{zlib.crc32(os.fsencode(root)):08x}"[:-4])
-        for root in roots
-    ]
-
-
 def _display_name(folder: Path) -> str:
     """Return what a deleted run was called last."""
     try:
         return read_labels(folder).display_name or folder.name
     except LabelsError:
         return folder.name
+
+
+def _no_control(run: ForeignRun) -> str:
+    return f"This run was logged by {run.title}: it cannot be controlled from here."

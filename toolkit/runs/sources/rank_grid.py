@@ -13,8 +13,9 @@ import numpy as np
 from toolkit.runfolder.metrics import CARRIES_METRICS, NOT_METRICS, as_float, metric_in
 from toolkit.runfolder.reader import Block, Cursor, records_in
 from toolkit.runfolder.records import EPOCH
+from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.record_source import RecordSource
-from toolkit.runs.store import Floats, RankGrid
+from toolkit.runs.store import Floats
 
 MAX_CELLS: Final = 128
 """Finer cells than that are folded in pairs; a grid of fewer cells is folded from these."""

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from toolkit.fleet.engine import quote
+from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.record_source import Taken
 from toolkit.runs.sources.rank_grid import LARGEST_STEP, MAX_CELLS, RankCells, width_for
-from toolkit.runs.store import RankGrid
 
 _RANGE: Final = np.dtype(
     [

@@ -31,6 +31,7 @@ from toolkit.runfolder.records import MAX_LINE_BYTES, START
 from toolkit.runs.formatting import clean
 from toolkit.runs.listing.run_listing import now
 from toolkit.runs.listing.search import Word, list_of, parse
+from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.sources.clickhouse.columns import EngineLog, load_together
 from toolkit.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
 from toolkit.runs.sources.clickhouse.objects import EngineObjects
@@ -44,7 +45,6 @@ from toolkit.runs.store import (
     Delivery,
     Feed,
     Health,
-    RankGrid,
     Refused,
     RunCard,
     RunList,

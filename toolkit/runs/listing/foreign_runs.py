@@ -1,4 +1,4 @@
-"""Finds runs of other tools below the log directories, and keeps what a list shows of them."""
+"""Finds the runs of other tools below folders, and keeps what a list shows of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from toolkit.core.guard import Guard
 from toolkit.importers.detect import LIMIT_S, find_sources
 from toolkit.importers.formats.record_file import source_of_folder
@@ -27,8 +25,8 @@ from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_lab
 from toolkit.runfolder.layout import TRASH, make_folders
 from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
 from toolkit.runs.formatting import ago, clean
+from toolkit.runs.listing.run_summary import MAX_PAIRS, RunSummary
 from toolkit.runs.store import NO_END, STILL_LOOKING, Refused, RunCard
-from toolkit.runs.summary import MAX_PAIRS, RunSummary
 
 TITLES: Final = {
     "ai-toolkit-fork": "ai-toolkit fork",
@@ -63,6 +61,9 @@ _OURS_S: Final = 1.0
 """For reading the first losses of our own runs, each time; the others follow."""
 _HIDDEN: Final = "hidden_at"
 
+OnRun = Callable[[str, int, int], None]
+"""Called with the name of a run before it is read, its number, and how many there are."""
+
 
 @dataclass(slots=True)
 class ForeignRun:
@@ -72,9 +73,11 @@ class ForeignRun:
     source: RunSource
     """As it was found. Sources remember what they read, so each reader has a copy."""
     reading: RunSource
+    labels_folder: Path | None
+    """Where its labels are kept: the user's own folder."""
     labels: Labels = field(default_factory=Labels)
     labels_problem: str | None = None
-    glance: RunSummary = field(default_factory=RunSummary)
+    summary: RunSummary = field(default_factory=RunSummary)
     cursor: bytes | None = None
     read_at: float = -math.inf
     problem: str | None = None
@@ -91,19 +94,49 @@ class ForeignRun:
         return TITLES.get(self.source.info.format, self.source.info.format)
 
     @property
-    def place(self) -> str:
-        """Where it is, for people."""
-        info = self.source.info
-        first = info.pieces[0].path if info.pieces else "."
-        return clean(str(info.root if first == "." else info.root / first))
+    def path(self) -> Path:
+        """Where it is."""
+        return _folder_of(self.source)
 
     @property
     def hidden_at(self) -> float | None:
         """When a user hid it; None if it is shown."""
-        moment = self.labels.other.get(_HIDDEN)
-        return float(moment) if isinstance(moment, (int, float)) else None
+        hidden = self.labels.other.get(_HIDDEN)
+        return float(hidden) if isinstance(hidden, (int, float)) else None
 
-    def look(self, guard: Guard) -> None:
+    def read_labels(self) -> None:
+        """Read name, tags and notes."""
+        if self.labels_folder is not None:
+            try:
+                self.labels, self.labels_problem = read_labels(self.labels_folder), None
+            except LabelsError as error:
+                self.labels_problem = clean(str(error))
+
+    def label(self, labels: Labels) -> None:
+        """Save name, tags and notes in the user's own folder. Raises Refused."""
+        if self.labels_folder is None:
+            raise Refused("there is no folder for names and notes: this user has no home folder")
+        if self.labels_problem is not None:
+            raise Refused(self.labels_problem)
+        try:
+            make_folders(self.labels_folder, 0o700)
+            write_labels(self.labels_folder, labels)
+        except LabelsError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            raise Refused(f"{self.labels_folder} could not be written: {error.strerror}") from error
+        self.labels = labels
+
+    def hide(self) -> None:
+        """Leave it out of the list; its files stay."""
+        self.label(replace(self.labels, other={**self.labels.other, _HIDDEN: time.time()}))
+
+    def show(self) -> None:
+        """List it again."""
+        rest = {name: value for name, value in self.labels.other.items() if name != _HIDDEN}
+        self.label(replace(self.labels, other=rest))
+
+    def read(self, guard: Guard) -> None:
         """Read what is new, for the list."""
         while True:
             batch = guard.call("reading another tool's run", self.reading.read, self.cursor)
@@ -112,8 +145,8 @@ class ForeignRun:
                 break
             self.problem = None
             if batch.replaced:
-                self.glance = RunSummary()
-            self.glance.take(batch, [piece.prefix for piece in self.reading.info.pieces])
+                self.summary = RunSummary()
+            self.summary.take(batch, [piece.prefix for piece in self.reading.info.pieces])
             is_same = batch.cursor == self.cursor
             self.cursor = batch.cursor
             if not batch.more or is_same:
@@ -122,13 +155,15 @@ class ForeignRun:
 
     def card(self, now: float, *, newest: RunSource | None = None) -> RunCard:
         """Return the run's card at `now`; `newest` is the same run, if a page has read more of it."""
-        info, glance, labels = self.reading.info, self.glance, self.labels
+        info, summary, labels = self.reading.info, self.summary, self.labels
         status, last_sign = self._status(now, newest or self.reading)
-        first, last = glance.first_time, glance.last_time
+        first, last = summary.first_time, summary.last_time
         tags = [mask_text(tag) for tag in info.tags] if labels.tags is None else labels.tags
         return RunCard(
+            id=clean(info.run_id or info.source_id),
             key=self.key,
-            place=self.place,
+            place=clean(str(self.path)),
+            path=self.path,
             name=clean(labels.display_name or mask_text(info.name)) or self.key,
             status=status,
             tags=tuple(clean(tag)[:100] for tag in tags),
@@ -137,14 +172,17 @@ class ForeignRun:
             created=first,
             last_sign=last_sign,
             duration_s=max(0.0, last - first) if first is not None and last is not None else None,
-            step=glance.step,
-            loss=glance.loss,
-            lr=glance.lr,
-            sessions=glance.sessions,
+            step=summary.step,
+            loss=summary.loss,
+            loss_metric=summary.loss_name,
+            lr=summary.lr,
+            sessions=summary.sessions,
             config=self._settings(),
-            evaluations=glance.key_values.evaluations,
+            evaluations=summary.key_values.evaluations,
             colour=labels.colour,
             problem=self.problem or self.labels_problem,
+            format=info.format,
+            deleted=info.deleted,
             logged_by=self.title,
             also_logged_by=self.also_logged_by,
         )
@@ -161,7 +199,7 @@ class ForeignRun:
         found = source.status(now)
         written = None if math.isnan(found.last_sign) else found.last_sign
         # A copy of a log has new file times, so the times in it count.
-        sign = self.glance.last_time if self.glance.last_time is not None else written
+        sign = self.summary.last_time if self.summary.last_time is not None else written
         if found.state in ("finished", "failed"):
             name = FINISHED if found.state == "finished" else FAILED
             status = Status(name=name, why=f"{self.title} recorded that it {name}", sure=True)
@@ -186,22 +224,22 @@ class OwnRun:
     def __init__(self, key: str, folder: Path) -> None:
         self.key = key
         self.folder = folder
-        self.glance = RunSummary()
+        self.summary = RunSummary()
         self.also_logged_by: tuple[str, ...] = ()
         self._reading = source_of_folder(folder)
         self._cursor: bytes | None = None
 
-    def look(self, guard: Guard) -> None:
+    def read(self, guard: Guard) -> None:
         """Read the first losses, or what was added to them."""
-        if len(self.glance.pairs) >= MAX_PAIRS:
+        if len(self.summary.pairs) >= MAX_PAIRS:
             return
         batch = guard.call(
             "reading the first losses", lambda: self._reading.read(self._cursor, max_bytes=_OURS_BYTES)
         )
         if batch is not None:
             if batch.replaced:
-                self.glance = RunSummary()
-            self.glance.take(batch)
+                self.summary = RunSummary()
+            self.summary.take(batch)
             self._cursor = batch.cursor
 
 
@@ -209,13 +247,23 @@ class ForeignRuns:
     """The runs of other tools below some folders. Thread-safe; it reads in a thread of its own."""
 
     def __init__(
-        self, roots: Sequence[Path], labels_dir: Path | None, ours: Callable[[], Sequence[RunCard]] = tuple
+        self,
+        roots: Sequence[Path],
+        labels_dir: Path | None,
+        *,
+        only: str | None = None,
+        deleted: bool = False,
     ) -> None:
-        """Look below `roots`; `ours` returns the cards of our own runs, newest first."""
+        """Look below `roots`; `only` for one format; with `deleted`, also for runs that their tool deleted."""
         self._roots = roots
-        self._ours = ours
+        self._only = only
+        self._deleted = deleted
+        self.ours: Callable[[], Sequence[RunCard]] = tuple
+        """Returns the cards of our own runs, newest first."""
+        self.left_out: Counter[Path] = Counter()
+        """How many deleted runs are below each of the folders."""
         self._own: dict[str, OwnRun] = {}
-        self.labels_dir = labels_dir
+        self._labels_dir = labels_dir
         self._guard = Guard()
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -249,13 +297,13 @@ class ForeignRuns:
                     break
             run = self._runs.get(key)
         if run is not None:
-            self._look_at(run, again_after_s=math.inf)
+            self._read(run, again_after_s=math.inf)
         return run
 
-    def _look_at(self, run: ForeignRun, *, again_after_s: float) -> None:
+    def _read(self, run: ForeignRun, *, again_after_s: float) -> None:
         with self._reading:
             if run.read_at == -math.inf or time.monotonic() - run.read_at > again_after_s:
-                run.look(self._guard)
+                run.read(self._guard)
 
     def _search(self) -> threading.Thread | None:
         with self._lock:
@@ -263,53 +311,51 @@ class ForeignRuns:
                 return self._thread
             if time.monotonic() - self._scanned_at < max(_SCAN_EVERY_S, _SCAN_SHARE * self._scan_s):
                 return None
-            self._thread = threading.Thread(target=self._look, name="other tools' runs", daemon=True)
+            self._thread = threading.Thread(target=self.read_all, name="other tools' runs", daemon=True)
             self._thread.start()
             return self._thread
 
-    def _look(self) -> None:
+    def read_all(self, on_run: OnRun = lambda _name, _at, _of: None) -> None:
+        """Find the runs and read what is new in each."""
         began = time.monotonic()
         runs: dict[str, ForeignRun] = {}
         notes: list[str] = []
+        self.left_out.clear()
         for root in self._roots:
             with suppress(OSError):
-                found = find_sources(root)
+                found = find_sources(root, only=self._only)
                 notes += [clean(note) for note in found.notes]
                 for source in found.runs:
-                    if not source.info.deleted and not _is_in_trash(root, source):
+                    if source.info.deleted and not self._deleted:
+                        self.left_out[root] += 1
+                    elif not _is_in_trash(root, source):
                         self._add(runs, source)
         self._runs, self._notes, self._is_listed = runs, tuple(notes), True
-        for run in [*runs.values()]:
+        for at, run in enumerate([*runs.values()]):
             sign = run.reading.status(time.time()).last_sign
             is_quiet = not (time.time() - sign < _QUIET_S)
-            self._look_at(run, again_after_s=_QUIET_EVERY_S if is_quiet else 0.0)
-        self._look_at_ours(runs.values())
+            on_run(run.source.info.name, at, len(runs))
+            self._read(run, again_after_s=_QUIET_EVERY_S if is_quiet else 0.0)
+        self._read_ours(runs.values())
         _find_same([*runs.values(), *self._own.values()])
         self._scan_s = time.monotonic() - began
         self._scanned_at = time.monotonic()
 
-    def _look_at_ours(self, runs: Collection[ForeignRun]) -> None:
+    def _read_ours(self, runs: Collection[ForeignRun]) -> None:
         """Read the first losses of our own runs that another tool may have logged too."""
         until = time.monotonic() + _OURS_S
-        glances = [run.glance for run in runs if run.glance.pairs]
-        # A run without times may be of any time.
-        first = np.array(
-            [-math.inf if glance.first_time is None else glance.first_time for glance in glances]
-        )
-        last = np.array([math.inf if glance.last_time is None else glance.last_time for glance in glances])
+        summaries = [run.summary for run in runs if run.summary.pairs]
         own: dict[str, OwnRun] = {}
-        for card in self._ours() if glances else ():
+        for card in self.ours() if summaries else ():
             if card.path is None or card.loss is None:
                 continue
-            began = -math.inf if card.created is None else card.created
-            ended = math.inf if card.last_sign is None else card.last_sign
-            if ((first <= ended) & (began <= last)).any():
+            if any(summary.is_within(card.created, card.last_sign) for summary in summaries):
                 run = self._own.get(card.key)
                 if run is None or run.folder != card.path:
                     run = OwnRun(card.key, card.path)
                 own[card.key] = run
                 if time.monotonic() < until:
-                    run.look(self._guard)
+                    run.read(self._guard)
         self._own = own
 
     def also_logged(self, key: str) -> tuple[str, ...]:
@@ -327,55 +373,21 @@ class ForeignRuns:
         if known is None or known.source.info.pieces != source.info.pieces:
             place = _folder_of(source)
             known = ForeignRun(
-                key, source, copy.deepcopy(source), folders=frozenset(map(str, (place, *place.parents)))
+                key,
+                source,
+                copy.deepcopy(source),
+                None if self._labels_dir is None else self._labels_dir / source.info.source_id,
+                folders=frozenset(map(str, (place, *place.parents))),
             )
-            self._read_labels(known)
+            known.read_labels()
         runs[key] = known
-
-    # ------------------------------------------------------------ labels
-
-    def _folder(self, run: ForeignRun) -> Path:
-        if self.labels_dir is None:
-            raise Refused("there is no folder for names and notes: this user has no home folder")
-        return self.labels_dir / run.source.info.source_id
-
-    def _read_labels(self, run: ForeignRun) -> None:
-        if self.labels_dir is None:
-            return
-        try:
-            run.labels, run.labels_problem = read_labels(self._folder(run)), None
-        except LabelsError as error:
-            run.labels_problem = clean(str(error))
-
-    def label(self, run: ForeignRun, labels: Labels) -> None:
-        """Save name, tags and notes of a run in the user's own folder."""
-        folder = self._folder(run)
-        if run.labels_problem is not None:
-            raise Refused(run.labels_problem)
-        try:
-            make_folders(folder, 0o700)
-            write_labels(folder, labels)
-        except LabelsError as error:
-            raise Refused(str(error)) from error
-        except OSError as error:
-            raise Refused(f"{folder} could not be written: {error.strerror}") from error
-        run.labels = labels
-
-    def hide(self, run: ForeignRun) -> None:
-        """Leave a run out of the list; its files stay."""
-        self.label(run, replace(run.labels, other={**run.labels.other, _HIDDEN: time.time()}))
-
-    def show(self, run: ForeignRun) -> None:
-        """List a hidden run again."""
-        rest = {name: value for name, value in run.labels.other.items() if name != _HIDDEN}
-        self.label(run, replace(run.labels, other=rest))
 
 
 def _find_same(runs: Collection[ForeignRun | OwnRun]) -> None:
     """Note on each run which other tools logged the same training."""
     with_pair: dict[int, list[ForeignRun | OwnRun]] = {}
     for run in runs:
-        for pair in run.glance.pairs:
+        for pair in run.summary.pairs:
             with_pair.setdefault(pair, []).append(run)
     alike: dict[str, Counter[str]] = {}
     by_key = {run.key: run for run in runs}
@@ -388,7 +400,8 @@ def _find_same(runs: Collection[ForeignRun | OwnRun]) -> None:
         titles = {
             other.title
             for other in others
-            if other.title != run.title and run.glance.shares_time_with(other.glance)
+            if other.title != run.title
+            and run.summary.is_within(other.summary.first_time, other.summary.last_time)
         }
         run.also_logged_by = tuple(sorted(titles))
 

@@ -97,12 +97,11 @@ class RunSummary:
                 # Some tools store single precision.
                 self.pairs.add(hash((step, *_SINGLE.unpack(_SINGLE.pack(value)))))
 
-    def shares_time_with(self, other: RunSummary) -> bool:
-        """Return whether both may have run at the same time; true where one has no times."""
-        mine, theirs = (self.first_time, self.last_time), (other.first_time, other.last_time)
-        if None in mine or None in theirs:
-            return True
-        return mine[0] <= theirs[1] and theirs[0] <= mine[1]  # type: ignore[operator]  # no None is left
+    def is_within(self, first: float | None, last: float | None) -> bool:
+        """Return whether it may have run at these times; true where one is unknown."""
+        return (first is None or self.last_time is None or first <= self.last_time) and (
+            last is None or self.first_time is None or self.first_time <= last
+        )
 
     def trend(self, points: int) -> list[float]:
         """Return about `points` losses along the run."""

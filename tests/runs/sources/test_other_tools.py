@@ -20,8 +20,8 @@ from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.importers.detect import find_sources
 from toolkit.importers.summary import summarise
-from toolkit.runs.sources import foreign_runs
-from toolkit.runs.sources.any_format_store import AnyFormatStore
+from toolkit.runs.listing import foreign_runs
+from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import NO_END, Refused, RunQuery, UnknownRun
 
 TABLE = "step,loss,lr\n"
@@ -36,7 +36,7 @@ def _all_the_time_that_it_takes(monkeypatch):
 @pytest.fixture
 def open_store(tmp_path):
     def make(root, **options):
-        return AnyFormatStore([root], cache_dir=None, labels_dir=tmp_path / "labels", **options)
+        return LocalStore([root], cache_dir=None, labels_dir=tmp_path / "labels", other_tools=True, **options)
 
     return make
 
@@ -129,7 +129,7 @@ def test_a_run_that_was_read_stays_complete_while_a_slow_disk_is_asked_for_more(
     store = open_store(table.parent.parent)
     key = only_key(store)
     read(store, key)
-    source = type(store._foreign_log(store._other(key)).run)
+    source = type(store._log(key).run)
     may_read, once = threading.Event(), source.read
     monkeypatch.setattr(source, "read", lambda *args, **options: may_read.wait(60) and once(*args, **options))
 
