@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("streamlit")
 
 import streamlit as st
-from toolkit.runs.sources.any_format_store import AnyFormatStore
 
 import dashboard
 from dashboard.access.login import AllowList
@@ -34,7 +33,7 @@ def called_in(tree):
     return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-@pytest.mark.parametrize("store", [LocalStore, AnyFormatStore, ClickHouseStore])
+@pytest.mark.parametrize("store", [LocalStore, ClickHouseStore])
 def test_every_change_asks_the_gate_first(store):
     defined = {name for name in CHANGES if name in vars(store)}
 
