@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from toolkit.importers.files import read_blob
+from toolkit.importers.files import Source
+from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import Database
 from toolkit.importers.source import (
     BATCH_BYTES,
-    MAX_IMAGE_BYTES,
-    NO_TIME,
     Batch,
-    BlobRef,
     Builder,
     Event,
-    Growth,
+    RunSource,
     SourceInfo,
-    Status,
     decode_cursor,
     encode_cursor,
 )
@@ -32,17 +29,14 @@ _TRIES = 6
 _PAUSE_S = 0.01
 
 
-class DatabaseSource(ABC):
+class DatabaseSource(Source):
     """One run in a database."""
 
     tables: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, info: SourceInfo, path: str) -> None:
-        self.info = info
+        super().__init__(info)
         self._path = path
-        self._last_sign = NO_TIME
-        self._growth = Growth()
-        self._end: Status | None = None
 
     @abstractmethod
     def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
@@ -127,17 +121,21 @@ class DatabaseSource(ABC):
             # The cursor was not written by this format.
             return False
 
-    def status(self, now: float) -> Status:
-        """Return how the run ended, as far as the database says so."""
-        if self._end is not None:
-            return self._end
-        return Status(self._growth.state(self._last_sign, now), last_sign=self._last_sign)
 
-    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
-        """Return the bytes that an event refers to."""
-        return read_blob(self.info.root, ref, max_bytes)
-
-
-def real_path(root: Path, relative: str) -> str:
-    """Return what identifies a database."""
-    return os.path.realpath(root / relative)
+def runs_of_databases(
+    folder: Folder,
+    endings: tuple[str, ...],
+    runs_in: Callable[[Path, str], Sequence[RunSource]],
+    *,
+    skipped: frozenset[str] = frozenset(),
+) -> Found:
+    """Return the runs of each database in a folder; `skipped` folders beside them hold no others."""
+    found = Found()
+    for name in sorted(folder.files):
+        if name.endswith(endings) and sqlite_view.is_database(folder.head(name, 100)):
+            runs = runs_in(folder.root, folder.below(name))
+            if runs:
+                found.sources += runs
+                found.taken |= {name}
+                found.skipped = skipped
+    return found

@@ -89,18 +89,72 @@ def _end_in(shared: dict[str, Any]) -> Status | None:
     return Status(kept[0], ended=kept[1] if type(kept[1]) in (int, float) else NO_TIME)
 
 
-class FilesSource(ABC):
+class Source(ABC):
+    """A run whose blobs are files below its root, and whose end may be known."""
+
+    def __init__(self, info: SourceInfo) -> None:
+        self.info = info
+        self._last_sign = NO_TIME
+        self._growth = Growth()
+        self._end: Status | None = None
+
+    @abstractmethod
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
+        """Return what is new since `cursor`."""
+
+    def status(self, now: float) -> Status:
+        """Return how the run ended, as far as its files say so."""
+        if self._end is not None:
+            return self._end
+        return Status(self._growth.state(self._last_sign, now), last_sign=self._last_sign)
+
+    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
+        """Return the bytes that an event refers to."""
+        return read_blob(self.info.root, ref, max_bytes)
+
+
+class WholeSource(Source):
+    """A run whose files are written whole: a change is read from the start."""
+
+    @abstractmethod
+    def signature(self) -> Any:
+        """Return what changes with the files, of JSON alone; an OSError says that there are none."""
+
+    @abstractmethod
+    def read_whole(self, out: Builder) -> None:
+        """Add everything."""
+
+    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
+        """Return everything if a file changed since `cursor`, else nothing."""
+        out = Builder()
+        batch = out.batch
+        try:
+            batch.cursor = encode_cursor({"files": self.signature()})
+        except OSError:
+            out.pass_over("files that cannot be opened")
+            return batch
+        # As it is kept: NaN is not equal to itself.
+        if cursor is None or decode_cursor(cursor) != decode_cursor(batch.cursor):
+            batch.replaced = cursor is not None
+            self.read_whole(out)
+        return batch
+
+    def _signature_of(self, path: str) -> list[int]:
+        """Return size and time of one file, which is then the last sign of the run."""
+        status = os.lstat(self.info.root / path)
+        self._last_sign = status.st_mtime
+        return [status.st_size, status.st_mtime_ns]
+
+
+class FilesSource(Source):
     """A run whose files only grow. A format says which files there are and parses their bytes."""
 
     window = _WINDOW
 
     def __init__(self, info: SourceInfo, *, settings: Sequence[str] = ()) -> None:
-        self.info = info
+        super().__init__(info)
         self._settings: dict[str, tuple[int, float]] = dict.fromkeys(settings, (0, NO_TIME))
         """YAML files beside the log with the run's settings, each with size and time of what was read."""
-        self._last_sign = NO_TIME
-        self._growth = Growth()
-        self._end: Status | None = None
         self._cut: dict[str, str] = {}
         self.shared: dict[str, Any] = {}
         """What a parser has to remember across files; only JSON belongs in it."""
@@ -171,16 +225,6 @@ class FilesSource(ABC):
         places[_SHARED] = _Place(state=self.shared)
         batch.cursor = encode_cursor({path: place.encoded() for path, place in places.items()})
         return batch
-
-    def status(self, now: float) -> Status:
-        """Return how the run ended, as far as its files say so."""
-        if self._end is not None:
-            return self._end
-        return Status(self._growth.state(self._last_sign, now), last_sign=self._last_sign)
-
-    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
-        """Return the bytes that an event refers to."""
-        return read_blob(self.info.root, ref, max_bytes)
 
     # ------------------------------------------------------------ reading
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,26 @@ def name_of(folder: Path) -> str:
     if above.name == _LIGHTNING:
         above = above.parent
     return f"{above.name}/{folder.name}" if above.name else folder.name
+
+
+def files_below(folder: Path, *, most: int, depth: int = 10) -> list[str]:
+    """Return the regular files below `folder`, relative to it and sorted; no link is followed."""
+    found: list[str] = []
+    stack = [("", 0)]
+    while stack and len(found) < most:
+        below, level = stack.pop()
+        try:
+            with os.scandir(folder / below) as entries:
+                for entry in entries:
+                    name = f"{below}/{entry.name}" if below else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if level < depth:
+                            stack.append((name, level + 1))
+                    elif entry.is_file(follow_symlinks=False):
+                        found.append(name)
+        except OSError:
+            continue
+    return sorted(found)[:most]
 
 
 Finder = Callable[[Folder], Found]

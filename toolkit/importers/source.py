@@ -248,6 +248,15 @@ class Builder:
             column.times.append(moment)
             column.values.append(value)
 
+    def value(self, metric: str, step: Any, moment: float, value: Any, **place: Any) -> bool:
+        """Add one point if `value` is a number, else count it; return whether it is one."""
+        number = as_number(value)
+        if number is None:
+            self.not_number(metric, piece=place.get("piece", 0))
+            return False
+        self.add(metric, step, moment, number, **place)
+        return True
+
     def event(self, event: Event) -> None:
         """Add an event, unless there are too many."""
         self._event_bytes += _size_of(event.payload)
@@ -339,6 +348,20 @@ def as_number(value: Any) -> float | None:
 def source_id(format_name: str, own_id: str) -> str:
     """Return the identity of a run: of the tool's own id, or of a real path."""
     return hashlib.sha256(f"{format_name}\0{own_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def run_info(
+    format_name: str, own_id: str, name: str, root: Path, pieces: Iterable[str | Piece], **more: Any
+) -> SourceInfo:
+    """Return what is known about a run at first: `own_id` is the tool's own id, or a real path."""
+    return SourceInfo(
+        format=format_name,
+        source_id=source_id(format_name, own_id),
+        name=name[:MAX_NAME_CHARS],
+        root=root,
+        pieces=[Piece(piece) if isinstance(piece, str) else piece for piece in pieces],
+        **more,
+    )
 
 
 def encode_cursor(state: Any) -> bytes:

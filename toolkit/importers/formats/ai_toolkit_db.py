@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.databases import DatabaseSource, real_path
+from toolkit.importers.databases import DatabaseSource
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import Database
-from toolkit.importers.source import MAX_TEXT_CHARS, Builder, Event, Piece, SourceInfo, as_step, source_id
+from toolkit.importers.source import (
+    MAX_TEXT_CHARS,
+    Builder,
+    Event,
+    as_step,
+    run_info,
+)
 
 FORMAT: Final = "ai-toolkit"
 _TABLES: Final = ("steps", "metric_keys", "metrics")
@@ -79,13 +86,8 @@ def _source(root: Path, relative: str, head: bytes) -> AiToolkitSource | None:
     if not sqlite_view.is_database(head):
         return None
     path = root / relative
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, real_path(root, relative)),
-        name=path.parent.name,
-        root=root,
-        pieces=[Piece(str(Path(relative).parent.as_posix()))],
-    )
+    folder = Path(relative).parent.as_posix()
+    info = run_info(FORMAT, os.path.realpath(path), path.parent.name, root, [folder])
     try:
         with sqlite_view.opened(path, _TABLES) as database:
             is_it = database.has("steps", "step", "wall_time") and database.has(

@@ -11,27 +11,20 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any, Final
 
-from toolkit.importers.files import read_blob
+from toolkit.importers.files import WholeSource
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import loaded
 from toolkit.importers.limited_child import Limits, run_limited
 from toolkit.importers.source import (
-    BATCH_BYTES,
-    MAX_IMAGE_BYTES,
     MAX_RUNS,
     NO_TIME,
-    Batch,
-    BlobRef,
     Builder,
-    Piece,
     RunSource,
     SourceInfo,
     Status,
     as_number,
-    decode_cursor,
-    encode_cursor,
     flattened,
-    source_id,
+    run_info,
 )
 
 FORMAT: Final = "aim"
@@ -105,27 +98,21 @@ class Repository:
                 current.append(row)
 
 
-class AimSource:
+class AimSource(WholeSource):
     """One run of a repository."""
 
     def __init__(self, info: SourceInfo, repository: Repository) -> None:
-        self.info = info
+        super().__init__(info)
         self._repository = repository
-        self._last_sign = NO_TIME
-        self._end: Status | None = None
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
-        """Return everything if the repository changed since `cursor`, else nothing."""
-        out = Builder()
-        batch = out.batch
-        signature = self._repository.signature()
-        self._last_sign = signature[1]
-        kept = decode_cursor(cursor)
-        batch.cursor = encode_cursor({"repository": signature})
-        # As it is kept: a repository without files has no time, and NaN is not equal to itself.
-        if kept is not None and kept == decode_cursor(batch.cursor):
-            return batch
-        batch.replaced = cursor is not None
+    def signature(self) -> Any:
+        """Return size and time of the repository."""
+        found = self._repository.signature()
+        self._last_sign = found[1]
+        return found
+
+    def read_whole(self, out: Builder) -> None:
+        """Add what Aim says about the run."""
         rows = self._repository.rows(self.info.run_id)
         for row in rows:
             self._take(row, out)
@@ -133,7 +120,6 @@ class AimSource:
             self.info.note("Aim itself does not find this run in the repository")
         if self._repository.problem:
             out.pass_over(self._repository.problem)
-        return batch
 
     def _take(self, row: dict[str, Any], out: Builder) -> None:
         if "run" in row:
@@ -155,14 +141,6 @@ class AimSource:
             step = steps[index] if index < len(steps) else index
             if number is not None:
                 out.add(str(row.get("metric")), step, NO_TIME if moment is None else moment, number)
-
-    def status(self, now: float) -> Status:  # noqa: ARG002
-        """Return whether the run was closed."""
-        return self._end or Status("unknown", last_sign=self._last_sign)
-
-    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
-        """Return the bytes that an event refers to."""
-        return read_blob(self.info.root, ref, max_bytes)
 
 
 def _is_installed() -> bool:
@@ -226,14 +204,7 @@ def sources_in(folder: Folder) -> Found:
     repository = Repository(top)
     found: list[RunSource] = []
     for run in hashes[:MAX_RUNS]:
-        info = SourceInfo(
-            format=FORMAT,
-            source_id=source_id(FORMAT, run),
-            name=run,
-            root=folder.root,
-            run_id=run,
-            pieces=[Piece(folder.below(f".aim/{run}"))],
-        )
+        info = run_info(FORMAT, run, run, folder.root, [folder.below(f".aim/{run}")], run_id=run)
         if not _is_installed():
             info.note(_NEEDED)
         found.append(AimSource(info, repository))

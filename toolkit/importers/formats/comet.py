@@ -12,26 +12,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import read_blob
+from toolkit.importers.files import WholeSource
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_ms
 from toolkit.importers.source import (
-    BATCH_BYTES,
-    MAX_IMAGE_BYTES,
     MAX_RECORD_BYTES,
-    NO_TIME,
-    Batch,
-    BlobRef,
     Builder,
-    Piece,
     RunSource,
     SourceInfo,
     Status,
-    as_number,
-    decode_cursor,
-    encode_cursor,
-    source_id,
+    run_info,
 )
 from toolkit.runfolder.safefile import open_regular
 
@@ -55,33 +46,21 @@ _DAMAGE: Final = (
 )
 
 
-class CometSource:
+class CometSource(WholeSource):
     """One zip; it is written once, when the experiment ends."""
 
     def __init__(self, info: SourceInfo, path: str) -> None:
-        self.info = info
+        super().__init__(info)
         self._path = path
-        self._last_sign = NO_TIME
-        self._end: Status | None = None
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
-        """Return everything if the zip changed since `cursor`, else nothing."""
-        out = Builder()
-        batch = out.batch
+    def signature(self) -> Any:
+        """Return size and time of the zip."""
+        return self._signature_of(self._path)
+
+    def read_whole(self, out: Builder) -> None:
+        """Add every message."""
         path = self.info.root / self._path
-        try:
-            status = os.lstat(path)
-        except OSError:
-            out.pass_over("files that cannot be opened")
-            return batch
-        signature = [status.st_size, status.st_mtime_ns]
-        self._last_sign = status.st_mtime
-        kept = decode_cursor(cursor)
-        batch.cursor = encode_cursor({"file": signature})
-        if kept is not None and kept.get("file") == signature:
-            return batch
-        batch.replaced = cursor is not None
-        batch.bytes_read = status.st_size
+        out.batch.bytes_read = os.lstat(path).st_size
         about = parsed(_member(path, _ABOUT, out)) or {}
         self.info.group = str(about.get("project_name") or "")[:1000]
         tags = about.get("tags")
@@ -94,7 +73,6 @@ class CometSource:
                 self._take(parsed(line) if len(line) <= MAX_RECORD_BYTES else None, out)
         if messages.read(1):
             out.pass_over("messages beyond the first million")
-        return batch
 
     def _take(self, message: dict[str, Any] | None, out: Builder) -> None:
         payload = message.get("payload") if message is not None else None
@@ -104,24 +82,12 @@ class CometSource:
         kind = message.get("type")
         metric, param = payload.get("metric"), payload.get("param")
         if kind == "metric_msg" and type(metric) is dict:
-            value = as_number(metric.get("metricValue"))
-            name = str(metric.get("metricName"))
-            if value is None:
-                out.not_number(name)
-            else:
-                out.add(name, metric.get("step"), from_ms(payload.get("local_timestamp")), value)
+            moment = from_ms(payload.get("local_timestamp"))
+            out.value(str(metric.get("metricName")), metric.get("step"), moment, metric.get("metricValue"))
         elif kind == "parameter_msg" and type(param) is dict:
             self.info.keep([(param.get("paramName"), param.get("paramValue"))])
         else:
             out.not_number(f"{kind} (of the tool)")
-
-    def status(self, now: float) -> Status:  # noqa: ARG002
-        """Return whether the experiment was stopped."""
-        return self._end or Status("unknown", last_sign=self._last_sign)
-
-    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
-        """Return the bytes that an event refers to; there are none in a zip."""
-        return read_blob(self.info.root, ref, max_bytes)
 
 
 def _member(path: Path, name: str, out: Builder | None) -> bytes:
@@ -194,13 +160,7 @@ def _source(root: Path, relative: str) -> CometSource | None:
         return None
     about = parsed(_member(path, _ABOUT, None)) or {}
     own = about.get("offline_id")
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, own if type(own) is str else os.path.realpath(path)),
-        name=str(own or path.stem)[:1000],
-        root=root,
-        run_id=own[:100] if type(own) is str else "",
-        group=str(about.get("project_name") or "")[:1000],
-        pieces=[Piece(relative)],
-    )
+    run_id = own if type(own) is str else ""
+    info = run_info(FORMAT, run_id or os.path.realpath(path), str(own or path.stem), root, [relative])
+    info.run_id, info.group = run_id[:100], str(about.get("project_name") or "")[:1000]
     return CometSource(info, relative)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.importers.files import HEAD_BYTES, LinesSource, Stream, open_below
-from toolkit.importers.folders import Folder, Found
+from toolkit.importers.folders import Folder, Found, files_below
 from toolkit.importers.source import (
     BATCH_BYTES,
     MAX_METRICS,
@@ -18,17 +18,15 @@ from toolkit.importers.source import (
     BlobRef,
     Builder,
     Event,
-    Piece,
     SourceInfo,
     as_number,
     as_step,
-    source_id,
+    run_info,
 )
 
 FORMAT: Final = "dvclive"
 _LAYOUTS: Final = ("plots/metrics", "scalars", ".")
 _MOST_FILES: Final = 5_000
-_DEPTH: Final = 8
 _IMAGES: Final = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp"})
 
 
@@ -96,12 +94,9 @@ class DvcLiveSource(LinesSource):
             out.not_number(stream.metric)
 
     def _images(self) -> list[str]:
-        folder = self.info.root / self._folder / "plots" / "images"
-        found: list[str] = []
-        for path, _, names in _walk(folder):
-            images = (path / name for name in names if Path(name).suffix.lower() in _IMAGES)
-            found += [image.relative_to(self.info.root).as_posix() for image in images]
-        return sorted(found)[:1000]
+        folder = _joined(self._folder, "plots/images")
+        names = files_below(self.info.root / folder, most=_MOST_FILES)
+        return [f"{folder}/{name}" for name in names if Path(name).suffix.lower() in _IMAGES][:1000]
 
 
 def _number(cell: str) -> float | None:
@@ -115,39 +110,10 @@ def _joined(folder: str, name: str) -> str:
     return name if folder == "." else folder if name == "." else f"{folder}/{name}"
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Yield path, folders and files below `folder`, following no links, not too deep."""
-    stack = [(folder, 0)]
-    while stack:
-        path, depth = stack.pop()
-        folders, files = [], []
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.name)
-                    elif entry.is_file(follow_symlinks=False):
-                        files.append(entry.name)
-        except OSError:
-            continue
-        yield path, folders, files
-        if depth < _DEPTH:
-            stack += [(path / name, depth + 1) for name in folders]
-
-
 def tsv_files(root: Path, folder: str, *, deep: bool) -> list[str]:
     """Return the TSV files with a column of steps in a folder, relative to it."""
-    top = root / folder
-    found: list[str] = []
-    for path, folders, names in _walk(top):
-        if not deep:
-            folders.clear()
-        for name in names:
-            if name.endswith(".tsv") and (deep or _has_metric(path / name)):
-                found.append((path / name).relative_to(top).as_posix())
-        if not deep or len(found) > _MOST_FILES:
-            break
-    return sorted(found)[:_MOST_FILES]
+    names = files_below(root / folder, most=_MOST_FILES, depth=8 if deep else 0)
+    return [name for name in names if name.endswith(".tsv") and (deep or _has_metric(root / folder / name))]
 
 
 def _has_metric(path: Path) -> bool:
@@ -177,13 +143,9 @@ def sources_in(folder: Folder) -> Found:
         return Found()
     if has_plots and not tsv_files(folder.root, folder.below("plots/metrics"), deep=True):
         return Found()
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, os.path.realpath(folder.path)),
-        name=folder.path.parent.name if folder.path.name in ("dvclive", "live") else folder.path.name,
-        root=folder.root,
-        pieces=[Piece(folder.relative)],
-    )
+    path = folder.path
+    name = path.parent.name if path.name in ("dvclive", "live") else path.name
+    info = run_info(FORMAT, os.path.realpath(path), name, folder.root, [folder.relative])
     return Found(
         [DvcLiveSource(info, folder.relative)], frozenset(flat), skipped=frozenset({"plots", "scalars"})
     )

@@ -9,26 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import OpenFile, open_below, read_blob
+from toolkit.importers.files import OpenFile, WholeSource, open_below
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import loaded
 from toolkit.importers.source import (
-    BATCH_BYTES,
     EPOCH,
     EVAL,
-    MAX_IMAGE_BYTES,
     NO_TIME,
     STEP,
-    Batch,
-    BlobRef,
     Builder,
-    Piece,
     SourceInfo,
     Status,
-    as_number,
     as_step,
-    decode_cursor,
-    encode_cursor,
+    run_info,
     source_id,
 )
 
@@ -39,32 +32,30 @@ _HEAD: Final = 256 * 1024
 _LARGEST_RUN: Final = 256 * 1024**2
 _MOST_VALUES: Final = 20_000_000
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d+)$")
+_SETTINGS: Final = tuple(
+    "max_steps num_train_epochs train_batch_size logging_steps eval_steps save_steps".split()
+)
 
 Row = dict[str, Any]
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(WholeSource):
     """The states of one training, whose histories begin alike.
 
     What a state repeats of an earlier one is marked; a state that departs from an earlier one is a resume, a session.
     """
 
     def __init__(self, info: SourceInfo, paths: Sequence[str]) -> None:
-        self.info = info
+        super().__init__(info)
         self._paths = list(paths)
-        self._end: Status | None = None
-        self._last_sign = NO_TIME
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
-        """Return everything if a file changed since `cursor`, else nothing: a state is written whole each time."""
-        out = Builder()
+    def signature(self) -> Any:
+        """Return size and time of each state."""
+        return {path: _signature(self.info.root, path) for path in self._paths}
+
+    def read_whole(self, out: Builder) -> None:
+        """Add the rows of every state."""
         batch = out.batch
-        kept = decode_cursor(cursor)
-        signature = {path: _signature(self.info.root, path) for path in self._paths}
-        if kept is not None and kept.get("files") == signature:
-            batch.cursor = cursor or b""
-            return batch
-        batch.replaced = cursor is not None
         histories: list[list[int]] = []
         sessions: list[int] = []
         self._end = None
@@ -97,26 +88,9 @@ class HuggingFaceSource:
             self._keep_config(state)
             has_end = any("train_runtime" in row for row in history[-1:])
             self._end = Status("finished", last_sign=self._last_sign) if has_end else None
-        batch.cursor = encode_cursor({"files": signature})
-        return batch
-
-    def status(self, now: float) -> Status:  # noqa: ARG002
-        """Return whether the last state has the row that ends a training."""
-        return self._end or Status("unknown", last_sign=self._last_sign)
-
-    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
-        """Return the bytes that an event refers to; a trainer state has none."""
-        return read_blob(self.info.root, ref, max_bytes)
 
     def _keep_config(self, state: Row) -> None:
-        for name in (
-            "max_steps",
-            "num_train_epochs",
-            "train_batch_size",
-            "logging_steps",
-            "eval_steps",
-            "save_steps",
-        ):
+        for name in _SETTINGS:
             value = state.get(name)
             if type(value) in (int, float):
                 self.info.config[name] = value
@@ -138,12 +112,8 @@ def _add(history: list[Row], alike: int, piece: int, session: int, out: Builder)
                 continue
             # The last row has means over the whole training; rows of every kind have the epoch.
             kind = EVAL if name.startswith("eval") else EPOCH if is_end and name != "epoch" else STEP
-            number = as_number(value)
-            if number is None:
-                out.not_number(name, piece=piece)
-            else:
-                is_old = index < alike
-                out.add(name, step, NO_TIME, number, piece=piece, session=session, kind=kind, repeated=is_old)
+            place = {"piece": piece, "session": session, "kind": kind, "repeated": index < alike}
+            out.value(name, step, NO_TIME, value, **place)
 
 
 def _most_alike(history: list[int], others: list[list[int]]) -> tuple[int, int]:
@@ -223,15 +193,7 @@ def _looks_right(head: bytes) -> bool:
 def _source(root: Path, paths: list[str]) -> HuggingFaceSource:
     folder = (root / paths[-1]).parent
     output = folder.parent if _CHECKPOINT.search(folder.name) else folder
-    identity = os.path.realpath(output)
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, identity),
-        name=output.name,
-        root=root,
-        pieces=[Piece(path) for path in paths],
-    )
-    return HuggingFaceSource(info, paths)
+    return HuggingFaceSource(run_info(FORMAT, os.path.realpath(output), output.name, root, paths), paths)
 
 
 def merged(found: Sequence[HuggingFaceSource]) -> list[HuggingFaceSource]:

@@ -6,12 +6,17 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.databases import DatabaseSource
+from toolkit.importers.databases import DatabaseSource, runs_of_databases
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import Database
 from toolkit.importers.moments import from_ms
-from toolkit.importers.source import MAX_RUNS, Builder, Piece, RunSource, SourceInfo, Status, source_id
+from toolkit.importers.source import (
+    MAX_RUNS,
+    Builder,
+    Status,
+    run_info,
+)
 
 FORMAT: Final = "mlflow"
 _TABLES: Final = ("experiments", "runs", "metrics", "params", "tags")
@@ -81,15 +86,7 @@ class MlflowDatabaseSource(DatabaseSource):
 
 def sources_in(folder: Folder) -> Found:
     """Return the runs of each MLflow database in a folder."""
-    found: list[RunSource] = []
-    taken = set()
-    for name in sorted(folder.files):
-        if name.endswith(_ENDINGS) and sqlite_view.is_database(folder.head(name, 100)):
-            runs = runs_in(folder.root, folder.below(name))
-            if runs:
-                taken.add(name)
-                found += runs
-    return Found(found, frozenset(taken))
+    return runs_of_databases(folder, _ENDINGS, runs_in)
 
 
 def runs_in(root: Path, relative: str) -> list[MlflowDatabaseSource]:
@@ -120,16 +117,9 @@ def runs_in(root: Path, relative: str) -> list[MlflowDatabaseSource]:
             query = "SELECT run_uuid, name, experiment_id, lifecycle_stage FROM runs LIMIT ?"
             for run, name, number, stage in database.rows(query, (MAX_RUNS,)):
                 group, is_gone = experiments.get(number, ("", False))
-                info = SourceInfo(
-                    format=FORMAT,
-                    source_id=source_id(FORMAT, str(run)),
-                    name=(names.get(str(run)) or str(name or run))[:1000],
-                    root=root,
-                    run_id=str(run),
-                    group=group[:1000],
-                    pieces=[Piece(f"{relative}/{run}")],
-                    deleted=is_gone or stage == "deleted",
-                )
+                shown = names.get(str(run)) or str(name or run)
+                info = run_info(FORMAT, str(run), shown, root, [f"{relative}/{run}"], run_id=str(run))
+                info.group, info.deleted = group[:1000], is_gone or stage == "deleted"
                 found.append(MlflowDatabaseSource(info, relative))
     except OSError:
         return found

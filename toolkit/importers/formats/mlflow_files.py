@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.importers.files import LinesSource, Stream, read_small
-from toolkit.importers.folders import Folder, Found
+from toolkit.importers.folders import Folder, Found, files_below
 from toolkit.importers.moments import from_ms
 from toolkit.importers.source import (
     BATCH_BYTES,
     Batch,
     Builder,
-    Piece,
     SourceInfo,
     Status,
     as_step,
-    source_id,
+    run_info,
 )
 from toolkit.importers.yaml_text import load
 
@@ -26,7 +24,6 @@ FORMAT: Final = "mlflow"
 STATES: Final = {1: "running", 2: "running", 3: "finished", 4: "failed", 5: "failed"}
 """RUNNING, SCHEDULED, FINISHED, FAILED, KILLED."""
 _MOST_FILES: Final = 20_000
-_DEPTH: Final = 10
 
 
 class MlflowFilesSource(LinesSource):
@@ -42,7 +39,10 @@ class MlflowFilesSource(LinesSource):
     def streams(self) -> Sequence[Stream]:
         """Return the metrics' files; slashes in names are folders."""
         top = f"{self._folder}/metrics"
-        return [Stream(f"{top}/{name}", metric=name) for name in _files_below(self.info.root / top)]
+        return [
+            Stream(f"{top}/{name}", metric=name)
+            for name in files_below(self.info.root / top, most=_MOST_FILES)
+        ]
 
     def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:
         """Return what is new, with the run's status."""
@@ -73,7 +73,7 @@ class MlflowFilesSource(LinesSource):
     def _read_params(self) -> None:
         for kind in ("params", "tags"):
             top = f"{self._folder}/{kind}"
-            for name in _files_below(self.info.root / top):
+            for name in files_below(self.info.root / top, most=_MOST_FILES):
                 try:
                     value = read_small(self.info.root, f"{top}/{name}", limit=64 * 1024).decode(
                         "utf-8", "replace"
@@ -88,32 +88,6 @@ class MlflowFilesSource(LinesSource):
                     self.info.name = value[:1000] or self.info.name
                 elif not name.startswith("mlflow.") and len(self.info.tags) < 1000:
                     self.info.tags.append(f"{name}={value[:1000]}")
-
-
-def _files_below(folder: Path) -> list[str]:
-    found: list[str] = []
-    for relative in _walk(folder):
-        found.append(relative)
-        if len(found) >= _MOST_FILES:
-            break
-    return sorted(found)
-
-
-def _walk(folder: Path) -> Iterator[str]:
-    stack = [("", 0)]
-    while stack:
-        below, depth = stack.pop()
-        try:
-            with os.scandir(folder / below) as entries:
-                for entry in entries:
-                    name = f"{below}/{entry.name}" if below else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        if depth < _DEPTH:
-                            stack.append((name, depth + 1))
-                    elif entry.is_file(follow_symlinks=False):
-                        yield name
-        except OSError:
-            continue
 
 
 def _meta(root: Path, folder: str) -> dict[str, Any]:
@@ -140,17 +114,10 @@ def sources_in(folder: Folder) -> Found:
         above = str(Path(folder.relative).parent.as_posix())
         experiment = _meta(folder.root, above)
     name = meta.get("run_name") or meta.get("name")
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, run_id),
-        name=str(name or run_id)[:1000],
-        root=folder.root,
-        run_id=run_id[:100],
-        group=str(experiment.get("name", ""))[:1000],
-        pieces=[Piece(folder.relative)],
-        deleted="deleted" in (meta.get("lifecycle_stage"), experiment.get("lifecycle_stage"))
-        or ".trash" in Path(folder.relative).parts,
-    )
+    info = run_info(FORMAT, run_id, str(name or run_id), folder.root, [folder.relative], run_id=run_id[:100])
+    info.group = str(experiment.get("name", ""))[:1000]
+    stages = (meta.get("lifecycle_stage"), experiment.get("lifecycle_stage"))
+    info.deleted = "deleted" in stages or ".trash" in Path(folder.relative).parts
     # Whatever lies in artifacts is no run of this store.
     return Found(
         [MlflowFilesSource(info, folder.relative)], frozenset({"meta.yaml"}), frozenset(folder.folders)

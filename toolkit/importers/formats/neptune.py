@@ -19,12 +19,11 @@ from toolkit.importers.source import (
     NO_STEP,
     Builder,
     Event,
-    Piece,
     SourceInfo,
     Status,
     as_number,
     as_step,
-    source_id,
+    run_info,
 )
 
 FORMAT: Final = "neptune"
@@ -102,15 +101,9 @@ def sources_in(folder: Folder) -> Found:
         about = {}
     run_id = about.get("containerId")
     own = run_id if type(run_id) is str else os.path.realpath(folder.path)
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, own),
-        name=folder.path.name,
-        root=folder.root,
-        run_id=own if type(run_id) is str else "",
-        writer=str(about.get("neptuneClientVersion", ""))[:100],
-        pieces=[Piece(folder.relative)],
-    )
+    info = run_info(FORMAT, own, folder.path.name, folder.root, [folder.relative])
+    info.run_id = own if type(run_id) is str else ""
+    info.writer = str(about.get("neptuneClientVersion", ""))[:100]
     return Found([NeptuneSource(info, folder.relative)], frozenset(names))
 
 

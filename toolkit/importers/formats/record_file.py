@@ -12,7 +12,7 @@ from typing import Any, Final
 from toolkit.importers.files import LinesSource, Stream
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import parsed
-from toolkit.importers.source import NO_STEP, Builder, Piece, SourceInfo, Status, as_step, source_id
+from toolkit.importers.source import NO_STEP, Builder, Status, as_step, run_info
 from toolkit.runfolder.key_values import config_of
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.manifest import ManifestError, read_manifest
@@ -65,13 +65,8 @@ class RecordFileSource(LinesSource):
 
 def source_of_folder(folder: Path) -> RecordFileSource:
     """Return the run of a run folder of ours."""
-    info = SourceInfo(
-        format=OURS,
-        source_id=source_id(OURS, os.path.realpath(folder)),
-        name=Path(os.path.abspath(folder)).name,
-        root=folder,
-        pieces=[Piece(METRICS_JSONL)],
-    )
+    name = Path(os.path.abspath(folder)).name
+    info = run_info(OURS, os.path.realpath(folder), name, folder, [METRICS_JSONL])
     with suppress(OSError, ManifestError):
         info.run_id = read_manifest(folder).run_id
     return RecordFileSource(info)
@@ -84,12 +79,7 @@ def sources_in(folder: Folder) -> Found:
     record = parsed(folder.head(METRICS_JSONL, 256 * 1024).split(b"\n")[0])
     if record is None or type(record.get("event")) is not str or type(record.get("time")) not in (int, float):
         return Found()
-    info = SourceInfo(
-        format=FORK,
-        source_id=source_id(FORK, os.path.realpath(folder.path)),
-        name=folder.path.name,
-        root=folder.root,
-        pieces=[Piece(folder.below(METRICS_JSONL))],
-    )
+    pieces = [folder.below(METRICS_JSONL)]
+    info = run_info(FORK, os.path.realpath(folder.path), folder.path.name, folder.root, pieces)
     mirrors = frozenset({"tensorboard", "wandb"})
     return Found([RecordFileSource(info)], frozenset({METRICS_JSONL, METRICS_CSV}), mirrors)

@@ -21,6 +21,7 @@ from toolkit.importers.framing.protobuf_wire import (
     fields,
     signed,
     text,
+    timestamp,
 )
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
@@ -28,11 +29,9 @@ from toolkit.importers.source import (
     MAX_RECORD_BYTES,
     NO_TIME,
     Builder,
-    Piece,
     SourceInfo,
     Status,
-    as_number,
-    source_id,
+    run_info,
 )
 from toolkit.importers.yaml_text import load
 
@@ -118,11 +117,7 @@ class SwanLabSource(FilesSource):
         if point is None or "index" not in point:
             out.pass_over("lines that are no point")
             return
-        value = as_number(point.get("data"))
-        if value is None:
-            out.not_number(stream.metric)
-        else:
-            out.add(stream.metric, point["index"], from_any(point.get("create_time")), value)
+        out.value(stream.metric, point["index"], from_any(point.get("create_time")), point.get("data"))
 
     # ------------------------------------------------------------ frames
 
@@ -172,12 +167,8 @@ class SwanLabSource(FilesSource):
         elif kind == "scalar":
             metric = data.get("metric")
             point = metric if type(metric) is dict else data
-            value = as_number(point.get("data"))
-            if value is None:
-                out.not_number(str(data.get("key")))
-            else:
-                step = data.get("step", point.get("index"))
-                out.add(str(data.get("key")), step, from_any(point.get("create_time")), value)
+            step, moment = data.get("step", point.get("index")), from_any(point.get("create_time"))
+            out.value(str(data.get("key")), step, moment, point.get("data"))
         elif kind == "footer":
             self._end = Status(
                 "finished" if data.get("success", True) else "failed", last_sign=self._last_sign
@@ -216,7 +207,7 @@ class SwanLabSource(FilesSource):
             elif number == 2 and wire == VARINT:
                 step = signed(at)
             elif number == 4 and wire == BYTES:
-                moment = _timestamp(record, at, stop)
+                moment = timestamp(record, at, stop)
             elif number == 5 and wire == BYTES:
                 value = 0.0
                 for inner, inner_wire, place, _ in fields(record, at, stop):
@@ -246,16 +237,6 @@ class SwanLabSource(FilesSource):
             (name, value["value"] if type(value) is dict and "value" in value else value)
             for name, value in found.items()
         )
-
-
-def _timestamp(record: bytes, start: int, end: int) -> float:
-    seconds = nanos = 0
-    for number, wire, value, _ in fields(record, start, end):
-        if wire == VARINT and number == 1:
-            seconds = signed(value)
-        elif wire == VARINT and number == 2:
-            nanos = signed(value)
-    return seconds + nanos / 1e9
 
 
 # ---------------------------------------------------------------- detection
@@ -288,15 +269,10 @@ def source_of_file(path: Path, head: bytes) -> SwanLabSource | None:
 
 def _source(root: Path, folder: str, frames: Sequence[str], about: dict[str, Any]) -> SwanLabSource:
     run = Path(folder).name if folder not in (".", "-") else root.name
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, run if run.startswith("run-") else os.path.realpath(root / folder)),
-        name=str(about.get("name") or run)[:1000],
-        root=root,
-        run_id=run,
-        writer=str(about.get("version", ""))[:100],
-        pieces=[Piece(folder if folder != "-" else frames[0])],
-    )
+    own = run if run.startswith("run-") else os.path.realpath(root / folder)
+    pieces = [folder if folder != "-" else frames[0]]
+    info = run_info(FORMAT, own, str(about.get("name") or run), root, pieces, run_id=run)
+    info.writer = str(about.get("version", ""))[:100]
     if about.get("problem"):
         info.note(f"{_NAMES}: {about['problem']}")
     return SwanLabSource(info, folder, frames, about)

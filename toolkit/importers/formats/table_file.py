@@ -35,7 +35,7 @@ from toolkit.importers.source import (
     as_number,
     as_step,
     ends_of,
-    source_id,
+    run_info,
 )
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.reader import blocks_of, unended_line
@@ -482,11 +482,8 @@ class TableSource(LinesSource):
         for name, value in record.items():
             if (name == axis and name not in _EPOCHS) or name in _OWN_FIELDS:
                 continue
-            number = as_number(value)
-            if number is not None:
-                out.add(name, step, float(moment), number)
-            elif value is not None:
-                out.not_number(name)
+            if value is not None:
+                out.value(name, step, float(moment), value)
 
 
 class _Cells:
@@ -608,11 +605,6 @@ def _table(
     if not is_named and names.isdisjoint(_STEPS):
         return None
     path = Path(relative)
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, os.path.realpath(root / relative)),
-        name=name_of((root / relative).parent) if path.stem in _USUAL_NAMES else path.stem,
-        root=root,
-        pieces=[Piece(relative)],
-    )
+    name = name_of((root / relative).parent) if path.stem in _USUAL_NAMES else path.stem
+    info = run_info(FORMAT, os.path.realpath(root / relative), name, root, [relative])
     return TableSource(info, relative, is_json=is_json)

@@ -15,11 +15,10 @@ from toolkit.importers.source import (
     NO_STEP,
     NO_TIME,
     Builder,
-    Piece,
     SourceInfo,
     as_number,
     as_step,
-    source_id,
+    run_info,
 )
 
 FORMAT: Final = "text"
@@ -109,11 +108,5 @@ def _take_dict(words: str, state: dict[str, Any], out: Builder) -> bool:
 
 def source_of_file(path: Path) -> TextLogSource:
     """Return the run of a text log that was named."""
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, os.path.realpath(path)),
-        name=path.stem,
-        root=path.parent,
-        pieces=[Piece(path.name)],
-    )
+    info = run_info(FORMAT, os.path.realpath(path), path.stem, path.parent, [path.name])
     return TextLogSource(info, path.name)

@@ -39,7 +39,7 @@ from toolkit.importers.source import (
     SourceInfo,
     if_numpy,
     kind_of,
-    source_id,
+    run_info,
 )
 
 FORMAT: Final = "tensorboard"
@@ -606,9 +606,7 @@ def source_of_file(path: Path, head: bytes) -> TensorBoardSource | None:
 def _source(
     path: Path, name: str, root: Path, pieces: list[Piece], folders: Sequence[str]
 ) -> TensorBoardSource:
-    identity = source_id(FORMAT, os.path.realpath(path))
-    info = SourceInfo(format=FORMAT, source_id=identity, name=name, root=root, pieces=pieces)
-    return TensorBoardSource(info, folders)
+    return TensorBoardSource(run_info(FORMAT, os.path.realpath(path), name, root, pieces), folders)
 
 
 def _looks_right(head: bytes) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.databases import DatabaseSource
+from toolkit.importers.databases import DatabaseSource, runs_of_databases
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.importers.framing import sqlite_view
 from toolkit.importers.framing.sqlite_view import Database
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
-from toolkit.importers.source import MAX_RUNS, Builder, Piece, RunSource, SourceInfo, source_id
+from toolkit.importers.source import MAX_RUNS, Builder, SourceInfo, run_info
 
 _TABLES: Final = ("metrics", "configs", "system_metrics", "alerts")
 _MEDIA: Final = "media"
@@ -72,15 +72,7 @@ class TrackioSource(DatabaseSource):
 
 def sources_in(folder: Folder) -> Found:
     """Return the runs of each Trackio database in a folder."""
-    found: list[RunSource] = []
-    taken = set()
-    for name in sorted(folder.files):
-        if name.endswith(".db") and sqlite_view.is_database(folder.head(name, 100)):
-            runs = runs_in(folder.root, folder.below(name))
-            if runs:
-                taken.add(name)
-                found += runs
-    return Found(found, frozenset(taken), frozenset({_MEDIA}) if found else frozenset())
+    return runs_of_databases(folder, (".db",), runs_in, skipped=frozenset({_MEDIA}))
 
 
 def sources_of_file(path: Path, head: bytes) -> list[TrackioSource]:
@@ -105,15 +97,8 @@ def runs_in(root: Path, relative: str) -> list[TrackioSource]:
                     rows = database.rows(query.format(key=key, table=table), (MAX_RUNS - len(runs),))
                     runs |= {run: name for run, name in rows if run not in runs}
             for run, name in runs.items():
-                info = SourceInfo(
-                    format=FORMAT,
-                    source_id=source_id(FORMAT, f"{project}/{run}"),
-                    name=str(name)[:1000],
-                    root=root,
-                    run_id=str(run),
-                    group=project,
-                    pieces=[Piece(f"{relative}/{run}")],
-                )
+                info = run_info(FORMAT, f"{project}/{run}", str(name), root, [f"{relative}/{run}"])
+                info.run_id, info.group = str(run), project
                 found.append(TrackioSource(info, relative, has_ids=has_ids))
     except OSError:
         return found

@@ -8,26 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.importers.files import LinesSource, Stream, open_below, read_blob
+from toolkit.importers.files import LinesSource, Stream, WholeSource, open_below
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.formats.parquet_rows import looks_like_a_log, rows_of
 from toolkit.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.importers.json_text import parsed
 from toolkit.importers.moments import from_any
 from toolkit.importers.source import (
-    BATCH_BYTES,
-    MAX_IMAGE_BYTES,
-    NO_TIME,
-    Batch,
-    BlobRef,
     Builder,
-    Piece,
     RunSource,
     SourceInfo,
-    Status,
-    decode_cursor,
-    encode_cursor,
-    source_id,
+    run_info,
 )
 
 _NEEDED: Final = "Parquet files need pyarrow: pip install pyarrow"
@@ -84,36 +75,25 @@ class TrackioInboxSource(LinesSource):
             out.not_number(f"{kind} (of the tool)")
 
 
-class TrackioParquetSource:
+class TrackioParquetSource(WholeSource):
     """One run in the Parquet files of a project; they are written whole, so a change is read from the start."""
 
     def __init__(self, info: SourceInfo, path: str) -> None:
-        self.info = info
+        super().__init__(info)
         self._path = path
-        self._last_sign = NO_TIME
 
-    def read(self, cursor: bytes | None, *, max_bytes: int = BATCH_BYTES) -> Batch:  # noqa: ARG002
-        """Return all rows if the file changed since `cursor`, else none."""
-        out = Builder()
-        batch = out.batch
+    def signature(self) -> Any:
+        """Return size and time of the file of metrics."""
+        return self._signature_of(self._path)
+
+    def read_whole(self, out: Builder) -> None:
+        """Add all rows."""
         try:
-            status = os.lstat(self.info.root / self._path)
-        except OSError:
-            out.pass_over("files that cannot be opened")
-            return batch
-        signature = [status.st_size, status.st_mtime_ns]
-        self._last_sign = status.st_mtime
-        kept = decode_cursor(cursor)
-        batch.cursor = encode_cursor({"file": signature})
-        if kept is not None and kept.get("file") == signature:
-            return batch
-        batch.replaced = cursor is not None
-        batch.bytes_read = status.st_size
-        try:
+            out.batch.bytes_read = os.lstat(self.info.root / self._path).st_size
             table = rows_of(self.info.root, _files_of(self._path))
         except OSError as error:
             out.pass_over(f"Parquet files that cannot be read ({error.strerror or error})")
-            return batch
+            return
         if table.problem:
             out.pass_over(table.problem)
         state: dict[str, Any] = {}
@@ -123,15 +103,6 @@ class TrackioParquetSource:
             add_system_row(_values(row), from_any(row.get("timestamp")), out)
         for row in table.rows(2, self.info.run_id):
             self.info.keep(_values(row).items())
-        return batch
-
-    def status(self, now: float) -> Status:  # noqa: ARG002
-        """Return when the file was written; it says nothing about an end."""
-        return Status("unknown", last_sign=self._last_sign)
-
-    def blob(self, ref: BlobRef, *, max_bytes: int = MAX_IMAGE_BYTES) -> bytes:
-        """Return the bytes that an event refers to."""
-        return read_blob(self.info.root, ref, max_bytes)
 
 
 def _files_of(path: str) -> list[str]:
@@ -187,15 +158,8 @@ def _inbox_runs(folder: Folder) -> list[TrackioInboxSource]:
                 folders.append(below)
     found = []
     for (project, run), (name, folders) in runs.items():
-        info = SourceInfo(
-            format=FORMAT,
-            source_id=source_id(FORMAT, f"{project}/{run}"),
-            name=name,
-            root=folder.root,
-            run_id=run,
-            group=project,
-            pieces=[Piece(f"{inbox}/{run}")],
-        )
+        info = run_info(FORMAT, f"{project}/{run}", name, folder.root, [f"{inbox}/{run}"])
+        info.run_id, info.group = run, project
         found.append(TrackioInboxSource(info, project, folders, folder.below("media")))
     return found
 
@@ -225,9 +189,7 @@ def _runs_of_writer(root: Path, folder: str) -> Iterator[tuple[str, str, str]]:
 def _unread(root: Path, relative: str, reason: str) -> TrackioParquetSource:
     """Return a run that says why the file is not read."""
     project = Path(relative).stem
-    info = SourceInfo(
-        format=FORMAT, source_id=source_id(FORMAT, project), name=project, root=root, pieces=[Piece(relative)]
-    )
+    info = run_info(FORMAT, project, project, root, [relative])
     info.note(reason)
     return TrackioParquetSource(info, relative)
 
@@ -247,14 +209,7 @@ def _parquet_runs(root: Path, relative: str) -> list[TrackioParquetSource]:
         return [_unread(root, relative, table.problem)]
     found = []
     for run, name in list(table.runs.items())[:20_000]:
-        info = SourceInfo(
-            format=FORMAT,
-            source_id=source_id(FORMAT, f"{project}/{run}"),
-            name=name[:1000],
-            root=root,
-            run_id=run,
-            group=project,
-            pieces=[Piece(f"{relative}/{run}")],
-        )
+        info = run_info(FORMAT, f"{project}/{run}", name, root, [f"{relative}/{run}"])
+        info.run_id, info.group = run, project
         found.append(TrackioParquetSource(info, relative))
     return found

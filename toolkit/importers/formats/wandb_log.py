@@ -12,7 +12,7 @@ from typing import Any, Final
 from toolkit.importers.files import STOP, FilesSource, Stream
 from toolkit.importers.folders import Folder, Found
 from toolkit.importers.framing import leveldb_log
-from toolkit.importers.framing.protobuf_wire import BYTES, VARINT, WireError, fields, signed, text
+from toolkit.importers.framing.protobuf_wire import BYTES, VARINT, WireError, fields, signed, text, timestamp
 from toolkit.importers.json_text import loaded
 from toolkit.importers.source import (
     MAX_RECORD_BYTES,
@@ -23,13 +23,12 @@ from toolkit.importers.source import (
     BlobRef,
     Builder,
     Event,
-    Piece,
     SourceInfo,
     Status,
     as_number,
     as_step,
     flattened,
-    source_id,
+    run_info,
 )
 
 FORMAT: Final = "wandb"
@@ -210,21 +209,10 @@ class _Reading:
         if type(value) is dict:
             self._media(key, value, step, moment)
         for name, leaf in flattened(value, key):
-            number = as_number(leaf)
-            if number is not None:
-                out.add(
-                    name,
-                    step,
-                    moment,
-                    number,
-                    piece=stream.piece,
-                    session=stream.session,
-                    repeated=stream.repeated,
-                )
-            else:
-                out.not_number(name, piece=stream.piece)
-                if type(leaf) is str and name == key and not is_part:
-                    self._event("text", key, step, moment, leaf[:MAX_TEXT_CHARS])
+            place = {"piece": stream.piece, "session": stream.session, "repeated": stream.repeated}
+            is_number = out.value(name, step, moment, leaf, **place)
+            if not is_number and type(leaf) is str and name == key and not is_part:
+                self._event("text", key, step, moment, leaf[:MAX_TEXT_CHARS])
 
     def _media(self, key: str, value: dict[str, Any], step: Any, moment: float) -> None:
         kind = value.get("_type")
@@ -258,22 +246,15 @@ class _Reading:
         moment = NO_TIME
         for number, wire, at, stop in fields(record, start, end):
             if number == 2 and wire == BYTES:
-                moment = _timestamp(record, at, stop)
+                moment = timestamp(record, at, stop)
             elif number == 3 and wire == BYTES:
                 key, raw = _item(record, at, stop)
                 for name, leaf in flattened(loaded(raw), key):
                     value = as_number(leaf)
                     if value is not None:
-                        self._out.add(
-                            name,
-                            NO_STEP,
-                            moment,
-                            value,
-                            piece=stream.piece,
-                            session=stream.session,
-                            kind=SYSTEM,
-                            repeated=stream.repeated,
-                        )
+                        piece, session, again = stream.piece, stream.session, stream.repeated
+                        place = {"piece": piece, "session": session, "repeated": again, "kind": SYSTEM}
+                        self._out.value(name, NO_STEP, moment, value, **place)
 
     # ------------------------------------------------------------ what the run is
 
@@ -415,16 +396,6 @@ def _item(record: bytes, start: int, end: int) -> tuple[str, bytes]:
     return (".".join(nested) if nested else key), value
 
 
-def _timestamp(record: bytes, start: int, end: int) -> float:
-    seconds, nanos = 0, 0
-    for number, wire, value, _ in fields(record, start, end):
-        if wire == VARINT and number == 1:
-            seconds = signed(value)
-        elif wire == VARINT and number == 2:
-            nanos = signed(value)
-    return seconds + nanos / 1e9
-
-
 # ---------------------------------------------------------------- detection
 
 
@@ -448,15 +419,8 @@ def _source(root: Path, relative: str, head: bytes) -> WandbSource:
     name = Path(relative).name
     run_id = name.removesuffix(".wandb").removeprefix("run-")
     project = _project_in(head)
-    info = SourceInfo(
-        format=FORMAT,
-        source_id=source_id(FORMAT, f"{project}/{run_id}"),
-        name=run_id,
-        root=root,
-        run_id=run_id,
-        group=project,
-        pieces=[Piece(relative)],
-    )
+    info = run_info(FORMAT, f"{project}/{run_id}", run_id, root, [relative])
+    info.run_id, info.group = run_id, project
     return WandbSource(info, [relative])
 
 
@@ -490,15 +454,8 @@ def merged(found: Sequence[WandbSource]) -> list[WandbSource]:
         paths = sorted((source.info.pieces[0].path for source in sources), key=_age)
         copies = {path for path in paths if "latest-run" in Path(path).parts and len(paths) > 1}
         root = sources[0].info.root
-        info = SourceInfo(
-            format=FORMAT,
-            source_id=source_id(FORMAT, f"{project}/{run_id}"),
-            name=run_id,
-            root=root,
-            run_id=run_id,
-            group=project,
-            pieces=[Piece(path) for path in paths],
-        )
+        info = run_info(FORMAT, f"{project}/{run_id}", run_id, root, paths)
+        info.run_id, info.group = run_id, project
         result.append(WandbSource(info, paths, frozenset(copies)))
     return result
 

@@ -100,3 +100,9 @@ def single(data: bytes, at: int) -> float:
 def text(data: bytes, start: int, end: int) -> str:
     """Return a text field."""
     return data[start:end].decode("utf-8", "replace")
+
+
+def timestamp(data: bytes, start: int, end: int) -> float:
+    """Return a google.protobuf.Timestamp as seconds since the epoch."""
+    found = {number: signed(value) for number, wire, value, _ in fields(data, start, end) if wire == VARINT}
+    return found.get(1, 0) + found.get(2, 0) / 1e9
