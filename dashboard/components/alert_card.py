@@ -25,8 +25,7 @@ from dashboard.components.curve_panel import ChartOptions, Tally, change_mark, c
 from dashboard.components.frame import RunPage
 from dashboard.components.headings import section
 from toolkit.diagnostics.catalogue import OF_RANKS
-from toolkit.reports.confidence_words import basis_text, sure_text
-from toolkit.reports.evidence_words import numbers_of, value_of
+from toolkit.reports.finding_text import basis_text, numbers_of, sure_text, value_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup

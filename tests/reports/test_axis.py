@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.reports.axis import tick_text, x_axis, y_axis
+from toolkit.reports.svg import tick_text, x_axis, y_axis
 
 FINITE = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
 

@@ -4,7 +4,7 @@ import pytest
 
 from toolkit.diagnostics.confidence import USUAL
 from toolkit.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
-from toolkit.reports.confidence_words import basis_text, sure_text
+from toolkit.reports.finding_text import basis_text, sure_text
 
 
 def test_a_share_is_given_with_its_counts():

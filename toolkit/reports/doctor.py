@@ -6,8 +6,8 @@ from toolkit.diagnostics.finding import Finding
 from toolkit.reports import run_parts as parts
 from toolkit.reports.config_change import change_for
 from toolkit.reports.content import RunContent
-from toolkit.reports.diagnosis_text import ending_details, ending_text
 from toolkit.reports.document import Block, Bullets, Code, Document, Section, Text
+from toolkit.reports.finding_text import ending_details, ending_text
 from toolkit.runs.formatting import duration
 
 

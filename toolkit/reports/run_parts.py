@@ -10,16 +10,7 @@ from typing import Any, Final
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING, Finding, find_remedy
 from toolkit.diagnostics.metric_aliases import GPU_UTIL, GRAD_NORM, LOSS, LR, RATE, STEP_TIME, VAL_LOSS
-from toolkit.reports.confidence_words import basis_text, sure_text
 from toolkit.reports.content import RunContent, primary_metric, steps_of, window_of
-from toolkit.reports.diagnosis_text import (
-    about_error,
-    counts_text,
-    ending_text,
-    message_of,
-    place_of,
-    when_text,
-)
 from toolkit.reports.document import (
     STEP,
     Band,
@@ -39,7 +30,17 @@ from toolkit.reports.document import (
     Text,
     Tone,
 )
-from toolkit.reports.evidence_words import numbers_of
+from toolkit.reports.finding_text import (
+    about_error,
+    basis_text,
+    counts_text,
+    ending_text,
+    message_of,
+    numbers_of,
+    place_of,
+    sure_text,
+    when_text,
+)
 from toolkit.reports.ledger_labels import advice_on, has_content, label_of, percent
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.examiner import examine
-from toolkit.reports.evidence_words import numbers_of, value_of
+from toolkit.reports.finding_text import numbers_of, value_of
 from toolkit.runs.findings.alerts import Alert, effect_on_loss, grouped
 
 

@@ -30,17 +30,17 @@ from toolkit.importers.detect import find_sources
 from toolkit.importers.formats import table_file, text_log
 from toolkit.importers.source import RunSource
 from toolkit.privacy.secret_shapes import mask_text
-from toolkit.reports.confidence_words import sure_text
-from toolkit.reports.diagnosis_text import (
+from toolkit.reports.doctor import doctor_report
+from toolkit.reports.finding_text import (
     about_error,
     counts_text,
     ending_details,
     ending_text,
     message_of,
     place_of,
+    sure_text,
     when_text,
 )
-from toolkit.reports.doctor import doctor_report
 from toolkit.reports.html_page import to_html
 
 _WIDTH: Final = 110
