@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
 from types import ModuleType
@@ -29,18 +30,19 @@ _FOLDERS: Final = {
 
 def telemetry() -> int:
     """Run the command `telemetry`."""
-    use_our_packages()
-    from toolkit.cli.main import main
-
-    return main()
+    return _main_of("toolkit.cli.main")
 
 
 def telemetry_dashboard() -> int:
     """Run the command `telemetry-dashboard`."""
-    use_our_packages()
-    from dashboard.launcher import main
+    return _main_of("dashboard.launcher")
 
-    return main()
+
+def _main_of(module: str) -> int:
+    use_our_packages()
+    # By name: the line above decides which package it means.
+    code: int = import_module(module).main()
+    return code
 
 
 def use_our_packages() -> None:

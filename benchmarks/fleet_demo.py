@@ -101,7 +101,7 @@ class Demo:
         # The folder is the user's alone, and so is the file.
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_hex(32).encode())
-        ship = ("-m", "toolkit.cli.main", "ship", "logs", "--to", self._address)
+        ship = ("-m", "toolkit.cli", "ship", "logs", "--to", self._address)
         more = ("--objects", shared.as_uri(), "--deliver-requests", str(key))
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)

@@ -243,7 +243,7 @@ class _Trial:
             log_dir = Path(folder) / "logs"
             log_dir.mkdir()
             shipper = subprocess.Popen(
-                [sys.executable, "-m", "toolkit.cli.main", "ship", str(log_dir), "--to", _url(self._engine)],
+                [sys.executable, "-m", "toolkit.cli", "ship", str(log_dir), "--to", _url(self._engine)],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stderr=subprocess.DEVNULL,

@@ -57,7 +57,7 @@ def request_to_answer(address: Address, requests: int = 20) -> dict[str, float]:
         key.write_bytes(os.urandom(32).hex().encode())
         logs = Path(place) / "logs"
         logs.mkdir()
-        ship = ("-m", "toolkit.cli.main", "ship", logs, "--to", address, "--deliver-requests", key)
+        ship = ("-m", "toolkit.cli", "ship", logs, "--to", address, "--deliver-requests", key)
         with _python(*ship), _python("-c", _TRAINING, logs):
             store = ClickHouseStore(address, request_key=key.read_bytes())
             run_id = _wait_for_run(store, logs)

@@ -107,7 +107,7 @@ def test_a_live_run_grows_on_the_page_through_the_engine(filled, shown, page):
     logs = shown.root.parent / "live"
     logs.mkdir()
     shipper = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli.main", "ship", str(logs), "--to", url_of(engine)], cwd=ROOT
+        [sys.executable, "-m", "toolkit.cli", "ship", str(logs), "--to", url_of(engine)], cwd=ROOT
     )
     try:
         with TelemetryLogger("live", log_dir=logs, log_every=1, flush_interval=0.05, system=False) as log:

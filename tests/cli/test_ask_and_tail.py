@@ -83,7 +83,7 @@ def test_a_live_run_answers_and_is_followed_to_its_end(live, capsys):
     asked: list[int] = []
     stopping = threading.Thread(target=lambda: asked.append(main(["ask", str(live), "--stop"])))
     follower = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli.main", "tail", "-f", "-n", "2", "--all", "--json", str(live)],
+        [sys.executable, "-m", "toolkit.cli", "tail", "-f", "-n", "2", "--all", "--json", str(live)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -156,7 +156,7 @@ def test_another_tool_s_file_is_read_and_followed_by_its_new_rows(tmp_path, caps
         ["step", "2", "train/loss=1.5"],
     ]
     follower = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli.main", "tail", "-f", "-n", "1", "--json", str(table.parent)],
+        [sys.executable, "-m", "toolkit.cli", "tail", "-f", "-n", "1", "--json", str(table.parent)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

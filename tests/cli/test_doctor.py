@@ -161,7 +161,7 @@ def in_a_terminal(*arguments, **environ):
     """Return what the doctor writes to a terminal, stdout and stderr together."""
     ours, theirs = pty.openpty()
     with start_python(
-        ["-m", "toolkit.cli.main", "doctor", *map(str, arguments)],
+        ["-m", "toolkit.cli", "doctor", *map(str, arguments)],
         stdout=theirs,
         stderr=theirs,
         env={name: value for name, value in os.environ.items() if name != "NO_COLOR"}

@@ -46,7 +46,7 @@ def logs(tmp_path):
 
 
 def test_prometheus_scrapes_the_runs_of_this_machine(logs):
-    command = [sys.executable, "-m", "toolkit.cli.main", "metrics", str(logs), "--port", "0"]
+    command = [sys.executable, "-m", "toolkit.cli", "metrics", str(logs), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         url = process.stdout.readline().removeprefix("serving ").strip()

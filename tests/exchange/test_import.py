@@ -289,7 +289,7 @@ def test_an_import_that_follows_a_live_log_and_is_killed_often_has_every_point_o
             if not source.exists():
                 time.sleep(0.01)
                 continue
-            command = [sys.executable, "-m", "toolkit.cli.main", "import", str(source), "--to", str(logs)]
+            command = [sys.executable, "-m", "toolkit.cli", "import", str(source), "--to", str(logs)]
             child = subprocess.Popen([*command, "--follow", "--interval", "0.01"], stdout=subprocess.DEVNULL)
             time.sleep(0.3 + chance.random())
             child.send_signal(signal.SIGKILL)

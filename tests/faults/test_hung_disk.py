@@ -55,7 +55,7 @@ def test_a_write_that_arrives_after_the_end_was_given_up_comes_once(tmp_path, st
     child = start(HANG, tmp_path, CLOSE_TIMEOUT_S, STEPS, "records", "answer_late")
     child.wait_for_line("closed")
     meanwhile = run_python(
-        ["-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
+        ["-m", "toolkit.cli", "repair", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         cwd=ROOT,

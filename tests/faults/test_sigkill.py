@@ -248,7 +248,7 @@ def test_repair_leaves_a_living_run_alone(tmp_path, start):
     child = start(LOGS_FOR_EVER, tmp_path, "run")
     child.wait_for_step(100)
     done = run_python(
-        ["-m", "toolkit.cli.main", "repair", str(tmp_path / "run")],
+        ["-m", "toolkit.cli", "repair", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         cwd=ROOT,

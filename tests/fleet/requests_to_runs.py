@@ -103,7 +103,7 @@ def start_shipper(engine, logs: Path, key_file: Path) -> subprocess.Popen[str]:
     hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "toolkit.cli.main", "ship", str(logs)),
+            *(sys.executable, "-m", "toolkit.cli", "ship", str(logs)),
             *("--to", f"clickhouse://{hosts}/telemetry", "--deliver-requests", str(key_file)),
         ],
         cwd=ROOT,

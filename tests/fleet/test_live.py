@@ -28,7 +28,7 @@ def shipper(engine, logs):
     hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "toolkit.cli.main", "ship", str(logs)),
+            *(sys.executable, "-m", "toolkit.cli", "ship", str(logs)),
             *("--to", f"clickhouse://{hosts}/telemetry", "--metrics", f"127.0.0.1:{port}"),
         ],
         cwd=ROOT,

@@ -181,7 +181,7 @@ def test_a_shipper_never_shows_its_password(secured, logs, tmp_path):
     with output.open("wb") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "toolkit.cli.main", "ship", str(logs), "--to", secured.url()),
+                *(sys.executable, "-m", "toolkit.cli", "ship", str(logs), "--to", secured.url()),
                 *("--ca", str(secured.ca), "--password-file", str(secured.password_file)),
             ],
             cwd=ROOT,

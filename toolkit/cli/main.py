@@ -247,9 +247,3 @@ def _installed_version() -> str:
         return version("ai-toolkit-telemetry")
     except PackageNotFoundError:
         return "(not installed)"
-
-
-if __name__ == "__main__":
-    from ai_toolkit_telemetry import telemetry
-
-    sys.exit(telemetry())
