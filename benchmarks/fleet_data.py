@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.large_run import BEGAN, write_finished_run
+from toolkit.fleet.binary_form import native_block
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.native_block import native_block
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import read_manifest, write_manifest

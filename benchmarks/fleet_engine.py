@@ -20,9 +20,8 @@ from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
 from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
 from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
+from toolkit.fleet.engine import Engine, Shards
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, set_up
-from toolkit.fleet.shards import Shards
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest

@@ -13,7 +13,7 @@ from tests.lengths import in_make_faults
 from tests.waiting import PATIENCE_S, wait_until
 from toolkit.core import background as module
 from toolkit.core.background import Background, background_job, next_due
-from toolkit.core.own_thread import own_thread_job
+from toolkit.core.job import own_thread_job
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
-from toolkit.fleet import backoff, shipper, tail
+from toolkit.core import outbox
+from toolkit.fleet import shipper, tail
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
 
@@ -21,7 +22,7 @@ from toolkit.fleet.engine import Engine
 def main(address: str, logs: str, seed: str, marker: str = "") -> None:
     chance = random.Random(int(seed))
     shipper.EVERY_S = 0.02
-    backoff.FIRST_S, backoff.LONGEST_S = 0.05, 0.5
+    outbox.FIRST_S, outbox.LONGEST_S = 0.05, 0.5
     tail.BATCH_ROWS = chance.randint(1, 40)
     left = chance.randint(0, 4)
     commit = shipper.insert_commits

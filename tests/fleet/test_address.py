@@ -12,13 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from toolkit.core.outbox import Backoff
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet import engine, schema
 from toolkit.fleet.address import AddressError, address_of, read_password
-from toolkit.fleet.backoff import Backoff
+from toolkit.fleet.binary_form import native_block, rows_of
 from toolkit.fleet.engine import Engine, EngineError, chunks, quote
-from toolkit.fleet.native_block import native_block
-from toolkit.fleet.row_binary import rows_of
 from toolkit.fleet.schema import grants
 
 
@@ -132,16 +131,14 @@ def test_rows_are_read_as_they_are_written():
     ]
 
 
-def test_pauses_grow_to_a_minute_and_start_again_after_a_success():
+def test_after_a_success_there_is_no_pause():
     backoff = Backoff()
     for _ in range(12):
         backoff.failed("down")
-    assert backoff._pause_s == 60.0
     assert not backoff.is_ready
     backoff.succeeded()
 
     assert backoff.is_ready
-    assert backoff._pause_s == 1.0
 
 
 @pytest.mark.parametrize("text", ["9464", "127.0.0.1:", "127.0.0.1:x", ":9464", "a b:1", "127.0.0.1:70000"])

@@ -24,9 +24,9 @@ from tests.fleet.shipped_runs import (
 from tests.lengths import in_make_faults
 from toolkit.fleet import commits, pull, shipper
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.lag import lags_of
 from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.verify import lags_of
 from toolkit.runfolder.layout import rank_file
 
 pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)

@@ -13,11 +13,11 @@ from tests.lengths import in_make_faults
 from tests.runs.sources.store_answers import answers_of
 from toolkit.fleet import schema
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.fleet.lag import Lag, lags_of
 from toolkit.fleet.object_store import FolderStore
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.pull import pull
 from toolkit.fleet.schema import grants, require_tables, set_up
+from toolkit.fleet.verify import Lag, lags_of
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runs.sources.clickhouse import runs as engine_runs
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

@@ -22,7 +22,8 @@ from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, step
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.cli.main import main
-from toolkit.fleet import backoff, objects, shipper
+from toolkit.core import outbox
+from toolkit.fleet import objects, shipper
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
 from toolkit.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
@@ -297,7 +298,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(one_engine, lo
 
 
 def test_a_folder_that_is_not_mounted_is_waited_for(one_engine, logs, shared, monkeypatch):
-    monkeypatch.setattr(backoff, "FIRST_S", 0.0)
+    monkeypatch.setattr(outbox, "FIRST_S", 0.0)
     folder = make_run(logs, "unmounted")
     add_sample(folder, "a.png")
     shared.folder.rmdir()
@@ -358,7 +359,7 @@ def committed(ask, folder):
 
 @in_make_faults
 def test_with_s3_down_records_are_shipped_and_files_follow(one_engine, ask, s3, logs, monkeypatch):
-    monkeypatch.setattr(backoff, "LONGEST_S", 1.0)
+    monkeypatch.setattr(outbox, "LONGEST_S", 1.0)
     monkeypatch.setattr(shipper, "EVERY_S", 0.1)
     monkeypatch.setattr(objects, "EVERY_S", 0.1)
     for name, value in s3.keys("ship").items():

@@ -35,7 +35,7 @@ from tests.fleet.shipped_runs import (
 )
 from tests.waiting import wait_until
 from toolkit.cli.main import main
-from toolkit.fleet import backoff as backoff_module
+from toolkit.core import outbox
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, UnreachableError
@@ -54,8 +54,8 @@ def front(engine):
 
 @pytest.fixture
 def brief_pauses(monkeypatch):
-    monkeypatch.setattr(backoff_module, "FIRST_S", 0.05)
-    monkeypatch.setattr(backoff_module, "LONGEST_S", 0.2)
+    monkeypatch.setattr(outbox, "FIRST_S", 0.05)
+    monkeypatch.setattr(outbox, "LONGEST_S", 0.2)
     monkeypatch.setattr(shipper_module, "EVERY_S", 0.05)
 
 

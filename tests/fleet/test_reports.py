@@ -13,11 +13,11 @@ from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
-from toolkit.fleet.lag import Lag
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
 from toolkit.fleet.shipper import Shipper, Totals, _nothing_of
 from toolkit.fleet.tail import Position, RecordTail, Rows
+from toolkit.fleet.verify import Lag
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.runs.sources.clickhouse import runs as engine_runs
 from toolkit.runs.sources.clickhouse.link import EngineLink

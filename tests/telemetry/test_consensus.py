@@ -14,8 +14,8 @@ import toolkit
 from tests.fork_server import A_TRAINING, start_python
 from tests.lengths import in_make_faults, is_long, longer
 from toolkit.core.clock import ManualClock
-from toolkit.core.group_store import process_group_store
 from toolkit.core.guard import Guard
+from toolkit.core.ranks import process_group_store
 from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus
 
 distributed = pytest.importorskip("torch.distributed")

@@ -8,8 +8,7 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.core.clock import ManualClock
-from toolkit.core.wall_times import WallTimes
+from toolkit.core.clock import ManualClock, WallTimes
 from toolkit.telemetry.machine import environment
 from toolkit.timing.history import read_run_time
 from toolkit.timing.ledger import LedgerBuilder

@@ -22,9 +22,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.bell import Bell
 from toolkit.core.guard import Guard
-from toolkit.core.job import Job, Turn
+from toolkit.core.job import Job, Turn, WakeUp
 
 _IDLE_NAME: Final = "telemetry-worker"
 _SOON_S: Final = 0.02
@@ -85,7 +84,7 @@ class Background:
         self._leader: _Worker | None = None
         """The worker that waits for the next job that is due."""
         self._monitor: threading.Thread | None = None
-        self._work, self._alarm = Bell(), Bell()
+        self._work, self._alarm = WakeUp(), WakeUp()
         self._active_until = 0.0
         self._all_busy_at = 0.0
         self._is_exiting = False
@@ -127,10 +126,10 @@ class Background:
         return bool(self._workers) or self._monitor is not None
 
     def _ring(self) -> None:
-        self._work.ring()
+        self._work.wake()
         # Behind the change that is to be noticed: a worker says that it is busy before it looks for changes.
         if not any(worker.is_idle for worker in self._workers):
-            self._alarm.ring()
+            self._alarm.wake()
 
     def have_threads(self) -> None:
         """Have a worker and the monitor. Raises RuntimeError where the system refuses a thread."""
@@ -192,7 +191,7 @@ class Background:
             if worker in self._workers:
                 # A job ended its thread: a library that behaves like a program.
                 self._workers.remove(worker)
-                self._alarm.ring()
+                self._alarm.wake()
 
     def _run(self, worker: _Worker, job: Job) -> None:
         thread = worker.thread
@@ -229,9 +228,9 @@ class Background:
                     self._all_busy_at = now
                 if others_wait and not self._ready and now < self._active_until:
                     # It waits for the next job that is due.
-                    self._work.ring()
+                    self._work.wake()
                 elif (self._ready and is_urgent) or (job.may_block and now < self._active_until):
-                    self._alarm.ring()
+                    self._alarm.wake()
                 return job, None
             if not self._jobs:
                 return None, self._leave(worker)
@@ -275,8 +274,8 @@ class Background:
             return 0.0
         if not self._jobs:
             # The others end too.
-            self._work.ring()
-            self._alarm.ring()
+            self._work.wake()
+            self._alarm.wake()
         return None
 
     def _collect(self, now: float) -> None:
@@ -357,7 +356,7 @@ class Background:
         # The last idle one is for the jobs that do not hang.
         if sum(worker.is_idle for worker in workers) > (waiting > others == 0):
             if waiting:
-                self._work.ring()
+                self._work.wake()
             return self._usual_pause(now)
         if not waiting:
             # No worker waits for the next job that is due.

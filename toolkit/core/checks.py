@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 import re
@@ -267,3 +268,14 @@ def called(check: Check[_T]) -> Check[_T]:
         return check(key, value() if callable(value) else value)
 
     return Check(read, check.allowed, f"Callable[[], Any] | {check.accepts or 'str | None'}", check.block)
+
+
+HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+
+
+def is_this_machine(host: str) -> bool:
+    """Say whether `host` is a loopback address or `localhost`; `127.example.org` is another machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,13 +1,16 @@
-"""The one place where telemetry swallows its own failures."""
+"""The one place where telemetry swallows its own failures, and where a line for the user is printed."""
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TextIO, TypeVar, overload
+from types import ModuleType
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TextIO, TypeVar, overload
 
-from toolkit.core.printing import PREFIX, print_line, warn
 from toolkit.runfolder.script_interrupts import interrupt_behind, pass_on_interrupt
 
 _P = ParamSpec("_P")
@@ -254,3 +257,29 @@ class _CatchExcept(_Catch):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         return not isinstance(error, self._passing) and super().__exit__(kind, error, trace)
+
+
+PREFIX: Final = "[telemetry]"
+_log = logging.getLogger("toolkit.telemetry")
+
+
+def print_line(line: str, stream: TextIO | None = None) -> None:
+    """Print `line` on standard error, or on `stream`. Raises OSError or ValueError if that is closed."""
+    stream = stream or sys.stderr
+    # Never imported here: a script that draws bars has it.
+    std: ModuleType | None = sys.modules.get("tqdm.std")
+    bars: Any = getattr(std, "tqdm", None)
+    with bars.external_write_mode(file=stream) if getattr(bars, "_instances", None) else nullcontext():
+        print(line, file=stream, flush=True)
+
+
+def warn(text: str, *arguments: object, error: BaseException | None = None) -> None:
+    """Log a warning, with the traceback of `error`; print it if the script has set up no logging."""
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    if _log.hasHandlers() or logging.lastResort is None:
+        _log.warning(f"{PREFIX} {text}", *arguments, exc_info=trace)
+    elif _log.isEnabledFor(logging.WARNING):
+        record = _log.makeRecord(
+            _log.name, logging.WARNING, "", 0, f"{PREFIX} {text}", arguments, exc_info=trace
+        )
+        print_line(logging.Formatter().format(record))

@@ -1,4 +1,4 @@
-"""Work that is done in the background, one turn after the other, until it is over."""
+"""Work that is done in the background, one turn after the other, until it is over; and a thread for one such job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
+
+from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _NOTICE_WITHIN_S = 0.25
 
@@ -69,7 +71,7 @@ class Job:
         self._thread: int | None = None
         self._free = deque([None])
         """Taken out in one step by the thread that takes a turn."""
-        # Held until it is over. Not an event, for the reason that `Bell` gives.
+        # Held until it is over. Not an event, for the reason that `WakeUp` gives.
         self._under_way = threading.Lock()
         self._under_way.acquire()
 
@@ -147,3 +149,75 @@ class Job:
         if not self.is_over:
             self.is_over = True
             self._under_way.release()
+
+
+_LONGEST_S = 3600.0
+"""More than a lock can wait on some systems is asked for in pieces."""
+
+
+class WakeUp:
+    """Wakes one waiting thread, or the next one that waits; any thread and any signal handler may call `wake`.
+
+    `threading.Event` cannot: an exception that a signal handler raises while its lock is being taken leaves that lock
+    held for ever. Here one lock is all there is, and letting go of it is a single step.
+    """
+
+    def __init__(self) -> None:
+        self._sleeping = threading.Lock()
+        self._sleeping.acquire()
+
+    def wake(self) -> None:
+        """Wake the thread that waits, or will wait next."""
+        if not self._sleeping.locked():
+            # It is woken already.
+            return
+        try:
+            self._sleeping.release()
+        except RuntimeError as error:
+            # Another thread has just woken it.
+            pass_on_interrupt(error)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is woken, at most `timeout_s`; an hour at most."""
+        self._sleeping.acquire(timeout=max(0.0, min(timeout_s, _LONGEST_S)))
+
+
+class _OwnThread:
+    """Gives its one job its turns."""
+
+    def __init__(self) -> None:
+        self._wake_up = WakeUp()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether its thread runs; that of a parent does not in a forked child."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def add(self, job: Job, after_s: float) -> None:
+        """Start the thread. Raises RuntimeError where the system refuses it."""
+        self._thread = threading.Thread(target=self._run, args=(job, after_s), name=job.name, daemon=True)
+        self._thread.start()
+
+    def have_threads(self) -> None:
+        """Do nothing: it was started with its job."""
+
+    def notice(self, *, is_urgent: bool) -> None:  # noqa: ARG002
+        """Wake the thread."""
+        self._wake_up.wake()
+
+    def _run(self, job: Job, after_s: float) -> None:
+        try:
+            if after_s:
+                self._wake_up.wait(after_s)
+            while not job.is_over:
+                job.take_turn()
+                if not job.is_over:
+                    self._wake_up.wait(job.pause_s)
+        finally:
+            job.end()
+
+
+def own_thread_job(name: str, turn: Turn) -> Job:
+    """Return a job that runs on a thread of its own."""
+    return Job(name, turn, _OwnThread())

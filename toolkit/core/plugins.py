@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from toolkit.core.guard import Guard, describe_error
-from toolkit.core.printing import warn
+from toolkit.core.guard import Guard, describe_error, warn
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.core.hosts import HOST
+from toolkit.core.checks import HOST
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

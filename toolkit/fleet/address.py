@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from toolkit.core.hosts import HOST, is_this_machine
+from toolkit.core.checks import HOST, is_this_machine
 
 SCHEME: Final = "clickhouse"
 PASSWORD_VARIABLE: Final = "TELEMETRY_CLICKHOUSE_PASSWORD"  # noqa: S105 - a name, not a password

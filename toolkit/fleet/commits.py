@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+from toolkit.fleet.binary_form import native_block
 from toolkit.fleet.engine import Engine, chunks, quote
-from toolkit.fleet.native_block import native_block
 from toolkit.fleet.tail import LONGEST_LINE, Counter
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.safefile import open_regular

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from toolkit.fleet.binary_form import native_block
 from toolkit.fleet.engine import Engine, chunks, quote
-from toolkit.fleet.native_block import native_block
 from toolkit.fleet.shipped import ShippedRun
 from toolkit.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
 from toolkit.runfolder.control import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from toolkit.core.hosts import HOST, is_this_machine
+from toolkit.core.checks import HOST, is_this_machine
 from toolkit.runfolder.layout import SHARED, make_folders
 from toolkit.runfolder.safefile import UnsafeFile, copy_file, open_regular, rename_over, replace_file
 

@@ -18,13 +18,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from toolkit.core.outbox import Backoff, Failures
 from toolkit.fleet.address import Address
-from toolkit.fleet.backoff import Backoff, Failures
-from toolkit.fleet.engine import Engine, EngineError, chunks, quote
-from toolkit.fleet.native_block import native_block
+from toolkit.fleet.binary_form import native_block
+from toolkit.fleet.engine import Engine, EngineError, Shards, chunks, quote
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import require_tables
-from toolkit.fleet.shards import Shards
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
 from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS
 from toolkit.runfolder.reader import parse_line

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
+from toolkit.fleet.binary_form import native_block
 from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, chunks, quote
-from toolkit.fleet.native_block import native_block
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
 from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import trend_of

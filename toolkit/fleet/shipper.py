@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from toolkit.core.outbox import Backoff, Failures
 from toolkit.core.ranks import node_name
 from toolkit.fleet import run_rows
-from toolkit.fleet.backoff import Backoff, Failures
 from toolkit.fleet.commits import (
     Commit,
     FileKey,
@@ -28,10 +28,9 @@ from toolkit.fleet.commits import (
     strays_behind,
 )
 from toolkit.fleet.courier import Courier
-from toolkit.fleet.engine import Engine, EngineError
+from toolkit.fleet.engine import Engine, EngineError, Shards
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
-from toolkit.fleet.shards import Shards
 from toolkit.fleet.shipped import ShippedFile, ShippedRun, next_verify
 from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import differing_parts, expected_of, only_parts, rows_of_file

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.fleet.address import AddressError, read_private
-from toolkit.fleet.native_block import native_block
+from toolkit.fleet.binary_form import native_block
 from toolkit.runfolder.control import ControlRequest, encode_body
 
 REQUESTS: Final = "requests"

@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Final
 
-from toolkit.fleet.native_block import block_of, numbers, text
+from toolkit.fleet.binary_form import block_of, numbers, text
 from toolkit.fleet.schema import INBOX_COLUMNS
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.runfolder.portable import pread

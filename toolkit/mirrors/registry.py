@@ -20,7 +20,7 @@ from toolkit.mirrors.wandb.options import WandbOptions
 if TYPE_CHECKING:
     from toolkit.core.guard import Guard
     from toolkit.core.sink import Sink
-    from toolkit.mirrors.shared.exported_run import ExportedRun
+    from toolkit.mirrors.shared.exporter import ExportedRun
 
 
 _SETTINGS: Final = where(

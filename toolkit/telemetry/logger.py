@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from toolkit.core.clock import Clock, SystemClock
+from toolkit.core.decorators import hint_at_missing, wrap_calls
 from toolkit.core.guard import Guard, MisuseError, guarded
 from toolkit.core.lifetime import (
     CloseOnce,
@@ -21,11 +22,9 @@ from toolkit.core.lifetime import (
     process_ends,
     reason_of,
 )
-from toolkit.core.missing_names import hint_at_missing
 from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
-from toolkit.core.wrap_calls import wrap_calls
 from toolkit.mirrors.registry import missing_packages
 from toolkit.privacy.configured_secrets import keep_secrets_of
 from toolkit.privacy.masking import mask_table, without_secrets

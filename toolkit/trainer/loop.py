@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from toolkit.core.checks import OptionsError
-from toolkit.core.wall_times import wall_time_of
+from toolkit.core.clock import wall_time_of
 from toolkit.telemetry import TelemetryLogger
 from toolkit.timing.names import CHECKPOINT_LOAD, MODEL_INIT, OPTIMIZER_INIT
 from toolkit.trainer import checkpoint

@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from toolkit.core.formatting import duration, short_number
-from toolkit.mirrors.messages.formatting import cut, cut_bytes
-from toolkit.mirrors.messages.message import RunState
+from toolkit.mirrors.messages.message import RunState, cut, cut_bytes
 from toolkit.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.mirrors.messages.run_events import RunEventReader
 

@@ -11,8 +11,7 @@ import pytest
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, to
 from tests.waiting import wait_until
 from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.digest import combine
-from toolkit.mirrors.messages.message import Message, RunState
+from toolkit.mirrors.messages.message import Message, RunState, combine
 from toolkit.mirrors.messages.sender import Sender, TokenBucket
 
 

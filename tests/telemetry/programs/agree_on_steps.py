@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tests.waiting import wait_until
 from toolkit.core.clock import SystemClock
-from toolkit.core.group_store import process_group_store
+from toolkit.core.ranks import process_group_store
 from toolkit.telemetry.control.consensus import StepConsensus
 
 rank, size, address, rounds, out = (

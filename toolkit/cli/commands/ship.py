@@ -20,18 +20,18 @@ from toolkit.cli.engine_arguments import (
     chosen_objects,
 )
 from toolkit.cli.terminal import add_json_argument, print_json
+from toolkit.core.outbox import Backoff
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
 from toolkit.fleet.archive import archive_runs
-from toolkit.fleet.backoff import Backoff
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.fleet.lag import Lag, lags_of, run_ids_of
 from toolkit.fleet.last_values import HELP, samples
 from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
 from toolkit.fleet.objects import ObjectShipper, missing_objects
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.signed_requests import read_key
+from toolkit.fleet.verify import Lag, lags_of, run_ids_of
 
 LATE_S: Final = 60.0
 """A shipper that has not shipped a record for this long is behind."""

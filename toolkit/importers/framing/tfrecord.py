@@ -24,13 +24,18 @@ def _table() -> list[int]:
 CRC_TABLE: Final = _table()
 
 
-def masked_crc32c(data: bytes) -> int:
-    """Return the checksum that TFRecord keeps of `data`."""
-    crc = 0xFFFFFFFF
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """Return the CRC-32C of `data`, or of all of it where `crc` is that of what comes before."""
+    crc ^= 0xFFFFFFFF
     table = CRC_TABLE
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    return masked(crc ^ 0xFFFFFFFF)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum that TFRecord keeps of `data`."""
+    return masked(crc32c(data))
 
 
 def masked(crc: int) -> int:

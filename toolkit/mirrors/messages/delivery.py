@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.core.outbox import backoff_s
-from toolkit.mirrors.messages.formatting import cut, one_line
-from toolkit.mirrors.messages.message import Message
+from toolkit.mirrors.messages.message import Message, cut, one_line
 from toolkit.mirrors.messages.post import post
 from toolkit.mirrors.messages.receiver import Receiver
 from toolkit.mirrors.messages.services import SERVICES

@@ -18,7 +18,7 @@ from urllib.request import (  # type: ignore[attr-defined]  # the stubs leave ou
     proxy_bypass_environment,
 )
 
-from toolkit.mirrors.messages.formatting import cut, one_line
+from toolkit.mirrors.messages.message import cut, one_line
 from toolkit.mirrors.messages.transport_types import HttpRequest, HttpResponse, NotDelivered
 from toolkit.mirrors.messages.web_address import WebAddress
 

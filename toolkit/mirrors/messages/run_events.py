@@ -11,8 +11,7 @@ from typing import Any, Final
 from toolkit.core.formatting import both_ends, short_number
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import CRITICAL, INFO, OPEN
-from toolkit.mirrors.messages.formatting import cut, one_line
-from toolkit.mirrors.messages.message import Message, RunState
+from toolkit.mirrors.messages.message import Message, RunState, cut, one_line
 from toolkit.mirrors.messages.milestones import Milestone, MilestoneWatch
 from toolkit.runfolder.records import ERROR, FINDING, NON_FINITE, START, STEP, Record, shows_count_from_zero
 from toolkit.runfolder.untrusted import texts_in

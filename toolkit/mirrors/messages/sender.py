@@ -14,8 +14,7 @@ from typing import Final
 
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.delivery import FAILED, REQUEST_TIMEOUT_S, Delivery, deliver
-from toolkit.mirrors.messages.digest import combine, combine_with_last
-from toolkit.mirrors.messages.message import Message
+from toolkit.mirrors.messages.message import Message, combine, combine_with_last
 from toolkit.mirrors.messages.receiver import Receiver
 
 _MOST_WAITING: Final = 200

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from toolkit.core.hosts import HOST, is_this_machine
+from toolkit.core.checks import HOST, is_this_machine
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 

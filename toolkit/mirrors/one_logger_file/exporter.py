@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.mirrors.shared.span_attributes import plain_attributes
+from toolkit.mirrors.shared.scalars import plain_attributes
 from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.layout import make_folders

@@ -13,7 +13,7 @@ from toolkit.runfolder.layout import ONE_LOGGER_FILE
 
 if TYPE_CHECKING:
     from toolkit.core.sink import Sink
-    from toolkit.mirrors.shared.exported_run import ExportedRun
+    from toolkit.mirrors.shared.exporter import ExportedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from toolkit.mirrors.otlp.transport import (
     protocol_of,
     traces_url,
 )
-from toolkit.mirrors.shared.span_attributes import plain_attributes
+from toolkit.mirrors.shared.scalars import plain_attributes
 from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.records import SPAN, SPAN_EVENT, SPAN_START, START, TAGS, Record

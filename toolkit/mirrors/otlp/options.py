@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
-from toolkit.core.checks import address, one_of, optional
+from toolkit.core.checks import address, is_this_machine, one_of, optional
 from toolkit.core.fields import option
-from toolkit.core.hosts import is_this_machine
 from toolkit.mirrors.shared.exporter import Exporter
 
 if TYPE_CHECKING:
     from toolkit.core.sink import Sink
-    from toolkit.mirrors.shared.exported_run import ExportedRun
+    from toolkit.mirrors.shared.exporter import ExportedRun
 
 
 @dataclass(frozen=True, kw_only=True)

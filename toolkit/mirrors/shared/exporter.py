@@ -1,13 +1,15 @@
-"""What an exporter is: a block of options that makes a sink."""
+"""What an exporter is: a block of options that makes a sink, and what it needs to know about the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from toolkit.core.sink import Sink
-    from toolkit.mirrors.shared.exported_run import ExportedRun
+    from toolkit.mirrors.shared.span_filter import SpanFilter
 
 
 class Exporter:
@@ -27,3 +29,21 @@ class Exporter:
     def offline_changes(self) -> Mapping[str, Any]:
         """Return the options that offline mode changes, with their values."""
         return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRun:
+    """What an exporter needs to know about the run, besides its own options."""
+
+    folder: Path
+    run_id: str
+    display_name: str
+    session: int
+    started: float
+    """When the session began, by the wall clock."""
+    file_mode: int
+    project: str | None
+    perf_tag: str | None
+    session_tag: str
+    span_filter: SpanFilter | None
+    """Which spans to send; None for all."""

@@ -6,16 +6,15 @@ while it does; it cannot undo a partial write either.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import socket
 import struct
 import time
-from array import array
 from collections.abc import Iterable
 from pathlib import Path
 
+from toolkit.importers.framing.tfrecord import crc32c, masked
 from toolkit.runfolder.layout import make_folders
 
 _numbers = itertools.count()
@@ -84,31 +83,10 @@ def framed(event: bytes) -> bytes:
 
 def _checksum(data: bytes) -> bytes:
     """Return the masked CRC-32C of `data`."""
-    table = _table_of_pairs()
-    crc = 0xFFFFFFFF
+    crc = 0
     for begin in range(0, len(data), _SLICE_BYTES):
         if begin:
             # An image takes a tenth of a second; the training thread must not wait for the GIL that long.
             time.sleep(50e-6)
-        pairs = min(_SLICE_BYTES, len(data) - begin) // 2
-        for pair in struct.unpack_from(f"<{pairs}H", data, begin):
-            crc = table[(crc ^ pair) & 0xFFFF] ^ (crc >> 16)
-    if len(data) % 2:
-        crc = _crc_of_byte((crc ^ data[-1]) & 0xFF) ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-@functools.cache
-def _table_of_pairs() -> array[int]:
-    """Return the table for two bytes at a time: twice as fast as one byte at a time, for 256 KiB of memory."""
-    byte = [_crc_of_byte(value) for value in range(256)]
-    return array(
-        "I", ((first := byte[pair & 0xFF] ^ (pair >> 8)) >> 8 ^ byte[first & 0xFF] for pair in range(0x10000))
-    )
-
-
-def _crc_of_byte(byte: int) -> int:
-    for _ in range(8):
-        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
-    return byte
+        crc = crc32c(data[begin : begin + _SLICE_BYTES], crc)
+    return struct.pack("<I", masked(crc))

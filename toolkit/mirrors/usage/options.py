@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import urlsplit
 
-from toolkit.core.checks import Check, OptionsError, boolean, is_variable_name, optional, text, wrong
+from toolkit.core.checks import (
+    HOST,
+    Check,
+    OptionsError,
+    boolean,
+    is_this_machine,
+    is_variable_name,
+    optional,
+    text,
+    wrong,
+)
 from toolkit.core.fields import Block, option
-from toolkit.core.hosts import HOST, is_this_machine
 
 _ADDRESS: Final = "the https address of a PostHog server, such as https://eu.i.posthog.com"
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.mirrors.shared.scalars import scalars_of, without_envelope
-from toolkit.mirrors.shared.span_attributes import plain_attributes
+from toolkit.mirrors.shared.scalars import plain_attributes, scalars_of, without_envelope
 from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.mirrors.wandb.client import Client
 from toolkit.privacy.masking import Masker

@@ -12,7 +12,7 @@ from toolkit.mirrors.shared.exporter import Exporter
 
 if TYPE_CHECKING:
     from toolkit.core.sink import Sink
-    from toolkit.mirrors.shared.exported_run import ExportedRun
+    from toolkit.mirrors.shared.exporter import ExportedRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from toolkit.core.clock import Clock
-from toolkit.core.group_store import Store
 from toolkit.core.guard import Guard
+from toolkit.core.ranks import Store
 
 MAX_ATTEMPTS: Final = 6
 """Proposals for one action, each with twice the lead of the one before, until it is given up."""

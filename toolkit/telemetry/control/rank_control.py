@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from toolkit.core.clock import Clock
-from toolkit.core.group_store import asking_in_background, process_group_store
 from toolkit.core.guard import Guard
-from toolkit.core.ranks import Rank
+from toolkit.core.ranks import Rank, asking_in_background, process_group_store
 from toolkit.runfolder.control import decode_request, encode_request
 from toolkit.telemetry.control.consensus import StepConsensus
 from toolkit.telemetry.control.poller import ControlPoller

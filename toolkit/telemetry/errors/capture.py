@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from toolkit.core.wrap_calls import decorated_inside
+from toolkit.core.decorators import decorated_inside
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

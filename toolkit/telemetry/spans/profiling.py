@@ -16,8 +16,8 @@ from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
 from toolkit.core.checks import shown
+from toolkit.core.decorators import decorated_inside, wrap_calls
 from toolkit.core.guard import Guard
-from toolkit.core.wrap_calls import decorated_inside, wrap_calls
 from toolkit.telemetry.options.blocks import ProfilingOptions
 from toolkit.telemetry.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
 from toolkit.timing.names import PROFILING_PREFIX

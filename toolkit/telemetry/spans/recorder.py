@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Final
 
+from toolkit.core.clock import SET_S, WallTimes
 from toolkit.core.run_context import RunContext
-from toolkit.core.wall_times import SET_S, WallTimes
 from toolkit.runfolder.untrusted import is_number
 from toolkit.telemetry.errors.recorder import note_spans
 from toolkit.telemetry.options import SpanOptions

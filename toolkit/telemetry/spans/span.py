@@ -12,8 +12,8 @@ from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from toolkit.core.clock import WallTimes
 from toolkit.core.guard import Guard
-from toolkit.core.wall_times import WallTimes
 from toolkit.telemetry.records.step_gate import StepGate
 from toolkit.telemetry.spans.ledger_meter import LedgerMeter
 from toolkit.telemetry.spans.totals import SpanTimes

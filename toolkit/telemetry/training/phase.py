@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from toolkit.core.wrap_calls import wrap_calls
+from toolkit.core.decorators import wrap_calls
 from toolkit.telemetry.spans.span import AnySpan
 
 _F = TypeVar("_F", bound=Callable[..., Any])

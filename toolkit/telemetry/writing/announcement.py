@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-from toolkit.core.group_store import asking_in_background, has_process_group, process_group_store
 from toolkit.core.guard import Guard
+from toolkit.core.ranks import asking_in_background, has_process_group, process_group_store
 from toolkit.runfolder.layout import is_safe_name
 
 _FIRST_PAUSE_S: Final = 0.01

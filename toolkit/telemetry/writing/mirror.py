@@ -12,8 +12,8 @@ from pathlib import Path
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
+from toolkit.core.job import own_thread_job
 from toolkit.core.outbox import backoff_s
-from toolkit.core.own_thread import own_thread_job
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.runfolder.reader import Chunk, Cursor, read_from, read_shared
 

@@ -20,7 +20,7 @@ from toolkit.diagnostics.policy import policy_from
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.findings import FindingsSink, fields_of
 from toolkit.mirrors.registry import make_exporters
-from toolkit.mirrors.shared.exported_run import ExportedRun
+from toolkit.mirrors.shared.exporter import ExportedRun
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.codec import decode
 from toolkit.runfolder.journal.head import Owner

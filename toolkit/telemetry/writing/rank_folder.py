@@ -7,9 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.core.group_store import has_process_group
 from toolkit.core.guard import Guard
-from toolkit.core.ranks import Rank, given_run_id, launch_id, node_name
+from toolkit.core.ranks import Rank, given_run_id, has_process_group, launch_id, node_name
 from toolkit.runfolder.journal.repair import adopt_journal, drain_when_free, journals_of
 from toolkit.runfolder.layout import (
     Modes,

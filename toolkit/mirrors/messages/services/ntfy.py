@@ -5,8 +5,7 @@ from __future__ import annotations
 from email.header import Header
 from typing import Final
 
-from toolkit.mirrors.messages.formatting import cut, cut_bytes, one_line
-from toolkit.mirrors.messages.message import Message
+from toolkit.mirrors.messages.message import Message, cut, cut_bytes, one_line
 from toolkit.mirrors.messages.transport_types import HttpRequest
 
 _LONGEST_BYTES: Final = 4000

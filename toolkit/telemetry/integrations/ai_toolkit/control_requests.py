@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.core.guard import Guard
-from toolkit.core.printing import PREFIX, print_line
+from toolkit.core.guard import PREFIX, Guard, print_line
 from toolkit.telemetry.logger import TelemetryLogger
 
 _KNOBS: Final = (("save_every", "save_config"), ("sample_every", "sample_config"))

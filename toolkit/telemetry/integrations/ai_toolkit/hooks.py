@@ -7,8 +7,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit.core.guard import Guard
-from toolkit.core.printing import PREFIX, print_line
+from toolkit.core.guard import PREFIX, Guard, print_line
 from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
 from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config

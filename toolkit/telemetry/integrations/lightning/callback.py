@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from toolkit.core.clock import wall_time_of
 from toolkit.core.guard import Guard, guarded
-from toolkit.core.wall_times import wall_time_of
 from toolkit.telemetry.integrations.lightning.call_records import (
     begin_evaluation,
     metrics_so_far,

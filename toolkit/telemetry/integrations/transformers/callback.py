@@ -19,9 +19,9 @@ from typing import Any, Final
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from toolkit.core.clock import wall_time_of
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
-from toolkit.core.wall_times import wall_time_of
 from toolkit.runfolder.records import STEP
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
