@@ -205,13 +205,13 @@ def real():
 @pytest.mark.parametrize(
     "name",
     [
-        *("init", "finish", "log", "define_metric", "alert", "save", "watch", "unwatch", "login", "setup"),
+        *("init", "finish", "log", "define_metric", "alert", "save", "login", "setup"),
         *("termlog", "termwarn", "termerror", "teardown", "Table", "Image", "Histogram"),
         *("Audio", "Html", "Video", "log_artifact", "log_model"),
         *("plot.bar", "plot.confusion_matrix", "plot.histogram", "plot.line", "plot.line_series"),
         *("plot.plot_table", "plot.pr_curve", "plot.roc_curve", "plot.scatter", "plot.visualize"),
         *("Run.log_artifact", "Run.log_model"),
-        *("Run.log", "Run.finish", "Run.define_metric", "Run.alert", "Run.save", "Run.watch", "Run.unwatch"),
+        *("Run.log", "Run.finish", "Run.define_metric", "Run.alert", "Run.save"),
         *("Table.add_data", "Table.add_column", "Table.get_column", "Table.iterrows"),
         *("Config.update", "Config.setdefaults", "Config.get"),
     ],
@@ -668,6 +668,8 @@ def test_what_is_not_supported_warns_once_and_never_raises(begin, caplog):
         wandb.log({"shape": wandb.Object3D("shape.obj"), "loss": 1.0}, commit=False)
         wandb.log({"shapes": [wandb.Object3D("shape.obj"), wandb.Molecule("shape.pdb")]})
         run.link_artifact(None, "registry")
+        wandb.watch(object(), log="all")
+        wandb.unwatch()
         wandb.init(monitor_gym=True)
         with wandb.Api() as api:
             assert list(api.runs("a/b")) == []
@@ -675,7 +677,7 @@ def test_what_is_not_supported_warns_once_and_never_raises(begin, caplog):
         run.name = "other"
 
     said = [record.getMessage() for record in caplog.records]
-    for name in ("wandb.Object3D", "wandb.Molecule", "run.link_artifact", "wandb.Api"):
+    for name in ("wandb.Object3D", "wandb.Molecule", "run.link_artifact", "wandb.Api", "wandb.watch"):
         assert sum(name + " is" in text for text in said) == 1, name
     assert sum("monitor_gym" in text for text in said) == 1
     assert [step["loss"] for step in records(run, "step")] == [1.0, 1.0]

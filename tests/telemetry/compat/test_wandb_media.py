@@ -1,4 +1,4 @@
-"""What W&B scripts use besides `log`: SummaryWriters, watched models, charts, media, artifacts; real libraries."""
+"""What W&B scripts use besides `log`: SummaryWriters, charts, media, artifacts; real libraries."""
 
 from __future__ import annotations
 
@@ -195,112 +195,6 @@ def test_a_script_of_cleanrl_s_kind_leaves_its_curves(tmp_path):
     assert read_records(run / "metrics.jsonl", "end")[0]["status"] == "finished"
     assert "monitor_gym" in done.stderr
     assert "sync_tensorboard" not in done.stderr
-
-
-# ------------------------------------------------------------ watched models
-
-
-def train(model, steps, *, log=True):
-    torch = sys.modules["torch"]
-    torch.manual_seed(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(steps):
-        loss = model(torch.randn(4, 8)).pow(2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if log:
-            wandb.log({"loss": loss.item()})
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def two_layers():
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
-
-
-@in_make_faults
-def test_gradients_and_parameters_are_counted_at_each_nth_batch(begin):
-    model = two_layers()
-    torch = sys.modules["torch"]
-    run = begin()
-    wandb.watch(model, log="all", log_freq=4)
-    train(model, 9)
-    with torch.no_grad():
-        model.eval()
-        for _ in range(20):
-            model(torch.randn(4, 8))
-    histograms = finished(run, "histogram")
-
-    names = [f"{what}/{name}" for what in ("parameters", "gradients") for name, _ in model.named_parameters()]
-    assert sorted(histogram["name"] for histogram in histograms) == sorted(2 * names)
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    for histogram in histograms:
-        assert sum(histogram["values"]) == sizes[histogram["name"].partition("/")[2]]
-        assert histogram["bins"] == sorted(histogram["bins"])
-    assert {histogram["global_step"] for histogram in histograms} <= {3, 4, 7, 8, 9}
-
-
-@in_make_faults
-def test_a_watched_model_trains_to_the_same_weights(begin):
-    torch = pytest.importorskip("torch")
-    plain = train(two_layers(), 20, log=False)
-    begin()
-    model = two_layers()
-    wandb.watch(model, log="all", log_freq=3)
-    watched = train(model, 20)
-
-    assert all(torch.equal(one, other) for one, other in zip(plain, watched, strict=True))
-
-
-@pytest.mark.parametrize("how", [wandb.unwatch, lambda _: wandb.finish()], ids=["unwatch", "finish"])
-def test_only_what_was_requested_is_counted_and_no_hook_is_left(begin, how):
-    model = two_layers()
-    run = begin()
-    wandb.watch(model, log="gradients", log_freq=2)
-    train(model, 4)
-    how(model)
-    train(model, 4, log=False)
-    names = {histogram["name"].partition("/")[0] for histogram in finished(run, "histogram")}
-
-    assert names == {"gradients"}
-    assert not model._forward_hooks
-    assert not any(parameter._backward_hooks for parameter in model.parameters())
-
-
-def test_large_tensors_are_sampled_and_what_is_not_finite_is_counted(begin):
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Linear(1000, 200, bias=False)
-    run = begin()
-    wandb.watch(model, log="parameters", log_freq=1)
-    with torch.no_grad():
-        model.weight[0, :40] = float("nan")
-    model(torch.randn(2, 1000))
-    (histogram,) = finished(run, "histogram")
-
-    assert 40_000 <= sum(histogram["values"]) + histogram["not_finite"] <= 65_536
-    assert histogram["not_finite"] >= 8
-    assert all(edge == edge for edge in histogram["bins"])
-
-
-def test_what_goes_wrong_in_a_hook_does_not_reach_the_backward_pass(begin, monkeypatch):
-    model = two_layers()
-    run = begin()
-    wandb.watch(model, log="all", log_freq=1)
-    monkeypatch.setattr("toolkit.telemetry.compat.wandb_watch._count", lambda torch, values: 1 / 0)
-    train(model, 3)
-    monkeypatch.undo()
-
-    assert len(finished(run, "step")) == 3
-
-
-def test_watching_something_else_than_a_model_warns_once(begin, caplog):
-    pytest.importorskip("torch")
-    begin()
-    wandb.watch(object())
-
-    assert "wandb.watch takes models of torch's" in caplog.text
 
 
 # ------------------------------------------------------------ charts

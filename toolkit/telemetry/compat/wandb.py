@@ -74,11 +74,9 @@ __all__ = [
     "termerror",
     "termlog",
     "termwarn",
-    "unwatch",
     "util",
     "visualize",
     "wandb_sdk",
-    "watch",
 ]
 
 __version__: Final = "0.31.0"
@@ -225,15 +223,8 @@ log = _of_current_run("log")
 define_metric = _of_current_run("define_metric", lambda name, *_, **__: Metric(name=name))
 alert = _of_current_run("alert")
 save = _of_current_run("save", lambda *_, **__: [])
-watch = _of_current_run("watch")
 log_artifact = _of_current_run("log_artifact", _unlogged)
 log_model = _of_current_run("log_model")
-
-
-def unwatch(models: Any = None) -> None:
-    """Stop watching one model, or all."""
-    if run is not None:
-        run.unwatch(models)
 
 
 def login(
@@ -292,6 +283,7 @@ def __getattr__(name: str) -> Any:
 
 
 _WHY: Final = {
+    "watch": "is not supported here: no histograms of gradients and parameters are written",
     "agent": "is not supported here: it calls no function, so nothing is trained",
     "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
 }

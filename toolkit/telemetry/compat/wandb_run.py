@@ -30,7 +30,6 @@ from toolkit.telemetry.compat.wandb_identity import RunIdentity, RunInfo
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_run_options import last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
-from toolkit.telemetry.compat.wandb_watch import Watch
 from toolkit.telemetry.logger import TelemetryLogger, internals
 from toolkit.telemetry.machine.start_fields import training_fields
 from toolkit.telemetry.options import TelemetryOptions
@@ -82,7 +81,6 @@ class Run(RunIdentity, ArtifactStore):
         """Records before the start record, which waits because the configuration may not be complete yet."""
         self._temporary: str | None = None
         self._tensorboard: TensorBoardSync | None = None
-        self._watch: Watch | None = None
         self._lock = threading.RLock()
         self._process = os.getpid()
         self.start_time = time.time()
@@ -218,30 +216,6 @@ class Run(RunIdentity, ArtifactStore):
                 self._event("saved_file", path=os.path.abspath(path), bytes=size, global_step=self.step)
         return kept
 
-    def watch(
-        self,
-        models: Any,
-        criterion: Any = None,
-        log: str | None = "gradients",
-        log_freq: int = 1000,
-        idx: int | None = None,
-        log_graph: bool = False,
-    ) -> None:
-        """Write histograms of a model's gradients, parameters or both at every `log_freq`-th training batch."""
-        if log_graph:
-            warn_once("wandb.watch(log_graph=True)", "draws no graph here")
-        if not self.telemetry.is_live:
-            return
-        with self.guard.catch("wandb.watch"):
-            if self._watch is None:
-                self._watch = Watch(self._keep_histogram, self.guard, step=lambda: self.step)
-            self._watch.add(models, what=log, log_freq=log_freq, idx=idx)
-
-    def unwatch(self, models: Any = None) -> None:
-        """Stop watching one model, or all."""
-        if self._watch is not None:
-            self._watch.remove(models)
-
     def sync_tensorboard(self) -> None:
         """Record what is written with a SummaryWriter in the run as well, from now on."""
         if self._tensorboard is None and self.telemetry.is_live:
@@ -254,11 +228,6 @@ class Run(RunIdentity, ArtifactStore):
         if self.telemetry.is_live:
             with self.guard.catch("writing a SummaryWriter's values"), self._lock:
                 self._rows.put_at(row, step)
-
-    def _keep_histogram(
-        self, name: str, step: int, counts: list[float], edges: list[float], more: dict[str, Any]
-    ) -> None:
-        self._event("histogram", name=name, global_step=step, values=counts, bins=edges, **more)
 
     # Finishing.
 
@@ -285,19 +254,14 @@ class Run(RunIdentity, ArtifactStore):
         internals(self.telemetry).after_fork_in_child()
         if self._tensorboard is not None:
             self._tensorboard.after_fork_in_child()
-        if self._watch is not None:
-            self._watch.remove()
         # Another thread of the parent may have held it.
         self._lock = threading.RLock()
 
     def _finish(self, reason: str | None, error: BaseException | None) -> None:
         if self._is_finished:
             return
-        if self.is_of_this_process:
-            if self._tensorboard is not None:
-                self._tensorboard.close()
-            if self._watch is not None:
-                self._watch.close()
+        if self.is_of_this_process and self._tensorboard is not None:
+            self._tensorboard.close()
         self._write_remaining()
         do_not_close_at_exit(self)
         self._is_finished = True
