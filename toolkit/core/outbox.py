@@ -17,6 +17,8 @@ _T = TypeVar("_T")
 
 _MOST_WAITING: Final = 100
 _MOST_FAILURES: Final = 5
+_RANDOM: Final = random.Random()
+"""Not the module's own, whose sequence belongs to the script."""
 
 
 def backoff_s(
@@ -27,7 +29,7 @@ def backoff_s(
     Of that, up to the share `spread` is left away or added at random, so that not all processes retry at once.
     """
     pause_s = first_s * growth ** min(max(failures, 1) - 1, 60)
-    return min(pause_s * random.uniform(1.0 - spread, 1.0 + spread), longest_s)
+    return min(pause_s * _RANDOM.uniform(1.0 - spread, 1.0 + spread), longest_s)
 
 
 class NotSentError(OSError):
