@@ -142,7 +142,7 @@ def test_a_name_that_is_no_text_stops_no_command(tmp_path, capsys):
         *([name, ours] for name in ("doctor", "time", "tail", "errors", "repair")),
         *([name, ours, "-o", str(tmp_path / name)] for name in ("trace", "share")),
         *(["show", run, "--json"] for run in (ours, table)),
-        *(["import", run, "--to", str(tmp_path / "imported")] for run in (table, table, str(logs))),
+        ["export", table, "--to", "run-folder", "--out", str(tmp_path / "folder")],
         *(
             ["export", run, "--to", to, "--out", str(tmp_path / f"{number}-{to}")]
             for to in ("csv", "jsonl", "mlflow", "trackio", "tensorboard")

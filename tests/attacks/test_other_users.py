@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 
 import pytest
 
@@ -37,31 +35,6 @@ def log_dir(tmp_path):
     folder.mkdir()
     os.chmod(folder, 0o1777)
     return folder
-
-
-def test_an_import_does_not_continue_another_users_folder(tmp_path, log_dir, capsys):
-    table = tmp_path / "progress.csv"
-    table.write_text("step,loss\n1,2.0\n2,1.0\n")
-    assert main(["import", str(table), "--to", str(log_dir)]) == 0
-    [planted] = log_dir.iterdir()
-    run_id = json.loads((planted / "run.json").read_text())["run_id"]
-    give_away(planted)
-    before = {path: path.read_bytes() for path in planted.iterdir()}
-    table.write_text("step,loss\n1,2.0\n2,1.0\n3,0.5\n")
-    assert main(["import", str(table), "--to", str(log_dir)]) == 0
-    [own] = [folder for folder in log_dir.iterdir() if folder != planted]
-
-    assert {path: path.read_bytes() for path in planted.iterdir()} == before
-    assert own.stat().st_uid == 0
-    assert b"0.5" in (own / "metrics.jsonl").read_bytes()
-    # The folder in which an import is made has a name that can be known before.
-    shutil.rmtree(own)
-    half = log_dir / f".importing-{run_id}"
-    (half / "run").mkdir(parents=True)
-    give_away(half)
-    main(["import", str(table), "--to", str(log_dir)])
-    assert "belongs to another user (uid 12345)" in capsys.readouterr().err
-    assert [*(half / "run").iterdir()] == []
 
 
 @pytest.mark.parametrize("planted", ["run of the launch", "empty part"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 
@@ -41,10 +40,6 @@ def logs(tmp_path, monkeypatch):
     (place / ".trash" / "not-ours").mkdir()
     (place / "kept" / ".run.json.0123456789abcdef.tmp").write_text("{")
     (place / "kept" / ".mine").write_text("")
-    old = place / ".importing-1"
-    old.mkdir()
-    os.utime(old, (1, 1))
-    (place / ".importing-2").mkdir()
     TelemetryLogger("no-steps", log_dir=place, system=False).close()
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -75,7 +70,6 @@ def test_everything_is_listed_and_nothing_is_deleted(logs, capsys):
     assert kinds == {
         "trash": str(next((logs / ".trash").glob("*-0123abcd"))),
         "half-written file": str(logs / "kept" / ".run.json.0123456789abcdef.tmp"),
-        "unfinished import": str(logs / ".importing-1"),
         "cache": str(logs.parent / "cache"),
     }
     assert main(["gc", str(logs)]) == 0
@@ -94,14 +88,12 @@ def test_with_yes_that_is_deleted_and_nothing_else(logs, capsys):
     assert {path.split("/")[2] for path in lost} <= {
         ".trash",
         "kept",
-        ".importing-1",
         "no-steps",
         f"{'0' * 32}.arrow",
     }
     for kept in (
         "kept/metrics.jsonl",
         "kept/.mine",
-        ".importing-2",
         ".trash/not-ours",
         "other_tool/metrics.csv",
     ):
@@ -113,8 +105,8 @@ def test_with_yes_that_is_deleted_and_nothing_else(logs, capsys):
 
 
 def test_what_is_younger_is_left(logs, capsys):
-    assert set(gc(capsys, logs, "--older-than", "2h")[1]) == {"trash", "unfinished import"}
-    assert set(gc(capsys, logs, "--older-than", "2d", "--keep-cache")[1]) == {"unfinished import"}
+    assert set(gc(capsys, logs, "--older-than", "2h")[1]) == {"trash"}
+    assert set(gc(capsys, logs, "--older-than", "2d", "--keep-cache")[1]) == set()
     with pytest.raises(SystemExit):
         main(["gc", str(logs), "--older-than", "soon"])
 

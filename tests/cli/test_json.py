@@ -23,16 +23,13 @@ config:
 
 COMMANDS = {
     "ask": (["RUN"], 0),
-    "attach": (["CHECKOUT"], 0),
+    "ai-toolkit": (["attach", "CHECKOUT"], 0),
     "compare": (["RUN", "OTHER"], 0),
     "completions": (["RUN"], 0),
-    "detach": (["CHECKOUT"], 0),
     "doctor": (["RUN"], 0),
     "errors": (["RUN"], 0),
     "export": (["RUN", "--to", "csv", "--out", "TABLE"], 0),
-    "formats": ([], 0),
     "gc": (["LOGS", "--keep-cache"], 0),
-    "import": (["FOREIGN", "--to", "IMPORTED"], 0),
     "ls": (["LOGS"], 0),
     "message": (["YAML", "--show"], 1),
     "repair": (["RUN", "OTHER"], 0),
@@ -40,7 +37,7 @@ COMMANDS = {
     "rm": (["RUN"], 0),
     "share": (["RUN", "-o", "ZIP"], 0),
     "show": (["RUN"], 0),
-    "status": (["CHECKOUT"], 1),
+    "status": (["RUN"], 0),
     "tail": (["RUN", "-n", "1"], 0),
     "time": (["RUN"], 0),
     "trace": (["RUN", "-o", "TRACE"], 0),
@@ -82,7 +79,6 @@ def places(tmp_path_factory):
         "TRACE": place / "trace.json",
         "TABLE": place / "table.csv",
         "FOREIGN": foreign,
-        "IMPORTED": place / "imported",
     }
 
 

@@ -145,7 +145,7 @@ def test_one_subcommand_does_not_import_another():
 
 def test_every_file_in_commands_is_a_listed_subcommand():
     modules = pkgutil.iter_modules(commands.__path__)
-    assert sorted(SUBCOMMANDS) == sorted(module.name.removesuffix("_") for module in modules)
+    assert sorted(SUBCOMMANDS) == sorted(module.name.replace("_", "-") for module in modules)
 
 
 def test_docs_cli_md_is_up_to_date():
@@ -169,7 +169,7 @@ def test_the_form_of_every_json_is_documented():
 
 
 def test_colours_are_turned_off_before_or_behind_the_command(monkeypatch, capsys):
-    for arguments in (["--no-color", "formats"], ["formats", "--no-color"]):
+    for arguments in (["--no-color", "ls", "--formats"], ["ls", "--formats", "--no-color"]):
         monkeypatch.setenv("NO_COLOR", "")
         assert main(arguments) == 0
         assert os.environ["NO_COLOR"] == "1"

@@ -10,20 +10,18 @@ from toolkit.cli.main import SUBCOMMANDS, main
 
 COMMANDS = {
     "ask": [["{run}", "--log-every", "5", "--timeout", "1"]],
-    "attach": [["{run}"]],
+    "ai-toolkit": [["status", "{run}"], ["detach", "{run}"]],
     "compare": [["{run}", "{run}"], ["{run}", "--json"]],
     "completions": [["{run}"], ["{run}", "--json"]],
-    "detach": [["{run}"]],
     "doctor": [["{run}"], ["{run}", "--json", "--html", "{out}.html"]],
     "errors": [["{run}"], ["{run}", "--json"]],
     "export": [
         ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
         ["{run}", "--to", "trackio", "--out", "{out}-trackio"],
         ["{run}", "--to", "mlflow", "--out", "{out}-mlflow"],
+        ["{run}", "--to", "run-folder", "--out", "{out}-logs"],
     ],
-    "formats": [["--json"]],
     "gc": [["{run}", "--yes", "--empty-runs", "--keep-best", "1", "--keep-cache"]],
-    "import": [["{run}", "--to", "{out}-logs", "--deleted"], ["{run}", "--to", "{out}-logs", "--json"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "report": [["{run}", "--html", "{out}.html", "--markdown", "{out}.md"], ["{run}", "--view", "compare"]],

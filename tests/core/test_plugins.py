@@ -129,7 +129,7 @@ def test_broken_ones_are_named_in_the_output_of_the_training(trained):
 def test_an_importer_and_a_command_of_a_package_work(python, tmp_path):
     (tmp_path / "one.toy").write_text("\n".join(map(str, LOSSES)))
 
-    formats = python("-m", "toolkit.cli", "formats")
+    formats = python("-m", "toolkit.cli", "ls", "--formats")
     listed = python("-m", "toolkit.cli", "ls", str(tmp_path), "--json")
     shown = python("-m", "toolkit.cli", "show", str(tmp_path / "one.toy"), "--json")
     said = python("-m", "toolkit.cli", "toy", "--word", "hello")

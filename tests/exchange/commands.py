@@ -19,12 +19,6 @@ def telemetry(capsys, *arguments, code=0):
     return json.loads(printed.out, parse_constant=pytest.fail)
 
 
-def only_import(capsys, source, log_dir, *options, code=0):
-    """Import the only run at `source`; return its outcome."""
-    (run,) = telemetry(capsys, "import", source, "--to", log_dir, *options, code=code)["runs"]
-    return run
-
-
 def files_in(folder):
     """Return the content of every file below `folder`."""
     return {

@@ -300,10 +300,10 @@ def test_doctor_examines_a_run_of_another_tool(path, capsys):
 
 
 def test_formats_are_listed(capsys):
-    assert main(["formats", "--json"]) == 0
+    assert main(["ls", "--formats", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["formats"]
     assert [entry["format"] for entry in listed] == [entry.name for entry in FORMATS]
-    assert main(["formats"]) == 0
+    assert main(["ls", "--formats"]) == 0
     assert "TensorBoard event files (*tfevents*)" in capsys.readouterr().out
 
 

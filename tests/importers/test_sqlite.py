@@ -115,8 +115,12 @@ def test_a_transaction_that_was_not_committed_is_not_shown(tmp_path):
 MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
-@pytest.mark.parametrize("command", [["ls"], ["show"], ["import", "--dry-run"], None])
-def test_a_rollback_journal_that_names_another_file_does_not_delete_it(command, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "command", [["ls"], ["show"], ["export", "--to", "run-folder", "--out", "OUT"], None]
+)
+def test_a_rollback_journal_that_names_another_file_does_not_delete_it(
+    command, tmp_path, tmp_path_factory, capsys
+):
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     path = tmp_path / "log" / "run" / "loss_log.db"
@@ -134,7 +138,8 @@ def test_a_rollback_journal_that_names_another_file_does_not_delete_it(command, 
         (run,) = wait_until(lambda: page.all()[0])
         wait_until(lambda: run.summary.step == 4)
     else:
-        main([command[0], str(path.parent.parent), *command[1:]])
+        out = str(tmp_path_factory.mktemp("out") / "logs")
+        main([command[0], str(path.parent.parent), *(out if word == "OUT" else word for word in command[1:])])
         assert "run" in capsys.readouterr().out
 
     assert steps_of(cold(tmp_path / "log")) == list(range(5))

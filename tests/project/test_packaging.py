@@ -191,7 +191,7 @@ def test_commands_and_scripts_work_in_an_ai_toolkit_checkout(in_folder):
 def test_commands_of_this_checkout_work_in_an_ai_toolkit_checkout(tmp_path):
     write(tmp_path, AI_TOOLKIT)
     finished = subprocess.run(
-        [sys.executable, "-c", COMMAND, "formats", "--json"],
+        [sys.executable, "-c", COMMAND, "ls", "--formats", "--json"],
         cwd=tmp_path,
         env=environment({"PYTHONPATH": f".{os.pathsep}{ROOT}"}),
         capture_output=True,

@@ -44,7 +44,6 @@ from toolkit.runs.store import RunCard
 TRASHED: Final = "trash"
 JOURNAL: Final = "journal"
 HALF_WRITTEN: Final = "half-written file"
-IMPORT: Final = "unfinished import"
 CACHE: Final = "cache"
 EMPTY_RUN: Final = "run without a step"
 WORSE_RUN: Final = "run that is not among the best"
@@ -56,8 +55,6 @@ TO_TRASH: Final = frozenset({WORSE_RUN, OLD_RUN, NAMED_RUN})
 CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
 """The dashboard's own variable; empty for no cache."""
 _CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
-_IMPORTING: Final = ".importing-"
-_IMPORT_IS_OLD_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +102,6 @@ def leftovers(
     """Yield what can be deleted below `places`, folders of runs, and of this user. Nothing is changed."""
     for place in places:
         yield from _trash_of(place)
-        yield from _unfinished_imports(place)
         runs = our_runs(place)
         for folder, card in runs:
             yield from _half_written(folder, card)
@@ -133,21 +129,6 @@ def _trash_of(place: Path) -> Iterator[Leftover]:
             why=f"{run.name or 'a run'}, which was moved here",
             delete=lambda run=run: delete_permanently(run),  # type: ignore[misc]
         )
-
-
-def _unfinished_imports(place: Path) -> Iterator[Leftover]:
-    for name in _names(place, folders=True):
-        path = place / name
-        changed = _changed(path)
-        if name.startswith(_IMPORTING) and time.time() - changed > _IMPORT_IS_OLD_S:
-            yield Leftover(
-                kind=IMPORT,
-                path=path,
-                bytes=size_of(path),
-                changed=changed,
-                why="an import that was killed more than a day ago",
-                delete=lambda path=path: shutil.rmtree(path),  # type: ignore[misc]
-            )
 
 
 def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import keyword
 import os
 import shutil
 import sys
@@ -19,19 +18,16 @@ from toolkit.cli.terminal import ReaderGoneError, turn_colours_off, write_any_te
 from toolkit.core import plugins
 
 SUBCOMMANDS: Final = {
+    "ai-toolkit": "record the trainings of an ai-toolkit checkout, by a file in its extensions",
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
-    "attach": "record the trainings of an ai-toolkit checkout, by adding one file to its extensions",
     "compare": "show runs side by side: settings that differ, last and best values",
     "completion": "print a script that completes commands, options and paths in bash, zsh or fish",
     "completions": "show or search what the model of a run answered",
     "dashboard": "show runs in a browser, from folders or from ClickHouse",
-    "detach": "stop recording an ai-toolkit checkout, by removing the file that attach added",
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "errors": "show what failed in a run and where it hung, with stacks and counts",
-    "export": "write a run, ours or another tool's, in the format of another tool, or as a table",
-    "formats": "list the logs of other tools that can be read here, and what a missing package would add",
+    "export": "write a run as a table or in the format of another tool, or another tool's run as a run folder",
     "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
-    "import": "make run folders of other tools' logs, or add what is new to them",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
@@ -43,7 +39,7 @@ SUBCOMMANDS: Final = {
     "share": "write a zip of a run that is safe to post, and list what was left out",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
     "show": "show a run, ours or another tool's: its series and its last steps",
-    "status": "show whether an ai-toolkit checkout records its trainings",
+    "status": "show whether a run is running, its step, loss, speed and time left",
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
     "time": "show where the time of a run went and how much of it was training",
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
@@ -57,16 +53,22 @@ plug-ins are looked for only where a name is not in this list, and for the help.
 """
 
 GROUPS: Final = {
-    "Look at runs": "ls show tail doctor errors time completions formats dashboard",
+    "Look at runs": "ls status show tail doctor errors time completions dashboard",
     "Decide": "compare report ask",
-    "Keep and delete": "repair rm gc import export trace",
+    "Keep and delete": "repair rm gc export trace",
     "Send": "share message metrics ship pull usage",
-    "Set up": "train attach detach status completion plugins",
+    "Set up": "train ai-toolkit completion plugins",
 }
 """What one does, and the subcommands for it, in the order of the help."""
 
 ALIASES: Final = {"list": "ls"}
-
+RENAMED: Final = {
+    "attach": "ai-toolkit attach",
+    "detach": "ai-toolkit detach",
+    "formats": "ls --formats",
+    "import": "export --to run-folder",
+}
+"""Earlier names of subcommands, and what to type today."""
 
 _NO_COLOUR_HELP: Final = "print no colours, as with the variable NO_COLOR"
 
@@ -126,6 +128,18 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     """Return the parser of one subcommand, which is imported for it."""
     parser = argparse.ArgumentParser(prog=f"telemetry {name}")
     subcommand_of(name).add_arguments(parser)
+    return parser
+
+
+def parser_of_all() -> argparse.ArgumentParser:
+    """Return the parser of the command with all its subcommands, each of which is imported for it."""
+    parser = argparse.ArgumentParser(prog="telemetry")
+    parser.add_argument("--version", action="version", version="")
+    commands = parser.add_subparsers()
+    for name, summary in SUBCOMMANDS.items():
+        subcommand_of(name).add_arguments(commands.add_parser(name, help=summary))
+    for each in (parser, *commands.choices.values()):
+        each.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
     return parser
 
 
@@ -189,6 +203,8 @@ def _parser_for(
     name = ALIASES.get(requested, requested)
     plugin = None if name in SUBCOMMANDS else _plugin_called(name)
     if name not in SUBCOMMANDS and plugin is None:
+        if requested in RENAMED:
+            parser.error(f"`telemetry {requested}` is `telemetry {RENAMED[requested]}` now")
         near = difflib.get_close_matches(requested, [*SUBCOMMANDS, *ALIASES], n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         parser.error(f"there is no command {requested!r}{hint} (`telemetry --help` lists all)")
@@ -237,9 +253,7 @@ def _requested(arguments: Sequence[str]) -> str | None:
 
 def subcommand_of(name: str) -> Subcommand:
     """Return the module of a subcommand."""
-    # A keyword is not a name for a module: `import` is in import_.py.
-    module = f"{name}_" if keyword.iskeyword(name) else name
-    return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{module}"))
+    return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{name.replace('-', '_')}"))
 
 
 def _installed_version() -> str:

@@ -1,1 +1,1 @@
-"""Makes run folders of other tools' logs, and other tools' logs of runs."""
+"""Writes runs, ours and those of other tools, as tables, as logs of other tools and as run folders."""

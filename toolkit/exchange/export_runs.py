@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.exchange.exported_run import ExportedRun, ExportError
-from toolkit.exchange.targets import mlflow_store, tables, tensorboard, trackio_db, wandb
+from toolkit.exchange.targets import mlflow_store, run_folder, tables, tensorboard, trackio_db, wandb
 from toolkit.runfolder.layout import make_folders, safe_run_name
 
 MARK: Final = ".telemetry-export"
@@ -28,6 +28,7 @@ _FOLDERS: Final = {
     "wandb": (wandb.write, wandb.LOSES),
     "mlflow": (mlflow_store.write, mlflow_store.LOSES),
     "trackio": (trackio_db.write, trackio_db.LOSES),
+    "run-folder": (run_folder.write, run_folder.LOSES),
 }
 FORMATS: Final = (*_FOLDERS, "parquet", "csv", "jsonl")
 

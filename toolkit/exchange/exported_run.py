@@ -13,7 +13,6 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.exchange.imported_folder import all_records
 from toolkit.exchange.kept_files import file_keeper
 from toolkit.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.importers.source import NO_STEP, Batch, RunSource, named_columns, read_all
@@ -26,6 +25,7 @@ from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, other_ranks
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, metrics_of, position_of
+from toolkit.runfolder.reader import blocks_of, records_in
 from toolkit.runfolder.records import END, EPOCH, NON_FINITE, START, STEP, Record
 
 Row = tuple[int, str, "int | None", "float | None", dict[str, float]]
@@ -222,7 +222,7 @@ def run_of_folder(folder: Path) -> ExportedRun:
         tags=manifest.tags if manifest else (),
         folder=folder,
         keeps_names=manifest is not None and "imported_from" in manifest.other,
-        all_records=lambda: all_records(folder),
+        all_records=lambda: _records_in(folder),
     )
     try:
         others = other_ranks(folder)
@@ -253,14 +253,19 @@ def _kept_records(run: ExportedRun, source: RunSource) -> Iterable[Record]:
     """Write the records of another tool's run to a file, once, and return them from there: they may be many."""
     if not os.path.lexists(run.folder):
         run.folder.mkdir(mode=0o700)
-        maker = RecordMaker(source.info, file_keeper(source, run.folder), started=set(), known={})
+        maker = RecordMaker(source.info, file_keeper(source, run.folder))
         with (run.folder / METRICS_JSONL).open("xb") as file:
             made = chain.from_iterable(map(maker.make, _whole(source)))
             for seq, record in enumerate(chain(made, _rest_of(maker))):
                 file.write(encode({**record, "seq": seq}))
         run.notes += [f"{count:,} {reason}" for reason, count in maker.not_kept.items()]
         run.notes += [f"the metric {name!r} is called {new!r}" for name, new in maker.renamed.items()]
-    return all_records(run.folder)
+    return _records_in(run.folder)
+
+
+def _records_in(folder: Path) -> Iterator[Record]:
+    for block in blocks_of(folder / METRICS_JSONL):
+        yield from records_in(block)[0]
 
 
 def _rest_of(maker: RecordMaker) -> Iterator[Record]:

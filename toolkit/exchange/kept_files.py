@@ -49,12 +49,6 @@ def file_keeper(source: RunSource, folder: Path) -> KeepFile:
     return keep
 
 
-def keep_nothing(event: Event) -> dict[str, Any] | None:
-    """Return what `file_keeper` would, as far as that is known without a file."""
-    has_content = event.blob is not None or event.kind == "table"
-    return {"path": ""} if has_content else None
-
-
 def _ending_of(data: bytes) -> str | None:
     return next((ending for head, ending in _IMAGES if data.startswith(head)), None)
 

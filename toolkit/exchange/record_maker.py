@@ -13,10 +13,8 @@ import orjson
 from toolkit.importers.source import NO_STEP, Batch, Event, SourceInfo, named_columns
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.codec import encodable, with_non_finite
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.records import (
-    EPOCH,
-    EVAL,
     HISTOGRAM,
     LOSS_JUMP,
     MAX_RECORD_BYTES,
@@ -24,8 +22,6 @@ from toolkit.runfolder.records import (
     RESERVED,
     SAMPLE,
     START,
-    STEP,
-    SYSTEM,
     TABLE,
     Record,
 )
@@ -45,8 +41,6 @@ _MAX_BINS: Final = 999
 KeepFile = Callable[[Event], "dict[str, Any] | None"]
 """Keeps the file of an event; returns its `path` relative to the run folder and what else is known, or None."""
 
-Key = tuple[Any, ...]
-
 
 class _Row:
     """One record in the making."""
@@ -62,14 +56,12 @@ class _Row:
 class RecordMaker:
     """Makes records of batches; they have no `seq` yet."""
 
-    def __init__(
-        self, info: SourceInfo, keep_file: KeepFile, *, started: set[int], known: dict[str, str]
-    ) -> None:
+    def __init__(self, info: SourceInfo, keep_file: KeepFile) -> None:
         self._info = info
         self._keep_file = keep_file
-        self._started = started
-        """Sessions that have their start record; new ones are added."""
-        self.known = known
+        self._started: set[int] = set()
+        """Sessions that have their start record."""
+        self._known: dict[str, str] = {}
         """Checksums of the configuration that was written, and of events that are at no step and no time."""
         self.not_kept: Counter[str] = Counter()
         """What has no place in a run folder, by kind."""
@@ -185,8 +177,8 @@ class RecordMaker:
 
     def _is_new(self, key: str, data: bytes) -> bool:
         checksum = hashlib.sha256(data).hexdigest()[:16]
-        is_new = self.known.get(key) != checksum
-        self.known[key] = checksum
+        is_new = self._known.get(key) != checksum
+        self._known[key] = checksum
         return is_new
 
     def _size_of(self, name: str) -> int:
@@ -201,36 +193,6 @@ def field_name(metric: str) -> str:
     """Return the field of a metric: its own name, unless that has a meaning of ours."""
     name = str(encodable(metric))
     return f"x_{name}" if name in _TAKEN_NAMES else name
-
-
-def points_of(record: Record) -> Iterator[Key]:
-    """Yield a key for each point of a record, or one for an event; the keys of equal points are equal."""
-    event = record.get("event")
-    where = (record.get("session"), event, record.get("global_step"))
-    if event in (STEP, EVAL, EPOCH, SYSTEM):
-        moment = None if "global_step" in record else record.get("time")
-        for name, value in with_non_finite(record).items():
-            if name not in _TAKEN_NAMES and isinstance(value, (int, float)):
-                yield (*where, name, moment, repr(float(value)))
-    elif event in (TEXT, SAMPLE, TABLE, HISTOGRAM):
-        yield (*where, record.get("name"), record.get("time"))
-
-
-def without_points(record: Record, known: Counter[Key]) -> Record | None:
-    """Return `record` without the points in `known`, which are taken out of it; None if nothing is left."""
-    event = record.get("event")
-    if event not in (STEP, EVAL, EPOCH, SYSTEM):
-        keys = list(points_of(record))
-        if keys and all(known[key] > 0 for key in keys):
-            known.subtract(keys)
-            return None
-        return record
-    left = dict(record)
-    for key in points_of(record):
-        if known[key] > 0:
-            known[key] -= 1
-            del left[key[3]]
-    return left if any(name not in _TAKEN_NAMES for name in left) else None
 
 
 def _fitting(rows: list[_Row], time: float, name: str, size: int) -> _Row:

@@ -1,4 +1,4 @@
-"""`telemetry export`: write a run in the format of another tool, or as a table."""
+"""`telemetry export`: write a run in the format of another tool, as a table, or as a run folder of ours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         metavar="PATH",
         type=Path,
-        help="file, or folder for tensorboard, wandb, mlflow and trackio (default: here, named after the run)",
+        help="file for tables, else folder (default: here, named after the run)",
     )
     parser.add_argument("--metrics", metavar="GLOB", help="only metrics whose names match, such as 'train/*'")
     parser.add_argument(

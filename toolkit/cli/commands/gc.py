@@ -14,7 +14,7 @@ from toolkit.cli.terminal import add_json_argument, size_text
 
 JSON_FORM: Final = """\
 an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of everything found) and `failed`. Each of \
-`found` has `kind` (`trash`, `journal`, `half-written file`, `unfinished import`, `cache`, \
+`found` has `kind` (`trash`, `journal`, `half-written file`, `cache`, \
 `run without a step`, `old run` or `run that is not among the best`), \
 `path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from toolkit.cli.terminal import (
     size_text,
 )
 from toolkit.core.run_search import QueryError, parse
-from toolkit.importers.detect import names_of
+from toolkit.importers.detect import formats, names_of
 from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
 from toolkit.runs.listing.search import value_of
@@ -36,7 +37,8 @@ an object with `runs`, `notes` and `missing`. `missing` has a sentence for each 
 not be looked at. Each run has `name`, `path`, `format` (`telemetry` for ours), `id`, `status` (`running`, `finished`, \
 `failed`, `stopped`, `starting`, `stalled`, `lost`, `no end` or `unreadable`), `why`, `step`, `loss`, `loss_metric`, \
 `started`, `last_sign`, `age_s`, `project`, `tags`, `deleted`, `problem`, `label` (which no other run of the list \
-has) and, with `--size`, `bytes`."""
+has) and, with `--size`, `bytes`. With `--formats`, `{"formats": […]}`: each has `format` (its name for `--format`), \
+`title`, `files`, `needs` (a package, or `null`) and `ready`."""
 
 _STYLES: Final = {
     RUNNING: "green",
@@ -81,15 +83,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=whole(), help="only the first N")
     parser.add_argument("--size", action="store_true", help="also how much room each takes on the disk")
     parser.add_argument("--deleted", action="store_true", help="also runs in the trash")
+    parser.add_argument(
+        "--formats", action="store_true", help="list the formats of other tools that can be read here instead"
+    )
     add_json_argument(parser)
     parser.epilog = (
-        "Runs of other tools are read where they are; `telemetry formats` lists which. Nothing is changed. "
+        "Runs of other tools are read where they are; --formats lists which. Nothing is changed. "
         "Exit code: 0; 1 if a run cannot be read; 2 if there is no run."
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the runs; return 1 if one cannot be read, 2 if there are none."""
+    if args.formats:
+        return _print_formats(as_json=args.json)
     paths = args.paths or [LOGS]
     if paths == [Path("-")]:
         paths = [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
@@ -115,6 +122,26 @@ def run(args: argparse.Namespace) -> int:
     if not found.total:
         return 2
     return 1 if any(run.card.status.name == UNREADABLE for run in runs) else 0
+
+
+def _print_formats(*, as_json: bool) -> int:
+    rows = [
+        {
+            "format": entry.name,
+            "title": entry.title,
+            "files": entry.files,
+            "needs": entry.needs or None,
+            "ready": not entry.needs or find_spec(entry.needs.split()[0]) is not None,
+        }
+        for entry in formats()
+    ]
+    if as_json:
+        print_json({"formats": rows})
+        return 0
+    for row in rows:
+        missing = "" if row["ready"] else f"; to read it: pip install {str(row['needs']).split()[0]}"
+        print(f"{row['format']:<15}  {row['title']} ({row['files']}){missing}")
+    return 0
 
 
 def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> None:

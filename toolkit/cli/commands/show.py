@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read RUN as another tool's log, in this format only",
     )
     parser.epilog = (
-        "RUN may also be a file or folder of another tool: `telemetry formats` lists what can be read. "
+        "RUN may also be a file or folder of another tool: `telemetry ls --formats` lists what can be read. "
         "Nothing in it is changed."
     )
 

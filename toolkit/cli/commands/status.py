@@ -1,52 +1,79 @@
-"""`telemetry status`: whether an ai-toolkit checkout records its trainings."""
+"""`telemetry status`: whether a run is running, how far it is and how fast."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Final
+import time
+from typing import Any, Final
 
-from toolkit.cli.chosen_run import refuse
-from toolkit.cli.terminal import add_json_argument, print_json
-from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, status
+from toolkit.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.cli.run_list import run_at
+from toolkit.cli.terminal import add_json_argument, age_text, number_text, print_json
+from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
+from toolkit.runfolder.untrusted import finite_in
+from toolkit.runs.store import UNREADABLE, RunCard
 
 JSON_FORM: Final = """\
-an object with `attached`, `path` (of the file, also if it is not there), `all_jobs`, `toolkit_folder` (where the \
-package is loaded from) and `current` (`false` if another version wrote the file)."""
+an object with `run`, `path`, `status`, `why`, `step`, `max_steps`, `loss`, `loss_metric`, `sec_per_step`, `eta_s`, \
+`findings` (open warnings and critical ones) and `last_sign`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the checkout."""
-    parser.add_argument("checkout", metavar="CHECKOUT", type=Path, help="folder of an ai-toolkit checkout")
+    """Declare the run."""
+    add_run_argument(parser)
     add_json_argument(parser)
-    parser.epilog = "Exit code: 0 if it is attached; 1 if it is not; 2 if it cannot be checked."
+    parser.epilog = (
+        "RUN may also be a run of another tool. Exit code: 0; 1 if the run failed, stalled, was lost or cannot be "
+        "read; 2 if there is no run."
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print whether the checkout is attached; return 1 if it is not, 2 if it cannot be checked."""
-    try:
-        found = status(args.checkout)
-    except (AttachError, OSError) as error:
-        return refuse(str(error))
+    """Print the status; return 1 if the run is not well, 2 if there is none."""
+    found = run_at(args.run)
+    if isinstance(found, str):
+        return refuse(found)
+    about = {"run": found.called, "path": str(found.path), **_about(found.card)}
     if args.json:
-        print_json(
-            {
-                "attached": found.is_there,
-                "path": str(found.path),
-                "all_jobs": found.all_jobs if found.is_there else None,
-                "toolkit_folder": str(found.toolkit_folder) if found.is_there else None,
-                "current": found.is_current if found.is_there else None,
-            }
+        print_json(about)
+    else:
+        print(printable(_line(about)))
+        if about["why"]:
+            print(printable(about["why"]))
+    return 1 if about["status"] in (FAILED, STALLED, LOST, UNREADABLE) else 0
+
+
+def _about(card: RunCard) -> dict[str, Any]:
+    speed = finite_in(card.summary.get("sec_per_step"))
+    left = max(0, (card.max_steps or 0) - (card.steps_done or 0)) if card.max_steps else None
+    return {
+        "status": card.status.name,
+        "why": card.problem or card.status.why,
+        "step": card.step,
+        "max_steps": card.max_steps,
+        "loss": finite_in(card.loss),
+        "loss_metric": card.loss_metric,
+        "sec_per_step": speed,
+        "eta_s": left * speed if left is not None and speed and card.status.name == RUNNING else None,
+        "findings": sum(card.open_findings),
+        "last_sign": card.last_sign,
+    }
+
+
+def _line(about: dict[str, Any]) -> str:
+    parts = [f"{about['run']}: {about['status']}"]
+    if about["step"] is not None:
+        parts.append(
+            f"step {about['step']:,}" + (f" of {about['max_steps']:,}" if about["max_steps"] else "")
         )
-        return 0 if found.is_there else 1
-    if not found.is_there:
-        print(f"Not attached. To attach it: telemetry attach {args.checkout} (writes {found.path})")
-        return 1
-    jobs = "every job" if found.all_jobs else "jobs with a telemetry: block"
-    print(f"Attached by {found.path}, for {jobs}; the package is loaded from {found.toolkit_folder}.")
-    print(f"In your own scripts there, put '{IMPORT_FIRST[0]}' before '{IMPORT_FIRST[1]}'.")
-    if not found.is_current:
-        print(
-            f"It was written by another version or installation. To update it: telemetry attach {args.checkout}"
-        )
-    return 0
+    if about["loss"] is not None:
+        parts.append(f"{about['loss_metric']} {number_text(about['loss'])}")
+    if about["sec_per_step"]:
+        parts.append(f"{number_text(about['sec_per_step'])} s/step")
+    if about["eta_s"] is not None:
+        parts.append(f"{age_text(about['eta_s'])} left")
+    if about["last_sign"]:
+        parts.append(f"last sign {age_text(time.time() - about['last_sign'])} ago")
+    if about["findings"]:
+        parts.append(f"{about['findings']} findings: `telemetry doctor` explains them")
+    return ", ".join(parts)
