@@ -14,7 +14,7 @@ from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js
 from dashboard.charts.palette import DARK, LIGHT
 from dashboard.components.script import component_key, loader
 from toolkit.runfolder.untrusted import is_number
-from toolkit.runs.columns.curve_csv import TooManyRows
+from toolkit.runs.columns.export import TooManyRows
 from toolkit.runs.formatting import clean, html_text
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}

@@ -20,7 +20,7 @@ from dashboard.components.headings import section
 from toolkit.diagnostics.metric_aliases import signal_of
 from toolkit.runfolder.records import CONTROL_CHANGE, Record
 from toolkit.runfolder.untrusted import number_in
-from toolkit.runs.columns.curve_csv import CurvePoints, curves_to_csv
+from toolkit.runs.columns.export import CurvePoints, curves_to_csv
 from toolkit.runs.findings.alerts import Alert, findings_of
 from toolkit.runs.findings.remedies import knob_changes_text
 from toolkit.runs.formatting import count, md

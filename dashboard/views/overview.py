@@ -24,9 +24,9 @@ from toolkit.runfolder.metrics import INTERNAL
 from toolkit.runfolder.records import (
     is_spread,
 )
-from toolkit.runs.columns.trend import trend_of
 from toolkit.runs.formatting import learning_rate, short_number, size
 from toolkit.runs.listing.pins import Pins
+from toolkit.runs.statistics import trend_of
 from toolkit.runs.store import MetricInfo
 
 _SPARK_POINTS = 64

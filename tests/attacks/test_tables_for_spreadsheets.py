@@ -19,7 +19,7 @@ from toolkit.runfolder.journal.repair import build_table
 from toolkit.runfolder.table import columns as table_columns
 from toolkit.runfolder.table.csv_table import SHORT
 from toolkit.runs.columns import export
-from toolkit.runs.columns.curve_csv import CurvePoints, curves_to_csv
+from toolkit.runs.columns.export import CurvePoints, curves_to_csv
 from toolkit.runs.store import CurveSegment, Series
 from toolkit.telemetry import TelemetryLogger
 

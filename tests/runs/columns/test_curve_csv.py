@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from tests.runs.columns.test_series import columns_of
-from toolkit.runs.columns import curve_csv
-from toolkit.runs.columns.curve_csv import CurvePoints, TooManyRows, curves_to_csv
+from toolkit.runs.columns import export
+from toolkit.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
 from toolkit.runs.columns.series import SeriesBuilder
 from toolkit.runs.store import CurveSegment, Series
 
@@ -57,7 +57,7 @@ def test_a_name_is_no_formula():
 
 
 def test_more_points_than_a_browser_is_sent_are_refused(monkeypatch):
-    monkeypatch.setattr(curve_csv, "_MAX_ROWS", 3)
+    monkeypatch.setattr(export, "_MAX_ROWS", 3)
 
     with pytest.raises(TooManyRows, match="Zoom in"):
         curves_to_csv([CurvePoints(run="r", series=series_of([1.0] * 4))], "step", None)

@@ -8,8 +8,8 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -61,18 +61,13 @@ class ColumnCache:
     def load(self, log: Path) -> Cached | None:
         """Return what was saved for `log`, if the file still starts with it; None otherwise."""
         try:
-            if self.distrusted() is not None:
-                return None
-            batch = pa.ipc.open_file(pa.BufferReader(_mapped(self._path(log)))).get_batch(0)
+            with self._open(self._path(log)) as descriptor:
+                mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            batch = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(mapped))).get_batch(0)
             # A corrupt length would be read beyond the end of the file, which kills the process.
             batch.validate(full=True)
             about = orjson.loads(batch.schema.metadata[b"about"])
-            if about["version"] != _VERSION or about["log"] != os.fsencode(log).hex():
-                return None
-            cursor = _cursor(about["cursor"])
-            if not _still_begins_with(log, cursor, about["tail_crc"]):
-                return None
-            return Cached(_columns(batch, about), cursor)
+            return Cached(_columns(batch, about), _valid_cursor(about, log, _VERSION))
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, MemoryError):
             # Missing, of another version, or corrupt: the log is read instead.
             return None
@@ -99,14 +94,9 @@ class ColumnCache:
     def load_findings(self, log: Path, version: str) -> tuple[list[Finding], Cursor] | None:
         """Return what this `version` of the detectors found in `log` up to the cursor; None if that is not known."""
         try:
-            if self.distrusted() is not None:
-                return None
-            about = orjson.loads(_read_ours(self._path(log, _FINDINGS)))
-            if about["version"] != version or about["log"] != os.fsencode(log).hex():
-                return None
-            cursor = _cursor(about["cursor"])
-            if not _still_begins_with(log, cursor, about["tail_crc"]):
-                return None
+            with self._open(self._path(log, _FINDINGS)) as descriptor:
+                about = orjson.loads(pread(descriptor, _MAX_FINDINGS_BYTES, 0))
+            cursor = _valid_cursor(about, log, version)
             return [_finding(fields) for fields in about["findings"]], cursor
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
             # Missing, of another version, or corrupt: the log is examined instead.
@@ -115,18 +105,25 @@ class ColumnCache:
     def save_findings(self, log: Path, version: str, findings: Sequence[Finding], cursor: Cursor) -> None:
         """Save what the detectors found in `log` up to `cursor`; a failure is ignored."""
         try:
-            about = orjson.dumps(
-                {
-                    "version": version,
-                    "log": os.fsencode(log).hex(),
-                    "cursor": asdict(cursor),
-                    "tail_crc": _tail_crc(log, cursor.offset),
-                    "findings": [finding.to_fields() for finding in findings],
-                }
-            )
+            fields = [finding.to_fields() for finding in findings]
+            about = orjson.dumps({**_about(log, version, cursor), "findings": fields})
         except (OSError, orjson.JSONEncodeError):
             return
         self._replace(self._path(log, _FINDINGS), lambda file: file.write(about))
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[int]:
+        """Open a file of the cache; one that others could change or truncate is refused."""
+        problem = self.distrusted()
+        descriptor = open_regular(path)
+        try:
+            # Check the open file, not the path: that may point elsewhere a moment later.
+            problem = problem or why_not_ours_alone(os.fstat(descriptor))
+            if problem is not None:
+                raise PermissionError(f"{path.name} {problem}")
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _replace(self, target: Path, write: Callable[[BinaryIO], Any]) -> None:
         temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
@@ -210,30 +207,6 @@ class ColumnCache:
                             os.unlink(entry.path)
 
 
-def _mapped(path: Path) -> pa.Buffer:
-    """Memory-map `path`; a file that others could change or truncate is refused."""
-    descriptor = open_regular(path)
-    try:
-        # Check the open file, not the path: that may point elsewhere a moment later.
-        problem = why_not_ours_alone(os.fstat(descriptor))
-        if problem is not None:
-            raise PermissionError(f"{path.name} {problem}")
-        return pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-    finally:
-        os.close(descriptor)
-
-
-def _read_ours(path: Path) -> bytes:
-    descriptor = open_regular(path)
-    try:
-        problem = why_not_ours_alone(os.fstat(descriptor))
-        if problem is not None:
-            raise PermissionError(f"{path.name} {problem}")
-        return pread(descriptor, _MAX_FINDINGS_BYTES, 0)
-    finally:
-        os.close(descriptor)
-
-
 def _finding(fields: dict[str, Any]) -> Finding:
     fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     found = Finding(**fields)
@@ -251,11 +224,7 @@ def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
         arrays[f"rows{number}"] = metric.rows.values
         arrays[f"values{number}"] = metric.values.values
     about = {
-        "version": _VERSION,
-        # A path may contain bytes that JSON cannot represent.
-        "log": os.fsencode(log).hex(),
-        "cursor": asdict(cursor),
-        "tail_crc": _tail_crc(log, cursor.offset),
+        **_about(log, _VERSION, cursor),
         "metrics": [
             [name, metric.event, _json_float(metric.low), _json_float(metric.high), metric.non_finite]
             for name, metric in columns.metrics.items()
@@ -324,27 +293,38 @@ def _require_lengths(columns: RunColumns, about: dict[str, Any]) -> None:
             raise ValueError("a session does not fit the rows")
 
 
-def _cursor(saved: dict[str, Any]) -> Cursor:
-    identity = saved["identity"]
-    return Cursor(saved["offset"], Identity(**identity) if identity else None, saved["long_line_at"])
+def _about(log: Path, version: int | str, cursor: Cursor) -> dict[str, Any]:
+    """Return what identifies a log, and the part of it that was read."""
+    return {
+        "version": version,
+        # A path may contain bytes that JSON cannot represent.
+        "log": os.fsencode(log).hex(),
+        "cursor": asdict(cursor),
+        "tail_crc": _tail_crc(log, cursor.offset),
+    }
 
 
-def _still_begins_with(log: Path, cursor: Cursor, tail_crc: int) -> bool:
-    identity = cursor.identity
-    if identity is None:
-        return False
+def _valid_cursor(about: dict[str, Any], log: Path, version: int | str) -> Cursor:
+    """Return how far `log` had been read; raise ValueError if this is not about it, or it has changed since."""
+    saved = about["cursor"]
+    identity = Identity(**saved["identity"])
+    cursor = Cursor(saved["offset"], identity, saved["long_line_at"])
     descriptor = open_regular(log)
     try:
         status = os.fstat(descriptor)
-        if (status.st_dev, status.st_ino) != (
-            identity.device,
-            identity.inode,
-        ) or status.st_size < cursor.offset:
-            return False
         head = pread(descriptor, identity.head_length, 0)
     finally:
         os.close(descriptor)
-    return zlib.crc32(head) == identity.head_crc and _tail_crc(log, cursor.offset) == tail_crc
+    is_same_file = (status.st_dev, status.st_ino) == (identity.device, identity.inode)
+    if (
+        (about["version"], about["log"]) != (version, os.fsencode(log).hex())
+        or not is_same_file
+        or status.st_size < cursor.offset
+        or zlib.crc32(head) != identity.head_crc
+        or _tail_crc(log, cursor.offset) != about["tail_crc"]
+    ):
+        raise ValueError("the log is another one, or was rewritten")
+    return cursor
 
 
 def _tail_crc(log: Path, offset: int) -> int:

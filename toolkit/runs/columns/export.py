@@ -1,11 +1,12 @@
-"""Columns and records as files for other programs."""
+"""Columns and curves as files for other programs."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,12 @@ from pandas.api.types import is_numeric_dtype
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.table.columns import no_formula, write_csv
 from toolkit.runs.formatting import clean
-from toolkit.runs.store import Floats
+from toolkit.runs.store import Floats, Series, XAxis
 
 Present = Mapping[str, npt.NDArray[np.bool_]]
 """For some columns, which rows have a value; other columns have one in every row."""
+
+_MAX_ROWS: Final = 1_000_000
 
 
 def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
@@ -50,6 +53,56 @@ def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) ->
     sink = io.BytesIO()
     pa_parquet.write_table(_table(columns, present), sink, compression="zstd")
     return sink.getvalue()
+
+
+class TooManyRows(ValueError):  # noqa: N818 - the name says what happened
+    """There are more points than a browser is sent at once; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoints:
+    """A curve: the name of its run, and every point of it."""
+
+    run: str
+    series: Series
+
+
+def curves_to_csv(curves: Sequence[CurvePoints], axis: XAxis, window: tuple[float, float] | None) -> bytes:
+    """Return the logged points of `curves` inside `window`, a row for each: run, metric, session, x and value.
+
+    `superseded` is 1 for points of a session that a later one has taken over from. The digits are enough for the same
+    float64; values that are not finite are `nan`, `inf` or `-inf`. A name that a spreadsheet would treat as a formula
+    gets a leading apostrophe.
+
+    Raises:
+        TooManyRows: there are more than a browser is sent at once.
+    """
+    parts = [
+        (curve, segment, superseded)
+        for curve in curves
+        for superseded, segments in enumerate((curve.series.segments, curve.series.superseded))
+        for segment in segments
+    ]
+    if sum(len(segment.x) for _, segment, _ in parts) > _MAX_ROWS:
+        raise TooManyRows(
+            f"These curves have more than {_MAX_ROWS:,} points. Zoom in, or export the run with `telemetry export`."
+        )
+    text = io.StringIO()
+    write_csv(text, [("run", "metric", "session", axis, "value", "superseded")])
+    for curve, segment, superseded in parts:
+        x, y = segment.x, segment.y
+        if window is not None:
+            inside = (x >= min(window)) & (x <= max(window))
+            x, y = x[inside], y[inside]
+        run, metric = clean(curve.run), clean(curve.series.metric)
+        write_csv(
+            text,
+            (
+                (run, metric, segment.session, place, value, superseded)
+                for place, value in zip(_numbers(x), y.tolist(), strict=True)
+            ),
+        )
+    return text.getvalue().encode("utf-8", "replace")
 
 
 def shown_frame(data: Any) -> pd.DataFrame:
@@ -82,3 +135,10 @@ def _table(columns: Mapping[str, Floats], present: Present | None) -> pa.Table:
         # from_pandas would turn every NaN into null.
         arrays.append(pa.array(np.asarray(column, dtype=np.float64), mask=mask, from_pandas=False))
     return pa.table(arrays, names=[clean(name) for name in columns])
+
+
+def _numbers(x: Floats) -> list[float] | list[int]:
+    """Return steps as whole numbers."""
+    if np.isfinite(x).all() and np.all(x % 1 == 0) and np.all(np.abs(x) < 2**53):
+        return [int(value) for value in x.tolist()]
+    return [float(value) for value in x.tolist()]

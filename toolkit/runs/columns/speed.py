@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
 from toolkit.runs.formatting import clean, duration
+from toolkit.runs.statistics import BLOCKS, noise_of_median, student_t
 from toolkit.runs.store import Floats
 from toolkit.timing.names import IN_DATA_WAIT, IN_TRAINING, LEDGER_PREFIX
 
@@ -30,13 +30,6 @@ _WARM_UP_RECORDS: Final = 10
 
 _MIN_RECORDS: Final = 20
 """Records after the warm-up that a job needs to be compared: fewer make no blocks to resample."""
-
-_BLOCKS: Final = 20
-"""Step times drift, so neighbours are not independent: whole blocks are resampled, each 5 % of the job."""
-
-_DRAWS: Final = 300
-_BINS: Final = 256
-_MAX_CORRELATION: Final = 0.9
 
 _ROUNDING: Final = 1e-9
 _SAME_BATCH: Final = 0.01
@@ -202,7 +195,7 @@ def compare(group: JobGroup, baseline: JobGroup) -> Verdict | None:
         per = "sample"
     levels = [np.array([_level(job, per) for job in jobs]) for jobs in judged]
     difference = float(levels[0].mean() - levels[1].mean())
-    half = _student_t(_BLOCKS - 1) * math.sqrt(
+    half = student_t(BLOCKS - 1) * math.sqrt(
         sum(sum((job.noise or 0.0) ** 2 for job in jobs) / len(jobs) ** 2 for jobs in judged)
     )
     # Student's t: resampling jobs, as is done with blocks, is overconfident with only a few jobs. With two against
@@ -210,7 +203,7 @@ def compare(group: JobGroup, baseline: JobGroup) -> Verdict | None:
     freedom = sum(len(level) - 1 for level in levels)
     if freedom:
         apart = sum(float(((level - level.mean()) ** 2).sum()) for level in levels) / freedom
-        half = max(half, _student_t(freedom) * math.sqrt(apart * sum(1 / len(level) for level in levels)))
+        half = max(half, student_t(freedom) * math.sqrt(apart * sum(1 / len(level) for level in levels)))
     return Verdict(
         name=group.name,
         baseline=baseline.name,
@@ -226,30 +219,6 @@ def compare(group: JobGroup, baseline: JobGroup) -> Verdict | None:
 def step_time(seconds: float) -> str:
     """Return a step time with three digits: two jobs may differ by little."""
     return f"{seconds:#.3g} s" if 0.9995 <= seconds < 99.95 else duration(seconds)
-
-
-def noise_of_median(values: Floats) -> float:
-    """Return the standard error of the log of the median of positive `values`, which may be autocorrelated.
-
-    Uses a block bootstrap. If even blocks are correlated, the error is widened.
-    """
-    blocks = min(_BLOCKS, len(values) // 2)
-    block = np.arange(len(values)) * blocks // len(values)
-    # Medians of the samples from histograms: sorting a million values each time would take seconds.
-    edges = np.quantile(values, np.linspace(0.0, 1.0, _BINS + 1))
-    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _BINS - 1)
-    counts = np.bincount(block * _BINS + bins, minlength=blocks * _BINS).reshape(blocks, _BINS)
-    sums = np.cumsum(_drawn(blocks) @ counts, axis=1)
-    half = sums[:, -1] / 2.0
-    place = (sums < half[:, None]).sum(axis=1)
-    row = np.arange(len(sums))
-    before = np.where(place > 0, sums[row, place - 1], 0.0)
-    inside = (half - before) / np.maximum(sums[row, place] - before, 1.0)
-    medians = edges[place] + inside * (edges[place + 1] - edges[place])
-    error = float(np.log(medians).std(ddof=1)) * math.sqrt(blocks / (blocks - 1))
-    parts = np.split(values, np.searchsorted(block, np.arange(1, blocks)))
-    alike = _autocorrelation(np.array([np.median(part) for part in parts]))
-    return error * math.sqrt((1.0 + alike) / (1.0 - alike))
 
 
 # ---------------------------------------------------------------- one job
@@ -336,33 +305,3 @@ def _time(record: Record) -> float:
 
 def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
-
-
-# ---------------------------------------------------------------- chance
-
-
-@cache
-def _drawn(blocks: int) -> Floats:
-    """Return how often each block occurs in each sample; seeded, so that a page is reproducible."""
-    return (
-        np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1.0 / blocks), _DRAWS).astype(np.float64)
-    )
-
-
-def _autocorrelation(levels: Floats) -> float:
-    """Return the autocorrelation of the blocks, 0 to 1, corrected for their small number."""
-    apart = levels - levels.mean()
-    total = float((apart**2).sum())
-    if total == 0.0:
-        return 0.0
-    seen = float((apart[1:] * apart[:-1]).sum()) / total
-    return min(_MAX_CORRELATION, max(0.0, seen + (1.0 + 3.0 * max(0.0, seen)) / len(levels)))
-
-
-_T_TABLE: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
-
-
-def _student_t(freedom: int) -> float:
-    """Return Student's t for a two-sided 95 % interval."""
-    # Beyond the table, an expansion in 1 / freedom is accurate to three digits.
-    return _T_TABLE.get(freedom) or 1.960 + 2.372 / freedom + 2.822 / freedom**2

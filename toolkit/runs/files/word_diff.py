@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-_MAX_CHANGES: Final = 800
-_MAX_COMPARISONS: Final = 1_500_000
-"""Limits the time to about a second for any texts; texts that differ by more have little in common."""
+_MAX_WORDS: Final = 2_000
+"""Limits the time for any texts; texts of which more differs have little in common."""
 
 # Scripts without spaces between words are compared by character.
 _NO_BLANKS: Final = "\u2e80-\u31ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d"
@@ -42,76 +42,24 @@ class WordDiff:
 
 @lru_cache(maxsize=64)
 def word_diff(before: str, after: str) -> WordDiff:
-    """Compare two texts word by word, in at most about a second.
-
-    Not difflib: its time has no such bound, and without its heuristic for frequent words it is quadratic.
-    """
+    """Compare two texts word by word."""
     old, new = _WORDS.findall(before), _WORDS.findall(after)
     start = _common_prefix(old, new)
     end = _common_prefix(old[start:][::-1], new[start:][::-1])
-    pairs = _common_places(old[start : len(old) - end], new[start : len(new) - end])
-    if pairs is None:
+    middle_old, middle_new = old[start : len(old) - end], new[start : len(new) - end]
+    if max(len(middle_old), len(middle_new)) > _MAX_WORDS:
         return WordDiff((DiffPart(before, False),), (DiffPart(after, False),), too_different=True)
-    kept_old = [True] * start + [False] * (len(old) - start - end) + [True] * end
-    kept_new = [True] * start + [False] * (len(new) - start - end) + [True] * end
-    for in_old, in_new in pairs:
-        kept_old[start + in_old] = kept_new[start + in_new] = True
+    kept_old = [not start <= place < len(old) - end for place in range(len(old))]
+    kept_new = [not start <= place < len(new) - end for place in range(len(new))]
+    for same in difflib.SequenceMatcher(None, middle_old, middle_new).get_matching_blocks():
+        for place in range(start, start + same.size):
+            kept_old[same.a + place] = kept_new[same.b + place] = True
     return WordDiff(_parts(old, kept_old), _parts(new, kept_new))
 
 
 def _common_prefix(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return the length of the common prefix."""
-    count = 0
-    for one, other in zip(old, new, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
-
-
-def _common_places(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]] | None:
-    """Return the indices of a longest common subsequence; None if that takes too long.
-
-    E. Myers, "An O(ND) Difference Algorithm and Its Variations", 1986.
-    """
-    furthest = {1: 0}
-    """The furthest index in `old` on each diagonal."""
-    history: list[dict[int, int]] = []
-    comparisons = 0
-    for changes in range(min(len(old) + len(new), _MAX_CHANGES) + 1):
-        history.append(dict(furthest))
-        for diagonal in range(-changes, changes + 1, 2):
-            is_insertion = diagonal == -changes or (
-                diagonal != changes and furthest[diagonal - 1] < furthest[diagonal + 1]
-            )
-            at = furthest[diagonal + 1] if is_insertion else furthest[diagonal - 1] + 1
-            came = at
-            while at < len(old) and at - diagonal < len(new) and old[at] == new[at - diagonal]:
-                at += 1
-            comparisons += at - came + 1
-            furthest[diagonal] = at
-            if at >= len(old) and at - diagonal >= len(new):
-                return _backtrack(history, len(old), len(new))
-        if comparisons > _MAX_COMPARISONS:
-            return None
-    return None
-
-
-def _backtrack(history: Sequence[dict[int, int]], old: int, new: int) -> list[tuple[int, int]]:
-    pairs = []
-    for changes in range(len(history) - 1, -1, -1):
-        furthest, diagonal = history[changes], old - new
-        is_insertion = diagonal == -changes or (
-            diagonal != changes and furthest[diagonal - 1] < furthest[diagonal + 1]
-        )
-        before = diagonal + 1 if is_insertion else diagonal - 1
-        came_old = furthest[before] if changes else 0
-        came_new = came_old - before if changes else 0
-        while old > came_old and new > came_new:
-            old, new = old - 1, new - 1
-            pairs.append((old, new))
-        old, new = came_old, came_new
-    return pairs
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(old), len(new)))
 
 
 def _parts(words: Sequence[str], kept: Sequence[bool]) -> tuple[DiffPart, ...]:

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from toolkit.runfolder.manifest import Evaluation
+from toolkit.runs import statistics as stats
 from toolkit.runs.settings import UNSET, as_number, is_label, is_seed, level_text, setting_text
-from toolkit.runs.sweep import statistics as stats
 
 Direction = Literal["min", "max"]
 State = Literal["done", "running", "failed"]

@@ -1,8 +1,8 @@
-"""Which of several settings explain a result: permutation tests on ranks, with intervals.
+"""What is more than chance: settings that explain a result, a trend, a difference in speed.
 
-Everything is computed on ranks, so one diverged run does not decide, and a setting on a log scale needs no transform.
-A number is fitted with a line, a parabola, a cubic, and a line with a jump near either end (as where training starts
-to diverge), of which the most convincing fit counts. A category has one mean for each level.
+Settings are compared on ranks, so one diverged run does not decide, and a log scale needs no transform. A number is
+fitted with a line, a parabola, a cubic, and a line with a jump near either end (as where training starts to diverge),
+of which the most convincing fit counts. A category has one mean for each level.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,15 @@ _BOOTSTRAPS: Final = 400
 _MANY_ROWS: Final = 1000
 _INTERVAL: Final = (5.0, 95.0)
 _NEGLIGIBLE: Final = 1e-9
+BLOCKS: Final = 20
+"""Records drift, so neighbours are not independent: whole blocks are resampled, each 5 % of them."""
+_DRAWS: Final = 300
+_BINS: Final = 256
+_MAX_CORRELATION: Final = 0.9
+_PARTS: Final = 10
+"""Neighbouring records are alike: the means of parts are compared, not records."""
+_CLEAR_T: Final = 3.36
+"""Student's t with eight degrees of freedom: by chance in one of a hundred cases."""
 _JUMPS: Final = (0.05, 0.1, 0.15, 0.2, 0.8, 0.85, 0.9, 0.95)
 """Where a jump may be, as shares of the runs."""
 
@@ -200,6 +210,88 @@ def orthonormal(columns: Floats, *, least: float = 1e-7) -> Floats:
     u, lengths, _ = np.linalg.svd(columns, full_matrices=False)
     kept: Floats = u[:, lengths > least]
     return kept
+
+
+# ---------------------------------------------------------------- records in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """The slope of the last records."""
+
+    records: int
+    mean: float
+    change: float
+    """From the first to the last of them, along the fitted line."""
+    is_clear: bool
+    """Whether it is more than noise."""
+
+
+def trend_of(values: Floats) -> Trend | None:
+    """Return the trend of `values`; None for fewer than twenty numbers."""
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2 * _PARTS:
+        return None
+    size = float(np.abs(finite).max()) or 1.0
+    means = np.array([part.mean() for part in np.array_split(finite / size, _PARTS)])
+    x = np.arange(_PARTS) - (_PARTS - 1) / 2
+    slope = float((x * means).sum() / (x * x).sum())
+    rest = means - means.mean() - slope * x
+    error = float(np.sqrt((rest * rest).sum() / (_PARTS - 2) / (x * x).sum()))
+    # Rounding alone is no trend.
+    is_clear = abs(slope) > max(_CLEAR_T * error, 1e-9)
+    return Trend(len(finite), float(means.mean()) * size, slope * _PARTS * size, is_clear)
+
+
+def noise_of_median(values: Floats) -> float:
+    """Return the standard error of the log of the median of positive `values`, which may be autocorrelated.
+
+    Uses a block bootstrap. If even blocks are correlated, the error is widened.
+    """
+    blocks = min(BLOCKS, len(values) // 2)
+    block = np.arange(len(values)) * blocks // len(values)
+    # Medians of the samples from histograms: sorting a million values each time would take seconds.
+    edges = np.quantile(values, np.linspace(0.0, 1.0, _BINS + 1))
+    bins = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _BINS - 1)
+    counts = np.bincount(block * _BINS + bins, minlength=blocks * _BINS).reshape(blocks, _BINS)
+    sums = np.cumsum(_drawn(blocks) @ counts, axis=1)
+    half = sums[:, -1] / 2.0
+    place = (sums < half[:, None]).sum(axis=1)
+    row = np.arange(len(sums))
+    before = np.where(place > 0, sums[row, place - 1], 0.0)
+    inside = (half - before) / np.maximum(sums[row, place] - before, 1.0)
+    medians = edges[place] + inside * (edges[place + 1] - edges[place])
+    error = float(np.log(medians).std(ddof=1)) * math.sqrt(blocks / (blocks - 1))
+    parts = np.split(values, np.searchsorted(block, np.arange(1, blocks)))
+    alike = _autocorrelation(np.array([np.median(part) for part in parts]))
+    return error * math.sqrt((1.0 + alike) / (1.0 - alike))
+
+
+@cache
+def _drawn(blocks: int) -> Floats:
+    """Return how often each block occurs in each sample; seeded, so that a page is reproducible."""
+    return (
+        np.random.default_rng(0).multinomial(blocks, np.full(blocks, 1.0 / blocks), _DRAWS).astype(np.float64)
+    )
+
+
+def _autocorrelation(levels: Floats) -> float:
+    """Return the autocorrelation of the blocks, 0 to 1, corrected for their small number."""
+    apart = levels - levels.mean()
+    total = float((apart**2).sum())
+    if total == 0.0:
+        return 0.0
+    seen = float((apart[1:] * apart[:-1]).sum()) / total
+    return min(_MAX_CORRELATION, max(0.0, seen + (1.0 + 3.0 * max(0.0, seen)) / len(levels)))
+
+
+_T_TABLE: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
+
+
+def student_t(freedom: int) -> float:
+    """Return Student's t for a two-sided 95 % interval."""
+    # Beyond the table, an expansion in 1 / freedom is accurate to three digits.
+    return _T_TABLE.get(freedom) or 1.960 + 2.372 / freedom + 2.822 / freedom**2
 
 
 # ---------------------------------------------------------------- inside
