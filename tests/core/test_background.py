@@ -77,17 +77,6 @@ def test_a_job_takes_turns_under_its_name_until_it_is_over(background, make):
 
 
 @make
-def test_a_job_that_waits_for_ever_is_woken(background, make):
-    turn = Counting(math.inf)
-    job = started(turn, make=make)
-    for count in range(1, 5):
-        wait_until(lambda count=count: turn.count == count)
-        job.wake()
-
-    let_end(job)
-
-
-@make
 def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(background, make):
     turns, first = [], Hanging()
 

@@ -37,14 +37,6 @@ def test_a_failure_is_swallowed_and_counted():
     assert guard.total == 4
 
 
-def test_what_goes_well_is_not_counted():
-    guard = Guard()
-    with guard.catch("writing"):
-        pass
-
-    assert guard.total == 0
-
-
 def test_the_first_failure_of_a_kind_is_printed_and_the_others_only_counted(caplog):
     guard = Guard()
     for _ in range(5):
@@ -157,10 +149,6 @@ def test_a_log_handler_that_fails_does_not_reach_the_loop():
         logging.getLogger("toolkit.telemetry").removeHandler(handler)
 
     assert guard.counts["writing: OSError"] == 1
-
-
-def test_a_message_is_described_in_few_words():
-    assert describe_error(ValueError("x" * 10_000)) == "ValueError: " + "x" * 500
 
 
 def test_failures_of_many_threads_are_counted_without_one_waiting_for_another():

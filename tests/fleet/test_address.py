@@ -141,16 +141,6 @@ def test_after_a_success_there_is_no_pause():
     assert backoff.is_ready
 
 
-@pytest.mark.parametrize("text", ["9464", "127.0.0.1:", "127.0.0.1:x", ":9464", "a b:1", "127.0.0.1:70000"])
-def test_where_prometheus_asks_must_be_host_and_port(text):
-    with pytest.raises(PrometheusError, match="is not HOST:PORT"):
-        host_and_port(text)
-
-
-def test_an_address_on_loopback_may_be_ipv6():
-    assert host_and_port("[::1]:9464") == ("::1", 9464)
-
-
 def test_a_server_for_prometheus_may_listen_on_ipv6():
     try:
         with socket.socket(socket.AF_INET6) as probe:

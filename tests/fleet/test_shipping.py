@@ -29,10 +29,8 @@ from tests.fleet.shipped_runs import (
 from toolkit.core.ranks import node_name
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet import tail as tail_module
-from toolkit.fleet import verify as verify_module
-from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import Engine, EngineError, quote
-from toolkit.fleet.pull import PullError, _write_records, pull
+from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.journal.repair import build_table, table_form
@@ -151,21 +149,6 @@ def test_lines_that_are_sent_again_and_cut_elsewhere_replace_themselves(engine, 
     assert engine_bytes(ask, run_id) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
     assert engine_points(ask, run_id) == file_points(folder / "metrics.jsonl")
     assert ship(engine, logs).verify() == []
-
-
-def test_a_file_that_grows_is_shipped_on_from_where_it_was(engine, ask, logs):
-    folder = make_run(logs, "grows", 10)
-    for begin in (10, 20, 30):
-        write(folder, step_line(begin)[:20])
-        ship(engine, logs)
-        write(folder, step_line(begin)[20:])
-        append(folder, range(begin + 1, begin + 10), odd=float(begin))
-
-    shipper = ship(engine, logs)
-
-    assert shipper.totals.lines == 10, "only what was new"
-    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
-    assert engine_points(ask, id_of(folder)) == file_points(folder / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("seen", ["by the shipper", "by another shipper"])
@@ -312,16 +295,6 @@ def test_lines_sent_before_a_kill_that_are_no_longer_in_the_file_stay_in_their_g
     assert engine_points(ask, id_of(folder), gen=2) == file_points(folder / "metrics.jsonl")
 
 
-def test_verify_finds_nothing_wrong_where_nothing_is(engine, logs, monkeypatch):
-    monkeypatch.setattr(verify_module, "PART_BYTES", 50_000)
-    folder = log_run(logs, "right")
-    append(folder, range(9), rank=3)
-    write(folder, b"y" * 1_200_000 + b"\n")
-    append(folder, range(40_000, 42_000))
-
-    assert ship(engine, logs).verify() == []
-
-
 def test_verify_sends_dropped_parts_again(engine, ask, logs, tmp_path):
     folder = make_run(logs, "dropped", 200)
     append(folder, range(20), rank=1)
@@ -439,22 +412,6 @@ def test_a_run_that_was_deleted_on_a_page_is_left_alone(engine, ask, logs):
     assert engine_bytes(ask, run_id)[0, 1].count(b"\n") == 5
 
 
-def test_labels_are_shipped_again_only_if_they_are_newer(engine, ask, logs):
-    folder = make_run(logs, "labelled", 2)
-    for text in (b'{"notes":"first"}', b'{"notes":"second"}'):
-        (folder / "labels.json").write_bytes(text)
-        ship(engine, logs)
-    os.utime(folder / "labels.json", (1, 1))
-    (folder / "labels.json").write_bytes(b'{"notes":"third"}')
-    os.utime(folder / "labels.json", (2, 2))
-    ship(engine, logs)
-
-    newest = ask.rows(
-        f"SELECT argMax(labels, version) FROM labels WHERE run_id = {quote(id_of(folder))}", "String"
-    )
-    assert newest[0][0] in ('{"notes":"first"}', '{"notes":"second"}')
-
-
 def test_a_part_of_a_run_on_another_node_adds_its_ranks_and_no_run(engine, ask, logs, tmp_path):
     folder = make_run(logs, "job", 10)
     part = make_run(tmp_path / "node2", "job@node2", 0, run_id=id_of(folder), other={"part_of": "node1"})
@@ -499,16 +456,6 @@ def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):
     with pytest.raises(PullError, match="exists already"):
         pull(ask, id_of(logs / "2" / "twice"), logs / "twice")
     assert not list(tmp_path.glob(".*.pull"))
-
-
-def test_pull_ends_at_a_line_that_takes_no_room(ask, tmp_path):
-    commit = Commit(run_id="r", rank=0, gen=1, end=10, crc=0, lines=1, bad_lines=0, why="", node="n")
-
-    with (
-        mock.patch.object(Engine, "rows", return_value=[(0, 0, b"x" * 100)]),
-        pytest.raises(PullError, match="at byte 0 that does not fit its place"),
-    ):
-        _write_records(ask, commit, tmp_path / "metrics.jsonl")
 
 
 def test_tables_of_another_version_are_refused_by_name(engine, logs):

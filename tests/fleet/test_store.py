@@ -10,7 +10,7 @@ import pytest
 
 from dashboard import launcher
 from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import BROKEN, append, id_of, log_run, make_run, ship, write
+from tests.fleet.shipped_runs import BROKEN, append, id_of, make_run, ship, write
 from tests.lengths import in_make_faults
 from tests.runs.sources.store_answers import answers_of
 from tests.runs.sources.test_store_answers import write_rich_run
@@ -38,16 +38,6 @@ def test_a_rich_run(engine, logs):
     folder = write_rich_run(logs)
     ship(engine, logs)
     expected = answers_of(LocalStore([logs], cache_dir=None), "r")
-
-    found = answers_of(store_on(engine), id_of(folder))
-
-    assert differences(found, expected) == []
-
-
-def test_a_run_of_the_real_logger(engine, logs):
-    folder = log_run(logs)
-    ship(engine, logs)
-    expected = answers_of(LocalStore([logs], cache_dir=None), folder.name)
 
     found = answers_of(store_on(engine), id_of(folder))
 

@@ -205,14 +205,6 @@ def test_the_manifest_counts_open_findings_and_keeps_what_was_silenced(tmp_path)
     assert manifest.diagnostics == {"plateau": "off"}
 
 
-def test_diagnostics_can_be_off(tmp_path):
-    log = make_logger(tmp_path, log_every=1, diagnostics=False)
-    train(log, range(100), broken=lambda step, loss: math.nan)
-
-    assert records_of(log, "finding") == []
-    log.close()
-
-
 def test_what_is_critical_is_printed_on_standard_error(tmp_path, capfd):
     log = make_logger(tmp_path, log_every=1)
     train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
@@ -259,16 +251,6 @@ def test_an_action_that_the_script_cannot_do_is_refused_with_that_reason(tmp_pat
     assert [(answer["status"], answer["reason"]) for answer in answers] == [
         ("refused", "this run has no action save; declared: none")
     ]
-
-
-def test_a_critical_finding_of_another_kind_asks_for_nothing(tmp_path):
-    log = make_logger(tmp_path, log_every=1, control=True, on_finding={"divergence": "stop"})
-    log.declare_action("stop")
-    train(log, range(100), broken=lambda step, loss: math.nan if step >= 60 else loss)
-    log.flush(PATIENCE_S)
-
-    assert not log.should_stop
-    log.close()
 
 
 @pytest.mark.parametrize("value", ["text", None, [1, 2], {"a": 1}, True, 10**400])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import stat
 
 import pytest
 
 from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
-from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.telemetry import TelemetryLogger
 
 SECRET = "hf_" + "a1B2c3D4e5" * 3
@@ -150,22 +148,6 @@ def test_it_is_to_the_key_what_one_logger_writes_for_the_same_calls(tmp_path, ex
     ]
 
 
-def test_every_line_says_whose_it_is_and_a_spans_who_its_parent_is(exported):
-    found = exported(
-        [
-            start("a", "training_loop", 0),
-            span("b", "validation_loop", 1, 2, parent_id="a"),
-            event("a", "tick", 3),
-        ]
-    )
-
-    assert [(line["run_id"], line["session"], line["pid"]) for line in found] == [
-        ("run-1", 2, os.getpid())
-    ] * 3
-    assert [line.get("parent_id") for line in found] == [None, "a", None]
-    assert [line["count"] for line in found] == [1, 2, 3]
-
-
 def test_a_span_that_is_still_open_has_its_line(tmp_path):
     sink = exporter(tmp_path)
     sink.write([start("a", "training_loop", 0)])
@@ -255,31 +237,6 @@ def test_secrets_are_masked_and_deep_attributes_flat(exported):
         "deep.n": [1.0, 2.5],
         "duration_msec": 1000,
     }
-
-
-def test_a_filter_is_honoured_and_the_tree_stays_whole(exported):
-    found = exported(
-        [
-            start("a", "training_loop", 0),
-            start("b", "validation_loop", 1, parent_id="a"),
-            span("c", "encode", 1, 2, parent_id="b"),
-            span("b", "validation_loop", 1, 3, parent_id="a"),
-        ],
-        span_filter=SpanFilter(except_=["validation_*"]),
-    )
-
-    assert [(line["type"], line["name"], line.get("parent_id")) for line in found] == [
-        ("start", "training_loop", None),
-        ("complete", "encode", "a"),
-    ]
-
-
-def test_a_run_without_spans_leaves_no_file(tmp_path):
-    sink = exporter(tmp_path)
-    sink.write([record("step", 1, train_loss=0.5), record("error", 1, source="training", message="x")])
-    sink.close()
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_takes_the_spans_of_a_real_run(tmp_path):

@@ -19,11 +19,8 @@ from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
-from toolkit.mirrors.otlp.transport import protocol_of
-from toolkit.mirrors.shared.span_filter import SpanFilter
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger, live_run
-from toolkit.telemetry.logger import internals
 from toolkit.telemetry.options import OptionsError
 from toolkit.telemetry.writing import pipeline
 from toolkit.timing.history import read_run_time
@@ -254,15 +251,6 @@ def test_the_sessions_of_a_run_are_one_trace_and_another_run_is_another():
     assert first == second != other
 
 
-def test_many_spans_go_in_several_requests():
-    with receiving() as receiver:
-        exporter(receiver.url).write([span(f"{one:016x}", "x", one, one + 1) for one in range(1, 1101)])
-
-    sizes = [len(request.resource_spans[0].scope_spans[0].spans) for request in receiver.requests]
-    assert sizes == [512, 512, 76]
-    assert len({one.span_id for one in receiver.spans}) == 1100
-
-
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_what_a_collector_refuses_is_raised_and_sent_again_once(status):
     batch = [span(f"{one:016x}", "x", one, one + 1) for one in range(1, 601)]
@@ -277,12 +265,6 @@ def test_what_a_collector_refuses_is_raised_and_sent_again_once(status):
         int(one["id"], 16).to_bytes(8, "big") for one in batch
     ]
     assert [one.name for one in receiver.spans[600:]] == ["last"]
-
-
-def test_a_page_that_sends_one_elsewhere_is_no_collector():
-    with receiving(302) as receiver:
-        with pytest.raises(OtlpError, match="302"):
-            exporter(receiver.url).write([span(A, "x", 0, 1)])
 
 
 def test_a_missing_collector_is_reported():
@@ -336,13 +318,6 @@ def test_spans_that_a_collector_refuses_are_counted_aloud_and_not_sent_again(cap
     assert caplog.text.count("refused 3 spans: too old") == 1
 
 
-def test_an_answer_that_is_no_message_is_no_failure():
-    with receiving(body=b"\xff\xff ok") as receiver:
-        exporter(receiver.url).write([span(A, "x", 0, 1)])
-
-    assert len(receiver.spans) == 1
-
-
 def test_headers_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20abc, x-scope = me")
     with receiving() as receiver:
@@ -361,21 +336,6 @@ def test_an_address_may_name_the_collector_or_its_path():
     for wrong in ("localhost:4318", "ftp://host", "http://", "file:///etc/passwd"):
         with pytest.raises(OptionsError, match="must be an http or https address"):
             traces_url(wrong)
-
-
-def test_a_filter_is_honoured_and_the_tree_stays_whole():
-    with receiving() as receiver:
-        sink = exporter(receiver.url, span_filter=SpanFilter(except_=["validation_loop"]))
-        sink.write(
-            [
-                span(C, "encode", 2, 3, parent_id=B),
-                event(B, "tick", 3),
-                span(B, "validation_loop", 2, 4, parent_id=A),
-                span(A, "training_loop", 0, 5),
-            ]
-        )
-
-    assert [(one.span_id.hex(), one.parent_span_id.hex()) for one in receiver.spans] == [(C, A), (A, "")]
 
 
 def test_a_span_with_very_many_events_says_how_many_are_left_out():
@@ -399,15 +359,6 @@ def test_values_that_fit_no_field_become_ones_that_do():
     assert attributes(found) == {"big": float(2**80), "mixed": ["1", "a"], "session": 1, "clock": "host"}
     assert len(found.span_id) == 8
     assert any(found.span_id)
-
-
-def test_records_without_spans_ask_for_nothing():
-    with receiving() as receiver:
-        sink = exporter(receiver.url)
-        sink.write([record("start", 0), record("step", 1, train_loss=0.5)])
-        sink.close()
-
-    assert receiver.requests == []
 
 
 def test_a_missing_opentelemetry_is_reported_with_the_command_that_installs_it(monkeypatch):
@@ -480,17 +431,6 @@ def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
     assert {point.parent_span_id for point in receiver.points} == {training_loop.span_id}
     assert [one.name for one in training_loop.events] == ["training_metrics_update"] * 3
     assert (training_loop.name, application.name) == ("training_loop", "application")
-
-
-def test_a_collector_that_is_busy_when_the_run_ends_is_asked_again(tmp_path):
-    with receiving(503, 503) as receiver:
-        with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[exporter(receiver.url)]) as log:
-            with log.span("application"):
-                pass
-
-    assert receiver.answers == []
-    assert [one.name for one in receiver.spans] == ["application"]
-    assert "undelivered" not in records_of(log)[-1]
 
 
 @in_make_faults
@@ -592,14 +532,6 @@ def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog,
     assert {found.name for found in caplog.records} == {"toolkit.telemetry"}
 
 
-def test_the_protocol_is_the_options_or_the_environments():
-    assert protocol_of(None, {}) == "http"
-    assert protocol_of("grpc", {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}) == "grpc"
-    assert protocol_of(None, {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) == "grpc"
-    assert protocol_of("http", {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}) == "http"
-    assert traces_url("https://host:4317/v1/traces?x=1", "grpc") == "https://host:4317"
-
-
 def test_a_login_in_the_address_is_sent_as_one_and_shown_nowhere():
     with receiving() as receiver:
         address = receiver.url.replace("//", "//me:s3cret%21@")
@@ -660,15 +592,3 @@ def _ledger_without_manifest(records):
     book = LedgerBuilder()
     book.take(records)
     return book.ledger()
-
-
-def test_tags_that_are_known_before_the_start_are_in_it(tmp_path):
-    log = TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False)
-    internals(log).set_tags(perf_tag="b")
-    log.log_start()
-    internals(log).set_tags(perf_tag="b")
-    log.close()
-    found = read_records(log.run_folder / "metrics.jsonl")
-
-    assert found[0]["perf_tag"] == "b"
-    assert [record for record in found if record["event"] == "tags"] == []

@@ -115,14 +115,6 @@ def test_a_parent_that_is_never_reported_is_waited_for_only_so_long():
     assert parents(spans.take([span("e", "leaf", None, time=106.0)])) == {"d": None, "e": None}
 
 
-def test_what_waits_at_the_end_is_handed_out():
-    spans = SpanSelection(SpanFilter(except_=["middle"]))
-    spans.take([span("d", "leaf", "gone")])
-
-    assert parents(spans.rest()) == {"d": None}
-    assert spans.rest() == []
-
-
 def test_an_event_of_a_short_span_is_reported_by_the_nearest_exported_one():
     spans = SpanSelection(SpanFilter(only=["outer", "forward"]))
 
@@ -138,13 +130,6 @@ def test_an_event_of_a_short_span_is_reported_by_the_nearest_exported_one():
     )
 
     assert [one["span_id"] for one in found if one["event"] == "span_event"] == ["a", "new"]
-
-
-def test_without_a_filter_everything_passes_as_it_is():
-    spans = SpanSelection()
-    batch = [span("d", "leaf", "unknown"), event("d", "leaf"), record("step", train_loss=1.0)]
-
-    assert spans.take(batch) == batch
 
 
 def test_a_batch_that_comes_again_is_passed_over():

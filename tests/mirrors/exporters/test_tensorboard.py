@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import stat
 import subprocess
 import sys
 
@@ -156,14 +155,6 @@ def test_a_resumed_run_adds_a_file_and_overwrites_none(tmp_path):
     assert [point.step for point in points] == [1, 2, 2, 3]
 
 
-def test_everything_written_is_readable_before_the_end(tmp_path):
-    exporter = TensorBoardExporter(tmp_path)
-    exporter.write([step(1)])
-
-    assert len(read(tmp_path).Scalars("train_loss")) == 1
-    exporter.close()
-
-
 def test_a_write_that_fails_halfway_leaves_no_torn_event(tmp_path, monkeypatch):
     exporter = TensorBoardExporter(tmp_path)
     exporter.write([step(1)])
@@ -183,15 +174,6 @@ def test_a_write_that_fails_halfway_leaves_no_torn_event(tmp_path, monkeypatch):
 
     assert [point.step for point in read(tmp_path).Scalars("train_loss")] == [1, 2, 3]
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_short_writes_are_completed(tmp_path, monkeypatch):
-    real_write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: real_write(file, data[:7]))
-
-    write(tmp_path, step(1), step(2))
-
-    assert len(read(tmp_path).Scalars("train_loss")) == 2
 
 
 def test_a_file_that_ends_in_a_torn_event_is_left_and_another_begun(tmp_path, monkeypatch):
@@ -223,22 +205,6 @@ def test_a_file_that_was_removed_is_begun_again(tmp_path):
     exporter.close()
 
     assert [point.step for point in read(tmp_path / "tensorboard").Scalars("train_loss")] == [2]
-
-
-def test_files_are_for_their_owner_only(tmp_path):
-    write(tmp_path / "tensorboard", step(1))
-
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "tensorboard").stat().st_mode) == 0o700
-
-
-def test_nothing_is_made_before_there_is_something_to_write(tmp_path):
-    exporter = TensorBoardExporter(tmp_path / "tensorboard")
-    exporter.write([{"event": "checkpoint", "time": 1.0, "checkpoint_path": "x"}])
-    exporter.close()
-
-    assert not (tmp_path / "tensorboard").exists()
 
 
 def test_neither_torch_nor_tensorflow_nor_numpy_is_needed(tmp_path):

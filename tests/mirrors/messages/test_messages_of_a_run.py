@@ -24,7 +24,6 @@ from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.mirrors.messages.options import MessageOptions
 from toolkit.mirrors.messages.sink import MessageSink
-from toolkit.telemetry.logger import internals
 
 SECRET = "lark-signing-secret-77"
 
@@ -107,20 +106,6 @@ def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tm
     assert (reported[-1]["attempts"], reported[-1]["service"]) == (1, "webhook")
 
 
-def test_milestones_say_the_step_and_what_is_left(tmp_path):
-    with receiving() as receiver:
-        with logging_to(
-            tmp_path, webhook(receiver, when=["milestone"], milestones=["every 50 steps"])
-        ) as log:
-            log.log_start(training={"max_steps": 100})
-            for step in range(1, 51):
-                log.log_step(step, train_loss=1.0, lr=1e-4, sec_per_step=2.0)
-
-    [reported] = [got.json for got in receiver.got]
-    assert reported["text"] == "running · step 50 of 100 (50%) · loss 1 · LR 0.0001 · ETA 1 m 40 s"
-    assert reported["eta_s"] == 100.0
-
-
 def test_an_exception_is_reported_with_its_type_and_reason(tmp_path):
     with receiving() as receiver:
         with suppress(ValueError):
@@ -159,23 +144,6 @@ def test_a_critical_finding_is_reported_once(tmp_path):
     assert reported["details"]["kind"] == "nan"
 
 
-def test_lark_takes_what_is_signed_for_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("LARK_SECRET", SECRET + "\n")
-    with receiving(usual=verifying_lark()) as receiver:
-        monkeypatch.setenv("LARK_HOOK", f"{receiver.url}/open-apis/bot/v2/hook/abc")
-        receivers = {
-            "to": "feishu",
-            "url_env": "LARK_HOOK",
-            "secret_env": "LARK_SECRET",
-            "when": ["start", "finish"],
-        }
-        with logging_to(tmp_path, receivers) as log:
-            log.log_step(1, train_loss=0.5)
-
-    assert message_counts(deliveries(log)) == {"delivered": 2}
-    assert all("greyjacket: " in got.json["content"]["text"] for got in receiver.got)
-
-
 def test_a_wrong_signing_secret_is_printed_and_recorded(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("LARK_SECRET", "another-secret-entirely")
     with receiving(usual=verifying_lark()) as receiver:
@@ -188,17 +156,6 @@ def test_a_wrong_signing_secret_is_printed_and_recorded(tmp_path, monkeypatch, c
     assert "answered with code 19021: sign match fail" in reported["reason"]
     assert "sending messages to lark failed" in caplog.text
     assert "another-secret" not in caplog.text + json.dumps(reported)
-
-
-@pytest.mark.parametrize("service", ["slack", "discord", "ntfy"])
-def test_the_other_services_take_it_too(tmp_path, service):
-    with receiving((204, {}, b"")) as receiver:
-        with logging_to(tmp_path, {"to": service, "url": f"{receiver.url}/x", "when": ["finish"]}) as log:
-            log.log_step(3, train_loss=0.25)
-
-    assert b"greyjacket" in receiver.got[0].bytes
-    assert b"loss 0.25" in receiver.got[0].body
-    assert [record["status"] for record in deliveries(log)] == ["delivered"]
 
 
 def test_each_receiver_is_reported_what_it_wants_to_know(tmp_path):
@@ -237,33 +194,6 @@ def test_a_variable_that_is_not_set_is_reported_at_the_start(tmp_path, caplog, m
     )
     assert "NO_SUCH_HOOK" in caplog.text
     assert "s3cr3t" not in caplog.text + json.dumps(errors)
-    assert deliveries(log) == []
-
-
-def test_a_receiver_that_is_off_does_not_take_the_others_along(tmp_path):
-    with receiving() as receiver:
-        with logging_to(
-            tmp_path, {"to": "slack", "url_env": "NO_SUCH_HOOK"}, webhook(receiver, when="start")
-        ) as log:
-            log.log_step(1, train_loss=0.5)
-
-    assert occasions(receiver) == ["start"]
-
-
-def test_a_secret_in_place_of_a_variables_name_is_not_shown(tmp_path, caplog):
-    with logging_to(tmp_path, {"to": "slack", "url_env": "xAbCdEf123456GhIjKl"}):
-        pass
-
-    assert "(not shown: does not look like a name) is not set" in caplog.text
-    assert "xAbCdEf" not in caplog.text
-
-
-def test_offline_nothing_is_sent(tmp_path):
-    with receiving() as receiver:
-        with logging_to(tmp_path, webhook(receiver), mode="offline") as log:
-            log.log_step(1, train_loss=0.5)
-
-    assert receiver.got == []
     assert deliveries(log) == []
 
 
@@ -381,14 +311,6 @@ def test_a_secret_address_is_warned_about_once_and_is_in_no_file(tmp_path, caplo
     assert "s3cr3t" not in caplog.text
 
 
-def test_an_address_from_the_environment_is_not_warned_about(tmp_path, caplog, monkeypatch):
-    monkeypatch.setenv("HOOK", "https://hooks.slack.com/services/T/B/x")
-    with logging_to(tmp_path, {"to": "slack", "url_env": "HOOK", "when": "milestone", "milestones": "m > 1"}):
-        pass
-
-    assert "anybody" not in caplog.text
-
-
 # ------------------------------------------------------------ receivers that do not behave
 
 
@@ -417,34 +339,6 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
     assert message_counts(by_receiver["webhook"]) == {"failed": 2}
     assert "before the run closed" in caplog.text
     assert [record["event"] for record in read_records(log.run_folder / "metrics.jsonl")][-1] == "end"
-
-
-def test_a_flood_of_findings_is_few_messages_and_none_is_lost(tmp_path):
-    with receiving() as receiver:
-        with logging_to(
-            tmp_path, webhook(receiver, when=["finding", "finish"], per_minute=4), diagnostics=False
-        ) as log:
-            for number in range(300):
-                found = {"id": f"f{number}", "kind": "nan", "severity": "critical", "state": "open"}
-                internals(log).put("finding", {**found, "message": f"number {number}"})
-                if number % 50 == 0:
-                    log.flush()
-
-    assert sum(got.json["tells_of"] for got in receiver.got) == 301
-    assert len(receiver.got) <= 7
-    assert message_counts(deliveries(log)) == {"delivered": 301}
-
-
-def test_own_records_are_no_occasion(tmp_path):
-    with receiving(*[(500, {}, b"down")] * 50) as receiver:
-        with logging_to(
-            tmp_path, webhook(receiver, when=["start", "failure", "finding", "finish"]), close_timeout=1.0
-        ) as log:
-            log.log_step(1, train_loss=1.0)
-            wait_until(lambda: receiver.got)
-            time.sleep(0.3)
-
-    assert message_counts(deliveries(log)) == {"failed": 2}
 
 
 # ------------------------------------------------------------ once only
@@ -580,23 +474,6 @@ def test_a_process_whose_receiver_hangs_ends_in_time(tmp_path, start):
     assert ended.code == 0
     assert "no response before the run closed; it may have arrived" in ended.err
     assert message_counts(read_records(tmp_path / "greyjacket/metrics.jsonl", "message")) == {"failed": 2}
-
-
-def test_messages_that_wait_at_the_end_are_sent_with_the_last_one(tmp_path):
-    with receiving((429, {"Retry-After": "60"}, b"")) as receiver:
-        with logging_to(
-            tmp_path, webhook(receiver, when=["start", "milestone", "finish"], milestones="every 2 steps")
-        ) as log:
-            for step in range(1, 7):
-                log.log_step(step, train_loss=1.0)
-            log.flush()
-            wait_until(lambda: receiver.got)
-
-    assert message_counts(deliveries(log)) == {"delivered": 5}
-    # It does not wait for the first one, which the receiver has asked to wait.
-    (last,) = (got.json for got in receiver.got if got.json["title"] == "greyjacket: finished")
-    assert "Before that:" in last["text"]
-    assert "- step 6 reached" in last["text"]
 
 
 def test_an_interrupted_wait_for_a_receiver_still_writes_the_end(tmp_path, start):

@@ -148,14 +148,6 @@ def test_a_message_says_what_happened_and_the_state_of_the_run(service):
     assert LINK in text.replace("&amp;", "&")
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_message_without_a_link_or_a_step_says_what_there_is(service):
-    text = text_of(service, link=None, run_state=RunState(run_name="greyjacket"), lines=())
-
-    assert "running" in text
-    assert "http" not in text
-
-
 # ------------------------------------------------------------ Lark
 
 
@@ -167,15 +159,6 @@ def test_lark_is_signed_as_its_documentation_says():
     assert found["timestamp"] == "1700000000"
     assert found["sign"] == base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
     assert found["msg_type"] == "text"
-
-
-def test_the_signature_of_a_known_time_and_secret_does_not_change():
-    # As openssl computes it, with the key in hexadecimal and an empty input.
-    assert lark.sign("100", "demo") == "jquNHnVOwmDRfw+vqTIrY5dooJAgi5EcRtLsQE4wfXg="
-
-
-def test_lark_without_a_secret_is_not_signed():
-    assert set(content("lark")) == {"msg_type", "content"}
 
 
 def test_a_message_to_lark_mentions_no_one():
@@ -309,17 +292,6 @@ def test_a_webhook_gets_an_object_of_always_the_same_keys():
     assert (bare["step"], bare["eta_s"], bare["link"]) == (None, None, None)
 
 
-def test_the_values_of_a_webhook_are_numbers():
-    found = content("webhook", details={"kind": "nan"})
-
-    assert found["version"] == 1
-    assert found["occasion"] == "failure"
-    known = {"id": "r1", "name": "greyjacket", "session": 1}
-    assert found["run"] == {**known, "project": "", "description": ""}
-    assert (found["step"], found["train_loss"], found["lr"], found["eta_s"]) == (1240, 0.12345, 1e-4, 8040.0)
-    assert found["details"] == {"kind": "nan"}
-
-
 def test_a_webhook_can_check_who_sent_it_and_when():
     request = SERVICES["webhook"].request(message(), "key", time.time())
     timestamp = request.headers["X-Telemetry-Timestamp"]
@@ -328,10 +300,6 @@ def test_a_webhook_can_check_who_sent_it_and_when():
     assert request.headers["X-Telemetry-Signature"] == f"sha256={expected}"
     assert abs(int(timestamp) - time.time()) < 60
     assert webhook.sign("1", b"{}", "other") != webhook.sign("1", b"{}", "key")
-
-
-def test_a_webhook_without_a_secret_is_not_signed():
-    assert "X-Telemetry-Signature" not in SERVICES["webhook"].request(message(), None, NOW).headers
 
 
 def test_a_message_keeps_its_id_however_often_it_is_tried():
