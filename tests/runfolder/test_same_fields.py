@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from toolkit.runfolder.records import FixedRecords, has_event, runs_of, runs_of_same_fields
+from toolkit.runfolder.records import FixedRecords, has_event, runs_of
 
 
 def _records():
@@ -18,7 +18,7 @@ def test_records_with_the_same_fields_in_the_same_order_are_together():
     assert [len(run.records) for run in runs] == [20, 1, 10, 1, 1, 1]
     assert [record for run in runs for record in run.records] == records
     assert all(tuple(record) == run.names for run in runs for record in run.records)
-    assert [len(group) for _, group in runs_of_same_fields(records)] == [20, 1, 10, 1, 1, 1]
+    assert [len(run.records) for run in runs] == [20, 1, 10, 1, 1, 1]
 
 
 def test_the_columns_of_a_run_are_the_values_of_its_records():

@@ -173,12 +173,6 @@ def has_event(records: Sequence[Record], event: str) -> bool:
     return False
 
 
-def runs_of_same_fields(records: Sequence[Record]) -> Iterator[tuple[tuple[str, ...], Sequence[Record]]]:
-    """Yield the records in groups, each with the names of their fields; in a group, names and order are the same."""
-    for run in runs_of(records):
-        yield run.names, run.records
-
-
 def _find_runs(records: Sequence[Record]) -> Iterator[Run]:
     first, count = 0, len(records)
     while first < count:

@@ -54,10 +54,6 @@ _ONE_LINE: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
 CELL_OF_NON_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 
-Rows = tuple[str, list[str], list[str]]
-"""The event of some rows, the time of each, and its other cells."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How a record with certain fields becomes a row, as long as all its values are numbers."""
@@ -65,33 +61,16 @@ class Plan:
     event: str
     values_of: Callable[[Record], tuple[Any, ...]]
     rest: str
-    parts: tuple[tuple[str, ...], ...]
-    """The fields in neighbouring columns, `time` alone before the others."""
-    rest_of_parts: str
-    """The row after the time, with a place for each of the other parts."""
     is_complete: bool
     """Whether such a record, all numbers, needs no new column."""
 
 
 def make_plan(event: str, names_at: Mapping[int, str], columns: int, *, is_complete: bool) -> Plan:
     """Return the plan for records with these names in these of so many columns; `time` is in the second."""
-    places = sorted(names_at)
-    parts: list[list[str]] = [[names_at[places[0]]]]
-    cells: list[str] = []
-    for at in range(2, columns):
-        if at not in names_at:
-            cells.append("")
-        elif at - 1 in names_at and at > 2:
-            parts[-1].append(names_at[at])
-        else:
-            parts.append([names_at[at]])
-            cells.append("%s")
     return Plan(
         event=event,
-        values_of=itemgetter(*(names_at[at] for at in places)),
+        values_of=itemgetter(*(names_at[at] for at in sorted(names_at))),
         rest=",".join("%s" if at in names_at else "" for at in range(2, columns)),
-        parts=tuple(map(tuple, parts)),
-        rest_of_parts=",".join(cells),
         is_complete=is_complete and event.isascii(),
     )
 
@@ -196,35 +175,15 @@ class Columns:
         if type(event) is not str:
             return self.row(record)
         fields = (event, *record)
-        try:
-            plan = self._plans[fields]
-        except KeyError:
-            plan = self._plans[fields] = self._make_plan(record)
-        if plan is not None:
-            values = plan.values_of(record)
-            if NUMBERS.issuperset(map(type, values)):
-                text = orjson.dumps(values)[1:-1].decode("ascii")
-                if "null" not in text:
-                    texts = text.replace("true", "True").replace("false", "False").split(",")
-                    return [plan.event, texts[0], plan.rest % tuple(texts[1:])]
-        return self.row(record)
+        if fields not in self._plans:
+            self._plans[fields] = self._make_plan(record)
+        return _planned_row(self._plans[fields], record) or self.row(record)
 
-    def rows_of(self, names: tuple[str, ...], records: Sequence[Record]) -> Rows | None:
-        """Return the rows of records with the same fields, as `parts` does; None if they must be taken one by one.
-
-        They must be unless all are of one kind, were seen before, have numbers only and need no new column.
-        """
-        event = records[0].get("event")
-        plan = self._plans.get((event, *names)) if type(event) is str else None
-        if plan is None or not plan.is_complete:
-            return None
-        if [record["event"] for record in records].count(event) != len(records):
-            return None
-        texts = [text for part in plan.parts if (text := _texts_of(part, records)) is not None]
-        if len(texts) < len(plan.parts):
-            return None
-        when, *others = texts
-        return plan.event, when, [plan.rest_of_parts % cells for cells in zip(*others, strict=True)]
+    def plain_parts(self, record: Record) -> list[str] | None:
+        """Return the same if no new column is needed and the row was planned before, which takes less time."""
+        event = record.get("event")
+        plan = self._plans.get((event, *record)) if type(event) is str else None
+        return _planned_row(plan, record) if plan is not None and plan.is_complete else None
 
     def _make_room_for_plan(self) -> None:
         if len(self._plans) >= _MAX_PLANS:
@@ -246,14 +205,20 @@ class Columns:
         return ",".join(_quoted(name) for name in self.names)
 
 
-def _texts_of(names: tuple[str, ...], records: Sequence[Record]) -> list[str] | None:
-    """Return the cells of these neighbouring columns, one text for each record; None if not all are numbers."""
-    text = orjson.dumps(list(map(itemgetter(*names), records))).decode("utf-8")
-    has_numbers_only = not ('"' in text or "null" in text or "{" in text)
-    if not has_numbers_only or text.count("[") != (1 if len(names) == 1 else len(records) + 1):
+def _planned_row(plan: Plan | None, record: Record) -> list[str] | None:
+    """Return the row of a record; None if it has no plan, or a value that is no number."""
+    if plan is None:
         return None
-    text = text.replace("true", "True").replace("false", "False")
-    return text[1:-1].split(",") if len(names) == 1 else text[2:-2].split("],[")
+    values = plan.values_of(record)
+    if not NUMBERS.issuperset(map(type, values)):
+        return None
+    text = orjson.dumps(values)[1:-1].decode("ascii")
+    if "null" in text:
+        return None
+    if "e" in text:
+        text = text.replace("true", "True").replace("false", "False")
+    when, *others = text.split(",")
+    return [plan.event, when, plan.rest % (*others,)]
 
 
 def _to_come(record: Record) -> Iterator[str]:

@@ -18,13 +18,11 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import lt
 from pathlib import Path
-from typing import Any
 
 from toolkit.runfolder.layout import PRIVATE
 from toolkit.runfolder.portable import SAFELY, pread
-from toolkit.runfolder.records import Record, runs_of_same_fields
+from toolkit.runfolder.records import Record
 from toolkit.runfolder.safefile import (
     NO_FILE,
     identity_of,
@@ -176,14 +174,9 @@ class CsvTable:
         """
         # A caller may retry rows that could not be written. What another program put between our
         # records has no number, or an old one, and has no row in a table that is built again either.
-        if not self._held and self._append_plain(records):
-            return
-        newest = _seq(self._held[-1]) if self._held else self.last_seq
-        for record in records:
-            if _seq(record) > newest and self._columns.has_row(record):
-                newest = _seq(record)
-                self._held.append(record)
-                self._held_size += _size(record) if self._must_rewrite else 0
+        if not self._held and self._descriptor is not None:
+            records = self._append_plain(records)
+        newest = self._hold(records)
         is_too_early = (
             time.monotonic() < self._next_rewrite
             and self._size > _SMALL_BYTES
@@ -215,36 +208,40 @@ class CsvTable:
         self._held_size = 0
         self._must_rewrite = False
 
-    def _append_plain(self, records: Sequence[Record]) -> bool:
-        """Append rows that need no new column and no closer look; return False if that cannot be said of all."""
-        if self._descriptor is None or not records:
-            return False
-        seqs: list[Any] = [record.get("seq") for record in records]
-        if set(map(type, seqs)) != {int} or not self.last_seq < seqs[0] or not all(map(lt, seqs, seqs[1:])):
-            return False
-        layout = _RowLayout(self._size)
-        rows: list[bytes] = []
-        shown: list[Record] = []
-        for names, group in runs_of_same_fields(records):
-            if not any(map(self._columns.has_row, group)):
+    def _append_plain(self, records: Sequence[Record]) -> Sequence[Record]:
+        """Append rows up to the first that needs a new column or a closer look; return the records from there on."""
+        layout, newest = _RowLayout(self._size), self.last_seq
+        rows: list[str] = []
+        rest: Sequence[Record] = ()
+        for count, record in enumerate(records):
+            seq = _seq(record)
+            if seq <= newest or not self._columns.has_row(record):
                 continue
-            found = self._columns.rows_of(names, group)
-            if found is None:
-                return False
-            event, times, others = found
-            plain = [
-                f"{event},{when},{rest}".encode("ascii") for when, rest in zip(times, others, strict=True)
-            ]
-            rows += layout.place_lines(plain)
-            shown += group
-        if layout.has_long_rows:
-            return False
-        if shown:
-            self._held = shown
-            self._append_rows(b"\n".join([*rows, b""]))
-            self._held = []
-            self.last_seq = _seq(shown[-1])
-        return True
+            parts = self._columns.plain_parts(record)
+            row = layout.place(parts) if parts is not None else ""
+            if parts is None or layout.has_long_rows:
+                rest = records[count:]
+                break
+            rows.append(row)
+            newest = seq
+        if rows:
+            try:
+                self._append_rows("".join(rows).encode("ascii"))
+            except OSError:
+                self._hold(records)
+                raise
+            self.last_seq = newest
+        return rest
+
+    def _hold(self, records: Sequence[Record]) -> int:
+        """Hold the records that have a row and are newer than it; return the number of the newest."""
+        newest = _seq(self._held[-1]) if self._held else self.last_seq
+        for record in records:
+            if _seq(record) > newest and self._columns.has_row(record):
+                newest = _seq(record)
+                self._held.append(record)
+                self._held_size += _size(record) if self._must_rewrite else 0
+        return newest
 
     def settle(self) -> None:
         """Write the held rows, however large the table is."""
