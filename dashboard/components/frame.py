@@ -264,8 +264,6 @@ def _about(card: RunCard) -> str:
         parts.append(f"last update {ago(time.time() - card.last_sign)}")
     if card.status.name not in (RUNNING, STARTING):
         parts.append(md(card.status.why) + ("" if card.status.sure else " (estimated)"))
-    if card.also_logged_by:
-        parts.append(f"also logged by {md(', '.join(card.also_logged_by), 100)}")
     if card.host:
         parts.append(f"on {md(card.host)}")
     if card.sessions > 1:

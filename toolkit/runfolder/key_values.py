@@ -36,7 +36,7 @@ OF_THE_PROCESS: Final = frozenset(
 """Fields of a start record that say where it ran, not how it was configured."""
 _NO_SETTING: Final = OF_THE_PROCESS | {"perf_tag", "usage_reports", "first_step", "resumed_from_step", "name"}
 
-_NAMES: Final = {
+USUAL_NAMES: Final = {
     "lr": "learning_rate",
     "learningrate": "learning_rate",
     "base_lr": "learning_rate",
@@ -79,7 +79,9 @@ _NAMES: Final = {
 }
 """The names that frameworks give the settings that most runs have."""
 
-_USUAL: Final = frozenset({*_NAMES, *_NAMES.values(), "weight_decay", "dropout", "dtype", "max_grad_norm"})
+_USUAL: Final = frozenset(
+    {*USUAL_NAMES, *USUAL_NAMES.values(), "weight_decay", "dropout", "dtype", "max_grad_norm"}
+)
 _BLOCKS: Final = frozenset(
     "config process train training network model args arguments hparams params parameters optim optimizer lora".split()
 )
@@ -268,7 +270,7 @@ def settings_from(known: Mapping[str, Any], given: Any = None) -> dict[str, Scal
         if not parts or parts[-1] in _NO_SETTINGS or _NO_SETTINGS & set(parts[:1]):
             continue
         usual = _usual_name(parts)
-        last = _NAMES.get(parts[-1].lower(), parts[-1])
+        last = USUAL_NAMES.get(parts[-1].lower(), parts[-1])
         if found.get(last) == value or (last in found and found[last] == _typed(last, value)):
             # The start record has it under its usual name.
             continue
@@ -306,7 +308,7 @@ def _typed(name: str, value: Any) -> Any:
 def _usual_name(parts: Sequence[str]) -> str:
     last = parts[-1].lower()
     if last in _USUAL and all(part.lower() in _BLOCKS for part in parts[:-1]):
-        return _NAMES.get(last, last)
+        return USUAL_NAMES.get(last, last)
     return ".".join(parts)
 
 

@@ -123,8 +123,6 @@ class RunCard:
     """Whether it is in the trash, or its own tool deleted it; stores leave such runs out."""
     logged_by: str | None = None
     """The tool that logged it, if that is another one: nothing in its folder is changed."""
-    also_logged_by: tuple[str, ...] = ()
-    """Further tools that logged the same training, each as a run of its own."""
 
     @property
     def progress(self) -> float | None:

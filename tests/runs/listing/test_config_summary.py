@@ -27,7 +27,7 @@ def test_what_people_look_for_comes_from_the_clearest_name():
         ("Model", "org/model"),
     ]
     assert summary({}) == []
-    assert summary({"steps": 10**400, "seed": True, "model": "x" * 500})[0] == ("Steps", "> 1e15")
+    assert summary({"steps": 10**400, "seed": True, "lr": "cosine"}) == []
 
 
 def test_lists_of_plain_values_are_one_row_and_nothing_is_there_twice():

@@ -304,33 +304,3 @@ def test_a_nan_in_the_time_or_the_step_is_on_no_axis(open_store, table):
 
     assert [run.kind for run in drawn.non_finite] == ["NaN", "Infinity"]
     assert math.isclose(drawn.segments[-1].y[-1], 0.5)
-
-
-def test_the_same_training_in_two_tools_is_said_to_be_so(open_store, table):
-    for name, factor in (("same", 1.0), ("other", 0.9)):
-        path = table.parent.parent / name / "plots" / "metrics" / "loss.tsv"
-        path.parent.mkdir(parents=True)
-        rows = "".join(f"{step}\t{factor / (step + 1)}\n" for step in range(0, 50, 2))
-        path.write_text("step\tloss\n" + rows, "utf-8")
-
-    cards = {card.name: card.also_logged_by for card in open_store(table.parent.parent).list_runs().cards}
-
-    assert cards == {"lightning": ("DVCLive",), "same": ("CSV or JSONL",), "other": ()}
-
-
-def test_a_training_that_we_and_another_tool_logged_says_so_on_both(open_store, tmp_path):
-    logs = tmp_path / "logs"
-    write_run(logs, "ours", curves={"train_loss": lambda step: 1 / (step + 1)})
-    write_run(logs, "unlike", curves={"train_loss": lambda step: 0.9 / (step + 1)})
-    (start,) = {card.created for card in open_store(logs).list_runs().cards if card.name == "ours"}
-    for name, first in (("same", start), ("long ago", start - 1e6)):
-        rows = "".join(f"{step},{1 / (step + 1)},{first + step}\n" for step in range(1, 60))
-        (logs / name).mkdir()
-        (logs / name / "metrics.csv").write_text(f"step,loss,time\n{rows}", "utf-8")
-    store = open_store(logs)
-    store.list_runs()
-
-    cards = {card.name: card.also_logged_by for card in store.list_runs().cards}
-
-    assert cards == {"ours": ("CSV or JSONL",), "same": ("telemetry",), "unlike": (), "long ago": ()}
-    assert store.card("ours").also_logged_by == ("CSV or JSONL",)

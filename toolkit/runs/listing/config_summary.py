@@ -6,20 +6,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from toolkit.runfolder.key_values import USUAL_NAMES, settings_of
+from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import clean, learning_rate
 from toolkit.runs.listing.config_diff import DiffRow, flatten
 
-_SAME: Final[Mapping[str, tuple[str, ...]]] = {
-    "Learning rate": ("learning_rate", "lr", "base_lr", "peak_lr"),
-    "Rank": ("lora_rank", "rank", "lora_r", "network_dim", "linear"),
-    "Batch size": ("batch_size", "per_device_train_batch_size", "train_batch_size", "micro_batch_size"),
-    "Steps": ("max_steps", "steps", "total_steps", "num_steps", "max_train_steps", "num_train_steps"),
-    "Seed": ("seed", "random_seed"),
-    "Model": ("model", "model_name", "model_name_or_path", "base_model", "name_or_path", "model_id"),
-    "Optimizer": ("optimizer", "optim", "optimizer_name"),
+_FIRST: Final = {
+    "Learning rate": "learning_rate",
+    "Rank": "lora_rank",
+    "Batch size": "batch_size",
+    "Steps": "max_steps",
+    "Seed": "seed",
+    "Model": "model",
+    "Optimizer": "optimizer",
 }
-"""Names of the same setting in the configurations of different tools, the clearest first."""
-_LABELS: Final = {name: label for label, names in _SAME.items() for name in names}
+"""What people look for first, by its usual name."""
 _IDENTITY: Final = frozenset({"run_name", "run_id", "session_tag"})
 """What tells runs apart by design, so that it is no setting."""
 _LAST: Final = re.compile(r"(?:\[\d+\])+$")
@@ -29,18 +30,13 @@ _MAX_VALUE: Final = 80
 
 def summary(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return label and value of the settings that people look for first, as far as the configuration has them."""
-    best: dict[str, tuple[tuple[int, int], Any]] = {}
-    for key, value in flatten(config).items():
-        name = _last_name(key)
-        label = _LABELS.get(name)
-        if label is None or value is None or value == "" or isinstance(value, (dict, list, bool)):
-            continue
-        if label not in ("Model", "Optimizer") and not isinstance(value, (int, float)):
-            continue
-        order = (_SAME[label].index(name), key.count("."))
-        if label not in best or order < best[label][0]:
-            best[label] = (order, value)
-    return [(label, _shown(label, best[label][1])) for label in _SAME if label in best]
+    found = settings_of(dict(config))
+    shown = {label: found[name] for label, name in _FIRST.items() if name in found}
+    return [
+        (label, _shown(label, value))
+        for label, value in shown.items()
+        if label in ("Model", "Optimizer") or is_number(value)
+    ]
 
 
 def rows(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,8 +76,8 @@ def fold_lists(value: Any) -> Any:
 
 def _repeats(key: str, value: Any, top: Iterable[tuple[str, Any]]) -> bool:
     name = _last_name(key)
-    label = _LABELS.get(name, name)
-    return any(_LABELS.get(other, other) == label and value == same for other, same in top)
+    usual = USUAL_NAMES.get(name, name)
+    return any(USUAL_NAMES.get(other, other) == usual and value == same for other, same in top)
 
 
 def _last_name(key: str) -> str:
@@ -92,7 +88,7 @@ def _shown(label: str, value: Any) -> str:
     if label == "Learning rate" and isinstance(value, float):
         return learning_rate(value)
     if isinstance(value, int) and label != "Seed":
-        return f"{value:,d}" if abs(value) < 10**15 else "> 1e15"
+        return f"{value:,d}"
     text = clean(str(value))
     # The end of a path says more than its start.
     return text if len(text) <= _MAX_VALUE else f"…{text[-_MAX_VALUE:]}"

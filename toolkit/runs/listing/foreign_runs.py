@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Final
 
 from toolkit.core.guard import Guard
 from toolkit.importers.detect import LIMIT_S, find_sources
-from toolkit.importers.formats.record_file import source_of_folder
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
@@ -25,7 +24,7 @@ from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_lab
 from toolkit.runfolder.layout import TRASH, make_folders
 from toolkit.runfolder.status import FAILED, FINISHED, RUNNING, Status
 from toolkit.runs.formatting import ago, clean
-from toolkit.runs.listing.run_summary import MAX_PAIRS, RunSummary
+from toolkit.runs.listing.run_summary import RunSummary
 from toolkit.runs.store import NO_END, STILL_LOOKING, Refused, RunCard
 
 TITLES: Final = {
@@ -53,12 +52,6 @@ _QUIET_S: Final = 600.0
 _LIVE_S: Final = 3_600.0
 """Without a sign for so long, a run is not called running, however rarely it logs."""
 _QUIET_EVERY_S: Final = 60.0
-_ENOUGH_PAIRS: Final = 20
-"""Equal losses at equal steps with which two tools logged the same training."""
-_MAX_ALIKE: Final = 10
-_OURS_BYTES: Final = 1024**2
-_OURS_S: Final = 1.0
-"""For reading the first losses of our own runs, each time; the others follow."""
 _HIDDEN: Final = "hidden_at"
 
 OnRun = Callable[[str, int, int], None]
@@ -83,8 +76,6 @@ class ForeignRun:
     problem: str | None = None
     folders: frozenset[str] = frozenset()
     """Where it is, and every folder above that."""
-    also_logged_by: tuple[str, ...] = ()
-    """Other tools that logged the same training."""
     _config: Mapping[str, Scalar] = field(default_factory=dict)
     _config_of: tuple[int, float] = (-1, 0.0)
 
@@ -184,7 +175,6 @@ class ForeignRun:
             format=info.format,
             deleted=info.deleted,
             logged_by=self.title,
-            also_logged_by=self.also_logged_by,
         )
 
     def _settings(self) -> Mapping[str, Scalar]:
@@ -216,33 +206,6 @@ class ForeignRun:
         return replace(status, why=clean(status.why)), sign
 
 
-class OwnRun:
-    """A run folder of ours, with its first losses, to see whether another tool logged the same training."""
-
-    title: Final = "telemetry"
-
-    def __init__(self, key: str, folder: Path) -> None:
-        self.key = key
-        self.folder = folder
-        self.summary = RunSummary()
-        self.also_logged_by: tuple[str, ...] = ()
-        self._reading = source_of_folder(folder)
-        self._cursor: bytes | None = None
-
-    def read(self, guard: Guard) -> None:
-        """Read the first losses, or what was added to them."""
-        if len(self.summary.pairs) >= MAX_PAIRS:
-            return
-        batch = guard.call(
-            "reading the first losses", lambda: self._reading.read(self._cursor, max_bytes=_OURS_BYTES)
-        )
-        if batch is not None:
-            if batch.replaced:
-                self.summary = RunSummary()
-            self.summary.take(batch)
-            self._cursor = batch.cursor
-
-
 class ForeignRuns:
     """The runs of other tools below some folders. Thread-safe; it reads in a thread of its own."""
 
@@ -258,11 +221,8 @@ class ForeignRuns:
         self._roots = roots
         self._only = only
         self._deleted = deleted
-        self.ours: Callable[[], Sequence[RunCard]] = tuple
-        """Returns the cards of our own runs, newest first."""
         self.left_out: Counter[Path] = Counter()
         """How many deleted runs are below each of the folders."""
-        self._own: dict[str, OwnRun] = {}
         self._labels_dir = labels_dir
         self._guard = Guard()
         self._lock = threading.Lock()
@@ -336,32 +296,8 @@ class ForeignRuns:
             is_quiet = not (time.time() - sign < _QUIET_S)
             on_run(run.source.info.name, at, len(runs))
             self._read(run, again_after_s=_QUIET_EVERY_S if is_quiet else 0.0)
-        self._read_ours(runs.values())
-        _find_same([*runs.values(), *self._own.values()])
         self._scan_s = time.monotonic() - began
         self._scanned_at = time.monotonic()
-
-    def _read_ours(self, runs: Collection[ForeignRun]) -> None:
-        """Read the first losses of our own runs that another tool may have logged too."""
-        until = time.monotonic() + _OURS_S
-        summaries = [run.summary for run in runs if run.summary.pairs]
-        own: dict[str, OwnRun] = {}
-        for card in self.ours() if summaries else ():
-            if card.path is None or card.loss is None:
-                continue
-            if any(summary.is_within(card.created, card.last_sign) for summary in summaries):
-                run = self._own.get(card.key)
-                if run is None or run.folder != card.path:
-                    run = OwnRun(card.key, card.path)
-                own[card.key] = run
-                if time.monotonic() < until:
-                    run.read(self._guard)
-        self._own = own
-
-    def also_logged(self, key: str) -> tuple[str, ...]:
-        """Return which other tools logged the same training as our own run with this key."""
-        run = self._own.get(key)
-        return run.also_logged_by if run is not None else ()
 
     def _add(self, runs: dict[str, ForeignRun], source: RunSource) -> None:
         key = f"{source.info.format}~{source.info.source_id[:12]}"
@@ -381,29 +317,6 @@ class ForeignRuns:
             )
             known.read_labels()
         runs[key] = known
-
-
-def _find_same(runs: Collection[ForeignRun | OwnRun]) -> None:
-    """Note on each run which other tools logged the same training."""
-    with_pair: dict[int, list[ForeignRun | OwnRun]] = {}
-    for run in runs:
-        for pair in run.summary.pairs:
-            with_pair.setdefault(pair, []).append(run)
-    alike: dict[str, Counter[str]] = {}
-    by_key = {run.key: run for run in runs}
-    for found in with_pair.values():
-        # A pair that many runs have, such as a loss of 1 at step 0, says nothing.
-        for run in found if 1 < len(found) <= _MAX_ALIKE else ():
-            alike.setdefault(run.key, Counter()).update(other.key for other in found)
-    for run in runs:
-        others = [by_key[key] for key, often in alike.get(run.key, {}).items() if often >= _ENOUGH_PAIRS]
-        titles = {
-            other.title
-            for other in others
-            if other.title != run.title
-            and run.summary.is_within(other.summary.first_time, other.summary.last_time)
-        }
-        run.also_logged_by = tuple(sorted(titles))
 
 
 def _folder_of(source: RunSource) -> Path:

@@ -187,12 +187,6 @@ class RunFolders:
         self._not_found.add(key)
         return None
 
-    def own_cards(self) -> Sequence[RunCard]:
-        """Return the cards of the run folders, newest first."""
-        with self._lock:
-            cards = [self._card(found, now()) for found in self._runs.values()]
-        return sorted(cards, key=lambda card: card.created or 0.0, reverse=True)
-
     def card_of(self, found: FoundRun, *, newest: tuple[float, int | None] | None = None) -> RunCard:
         """Return the card of a run folder; `newest` is time and step of the last record, if they were read."""
         return self._card(found, now(), newest=newest)
@@ -212,18 +206,14 @@ class RunFolders:
             card = card_of(found, time_now, newest=newest)
             if card.status.name in (FINISHED, FAILED, STOPPED) and found.signature and not found.parts:
                 self._cards[found.folder] = (found.signature, found.key_values, card)
-        also = self.others.also_logged(found.key) if self.others is not None else ()
-        return replace(card, also_logged_by=also) if also else card
+        return card
 
 
 def run_folders(roots: Iterable[Path], *, labels_dir: Path | None = None, other_tools: bool) -> RunFolders:
     """Return the runs in log directories; names and notes of other tools' runs are in `labels_dir`."""
     places = [Path(os.path.abspath(root)) for root in roots]
     others = ForeignRuns(places, labels_dir) if other_tools else None
-    found = RunFolders([RootListing(place) for place in places], others)
-    if others is not None:
-        others.ours = found.own_cards
-    return found
+    return RunFolders([RootListing(place) for place in places], others)
 
 
 def runs_at(

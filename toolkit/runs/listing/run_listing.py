@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,8 @@ from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Evaluation, Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import another_programs_file, describe_part, is_part_of, parts_of
-from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import BadLine, parse_line, tail_lines
+from toolkit.runfolder.reader import BadLine, parse_line, read_from, tail_lines
 from toolkit.runfolder.records import FIRST_STEP, START, STEP, Record
-from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.runfolder.untrusted import number_in
 from toolkit.runs.formatting import clean
@@ -34,11 +32,14 @@ _MAX_NAMED = 100
 """Runs that are not listed but were opened by URL."""
 _READ_AGAIN_S = 60.0
 _MAX_LINKS_NAMED = 20
+_HEAD_BYTES = 128 * 1024
 _END_BYTES = 64 * 1024
 _LATEST_TIME = 4e9
 """Seconds since 1970, in about a century: anything later is not a time."""
 
 Signature = tuple[int, ...]
+LogEnds = dict[str, Any]
+"""Fields of a card, as the first and last records of a file without a manifest give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class FoundRun:
     problem: str | None
     log_time: float | None
     """When the record file was last written, if there is no manifest."""
-    log_ends: LogEnds | None = None
+    log_ends: LogEnds = field(default_factory=dict)
     """The first and last records, if there is no manifest."""
     parts: tuple[Path, ...] = ()
     """Folders of the same log directory with the ranks of other nodes."""
@@ -77,20 +78,6 @@ class FoundRun:
         if self.manifest is not None and self.manifest.config is not None:
             return self.manifest.evaluations
         return self.key_values.evaluations if self.key_values is not None else {}
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnds:
-    """What the first and last records of a file without a manifest say; mostly written by other programs."""
-
-    first_time: float | None = None
-    last_time: float | None = None
-    max_steps: int | None = None
-    step: int | None = None
-    epoch: float | None = None
-    loss: float | None = None
-    lr: float | None = None
-    samples_per_sec: float | None = None
 
 
 class OldRuns:
@@ -251,7 +238,7 @@ class RootListing:
             labels,
             problem,
             log_at.st_mtime if log_at else None,
-            _read_ends(folder / METRICS_JSONL) if log_at else None,
+            _read_ends(folder / METRICS_JSONL) if log_at else {},
             part=describe_part(folder, manifest)
             if manifest is not None and manifest.part_of is not None
             else None,
@@ -401,38 +388,23 @@ def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
 
 def card_without_manifest(found: FoundRun) -> RunCard:
     """Return the card of a run without a manifest, by the first and last of its records."""
-    labels, ends = found.labels, found.log_ends or LogEnds()
-    started, ended = ends.first_time, ends.last_time
+    labels = found.labels
+    why = found.problem or "there is no run.json, so it is unknown how the run ended"
     return RunCard(
         key=found.key,
         place=clean(str(found.folder)),
         path=found.folder,
         name=clean(labels.display_name or found.folder.name),
-        status=_status_without_manifest(found),
+        status=Status(name=UNREADABLE if found.problem else LOST, why=why, sure=found.problem is not None),
         tags=tuple(clean(tag) for tag in labels.tags or ()),
         archived=labels.archived,
-        created=started,
-        last_sign=found.log_time,
-        duration_s=max(0.0, ended - started) if started is not None and ended is not None else None,
-        step=ends.step,
-        max_steps=ends.max_steps,
-        epoch=ends.epoch,
-        loss=ends.loss,
-        loss_metric=None if ends.loss is None else "train_loss",
-        lr=ends.lr,
-        samples_per_sec=ends.samples_per_sec,
         config=found.config,
         evaluations=found.evaluations,
         colour=labels.colour,
         problem=found.problem,
         deleted=found.is_deleted,
+        **found.log_ends | ({} if found.log_time is None else {"last_sign": found.log_time}),
     )
-
-
-def _status_without_manifest(found: FoundRun) -> Status:
-    if found.problem is not None:
-        return Status(name=UNREADABLE, why=found.problem, sure=True)
-    return Status(name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False)
 
 
 def _duration(manifest: Manifest, last_sign: float) -> float:
@@ -448,63 +420,52 @@ def _duration(manifest: Manifest, last_sign: float) -> float:
 def read_start(log: Path) -> dict[str, Any]:
     """Return the start record at the beginning of `log`, or an empty dict."""
     try:
-        descriptor = open_regular(log)
+        first = _first_record(log)
     except OSError:
         return {}
-    try:
-        first = _first_record(descriptor)
-    finally:
-        os.close(descriptor)
     return first if first.get("event") == START else {}
 
 
-def _read_ends(log: Path) -> LogEnds | None:
-    """Return the first and last records of `log`, reading a few kilobytes; None if it cannot be read."""
+def _first_record(log: Path) -> Record:
+    return next(iter(read_from(log, max_bytes=_HEAD_BYTES).records), {})
+
+
+def _read_ends(log: Path) -> LogEnds:
+    """Return what the first and last records of `log` say, reading a few kilobytes; nothing if it cannot be read."""
     try:
-        descriptor = open_regular(log)
+        return ends_of(_first_record(log), tail_lines(log, _END_BYTES))
     except OSError:
-        return None
-    try:
-        first = _first_record(descriptor)
-        return ends_of(first, tail_lines(log, _END_BYTES))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+        return {}
 
 
 def ends_of(first: Record, lines: Sequence[bytes]) -> LogEnds:
-    """Return what the `first` record of a file and its last `lines` say."""
-    last_time: float | None = None
+    """Return what the `first` record of a file and its last `lines` say, as fields of a card."""
+    started, ended = _time_in(first), None
     last: Record = {}
     for line in reversed(lines):
         record = parse_line(0, line) if line else None
         if record is None or isinstance(record, BadLine):
             continue
-        last_time = _time_in(record) if last_time is None else last_time
+        ended = _time_in(record) if ended is None else ended
         if record.get("event") == STEP:
             last = with_non_finite(record)
             break
-    return LogEnds(
-        first_time=_time_in(first),
-        last_time=last_time,
-        max_steps=_whole(first.get("max_steps")),
-        step=_whole(last.get("global_step")),
-        epoch=number_in(last.get("epoch")),
-        loss=number_in(last.get("train_loss")),
-        lr=number_in(last.get("lr")),
-        samples_per_sec=number_in(last.get("samples_per_sec")),
-    )
-
-
-def _first_record(descriptor: int) -> Record:
-    found = parse_line(0, pread(descriptor, 128 * 1024, 0).split(b"\n", 1)[0])
-    return {} if isinstance(found, BadLine) else found
+    loss = number_in(last.get("train_loss"))
+    return {
+        "created": started,
+        "last_sign": ended,
+        "duration_s": None if started is None or ended is None else max(0.0, ended - started),
+        "max_steps": _whole(first.get("max_steps")),
+        "step": _whole(last.get("global_step")),
+        "loss": loss,
+        "loss_metric": None if loss is None else "train_loss",
+        **{name: number_in(last.get(name)) for name in ("epoch", "lr", "samples_per_sec")},
+    }
 
 
 def _time_in(record: Record) -> float | None:
-    moment = number_in(record.get("time"))
-    return moment if moment is not None and 0 < moment < _LATEST_TIME else None
+    found = number_in(record.get("time"))
+    return found if found is not None and 0 < found < _LATEST_TIME else None
 
 
 def _stat(path: str | Path) -> os.stat_result | None:

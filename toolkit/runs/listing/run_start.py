@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from toolkit.runfolder.records import START
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import learning_rate, short_number
+from toolkit.runs.listing.config_diff import flatten
 from toolkit.runs.store import RunStore
 
 _MAX_STARTS: Final = 20
-_MAX_VALUES: Final = 5_000
 _MAX_TEXT: Final = 60
 
 # Label, and the names that trainers use for it, the usual one first.
@@ -70,27 +71,13 @@ def config_value(start: Mapping[str, Any], *names: str) -> Any:
 
 
 def _flat(start: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every value under the last part of its name; those of the record itself come first."""
+    """Return every value under the last part of its name; those of the record itself, and outer ones, come first."""
     found: dict[str, Any] = {}
-    for name, value in [*_values({**start, "config": None}), *_values(start.get("config"))]:
-        if value is not None:
-            found.setdefault(name, value)
+    flat = flatten(start)
+    for key in sorted(flat, key=lambda key: (key.startswith("config."), key.count("."))):
+        if flat[key] is not None and not key.endswith("]"):
+            found.setdefault(re.split(r"[./]", key)[-1], flat[key])
     return found
-
-
-def _values(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a nested configuration, outer ones first."""
-    waiting = [("", value)]
-    for _ in range(_MAX_VALUES):
-        if not waiting:
-            return
-        name, value = waiting.pop(0)
-        if isinstance(value, Mapping):
-            waiting += [(str(key).rsplit("/", 1)[-1].rsplit(".", 1)[-1], item) for key, item in value.items()]
-        elif isinstance(value, (list, tuple)):
-            waiting += [(name, item) for item in value if isinstance(item, Mapping)]
-        else:
-            yield name, value
 
 
 def _text(name: str, value: Any) -> str:

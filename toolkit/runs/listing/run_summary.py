@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
-from toolkit.importers.source import NO_STEP, SYSTEM, Batch, Column
+from toolkit.importers.source import NO_STEP, SYSTEM, Batch
 from toolkit.runfolder.key_values import KeyValues
 from toolkit.runs.loss import loss_name
 
 _TREND_POINTS: Final = 400
-_SINGLE: Final = struct.Struct("<f")
-_LARGEST_SINGLE: Final = 3e38
-MAX_PAIRS: Final = 512
 
 
 class RunSummary:
@@ -33,8 +29,6 @@ class RunSummary:
         self._losses: list[float] = []
         self._every = 1
         self._seen = 0
-        self.pairs: set[int] = set()
-        """Step and loss of the first points, as hashes: they are equal where two tools logged the same training."""
         self.key_values = KeyValues()
         self._counts: Counter[str] = Counter()
         """How many points each metric has that may be the loss: a mean of the whole run is one point."""
@@ -67,7 +61,6 @@ class RunSummary:
                 self._counts[name] += len(column)
                 if name == self.loss_name:
                     self._add_losses(column.values)
-                    self._add_pairs(column)
             elif signal == LR:
                 self.lr = column.values[-1]
 
@@ -88,20 +81,6 @@ class RunSummary:
         while len(self._losses) > _TREND_POINTS:
             self._losses = self._losses[::2]
             self._every *= 2
-
-    def _add_pairs(self, column: Column) -> None:
-        for step, value in zip(column.steps, column.values, strict=True):
-            if len(self.pairs) >= MAX_PAIRS:
-                return
-            if step != NO_STEP and 0.0 < abs(value) < _LARGEST_SINGLE:
-                # Some tools store single precision.
-                self.pairs.add(hash((step, *_SINGLE.unpack(_SINGLE.pack(value)))))
-
-    def is_within(self, first: float | None, last: float | None) -> bool:
-        """Return whether it may have run at these times; true where one is unknown."""
-        return (first is None or self.last_time is None or first <= self.last_time) and (
-            last is None or self.first_time is None or self.first_time <= last
-        )
 
     def trend(self, points: int) -> list[float]:
         """Return about `points` losses along the run."""

@@ -300,7 +300,7 @@ def _alerts(card: RunCard) -> str:
 
 _CELLS: Final[Mapping[str, Any]] = {
     NAME: lambda card, _: card.name,
-    "logged_by": lambda card, _: ", also ".join((card.logged_by or "", *card.also_logged_by)),
+    "logged_by": lambda card, _: card.logged_by or "",
     "alerts": lambda card, _: _alerts(card),
     "problem": lambda card, _: card.problem or "",
     "loss": lambda card, _: short_number(card.loss) if card.loss is not None else "",

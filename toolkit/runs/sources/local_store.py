@@ -46,7 +46,7 @@ from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.record_source import FileSource, RecordSource
 from toolkit.runs.sources.foreign_log import ForeignLog
 from toolkit.runs.sources.rank_grid import RankReader
-from toolkit.runs.sources.store_queries import StoreQueries, evict
+from toolkit.runs.sources.store_queries import StoreQueries, evict, keep_recent
 from toolkit.runs.store import (
     CacheState,
     Health,
@@ -305,10 +305,8 @@ class LocalStore(StoreQueries):
         if len(files) < 2:
             return None
         with self._lock:
-            signs = self._rank_signs.pop(found.folder, None) or RankSigns()
-            self._rank_signs[found.folder] = signs
-            while len(self._rank_signs) > _MOST_SIGNS:
-                del self._rank_signs[next(iter(self._rank_signs))]
+            signs = self._rank_signs.get(found.folder) or RankSigns()
+            keep_recent(self._rank_signs, found.folder, signs, _MOST_SIGNS)
         signs.look(files, is_live=self.card(key).live)
         return signs
 

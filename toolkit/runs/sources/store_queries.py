@@ -50,6 +50,8 @@ _IN_USE_S: Final = 60.0
 _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted, and read again when needed."""
 _Log = TypeVar("_Log", bound=ColumnQueries)
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class StoreQueries:
@@ -213,13 +215,10 @@ class StoreQueries:
         """Return the run's completions."""
         log = self._log(key)
         with self._lock:
-            reader = self._completions.pop(key, None)
+            reader = self._completions.get(key)
             if reader is None or reader.log is not log:
                 reader = CompletionReader(log)
-            self._completions[key] = reader
-            if len(self._completions) > _MAX_READERS:
-                del self._completions[next(iter(self._completions))]
-            return reader
+            return keep_recent(self._completions, key, reader, _MAX_READERS)
 
     def trace(self, key: str) -> Iterator[bytes]:
         """Return the run's spans as a Chrome trace, in pieces."""
@@ -241,14 +240,10 @@ class StoreQueries:
         source = self._source(key)
         policy = self._policy(key)
         with self._lock:
-            findings = self._findings.pop(key, None)
+            findings = self._findings.get(key)
             if findings is None or findings.source != source or findings.policy != policy:
                 findings = RunFindings(source, policy, self._saved_findings(source, policy))
-            # Most recently used last.
-            self._findings[key] = findings
-            if len(self._findings) > _MAX_ANALYSES:
-                del self._findings[next(iter(self._findings))]
-            return findings
+            return keep_recent(self._findings, key, findings, _MAX_ANALYSES)
 
     def _policy(self, key: str) -> Policy:
         manifest = self._manifest(key)
@@ -264,12 +259,10 @@ class StoreQueries:
         source = self._source(key)
         heartbeat = manifest.heartbeat if manifest is not None else None
         with self._lock:
-            ledger = self._ledgers.pop(key, None)
+            ledger = self._ledgers.get(key)
             if ledger is None or ledger.source != source:
                 ledger = RunLedger(source)
-            self._ledgers[key] = ledger
-            if len(self._ledgers) > _MAX_ANALYSES:
-                del self._ledgers[next(iter(self._ledgers))]
+            keep_recent(self._ledgers, key, ledger, _MAX_ANALYSES)
         return ledger.advance(
             wait_s,
             self.manifest_sessions(key),
@@ -284,6 +277,15 @@ class StoreQueries:
     def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
         """Return the record file up to its last complete line, in pieces."""
         return _pieces(self._source(key, rank))
+
+
+def keep_recent(kept: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Value:
+    """Keep `value` as the one used last, and of all at most `most`; return it."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+    return value
 
 
 def evict(logs: dict[tuple[str, int], _Log], kept: _Log) -> None:

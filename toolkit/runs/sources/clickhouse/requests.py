@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from toolkit.runfolder.control import ControlRefused, new_request
 from toolkit.runs.formatting import clean, clock
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.runs import SILENT_S, EngineRun, EngineRuns
+from toolkit.runs.sources.store_queries import keep_recent
 from toolkit.runs.store import PENDING, Delivery, Refused
 
 _LOOK_EVERY_S: Final = 1.0
@@ -36,7 +36,7 @@ class _Note:
 
 class _RunRequests:
     def __init__(self) -> None:
-        self.asked: OrderedDict[str, float] = OrderedDict()
+        self.asked: dict[str, float] = {}
         """When each request that was made here expires, by the engine's clock."""
         self.notes: dict[str, _Note] = {}
         """What the courier reported, by request; about itself under ''."""
@@ -51,7 +51,7 @@ class EngineRequests:
         self._runs = runs
         self._key = key
         self._lock = threading.RLock()
-        self._by_run: OrderedDict[str, _RunRequests] = OrderedDict()
+        self._by_run: dict[str, _RunRequests] = {}
         self._last_asked = 0.0
 
     def refusal(self, run: EngineRun) -> str | None:
@@ -100,10 +100,7 @@ class EngineRequests:
         except EngineError as error:
             raise Refused(f"the engine did not take the request: {clean(str(error))}") from error
         with self._lock:
-            asked = self._of(run).asked
-            asked[made.id] = made.expires or 0.0
-            if len(asked) > _MAX_ASKED:
-                asked.popitem(last=False)
+            keep_recent(self._of(run).asked, made.id, made.expires or 0.0, _MAX_ASKED)
         return made.id
 
     def delivery(self, run: EngineRun, request_id: str) -> Delivery:
@@ -128,11 +125,8 @@ class EngineRequests:
 
     def _of(self, run: EngineRun) -> _RunRequests:
         with self._lock:
-            known = self._by_run.setdefault(run.run_id, _RunRequests())
-            self._by_run.move_to_end(run.run_id)
-            if len(self._by_run) > _MAX_RUNS:
-                self._by_run.popitem(last=False)
-            return known
+            known = self._by_run.get(run.run_id) or _RunRequests()
+            return keep_recent(self._by_run, run.run_id, known, _MAX_RUNS)
 
     def _look(self, run: EngineRun) -> _RunRequests:
         """Ask what the courier of a run reported, about once a second; while the engine is silent, as it was."""

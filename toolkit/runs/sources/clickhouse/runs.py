@@ -81,7 +81,7 @@ class EngineRun:
     received: int
     manifest: Manifest | None
     problem: str | None
-    ends: LogEnds | None = None
+    ends: LogEnds = field(default_factory=dict)
     ends_at: float = -math.inf
     """When they were read, by the monotonic clock."""
     labels: Labels = field(default_factory=Labels)
@@ -120,7 +120,7 @@ class EngineRun:
             manifest=self.manifest,
             labels=self.labels,
             problem=self.problem or self.labels_problem,
-            log_time=self.ends.last_time if self.ends is not None else None,
+            log_time=None,
             log_ends=self.ends,
             key_values=self.key_values,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,7 +38,7 @@ from toolkit.runs.sources.clickhouse.rank_grid import rank_grid_of
 from toolkit.runs.sources.clickhouse.record_source import Commits, EngineSource, KeptLines
 from toolkit.runs.sources.clickhouse.requests import EngineRequests
 from toolkit.runs.sources.clickhouse.runs import EngineRun, EngineRuns
-from toolkit.runs.sources.store_queries import StoreQueries, evict
+from toolkit.runs.sources.store_queries import StoreQueries, evict, keep_recent
 from toolkit.runs.store import (
     CacheState,
     Delivery,
@@ -99,7 +98,7 @@ class ClickHouseStore(StoreQueries):
         self._kept = KeptLines()
         self._logs: dict[tuple[str, int], EngineLog] = {}
         self._trends: dict[str, Sequence[float]] = {}
-        self._grids: OrderedDict[tuple[str, str, int], tuple[float, RankGrid]] = OrderedDict()
+        self._grids: dict[tuple[str, str, int], tuple[float, RankGrid]] = {}
         self._feeds: tuple[Feed, ...] = ()
         self._old_runs: dict[str, tuple[Cursor, KeyValues]] = {}
 
@@ -279,10 +278,7 @@ class ClickHouseStore(StoreQueries):
         except EngineError:
             return grid
         with self._lock:
-            self._grids[name] = (time.monotonic(), grid)
-            self._grids.move_to_end(name)
-            if len(self._grids) > _MAX_GRIDS:
-                self._grids.popitem(last=False)
+            keep_recent(self._grids, name, (time.monotonic(), grid), _MAX_GRIDS)
         return grid
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
