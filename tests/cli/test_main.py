@@ -13,8 +13,9 @@ import pytest
 from tests.cli.runs import write_run
 from tests.project.markdown import ROOT
 from toolkit.cli import commands
+from toolkit.cli.commands import look
 from toolkit.cli.document import document
-from toolkit.cli.main import SUBCOMMANDS, grouped, main
+from toolkit.cli.main import GROUPS, SUBCOMMANDS, grouped, main
 from toolkit.runfolder.labels import Labels, write_labels
 
 
@@ -47,7 +48,7 @@ def test_the_dashboard_gets_its_options_as_they_are(capsys):
 
 
 def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkeypatch):
-    monkeypatch.setattr("toolkit.cli.commands.dashboard.find_spec", lambda _name: None)
+    monkeypatch.setattr("toolkit.cli.commands.look.dashboard.find_spec", lambda _name: None)
 
     assert main(["dashboard", "--help"]) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
@@ -136,7 +137,7 @@ def test_one_subcommand_does_not_import_another():
         "import sys; from toolkit.cli.main import main\n"
         "try: main(['repair', '--help'])\n"
         "except SystemExit: pass\n"
-        "print('toolkit.cli.commands.show' in sys.modules, 'pandas' in sys.modules)"
+        "print('toolkit.cli.commands.look.show' in sys.modules, 'pandas' in sys.modules)"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -144,8 +145,13 @@ def test_one_subcommand_does_not_import_another():
 
 
 def test_every_file_in_commands_is_a_listed_subcommand():
-    modules = pkgutil.iter_modules(commands.__path__)
-    assert sorted(SUBCOMMANDS) == sorted(module.name.replace("_", "-") for module in modules)
+    found = {
+        group: {module.name.replace("_", "-") for module in pkgutil.iter_modules([f"{folder}/{group}"])}
+        for folder in commands.__path__
+        for group in GROUPS
+    }
+    assert found == {group: set(names.split()) for group, (_, names) in GROUPS.items()}
+    assert set(SUBCOMMANDS) == set().union(*found.values())
 
 
 def test_docs_cli_md_is_up_to_date():
@@ -192,7 +198,8 @@ def run(args):
 
 def test_a_subcommand_is_added_with_one_file_and_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "toy.py").write_text(TOY)
-    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    monkeypatch.setattr(look, "__path__", [*look.__path__, str(tmp_path)])
+    monkeypatch.setitem(GROUPS, "look", (GROUPS["look"][0], f"{GROUPS['look'][1]} toy"))
     monkeypatch.setitem(SUBCOMMANDS, "toy", "print a word")
 
     try:
@@ -201,7 +208,7 @@ def test_a_subcommand_is_added_with_one_file_and_one_line(tmp_path, monkeypatch,
         assert "| [`toy`](#telemetry-toy) | print a word |" in document()
         assert "| `--word WORD` | the word to print |" in document()
     finally:
-        sys.modules.pop("toolkit.cli.commands.toy", None)
+        sys.modules.pop("toolkit.cli.commands.look.toy", None)
 
     contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert 'modules = ["toolkit.cli.commands.*"]' in contracts
+    assert 'modules = ["toolkit.cli.commands.*.*"]' in contracts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.project.markdown import ROOT
-from toolkit.cli.commands import train
+from toolkit.cli.commands.setup import train
 from toolkit.cli.main import main
 
 

@@ -691,7 +691,7 @@ def fuzz_column_cache(data: bytes) -> None:
 @_target(
     "toolkit.diagnostics.foreign_file",
     "toolkit.importers.formats.table_file",
-    "toolkit.cli.commands.doctor",
+    "toolkit.cli.commands.look.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )
 def fuzz_foreign_file(data: bytes) -> None:

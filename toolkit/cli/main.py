@@ -48,18 +48,18 @@ SUBCOMMANDS: Final = {
 }
 """Name and summary of each subcommand.
 
-To add one: write `toolkit/cli/commands/<name>.py`, add a line here and its name to a group, run `make docs`. Those of
-plug-ins are looked for only where a name is not in this list, and for the help.
+To add one: write `toolkit/cli/commands/<group>/<name>.py`, add a line here and its name to the group, run `make docs`.
+Those of plug-ins are looked for only where a name is not in this list, and for the help.
 """
 
 GROUPS: Final = {
-    "Look at runs": "ls status show tail doctor errors time completions dashboard",
-    "Decide": "compare report ask",
-    "Keep and delete": "repair rm gc export trace",
-    "Send": "share message metrics ship pull usage",
-    "Set up": "train ai-toolkit completion plugins",
+    "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
+    "decide": ("Decide", "compare report ask"),
+    "keep": ("Keep and delete", "repair rm gc export trace"),
+    "send": ("Send", "share message metrics ship pull usage"),
+    "setup": ("Set up", "train ai-toolkit completion plugins"),
 }
-"""What one does, and the subcommands for it, in the order of the help."""
+"""The folders in `toolkit/cli/commands`: what one does, and the subcommands for it, in the order of the help."""
 
 ALIASES: Final = {"list": "ls"}
 RENAMED: Final = {
@@ -145,9 +145,7 @@ def parser_of_all() -> argparse.ArgumentParser:
 
 def grouped() -> dict[str, list[str]]:
     """Return the names of the subcommands by what one does with them."""
-    groups = {title: names.split() for title, names in GROUPS.items()}
-    others = set(SUBCOMMANDS) - {name for names in groups.values() for name in names}
-    return {**groups, **({"Other": sorted(others)} if others else {})}
+    return {title: names.split() for title, names in GROUPS.values()}
 
 
 def _list_of_commands() -> str:
@@ -253,7 +251,10 @@ def _requested(arguments: Sequence[str]) -> str | None:
 
 def subcommand_of(name: str) -> Subcommand:
     """Return the module of a subcommand."""
-    return cast("Subcommand", importlib.import_module(f"toolkit.cli.commands.{name.replace('-', '_')}"))
+    group = next(group for group, (_, names) in GROUPS.items() if name in names.split())
+    return cast(
+        "Subcommand", importlib.import_module(f"toolkit.cli.commands.{group}.{name.replace('-', '_')}")
+    )
 
 
 def _installed_version() -> str:

@@ -13,7 +13,7 @@ from toolkit.trainer.command import train
 
 EXAMPLE: Final = "train_lora_tiny_cpu_with_telemetry.yaml"
 
-_TOOLKIT: Final = Path(__file__).resolve().parents[2]
+_TOOLKIT: Final = Path(__file__).resolve().parents[3]
 _PLACES: Final = (_TOOLKIT / "trainer" / "examples", _TOOLKIT.parent / "config" / "examples")
 """Where the examples are: in a wheel, and in a checkout."""
 

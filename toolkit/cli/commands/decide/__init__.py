@@ -1,0 +1,1 @@
+"""Subcommands that compare runs, report on them, and ask something of them."""

@@ -1,0 +1,1 @@
+"""Subcommands that repair, export and delete runs."""

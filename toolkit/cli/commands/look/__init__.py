@@ -1,0 +1,1 @@
+"""Subcommands that show runs."""

@@ -1,0 +1,1 @@
+"""Subcommands that send something to other people and machines."""

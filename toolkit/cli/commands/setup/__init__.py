@@ -1,0 +1,1 @@
+"""Subcommands that set something up."""
