@@ -141,11 +141,6 @@ def seconds_until_title(page: Page, address: str) -> float:
     return _seconds(page, address, "() => document.querySelector('h1') !== null", None)
 
 
-def seconds_until_chart_of_trackio(page: Page, address: str) -> float:
-    """Return how long it takes until Trackio's page has drawn its first chart."""
-    return _seconds(page, address, "() => document.querySelector('.plot canvas, .plot svg') !== null", None)
-
-
 def wait_for_all_points(page: Page, records: int) -> None:
     """Wait until the open page shows all `records` steps."""
     _wait(page, _ALL_POINTS, [records, records - 1])

@@ -61,7 +61,7 @@ def section(results: Mapping[str, Any]) -> list[str]:
         "### Goals",
         (
             "Precision and recall, cross-validated on both sets; the fourth column is `dev2` while no detector had "
-            "seen it, found of events, false. [Misses that are left](#misses-that-are-left) says what is missing."
+            "seen it, found of events, false. detectors.md says what is missed."
         ),
         table(["kind", "goal", "ours, cross-validated", "unseen", "verdict"], rows),
     ]

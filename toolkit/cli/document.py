@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from typing import Final
 
 from toolkit.cli.main import SUBCOMMANDS, grouped, parser_of, subcommand_of
@@ -63,33 +62,18 @@ def _section(name: str) -> str:
     parser = parser_of(name)
     # argparse has no public list of the arguments.
     actions = [action for action in parser._actions if action.dest != "help"]  # noqa: SLF001
-    usage = " ".join([f"telemetry {name}", *(_in_usage(action) for action in _options_first(actions))])
+    form = getattr(subcommand_of(name), "JSON_FORM", None)
+    shown = [action for action in actions if action.dest != "json" or not form]
     summary = SUBCOMMANDS[name]
-    lines = [f"\n## telemetry {name}\n", f"{summary[0].upper()}{summary[1:]}.\n", f"```text\n{usage}\n```\n"]
-    if actions:
+    lines = [f"\n## telemetry {name}\n", f"{summary[0].upper()}{summary[1:]}.\n"]
+    if shown:
         lines.append("| argument | meaning |\n| --- | --- |")
-        lines += [f"| {_names(action)} | {_escaped(action.help or '')} |" for action in actions]
+        lines += [f"| {_names(action)} | {_escaped(action.help or '')} |" for action in shown]
     if parser.epilog:
         lines.append(f"\n{parser.epilog}")
-    form = getattr(subcommand_of(name), "JSON_FORM", None)
     if form:
         lines.append(f"\n`--json` prints {form}")
     return "\n".join(lines) + "\n"
-
-
-def _options_first(actions: list[argparse.Action]) -> Iterator[argparse.Action]:
-    yield from (action for action in actions if action.option_strings)
-    yield from (action for action in actions if not action.option_strings)
-
-
-def _in_usage(action: argparse.Action) -> str:
-    if action.option_strings:
-        text = " ".join([action.option_strings[-1], *_values(action)])
-        return text if action.required else f"[{text}]"
-    name = " ".join(_values(action))
-    return {"?": f"[{name}]", "*": f"[{name} ...]", "...": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(
-        str(action.nargs), name
-    )
 
 
 def _names(action: argparse.Action) -> str:
