@@ -34,8 +34,8 @@ from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.policy import policy_of_run
 from toolkit.mirrors.messages import post
 from toolkit.mirrors.messages.delivery import _refusal
+from toolkit.mirrors.messages.post import HttpResponse, NotDelivered
 from toolkit.mirrors.messages.services import SERVICES
-from toolkit.mirrors.messages.transport_types import HttpResponse, NotDelivered
 from toolkit.mirrors.messages.web_address import AddressError, web_address
 from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.mirrors.shared.scalars import scalars_of

@@ -14,8 +14,8 @@ from typing import Final
 
 from toolkit.fleet.binary_form import native_block
 from toolkit.fleet.engine import Engine, chunks, quote
-from toolkit.fleet.shipped import ShippedRun
 from toolkit.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
+from toolkit.fleet.watch import ShippedRun
 from toolkit.runfolder.control import (
     MAX_BYTES,
     ControlRefused,

@@ -31,10 +31,9 @@ from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError, Shards
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
-from toolkit.fleet.shipped import ShippedFile, ShippedRun, next_verify
 from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import differing_parts, expected_of, only_parts, rows_of_file
-from toolkit.fleet.watch import Watch
+from toolkit.fleet.watch import ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.runfolder.metrics import position_of
 from toolkit.runfolder.reader import last_record
 

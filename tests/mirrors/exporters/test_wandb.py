@@ -19,9 +19,8 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.mirrors.shared.span_filter import SpanFilter
-from toolkit.mirrors.wandb import client as client_module
-from toolkit.mirrors.wandb.client import WandbError
-from toolkit.mirrors.wandb.exporter import WandbExporter
+from toolkit.mirrors.wandb import exporter as client_module
+from toolkit.mirrors.wandb.exporter import WandbError, WandbExporter
 
 if importlib.util.find_spec("wandb") is None:
     pytest.skip("W&B is not installed", allow_module_level=True)

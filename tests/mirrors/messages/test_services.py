@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from tests.mirrors.messages.local_receivers import receiving
 from toolkit.mirrors.messages.message import Message, RunState
+from toolkit.mirrors.messages.post import HttpResponse, NotDelivered
 from toolkit.mirrors.messages.services import SERVICES, lark, ntfy, webhook
-from toolkit.mirrors.messages.transport_types import HttpResponse, NotDelivered
 from toolkit.privacy.message_services import SERVICE_BY_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -85,7 +85,7 @@ TOY_SERVICE = '''
 """A toy service: the title as text."""
 
 from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.transport_types import HttpRequest
+from toolkit.mirrors.messages.post import HttpRequest
 
 
 def request(message: Message, secret: str | None, now: float) -> HttpRequest:

@@ -29,24 +29,11 @@ def test_a_variable_that_says_no_refuses_nothing(variable, value):
     assert why_not(options(), {"K": "phc_x", variable: value}) is None
 
 
-@pytest.mark.parametrize("one", ["0", "1"])
-def test_one_variable_that_refuses_is_enough(one):
-    other = {"0": "1", "1": "0"}[one]
-
-    assert refused_by({"DO_NOT_TRACK": one, "TELEMETRY_DO_NOT_TRACK": other}) is not None
-
-
 @pytest.mark.parametrize("block", [{}, {"usage_reports": False}, {"usage_reports": None}])
 def test_nothing_is_sent_unless_enabled(block):
     config = {"telemetry": block}
 
     assert why_not(options_from_config(config), {"K": "phc_x"}) == "telemetry.usage_reports is not enabled"
-
-
-def test_a_block_may_be_kept_and_switched_off():
-    usage = {**ASKED_FOR, "enabled": False}
-
-    assert why_not(options(usage_reports=usage), {"K": "phc_x"}) is not None
 
 
 @pytest.mark.parametrize(

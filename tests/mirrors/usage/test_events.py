@@ -4,15 +4,12 @@ import itertools
 
 import pytest
 
-from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.mirrors.usage.allowed import EVENTS, RUN_END, RUN_PROGRESS, allowed
 from toolkit.mirrors.usage.events import (
     OF_THE_SERVICE,
     UsageEventReader,
     _Progress,
     about_machine,
-    events_of,
     public_stack,
     public_type,
 )
@@ -95,14 +92,6 @@ def test_a_machine_that_is_never_described_does_not_hold_the_start_up_for_long()
     assert "os" not in run.events[0].properties
 
 
-def test_a_run_that_ends_at_once_is_reported_whole():
-    run = Run()
-    run.tell("start", 0.0)
-    run.tell("end", 0.1, status="failed")
-
-    assert run.names == ["run-start", "run-end"]
-
-
 def test_progress_is_reported_ever_more_seldom():
     run = Run()
     run.tell("start", 0.0, **MACHINE)
@@ -116,28 +105,6 @@ def test_progress_is_reported_ever_more_seldom():
     assert min(gaps) >= 300
     assert gaps == sorted(gaps)
     assert gaps[-1] > 10_000
-
-
-def test_errors_are_reported_at_the_end_without_a_word_of_theirs():
-    run = Run()
-    run.tell("start", 0.0, **MACHINE)
-    run.tell(
-        "error", 1.0, type="ValueError", module="builtins", fingerprint="f", count=1,
-        message="ValueError: /home/jane/orchid-merger is empty",
-        stack=["orchid.py:5 in load", "json/decoder.py:3 in f"],
-    )  # fmt: skip
-    run.tell(
-        "end",
-        2.0,
-        status="failed",
-        errors_total=1,
-        errors=[{"type": "ValueError", "fingerprint": "f", "count": 1}],
-    )
-    end = run.events[-1].properties
-
-    assert end["status"] == "failed"
-    assert end["errors"] == [{"type": "ValueError", "count": 1, "stack": ["(script)", "(script)"]}]
-    assert end["errors_total"] == 1
 
 
 def test_a_record_that_is_read_twice_is_looked_at_once():
@@ -158,46 +125,6 @@ def test_records_of_other_sessions_and_torn_ones_are_passed_over():
     for torn in ({**whole, "session": 1}, {**whole, "seq": None}, {**whole, "time": "x"}, {}):
         assert story.take(torn) == []
     assert [event.name for event in story.take({**whole, "elapsed": None})] == ["run-start", "run-end"]
-
-
-def test_a_run_that_was_resumed_is_reported_by_session(tmp_path):
-    for _ in range(2):
-        with make_logger(tmp_path, resume=True, log_every=1) as log:
-            log.log_start(training={"batch_size": 2})
-            log.log_step(1, train_loss=0.5)
-    events = list(events_of(read_records(tmp_path / "r" / "metrics.jsonl")))
-
-    assert [event.name for event in events] == ["run-start", "run-end"] * 2
-    assert [event.properties.get("is_resumed") for event in events] == [False, None, True, None]
-
-
-def test_the_redactor_has_nothing_to_do_behind_the_list(tmp_path):
-    """What the allow-list lets through is harmless, so the second fence must leave it as it is."""
-    with make_logger(tmp_path, log_every=1) as log:
-        # A start does not wait for long for the machine's description, and this run is over at once.
-        log._run._probe.result(PATIENCE_S)
-        log.log_start(
-            model={
-                "name": "google/gemma-2b",
-                "architecture": "Gemma2ForCausalLM",
-                "total_params": 2_506_172_416,
-            },
-            lora={"rank": 16, "alpha": 32, "dropout": 0.05},
-            training={
-                "optimizer": "adamw_torch_fused",
-                "scheduler": "cosine",
-                "dtype": "bfloat16",
-                "learning_rate": 1e-4,
-            },
-        )
-        log.log_step(1, train_loss=0.5)
-    start, end = (event.properties for event in events_of(read_records(tmp_path / "r" / "metrics.jsonl")))
-
-    for value in (*start.values(), *end.values()):
-        assert "***" not in str(value)
-        assert "<" not in str(value)
-    assert start["model"] == "google/gemma-2b"
-    assert start["package_versions"]["torch"][0].isdigit()
 
 
 # ------------------------------------------------------------ figures
@@ -315,14 +242,6 @@ def test_epoch_times_that_the_trainer_reports_are_used():
     assert sent["epoch_times"] == {"epoch_1_seconds": 7.5}
 
 
-def test_metrics_of_one_epoch_in_two_records_are_one_epoch():
-    sent = totals_of(
-        (0.0, "start", {}), (5.0, "epoch", {"epoch": 1}), (9.0, "epoch", {"epoch": 1, "val_loss": 1.0})
-    )
-
-    assert (sent["epochs_completed"], sent["average_epoch_time_seconds"]) == (1, 5.0)
-
-
 @pytest.mark.parametrize(
     ("is_resumed", "start"), [(True, {}), (False, {"resumed_from_step": 500})], ids=["session", "trainer"]
 )
@@ -336,15 +255,6 @@ def test_the_rest_of_an_epoch_that_began_before_is_not_taken_for_a_whole_one(is_
 
     assert sent["epoch_times"] == {"epoch_5_seconds": 10.0}
     assert (sent["epochs_completed"], sent["average_epoch_time_seconds"]) == (2, 10.0)
-
-
-def test_of_very_many_epochs_the_first_are_listed_and_all_are_averaged():
-    epochs = [(float(i), "epoch", {"epoch": i, "seconds": 2.0 if i < 100 else 4.0}) for i in range(200)]
-    sent = totals_of(*epochs)
-
-    assert len(sent["epoch_times"]) == 100
-    assert sent["average_epoch_time_seconds"] == 3.0
-    assert sent["epochs_completed"] == 200
 
 
 # ------------------------------------------------------------ memory

@@ -14,7 +14,7 @@ import pytest
 from tests.fork_server import start_python
 from tests.lengths import in_make_faults
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving
-from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, all_bytes, arrived, bodies, names, reporting_to
+from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived, bodies, names, reporting_to
 from tests.project.markdown import ROOT
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
@@ -87,24 +87,6 @@ def test_what_is_sent_is_what_the_records_show(tmp_path):
     for one, other in zip(sent, shown, strict=True):
         assert {**one, "distinct_id": "", "uuid": ""} == {**other, "distinct_id": "", "uuid": ""}
         assert json.dumps(one["properties"]) == json.dumps(other["properties"])
-
-
-def test_a_failure_is_reported_by_its_type_and_without_its_words(tmp_path):
-    with receiving() as server:
-        with (
-            suppress(ValueError),
-            make_logger(tmp_path, close_timeout=60.0, **reporting_to(server.url)) as log,
-        ):
-            log.log_step(1, train_loss=0.5)
-            raise ValueError("/home/jane/orchid-merger.csv is empty")
-
-    end = arrived(server)[-1]["properties"]
-    assert end["status"] == "failed"
-    [error] = end["errors"]
-    assert (error["type"], error["count"]) == ("ValueError", 1)
-    # Between the first and the last frames, those of the test's own runner are counted.
-    assert {frame for frame in error["stack"] if not frame.startswith("…")} == {"(script)"}
-    assert b"orchid" not in all_bytes(server)
 
 
 def test_the_id_is_drawn_at_random_for_each_session_and_is_nowhere_in_the_folder(tmp_path):
@@ -216,18 +198,6 @@ def test_a_failing_server_leaves_only_a_line_in_the_run(tmp_path, caplog):
     assert "answered 500" in said[0]
 
 
-def test_what_a_server_refused_at_first_is_sent_again(tmp_path):
-    with receiving((503, {}, b"later")) as server:
-        with make_logger(tmp_path, log_every=1, close_timeout=60.0, **reporting_to(server.url)) as log:
-            log.log_start()
-            log.log_step(1, train_loss=0.5)
-            wait_until(lambda: any("answered 503" in message for message in reported(log)))
-
-            assert len(reported(log)) == 1
-
-    assert names(server) == ["run-start", "run-start", "run-end"]
-
-
 @in_make_faults
 @pytest.mark.parametrize("how", ["close", "exit"])
 def test_a_server_that_hangs_does_not_hold_up_the_process(tmp_path, how):
@@ -243,16 +213,3 @@ def test_a_server_that_hangs_does_not_hold_up_the_process(tmp_path, how):
     assert "trained" in out
     assert "Traceback" not in err
     assert read_records(tmp_path / "r" / "metrics.jsonl", "end")[0]["status"] == "finished"
-
-
-def test_flushing_a_run_does_not_wait_for_a_server(tmp_path):
-    with raw_receiving(never_answer) as server:
-        log = make_logger(tmp_path, log_every=1, close_timeout=0.5, **reporting_to(server.url))
-        log.log_start()
-        log.log_step(1, train_loss=0.5)
-        wait_until(lambda: server.connections)
-        flushed = log._live().pipeline.flush(30.0)
-        log.close()
-
-        assert flushed
-        assert not server.is_closing.is_set()

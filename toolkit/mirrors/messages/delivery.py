@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from toolkit.core.outbox import backoff_s
 from toolkit.mirrors.messages.message import Message, cut, one_line
-from toolkit.mirrors.messages.post import post
+from toolkit.mirrors.messages.post import HttpResponse, NotDelivered, post
 from toolkit.mirrors.messages.receiver import Receiver
 from toolkit.mirrors.messages.services import SERVICES
-from toolkit.mirrors.messages.transport_types import HttpResponse, NotDelivered
 
 MOST_ATTEMPTS: Final = 5
 REQUEST_TIMEOUT_S: Final = 10.0

@@ -1,4 +1,4 @@
-"""One POST to an address that was checked, within a time limit and without redirects."""
+"""One POST to an address that was checked, within a time limit and without redirects; and what a service is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import math
 import socket
 import ssl
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 from urllib.request import (  # type: ignore[attr-defined]  # the stubs leave out the second
@@ -18,8 +19,7 @@ from urllib.request import (  # type: ignore[attr-defined]  # the stubs leave ou
     proxy_bypass_environment,
 )
 
-from toolkit.mirrors.messages.message import cut, one_line
-from toolkit.mirrors.messages.transport_types import HttpRequest, HttpResponse, NotDelivered
+from toolkit.mirrors.messages.message import Message, cut, one_line
 from toolkit.mirrors.messages.web_address import WebAddress
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -235,3 +235,47 @@ def proxy_to(address: WebAddress) -> Proxy | None:
         words = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         login = f"Basic {base64.b64encode(words.encode()).decode()}"
     return Proxy(host=host, port=port or 80, login=login)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRequest:
+    """The body of a POST and its headers."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    secrets: frozenset[str] = field(default=frozenset())
+    """Texts in it that must not be shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpResponse:
+    """The response, as far as it was read."""
+
+    status: int
+    body: bytes = b""
+    retry_after_s: float | None = None
+    """How long the service asks us to wait."""
+
+
+class NotDelivered(Exception):  # noqa: N818 - it says what happened
+    """A message was not delivered; the text says why, without secrets."""
+
+    def __init__(
+        self, reason: str, *, retry: bool, was_sent: bool = False, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.retry = retry
+        """Whether a retry may help."""
+        self.was_sent = was_sent
+        """Whether all of it was sent, so that it may have arrived."""
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """How requests to one service are built and its responses are read."""
+
+    request: Callable[[Message, str | None, float], HttpRequest]
+    """Called for each attempt with a message, the secret and the wall time, which some services sign."""
+    check: Callable[[HttpResponse], None]
+    """Called with a response of status 200 to 299; raises `NotDelivered` if it is a refusal all the same."""

@@ -45,19 +45,18 @@ class Sender:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Message, float]] = deque()
         self._uncounted: Counter[str] = Counter()
-        self._last: tuple[Message, float] | None = None
-        """The last message, if another one was in flight when it came."""
         self._in_flight: list[_InFlight] = []
         self._deadline: float | None = None
         """When the run must be closed; None while it is running."""
         self._is_over = False
         self._tls: ssl.SSLContext | None = None
-        self._thread = threading.Thread(
-            target=self._run, name=f"telemetry-messages-{receiver.name}", daemon=True
-        )
-        # Started now: an interpreter that is shutting down cannot start threads.
-        self._last_thread = threading.Thread(
-            target=self._run_last, name=f"telemetry-last-message-{receiver.name}", daemon=True
+        self._bucket = TokenBucket(receiver.per_minute, time.monotonic())
+        # Both are started now: an interpreter that is shutting down cannot start threads.
+        self._thread, self._last_thread = (
+            threading.Thread(
+                target=self._run, args=[is_last], name=f"telemetry-{what}-{receiver.name}", daemon=True
+            )
+            for is_last, what in ((False, "messages"), (True, "last-message"))
         )
 
     def start(self) -> None:
@@ -80,10 +79,8 @@ class Sender:
             messages = [message for message, _ in self._waiting]
             since = self._waiting[0][1] if self._waiting else time.monotonic()
             if last is not None:
-                combined = (self._combined_with_last(last, messages), since)
-                is_busy = bool(self._in_flight) and self._last_thread.is_alive()
-                self._waiting = deque([] if is_busy else [combined])
-                self._last = combined if is_busy else None
+                more, self._uncounted = self._uncounted, Counter()
+                self._waiting = deque([(combine_with_last(last, messages, more=more), since)])
             elif len(messages) > 1:
                 self._waiting = deque([(self._combined(messages), since)])
             self._deadline = deadline
@@ -98,11 +95,10 @@ class Sender:
                 for delivery in self._what_is_left():
                     self._report(delivery)
             self._waiting.clear()
-            self._last = None
             self._changed.notify_all()
 
     def _is_idle(self) -> bool:
-        is_done = not self._waiting and self._last is None and not self._in_flight
+        is_done = not self._waiting and not self._in_flight
         return is_done or not self._thread.is_alive()
 
     def _what_is_left(self) -> list[Delivery]:
@@ -111,8 +107,6 @@ class Sender:
         for sending in self._in_flight:
             why = "no response before the run closed; it may have arrived"
             left.append(self._undelivered(sending.message, sending.since, sending.attempts, why))
-        if self._last is not None:
-            left.append(self._undelivered(*self._last, 0, _TOO_LATE))
         if self._waiting:
             messages = [message for message, _ in self._waiting]
             message = messages[0] if len(messages) == 1 else self._combined(messages)
@@ -130,20 +124,10 @@ class Sender:
             reason=f"{self.receiver.address.shown}: {why}",
         )
 
-    def _run(self) -> None:
-        bucket = TokenBucket(self.receiver.per_minute, time.monotonic())
-        while (taken := self._take(bucket)) is not None:
+    def _run(self, is_last: bool) -> None:
+        """Send messages; the thread that `is_last` begins when the run is closing and the other may be busy."""
+        while (taken := self._next(is_last)) is not None:
             self._send(taken)
-
-    def _run_last(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._last is not None or self._is_over)
-            if self._last is None or self._is_over:
-                return
-            taken = _InFlight(*self._last)
-            self._last = None
-            self._in_flight.append(taken)
-        self._send(taken)
 
     def _send(self, taken: _InFlight) -> None:
         with self._guard.catch(f"sending messages to {self.receiver.name}"):
@@ -156,16 +140,18 @@ class Sender:
                     self._report(self._undelivered(taken.message, taken.since, taken.attempts, why))
             self._changed.notify_all()
 
-    def _take(self, bucket: TokenBucket) -> _InFlight | None:
+    def _next(self, is_last: bool) -> _InFlight | None:
         """Wait for the next message, combining those beyond the rate limit; None when it is over."""
+        bucket = self._bucket
         with self._changed:
             while True:
-                self._changed.wait_for(lambda: self._waiting or self._is_over)
+                self._changed.wait_for(
+                    lambda: self._is_over or (self._waiting and (not is_last or self._deadline is not None))
+                )
                 if self._is_over:
                     return None
                 now = time.monotonic()
-                is_last = self._deadline is not None
-                wait_s = 0.0 if is_last else bucket.wait_s(now)
+                wait_s = 0.0 if self._deadline is not None else bucket.wait_s(now)
                 if wait_s <= 0.0:
                     break
                 self._changed.wait(wait_s)
@@ -179,10 +165,6 @@ class Sender:
                 self._waiting.clear()
             self._in_flight.append(taken)
             return taken
-
-    def _combined_with_last(self, last: Message, messages: list[Message]) -> Message:
-        more, self._uncounted = self._uncounted, Counter()
-        return combine_with_last(last, messages, more=more)
 
     def _combined(self, messages: list[Message]) -> Message:
         more, self._uncounted = self._uncounted, Counter()

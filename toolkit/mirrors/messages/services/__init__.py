@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolkit.mirrors.messages.transport_types import Service
+from toolkit.mirrors.messages.post import Service
 from toolkit.privacy.message_services import MESSAGE_SERVICES
 
 

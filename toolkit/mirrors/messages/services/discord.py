@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.transport_types import HttpRequest
+from toolkit.mirrors.messages.post import HttpRequest
 
 _LONGEST: Final = 2000
 _NO_PREVIEW: Final = 1 << 2

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from toolkit.mirrors.messages.message import Message, cut, one_line
-from toolkit.mirrors.messages.transport_types import HttpRequest, HttpResponse, NotDelivered
+from toolkit.mirrors.messages.post import HttpRequest, HttpResponse, NotDelivered
 
 _LONGEST: Final = 4000
 _RATE_LIMITED: Final = frozenset({9499, 11232})

@@ -6,7 +6,7 @@ from email.header import Header
 from typing import Final
 
 from toolkit.mirrors.messages.message import Message, cut, cut_bytes, one_line
-from toolkit.mirrors.messages.transport_types import HttpRequest
+from toolkit.mirrors.messages.post import HttpRequest
 
 _LONGEST_BYTES: Final = 4000
 """A longer text becomes an attachment that phones do not show."""

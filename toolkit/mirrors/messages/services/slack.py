@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from toolkit.mirrors.messages.message import Message, cut, one_line
-from toolkit.mirrors.messages.transport_types import HttpRequest, HttpResponse, NotDelivered
+from toolkit.mirrors.messages.post import HttpRequest, HttpResponse, NotDelivered
 
 _LONGEST: Final = 3000
 

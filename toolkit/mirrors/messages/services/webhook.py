@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.transport_types import HttpRequest
+from toolkit.mirrors.messages.post import HttpRequest
 
 VERSION: Final = 1
 """Version of the object: keys may be added, any other change raises the number."""
