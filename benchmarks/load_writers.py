@@ -83,7 +83,7 @@ def write_together(
     """
     context = multiprocessing.get_context("forkserver")
     # Import first, so that only logging is measured.
-    context.set_forkserver_preload(["toolkit.telemetry.live_run"])
+    context.set_forkserver_preload(["toolkit.telemetry.session.live_run"])
     barrier = context.Barrier(processes)
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as printed:

@@ -67,7 +67,7 @@ def _state_of_the_process_is_restored():
     disabled = logging.root.manager.disable
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     hooks = sys.excepthook, threading.excepthook
-    start_record = sys.modules.get("toolkit.telemetry.start_record")
+    start_record = sys.modules.get("toolkit.telemetry.session.start_record")
     if start_record is not None:
         # Loggers that are made within some seconds share a look at the machine, and those of two tests must not.
         start_record._newest = None

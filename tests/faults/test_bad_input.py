@@ -22,7 +22,7 @@ from tests.faults.crash_checks import assert_nothing_is_missing, with_rows
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 
 LIVE: list[TelemetryLogger] = []
 """The logger that evil values log to from within."""
@@ -72,7 +72,7 @@ def _take_the_lock(self):
 
 
 def _close_a_span(self):
-    span = LIVE[0].current_span()
+    span = internals(LIVE[0]).current_span()
     if span is not None:
         span.stop()
     return "text"
@@ -251,7 +251,7 @@ METHODS = {
     "span_totals": lambda log, v, f: internals(log).span_totals(v[0]),
     "flush": lambda log, v, f: log.flush(0.01),
     "latest_loss": lambda log, v, f: internals(log).latest_loss(),
-    "current_span": lambda log, v, f: log.current_span(),
+    "current_span": lambda log, v, f: internals(log).current_span(),
     "close": None,
 }
 
@@ -393,7 +393,7 @@ def test_a_bug_while_the_run_is_set_up_leaves_a_logger_that_does_nothing(tmp_pat
     def bug(*_, **__):
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("toolkit.telemetry.live_run.SpanRecorder", bug)
+    monkeypatch.setattr("toolkit.telemetry.session.live_run.SpanRecorder", bug)
     log = TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False)
     log.log_step(1, train_loss=0.5)
     with log.span("forward"), log.profile_block("block"):

@@ -208,7 +208,7 @@ def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path,
     try:
         child = start(
             """
-            import toolkit.telemetry.live_run
+            import toolkit.telemetry.session.live_run
             print("ready", flush=True)
             sys.stdin.readline()
             log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)

@@ -123,7 +123,7 @@ class Training:
 def serve(commands: int, replies: int, mutation: str) -> None:
     """Fork a training process for every one that is asked for; both numbers are descriptors of pipes."""
     # Imported once, here, so that a fork is all that a session costs.
-    import toolkit.telemetry.live_run  # noqa: F401
+    import toolkit.telemetry.session.live_run  # noqa: F401
     from toolkit.runfolder.table import csv_table
     from toolkit.telemetry.writing import mirror
 

@@ -15,7 +15,7 @@ from toolkit.privacy.record_masking import RecordMasker
 from toolkit.runfolder.records import MAX_RECORD_BYTES
 from toolkit.telemetry.compat.wandb_artifacts import Artifact, ArtifactStore
 from toolkit.telemetry.compat.wandb_media import MediaTarget, Table
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 
 PIN = 918273645546372819
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7"

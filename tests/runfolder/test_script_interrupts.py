@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from toolkit.core.guard import Guard
 from toolkit.runfolder.script_interrupts import interrupt_behind
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.start_record import EnvironmentProbe
+from toolkit.telemetry.session.start_record import EnvironmentProbe
 
 RAISED = TimeoutError("the script's own limit")
 

@@ -141,7 +141,7 @@ def test_loggers_share_their_samples_and_each_hears_of_a_failure(make, monkeypat
         made.append(Failing())
         return made[-1:]
 
-    monkeypatch.setattr("toolkit.telemetry.live_run.default_samplers", samplers)
+    monkeypatch.setattr("toolkit.telemetry.session.live_run.default_samplers", samplers)
     logs = [make(), make()]
     for log in logs:
         wait_until(lambda log=log: log.guard.counts.get("sampling failing: OSError"))

@@ -12,7 +12,7 @@ from toolkit.privacy import masking
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import MANY_FIELDS, bounded, decode, encode
 from toolkit.runfolder.records import MAX_RECORD_BYTES
-from toolkit.telemetry.start_record import start_fields
+from toolkit.telemetry.session.start_record import start_fields
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 PROSE = "the loss of token number seven goes down: slowly = surely. "

@@ -631,8 +631,8 @@ def train(log, steps=25):
         "toolkit.telemetry.records.step_gate.StepGate.take",
         "toolkit.telemetry.records.step_gate.StepGate.add",
         "toolkit.telemetry.records.step_gate.StepGate.update_jump_threshold",
-        "toolkit.telemetry.step_records.StepRecords.put_rest",
-        "toolkit.telemetry.live_run.start_fields",
+        "toolkit.telemetry.steps.step_records.StepRecords.put_rest",
+        "toolkit.telemetry.session.live_run.start_fields",
         "toolkit.telemetry.errors.recorder.describe_in_full",
         "toolkit.telemetry.errors.recorder.fingerprint_of",
         "toolkit.telemetry.errors.recorder.ErrorRecorder.take",
@@ -678,7 +678,7 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.telemetry.step_records.StepRecords.put_rest",
+        "toolkit.telemetry.steps.step_records.StepRecords.put_rest",
         "toolkit.telemetry.errors.recorder.describe_in_full",
         "toolkit.telemetry.errors.recorder.fingerprint_of",
         "toolkit.telemetry.errors.recorder.ErrorRecorder.take",
@@ -708,7 +708,7 @@ def test_one_part_of_the_end_that_fails_does_not_affect_the_others(make, monkeyp
     "target",
     [
         "toolkit.telemetry.machine.samplers.registry.default_samplers",
-        "toolkit.telemetry.live_run.default_samplers",
+        "toolkit.telemetry.session.live_run.default_samplers",
         "toolkit.telemetry.writing.session_folder.write_manifest",
         "toolkit.runfolder.journal.journal.Journal._create_file",
         "psutil.Process",

@@ -18,7 +18,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch = pytest.importorskip("torch")
 
 from toolkit.telemetry import TelemetryLogger  # noqa: E402
-from toolkit.telemetry.logger import internals  # noqa: E402
+from toolkit.telemetry.logger_internals import internals  # noqa: E402
 from toolkit.telemetry.records.device_scalars import PLACES  # noqa: E402
 from toolkit.telemetry.records.plain_values import PlainValues  # noqa: E402
 from toolkit.telemetry.writing.record_file import RecordFile  # noqa: E402

@@ -15,7 +15,7 @@ from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import MisuseError
 from toolkit.telemetry import OptionsError, TelemetryOptions
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.spans.span import NO_SPAN, FoldedSpan, Span
 
 
@@ -78,10 +78,10 @@ def test_parents_are_what_is_open_around(make):
     log = make()
     with log.span("a") as a:
         with log.span("b") as b, log.span("c") as c:
-            assert log.current_span() is c
+            assert internals(log).current_span() is c
         with log.span("d") as d:
             pass
-    assert log.current_span() is None
+    assert internals(log).current_span() is None
     assert (b.parent_id, c.parent_id, d.parent_id) == (a.id, b.id, a.id)
     assert {span["name"]: span.get("parent_id") for span in spans_of(log)} == {
         "a": None,
@@ -126,7 +126,7 @@ def test_started_and_stopped_in_any_order(make, clock):
     assert recorded["second"]["parent_id"] == first.id
     assert recorded["third"]["parent_id"] == second.id, "first is over: third is inside what is still open"
     assert [recorded[name]["duration"] for name in ("first", "second", "third")] == [1.0, 2.0, 1.0]
-    assert log.current_span() is None
+    assert internals(log).current_span() is None
 
 
 def test_a_span_may_begin_and_end_in_the_past(make, clock):
@@ -724,7 +724,7 @@ def test_after_a_span_with_another_parent_the_one_around_is_open_again(make):
     with log.span("a") as a:
         for parent in ("00000000000000aa", elsewhere, log.span("forward")):
             log.start_span("b", parent=parent).stop()
-            assert log.current_span() is a
+            assert internals(log).current_span() is a
         with log.span("c") as c:
             pass
     assert c.parent_id == a.id
@@ -738,7 +738,7 @@ def test_what_another_thread_has_stopped_is_not_open_here(make):
         stopper = threading.Thread(target=b.stop)
         stopper.start()
         stopper.join()
-        assert log.current_span() is a
+        assert internals(log).current_span() is a
 
 
 def test_spans_that_each_begin_before_the_last_one_ends_are_let_go(make):
@@ -821,7 +821,7 @@ def test_disabled_spans_do_nothing_and_take_every_call(make, tmp_path):
             span.fail("d")
         assert span is NO_SPAN
         assert log.start_span("a").stop() is None
-        assert log.current_span() is None
+        assert internals(log).current_span() is None
     log.close()
     assert not read_records(log.run_folder / "metrics.jsonl", "span")
 
@@ -957,7 +957,7 @@ def test_spans_of_two_runs_that_overlap_are_inside_spans_of_their_own_run_alone(
         pass
     outer.stop()
     with second.span("last") as last:
-        assert first.current_span() is None
+        assert internals(first).current_span() is None
     other.stop()
 
     assert (inner.parent_id, within.parent_id, last.parent_id) == (outer.id, other.id, other.id)

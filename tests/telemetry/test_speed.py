@@ -14,6 +14,7 @@ from tests.lengths import longer
 from tests.telemetry.logged import make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.testing import MemorySink, settle, steps_of
 
@@ -224,7 +225,7 @@ def test_a_short_batch_counts_as_what_it_is(make, clock):
     for step in range(1, 9):
         clock.advance(0.5)
         if step == 4:
-            log.count_samples(0.25)
+            internals(log).count_samples(0.25)
         log.log_step(step, train_loss=0.5)
 
     assert [rate for _, rate in speeds_of(log)] == pytest.approx([16.0, 10.0, 16.0, 16.0])

@@ -12,7 +12,7 @@ from tests.telemetry.logged import make_logger
 from toolkit.core.guard import Guard
 from toolkit.telemetry import start_record
 from toolkit.telemetry.machine import environment
-from toolkit.telemetry.start_record import EnvironmentProbe, samples_per_step, start_fields
+from toolkit.telemetry.session.start_record import EnvironmentProbe, samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9
 

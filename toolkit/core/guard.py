@@ -208,6 +208,19 @@ def guarded(method: Any = None, /, *, otherwise: Any = None) -> Any:
     return decorate if method is None else decorate(method)
 
 
+def guarded_step(method: Callable[[Any, _A, _B, _C, _D], None]) -> Callable[[Any, _A, _B, _C, _D], None]:
+    """Guard a method of four arguments: cheaper than `guarded`, for every step. Its object has a `guard`."""
+
+    @wraps(method)
+    def call(self: Any, a: _A, b: _B, c: _C, d: _D, /) -> None:
+        try:
+            method(self, a, b, c, d)
+        except Exception as error:
+            self.guard.take("log_step", error)
+
+    return call
+
+
 def describe_error(error: BaseException, longest: int = 500) -> str:
     """Return the type and message of `error`, truncated to `longest` characters; never fails."""
     try:

@@ -13,7 +13,7 @@ from toolkit.mirrors.messages.sink import link_to
 from toolkit.privacy.redaction import Redactor
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 
 PRIVATE = [(kind, value) for kind, value in PLANTED if kind != "model"]
 SECRET = "what-messages-are-signed-with"

@@ -14,7 +14,7 @@ from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from toolkit.core.guard import Guard, guarded
 from toolkit.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
 from toolkit.runfolder.records import CONTROL_CHANGE
 from toolkit.telemetry.logger import TelemetryLogger as Logger
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.machine.start_fields import (
     lora_fields,
     model_fields,

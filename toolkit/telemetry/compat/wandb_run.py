@@ -30,7 +30,8 @@ from toolkit.telemetry.compat.wandb_identity import RunIdentity, RunInfo
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_run_options import last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
-from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.machine.start_fields import training_fields
 from toolkit.telemetry.options import TelemetryOptions
 

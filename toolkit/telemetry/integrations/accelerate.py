@@ -32,6 +32,7 @@ from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases, exit_arguments
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.spans.span import NO_FAILURES
 from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
@@ -292,7 +293,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             return
         total = getattr(state.active_dataloader, "total_batch_size", None)
         if self._accelerator.gradient_accumulation_steps == 1 and total and 0 < state.remainder < total:
-            log.count_samples(state.remainder / total)
+            internals(log).count_samples(state.remainder / total)
 
     def _begin_loop(self) -> None:
         if self._log is not None and not self._phases.has(TRAINING_LOOP):

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
-from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.training.phase import Phase
 
 Method = Callable[..., Any]

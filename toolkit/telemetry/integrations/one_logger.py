@@ -20,7 +20,8 @@ from toolkit.core.ranks import Rank, find_rank
 from toolkit.runfolder.records import ERROR
 from toolkit.telemetry.control.rank_claim import RankClaim, may_record
 from toolkit.telemetry.integrations.metric_names import ONE_LOGGER_LOSS
-from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.spans.span import AnySpan
 from toolkit.timing.names import FROM_ONE_LOGGER

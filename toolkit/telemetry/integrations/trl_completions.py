@@ -17,7 +17,8 @@ from typing import Any, Final
 from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.pinned_buffer import AsyncCopy, PinnedBuffer
-from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.records.completions.recorder import CompletionRecorder
 
 TRAIN: Final = "train"

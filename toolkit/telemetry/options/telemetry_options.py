@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -320,6 +321,28 @@ class TelemetryOptions(ExporterOptions):
         given = {**block, **overrides}
         require_known(cls, given, "telemetry")
         return cls(**given)
+
+    @classmethod
+    def of_call(cls, given: Any, overrides: OptionsDict) -> TelemetryOptions:
+        """Return the options of a call: `given` is None, the log directory, or options that `overrides` change.
+
+        Raises:
+            OptionsError: one of them is wrong, or the log directory is given twice.
+        """
+        if isinstance(given, cls):
+            return given.changed(**overrides) if overrides else given
+        if given is None:
+            return cls.from_mapping({}, **overrides)
+        if not isinstance(given, (str, os.PathLike)):
+            raise OptionsError(
+                f"the second argument is of the type {type(given).__name__}; it must be the log directory "
+                "or TelemetryOptions, and single options are given by name"
+            )
+        if "log_dir" in overrides:
+            raise OptionsError(
+                f"telemetry.log_dir is given twice, as {os.fspath(given)!r} and {overrides['log_dir']!r}"
+            )
+        return cls.from_mapping({"log_dir": given}, **overrides)
 
     def in_environment(self, environ: Mapping[str, str]) -> TelemetryOptions:
         """Return the options with what the environment variables change.

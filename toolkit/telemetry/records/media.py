@@ -105,7 +105,7 @@ def histogram_of(given: Any, bins: int) -> tuple[list[float], list[float], int]:
         MisuseError: they are not numbers.
     """
     try:
-        return _histogram_of(given, bins)
+        return _histogram_of(given, max(1, min(int(bins), MOST_BINS)))
     except (TypeError, ValueError) as error:
         raise MisuseError(f"a histogram is made of numbers: {error}") from error
 

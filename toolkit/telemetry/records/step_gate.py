@@ -37,7 +37,7 @@ class StepGate:
     """
 
     __slots__ = (
-        *("block", "due_at", "high", "keep_row", "last_step", "losses", "low", "metrics", "summed"),
+        *("block", "due_at", "high", "last_step", "losses", "low", "metrics", "rows", "summed"),
         *("write_next", "_deviation", "_max", "_mean", "_min", "_sum"),
     )
 
@@ -45,7 +45,7 @@ class StepGate:
         self.losses: list[float] = []
         self.metrics = FoldedMetrics()
         """What else was given with these steps."""
-        self.keep_row = self.metrics.rows.append
+        self.rows = self.metrics.rows
         self.last_step: int = -NEVER
         self.due_at: int = -NEVER
         """The next step that gets a record; far in the past to have the next call looked at closely."""

@@ -27,7 +27,7 @@ from toolkit.telemetry.options import (
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.start_record import start_fields
+from toolkit.telemetry.session.start_record import start_fields
 
 JSON_FORM: Final = """\
 an object with `state`, a list of sentences that say whether reports are sent, and with `--show` `events`: each has \

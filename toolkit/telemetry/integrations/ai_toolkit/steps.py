@@ -12,6 +12,7 @@ from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split_losses
 from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 _PHASE_OF_TIMER: Final = {
@@ -80,7 +81,7 @@ class Steps:
         }
         share = self._sizes.share()
         if share < 1.0:
-            self._log.count_samples(share)
+            internals(self._log).count_samples(share)
         self._log.log_step(**fields)
 
     def _begin(self, batch_list: Any = (), *_: Any, **__: Any) -> None:

@@ -10,7 +10,7 @@ from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.start_fields import hyperparameters
 from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, as_number, learning_rates
 from toolkit.telemetry.integrations.metric_names import with_known_names
-from toolkit.telemetry.logger import internals
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.machine.start_fields import module_fields
 
 
@@ -45,7 +45,7 @@ def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, number: int) -
     fields["epoch"] = trainer.current_epoch
     share = step.sizes.share()
     if share < 1.0:
-        log.count_samples(share)
+        internals(log).count_samples(share)
     log.log_step(number, **fields)
 
 

@@ -26,7 +26,8 @@ from toolkit.telemetry.integrations.lightning.start_fields import hardware_field
 from toolkit.telemetry.integrations.lightning.trainer_call import BatchPhase, TrainerCall, learning_rates
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.options import OptionsError
 from toolkit.timing.names import (
     APPLICATION,

@@ -44,7 +44,8 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
     calling_trainer,
     is_being_called,
 )
-from toolkit.telemetry.logger import TelemetryLogger, internals
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training import TrainingTelemetry
 from toolkit.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
@@ -198,7 +199,7 @@ class TelemetryCallback(TrainerCallback):
             latest["num_input_tokens_seen"] = state.num_input_tokens_seen
         share = watch.batches.share()
         if share < 1.0:
-            log.count_samples(share)
+            internals(log).count_samples(share)
         if control.should_log:
             self._waiting = step, latest
         else:
@@ -455,7 +456,7 @@ def _make_copy(kind: type[TelemetryCallback], log: GivenLog, run_name: str | Non
 
 def _is_within(log: TelemetryLogger, name: str) -> bool:
     """Return whether a span of that name is open here."""
-    span: Any = log.current_span()
+    span: Any = internals(log).current_span()
     while span is not None and span.name != name:
         span = span.outer
     return span is not None

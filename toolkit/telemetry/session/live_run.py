@@ -39,9 +39,14 @@ from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues
 from toolkit.telemetry.records.record_queue import MUCH
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.session.start_record import (
+    EnvironmentProbe,
+    of_one_type,
+    samples_per_step,
+    start_fields,
+)
 from toolkit.telemetry.spans.recorder import SpanRecorder
-from toolkit.telemetry.start_record import EnvironmentProbe, of_one_type, samples_per_step, start_fields
-from toolkit.telemetry.step_records import FixedInterval, StepRecords
+from toolkit.telemetry.steps.step_records import FixedInterval, StepRecords
 from toolkit.telemetry.writing.announcement import Announcer
 from toolkit.telemetry.writing.late_calls import LateCalls
 from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
@@ -80,7 +85,7 @@ class LiveRun:
         context: RunContext,
         announcer: Announcer | None = None,
     ) -> None:
-        clock, guard, events = context.clock, context.guard, context.events
+        clock, guard = context.clock, context.guard
         self.session_folder = session_folder
         self._world_size = rank.world_size
         self._announcer = announcer
@@ -110,47 +115,8 @@ class LiveRun:
         self._environment_is_written = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
-        self._sampling: SharedSampling | None = None
-        if options.system:
-            with guard.catch("setting up the samplers"):
-                self._sampling = SharedSampling(
-                    session_folder.folder.parent,
-                    default_samplers,
-                    interval_s=_SAMPLE_EVERY_S,
-                    clock=clock,
-                    guard=guard,
-                )
-        self.rank_control: RankControl | None = None
-        if options.control:
-            poller = ControlPoller(
-                session_folder.folder,
-                run_id=context.run_id,
-                clock=clock,
-                session_started=session_folder.session.started,
-                log_every=options.log_every,
-                # Every rank takes a request, and rank 0 answers it.
-                answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else lambda _: None,
-                notify=events.request_ready.publish,
-                # What this session answers the poller knows by itself.
-                was_answered=partial(
-                    was_answered, session_folder.record_file, upto=size_of(session_folder.record_file)
-                ),
-                guard=guard,
-                hold=rank.world_size > 1,
-            )
-            self.rank_control = RankControl(
-                poller,
-                rank,
-                run_name=session_folder.manifest.display_name,
-                clock=clock,
-                guard=guard,
-                seconds_per_step=self._seconds_per_step,
-            )
-            events.request_ready.subscribe(self._look_at_next_step)
-            events.action_wanted.subscribe(self._ask_for)
-            if options.span_options.around:
-                # Only a run that has spans can be asked for them.
-                events.first_span.subscribe(self._offer_trace)
+        self._sampling = self._make_sampling() if options.system else None
+        self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
             options.span_options,
             gate,
@@ -195,6 +161,49 @@ class LiveRun:
             watching.append(Task(*self._keeping_the_journal))
         self._watchman = PeriodicTasks(watching, clock=clock, guard=guard, name="telemetry-watch")
 
+    def _make_sampling(self) -> SharedSampling | None:
+        with self._guard.catch("setting up the samplers"):
+            return SharedSampling(
+                self.session_folder.folder.parent,
+                default_samplers,
+                interval_s=_SAMPLE_EVERY_S,
+                clock=self._clock,
+                guard=self._guard,
+            )
+        return None
+
+    def _make_control(self, rank: Rank, context: RunContext) -> RankControl:
+        session_folder, events = self.session_folder, context.events
+        poller = ControlPoller(
+            session_folder.folder,
+            run_id=context.run_id,
+            clock=context.clock,
+            session_started=session_folder.session.started,
+            log_every=self._options.log_every,
+            # Every rank takes a request, and rank 0 answers it.
+            answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else lambda _: None,
+            notify=events.request_ready.publish,
+            # What this session answers the poller knows by itself.
+            was_answered=partial(
+                was_answered, session_folder.record_file, upto=size_of(session_folder.record_file)
+            ),
+            guard=context.guard,
+            hold=rank.world_size > 1,
+        )
+        events.request_ready.subscribe(self._look_at_next_step)
+        events.action_wanted.subscribe(self._ask_for)
+        if self._options.span_options.around:
+            # Only a run that has spans can be asked for them.
+            events.first_span.subscribe(self._offer_trace)
+        return RankControl(
+            poller,
+            rank,
+            run_name=session_folder.manifest.display_name,
+            clock=context.clock,
+            guard=context.guard,
+            seconds_per_step=self._seconds_per_step,
+        )
+
     def start(self) -> None:
         """Say where the run is logged, and start the threads."""
         if self.session_folder.rank == 0:
@@ -231,7 +240,9 @@ class LiveRun:
         if event in _BETWEEN_STEPS:
             seconds = fields.get("seconds") if event == records.CHECKPOINT else None
             step = fields.get("global_step")
-            self.steps.leave(self.pipeline.elapsed(), step, seconds if type(seconds) is float else None)
+            self.steps.speed.note_other_record(
+                self.pipeline.elapsed(), step, seconds if type(seconds) is float else None
+            )
         self.pipeline.put(event, fields, pending)
         if event not in _NOT_FROM_THE_LOOP:
             self.errors.other_records += 1
@@ -295,7 +306,7 @@ class LiveRun:
             for name, value in plain.items()
             if value is not None
         }
-        self.steps.samples_per_step = samples_per_step(kept)
+        self.steps.speed.samples_per_step = samples_per_step(kept)
         self._training = {name: kept[name] for name in ("max_steps", FIRST_STEP) if name in kept}
         if self.pipeline.usage_reports is not None:
             kept["usage_reports"] = self.pipeline.usage_reports

@@ -1,0 +1,1 @@
+"""One session of a logger: its set-up, its run, and its end."""

@@ -1,0 +1,1 @@
+"""A step from `log_step` to its record."""
