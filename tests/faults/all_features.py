@@ -50,7 +50,7 @@ def _call_spans(log: TelemetryLogger) -> None:
         with contextlib.suppress(ValueError), log.span(name):
             raise ValueError("the training's own")
     span = log.start_span("begun", attributes={"a": 1}, start_time=time.time() - 1)
-    log.current_span()
+    internals(log).current_span()
     internals(log).span_totals("mine")
     internals(log).latest_loss()
     span.stop()

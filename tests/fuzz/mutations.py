@@ -97,7 +97,7 @@ def _forget_what_it_took() -> None:
 
 
 def _forget_what_was_answered() -> None:
-    from toolkit.telemetry import live_run
+    from toolkit.telemetry.session import live_run
 
     live_run.was_answered = lambda *_, **__: False
 

@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from tests.fork_server import A_TRAINING, start_python
 from tests.lengths import in_make_faults, is_long, longer
 from toolkit.core.clock import ManualClock
 from toolkit.core.guard import Guard
-from toolkit.core.ranks import process_group_store
 from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus
 
 distributed = pytest.importorskip("torch.distributed")
@@ -67,29 +65,6 @@ def test_the_proposal_lies_about_four_seconds_ahead():
     assert [step for step in range(2, 1000) if rank.due(step)] == [401]
 
 
-@pytest.mark.parametrize("sec_per_step", [None, 0.0, -1.0, float("nan"), float("inf"), 1e-300, 1e300])
-def test_any_step_time_gives_a_step_ahead(sec_per_step):
-    ranks = make_ranks(2)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("save", sec_per_step=sec_per_step)
-    poll_all(ranks)
-
-    assert ranks[0]._due_at == ranks[1]._due_at
-    assert 6 <= ranks[0]._due_at <= 1_000_002
-
-
-def test_acknowledgements_that_rank_0_had_no_time_to_read_still_count():
-    ranks = make_ranks(2)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    poll_all(ranks)
-    taken = [step_all(ranks, step) for step in range(2, 10)]
-
-    assert [actions for actions in taken if any(actions)] == [[("stop",), ("stop",)]]
-
-
 def test_a_rank_that_does_not_answer_keeps_all_from_taking_it():
     ranks = make_ranks(3)
     for step in range(2):
@@ -107,21 +82,6 @@ def test_a_rank_that_does_not_answer_keeps_all_from_taking_it():
     assert ranks[0].take_given_up() == []
 
 
-def test_a_late_rank_is_given_more_and_more_time():
-    ranks = make_ranks(2)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    taken = []
-    for step in range(2, 300):
-        ranks[0].poll()
-        if step % 30 == 0:
-            ranks[1].poll()
-        taken.append(step_all(ranks, step))
-
-    assert [actions for actions in taken if any(actions)] == [[("stop",), ("stop",)]]
-
-
 def test_a_rank_that_has_not_made_a_step_does_not_answer():
     ranks = make_ranks(2)
     ranks[0].due(0)
@@ -133,19 +93,6 @@ def test_a_rank_that_has_not_made_a_step_does_not_answer():
         taken.append(ranks[0].due(step))
 
     assert not any(taken)
-
-
-def test_nothing_is_proposed_before_the_loop_runs():
-    ranks = make_ranks(2)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    poll_all(ranks)
-    step_all(ranks, 0)
-    poll_all(ranks)
-
-    assert ranks[1].pending == ()
-    step_all(ranks, 1)
-    poll_all(ranks)
-    assert ranks[1].pending == ("stop",)
 
 
 def test_a_rank_that_has_passed_the_step_calls_it_off_at_once():
@@ -200,17 +147,6 @@ def test_ranks_that_all_log_every_tenth_step_agree_on_one_of_those():
     assert [actions for actions in taken.values() if any(actions)] == [[("stop",), ("stop",)]]
 
 
-def test_logging_a_step_twice_changes_nothing():
-    ranks = make_ranks(2)
-    taken = []
-    ranks[0].propose("stop", sec_per_step=1.0)
-    for step in range(20):
-        taken += [step_all(ranks, step), step_all(ranks, step)]
-        poll_all(ranks)
-
-    assert [actions for actions in taken if any(actions)] == [[("stop",), ("stop",)]]
-
-
 def test_actions_asked_for_together_are_taken_together_and_once():
     ranks = make_ranks(2)
     for action in ("save", "stop", "save"):
@@ -234,18 +170,6 @@ def test_an_action_asked_for_meanwhile_comes_next():
             ranks[0].propose("stop", sec_per_step=1.0)
 
     assert [actions for actions in taken if any(actions)] == [[("save",)] * 2, [("stop",)] * 2]
-
-
-def test_only_rank_0_proposes():
-    ranks = make_ranks(2)
-
-    with pytest.raises(ValueError, match="rank 1"):
-        ranks[1].propose("stop", sec_per_step=1.0)
-
-
-def test_a_rank_outside_the_world_is_a_mistake():
-    with pytest.raises(ValueError, match="0 to 1, got 2"):
-        StepConsensus(distributed.HashStore(), 2, 2, clock=ManualClock(), prefix="t")
 
 
 # ---------------------------------------------------------------- waiting, ending, failing
@@ -344,23 +268,6 @@ def test_a_store_that_is_gone_does_not_reach_the_loop():
 
     assert not any(any(actions) for actions in taken)
     assert guard.total >= 2
-
-
-def test_a_process_without_a_process_group_has_no_store():
-    assert process_group_store() is None
-
-
-def test_a_step_without_a_proposal_takes_well_under_a_microsecond():
-    (rank,) = make_ranks(1)
-    due, best = rank.due, float("inf")
-    # In short stretches, of which a busy machine leaves some alone.
-    for _ in range(100):
-        started = time.perf_counter()
-        for step in range(1000):
-            due(step)
-        best = min(best, time.perf_counter() - started)
-
-    assert best / 1000 < 1e-6
 
 
 # ---------------------------------------------------------------- in every order

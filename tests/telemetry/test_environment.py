@@ -106,12 +106,6 @@ def test_a_clean_and_a_changed_repository_are_distinguished(repository):
     assert changed == {**clean, "dirty": True}
 
 
-def test_untracked_files_do_not_make_a_repository_dirty(repository):
-    (repository / "output.bin").write_text("x")
-
-    assert describe()["git"]["dirty"] is False
-
-
 @pytest.mark.parametrize(
     ("url", "recorded"),
     [
@@ -124,22 +118,6 @@ def test_a_remote_is_recorded_without_its_login(repository, url, recorded):
     git(repository, "remote", "add", "origin", url)
 
     assert describe()["git"]["remote"] == recorded
-
-
-def test_a_detached_head_has_a_commit_and_no_branch(repository):
-    git(repository, "checkout", "--detach")
-
-    described = describe()["git"]
-
-    assert "commit" in described
-    assert "branch" not in described
-
-
-def test_outside_a_repository_there_is_no_git(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-
-    assert "git" not in describe()
 
 
 def test_a_machine_without_git_is_no_trouble(monkeypatch, tmp_path):

@@ -15,8 +15,8 @@ from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.journal.repair import repair_run
-from toolkit.telemetry import live_run
 from toolkit.telemetry.machine import environment
+from toolkit.telemetry.session import live_run
 
 
 @pytest.fixture(autouse=True)

@@ -65,31 +65,6 @@ def test_a_record_has_the_last_and_the_extremes_of_all_that_was_given(steps, rec
     assert not metrics.sums
 
 
-def test_nothing_is_put_on_a_record_where_nothing_was_folded():
-    record = {"lr": 1e-4}
-    FoldedMetrics().take_into(record)
-
-    assert record == {"lr": 1e-4}
-
-
-def test_what_was_taken_is_not_returned_again():
-    metrics = FoldedMetrics()
-    metrics.add({"grad_norm": 5.0, "nan_inf_detected": True})
-    metrics.take_into({})
-    record = {}
-    metrics.take_into(record)
-
-    assert record == {}
-
-
-@pytest.mark.parametrize("value", ["low", None, [1.0], {"a": 1.0}])
-def test_what_is_no_number_is_not_folded(value):
-    metrics = FoldedMetrics()
-    metrics.add({"own": value})
-
-    assert not metrics.sums
-
-
 def test_so_many_names_are_folded_and_no_more():
     metrics = FoldedMetrics()
     for number in range(5_000):

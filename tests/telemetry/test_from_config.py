@@ -9,7 +9,7 @@ import yaml
 
 from tests.records import read_records
 from toolkit.core.guard import MisuseError
-from toolkit.telemetry import OptionsError, TelemetryLogger
+from toolkit.telemetry import TelemetryLogger
 
 TRAINING = """
 job: extension
@@ -84,40 +84,6 @@ def test_a_logger_that_is_off_makes_nothing_and_starts_nothing(training, tmp_pat
     assert capsys.readouterr().out == ""
     assert (log.run_folder, log.run_id, log.should_stop, log.take_requests()) == (None, None, False, [])
     assert (log.log_every, log.is_live, log.ignored, log.guard.counts) == (5, False, 100, {})
-
-
-def test_a_yaml_without_a_block_is_not_logged(training, tmp_path):
-    del training["config"]["process"][0]["telemetry"]
-    with TelemetryLogger.from_config(training) as log:
-        log.log_step(1, train_loss=0.5)
-
-    assert not log.is_live
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_wrong_block_is_rejected_at_once_and_leaves_nothing_behind(training, tmp_path):
-    training["config"]["process"][0]["telemetry"]["log_evry"] = 5
-
-    with pytest.raises(OptionsError, match="log_every"):
-        TelemetryLogger.from_config(training)
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_log_dir_that_cannot_be_is_the_callers_mistake(training, tmp_path):
-    (tmp_path / "logs").write_text("a file")
-
-    with pytest.raises(OptionsError, match=r"telemetry\.log_dir is '.*logs'; it must be"):
-        TelemetryLogger.from_config(training)
-
-
-def test_what_the_script_says_wins(training, tmp_path):
-    with TelemetryLogger.from_config(
-        training, log_every=7, log_dir=tmp_path / "elsewhere", system=False
-    ) as log:
-        pass
-
-    assert log.log_every == 7
-    assert log.run_folder.parent == tmp_path / "elsewhere"
 
 
 def test_a_job_without_a_name_is_called_after_the_hour(training):

@@ -10,9 +10,8 @@ from tests.records import read_records
 from tests.telemetry.logged import make_logger
 from toolkit.privacy import masking
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.codec import MANY_FIELDS, bounded, decode, encode
+from toolkit.runfolder.codec import bounded, decode, encode
 from toolkit.runfolder.records import MAX_RECORD_BYTES
-from toolkit.telemetry.session.start_record import start_fields
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 PROSE = "the loss of token number seven goes down: slowly = surely. "
@@ -94,12 +93,6 @@ def cut_plainly(text, kept):
     return text[:kept]
 
 
-def test_what_fits_is_left_as_it_is():
-    fields = {"a": 1, "b": "text", "c": [1, {"d": None}], **{f"m{n}": 0.5 for n in range(MANY_FIELDS)}}
-
-    assert bounded(fields, cut_plainly) is fields
-
-
 def test_a_text_says_how_long_it_was_however_often_it_is_cut():
     fields = {"config": {"a": PROSE * 10_000, "b": [PROSE] * 3_000}}
     once = bounded(fields, cut_plainly)
@@ -126,12 +119,6 @@ def test_every_missing_field_is_counted_at_whichever_place_it_was_left_out():
         assert kept + len(named) + more == 9_000
 
 
-def test_the_last_fields_stay_too_for_the_logger_adds_its_own_there():
-    fields = {**{f"metric_number_{n}": n / 7 for n in range(9_000)}, "sec_per_step": 0.25}
-
-    assert bounded(fields, cut_plainly)["sec_per_step"] == 0.25
-
-
 # ------------------------------------------------------------ secrets at the edge
 
 
@@ -151,12 +138,3 @@ def test_no_half_of_a_secret_is_written_of_a_configuration_that_is_cut(tmp_path)
     record = logged(tmp_path, lambda log: log.log_start(config={"texts": texts}), "start")
 
     assert "hf_" not in json.dumps(record)
-
-
-def test_the_start_of_a_run_is_masked_before_it_is_handed_on():
-    fields = start_fields(
-        run_name="r", config={"token": "abc", "x": PROSE * 9_000}, lora=None, model=None, training=None
-    )
-
-    assert fields["config"]["token"] == "***"
-    assert len(json.dumps(fields)) < 2 * MAX_RECORD_BYTES

@@ -254,18 +254,6 @@ def test_a_frame_without_its_library_says_what_to_install(tmp_path, monkeypatch)
         read_run(tmp_path / "run").frame()
 
 
-@pytest.mark.parametrize(
-    ("reason", "status"), [("finished", "finished"), ("exit", "finished"), ("out of patience", "stopped")]
-)
-def test_an_unknown_reason_is_kept_and_is_not_finished(tmp_path, reason, status):
-    log = TelemetryLogger("run", log_dir=tmp_path, system=False)
-    folder = log.run_folder
-    log.close(reason)
-
-    (end,) = [record for record in read_run(folder).records if record["event"] == "end"]
-    assert (end["reason"], end["status"]) == (reason, status)
-
-
 def test_a_test_of_a_script_has_its_records_in_memory(tmp_path):
     sink, clock = MemorySink(), ManualClock(wall=1000.0)
     with TelemetryLogger(

@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import pickle
-import random
-import signal
 import subprocess
 import sys
 import textwrap
@@ -19,11 +17,9 @@ import psutil
 import pytest
 import torch
 
-from tests.fork_server import run_python
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.core import background
 from toolkit.core.clock import ManualClock
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.control import write_request
@@ -104,16 +100,6 @@ def test_a_terminal_that_cannot_show_the_name_is_no_reason_to_fail(tmp_path, mon
 
     assert len(records_of(log, "step")) == 1
     assert read_manifest(log.run_folder).latest.status == "finished"
-
-
-def test_a_terminal_that_is_gone_is_no_reason_to_fail(tmp_path, monkeypatch):
-    with open(tmp_path / "out", "w") as out:
-        pass
-    monkeypatch.setattr(sys, "stdout", out)
-    with make_logger(tmp_path / "logs") as log:
-        log.log_step(1, train_loss=0.5)
-
-    assert len(records_of(log, "step")) == 1
 
 
 def test_options_come_as_one_or_by_name(tmp_path):
@@ -198,26 +184,6 @@ def test_no_field_of_a_start_record_takes_the_place_of_ours(make, name):
     assert "theirs too" in found.values()
 
 
-def test_no_secret_reaches_the_run_folder(make, monkeypatch):
-    monkeypatch.setenv("SOME_API_KEY", "a-very-secret-value")
-    log = make(config={"hf_token": TOKEN, "deep": [{"password": "hunter2-and-more"}]}, csv=True)
-    log.log_start(
-        training={"wandb_api_key": "0123456789" * 4, "note": "a-very-secret-value"},
-        lora={"hub_token": TOKEN},
-        model={"name_or_path": f"https://me:{TOKEN}@hub.example/model"},
-        hub_token=TOKEN,
-        remark=f"used {TOKEN} today",
-    )
-    try:
-        raise RuntimeError(f"login failed for {TOKEN}")
-    except RuntimeError as error:
-        log.close("failed", error=error)
-
-    for path in log.run_folder.rglob("*"):
-        for secret in (TOKEN, "hunter2-and-more", "a-very-secret-value", "0123456789" * 4):
-            assert secret not in path.read_text("utf-8", "replace"), path.name
-
-
 def test_an_evaluation_an_epoch_and_an_event_are_recorded(make):
     log = make()
     log.log_eval(5, val_loss=torch.tensor(0.5), deep={"psnr": np.float32(30)})
@@ -295,16 +261,6 @@ def test_a_sample_inside_the_run_folder_is_recorded_relative_to_it(make, tmp_pat
     assert "prompt" not in second
 
 
-@pytest.mark.parametrize("path", [None, 5, object(), ["a"]])
-def test_an_invalid_path_does_not_lose_the_record(make, path):
-    log = make()
-    log.log_checkpoint(1, path)
-    log.log_sample(2, path)
-
-    assert last(log, "checkpoint")["global_step"] == 1
-    assert last(log, "sample")["global_step"] == 2
-
-
 def test_records_are_numbered_without_a_gap_and_stamped_when_the_caller_called(make):
     clock = ManualClock()
     log = make(clock=clock, log_every=1)
@@ -351,20 +307,6 @@ def test_what_the_script_can_be_asked_for_is_in_the_manifest(make):
     assert set(control["actions"]) == {"save", "stop", "save_and_stop"}
     assert control["knobs"]["lr_scale"] == {"type": "float", "low": 0.1, "high": 2.0, "value": 1.0}
     assert control["knobs"]["sampler"]["choices"] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    "declare",
-    [
-        lambda log: log.declare_action("no name"),
-        lambda log: log.declare_knob("lr", complex),
-        lambda log: log.declare_knob("lr", float, low=2.0, high=1.0),
-        lambda log: log.declare_action("save", callback="not callable"),
-    ],
-)
-def test_a_wrong_declaration_is_the_callers_mistake(make, declare):
-    with pytest.raises(ValueError):
-        declare(make(control=True))
 
 
 def test_what_is_asked_is_handed_over_between_steps(make):
@@ -490,28 +432,6 @@ def test_closing_twice_is_closing_once(make):
     assert read_manifest(log.run_folder).latest.status == "finished"
 
 
-def test_calls_after_the_end_are_ignored_and_steps_among_them_counted(make):
-    log = make(control=True)
-    log.close()
-    before = {path.name: path.read_bytes() for path in log.run_folder.iterdir()}
-    log.log_start()
-    log.log_step(1, train_loss=0.5)
-    log.log_step(2, train_loss=float("nan"), anything=object())
-    log.log_eval(1)
-    log.log_epoch(1)
-    log.log_checkpoint(1, "x")
-    log.log_sample(1, "x")
-    log.log_event("x")
-    log.flush()
-    log.sync()
-    with log:
-        pass
-
-    assert log.ignored == 2
-    assert not log.is_live
-    assert {path.name: path.read_bytes() for path in log.run_folder.iterdir()} == before
-
-
 def test_a_run_leaves_no_thread_and_no_open_file_behind(make):
     process = psutil.Process()
     make(csv=True, control=True, system=True).close()
@@ -553,24 +473,6 @@ def test_a_copy_of_a_logger_does_nothing(make, copied):
 # ---------------------------------------------------------------- sessions
 
 
-def test_a_resumed_run_continues_in_its_own_folder(make):
-    first = make(log_every=1)
-    first.log_step(1, train_loss=0.5)
-    first.close()
-    before = (first.run_folder / "metrics.jsonl").read_bytes()
-    second = make(log_every=1, resume=True)
-    second.log_step(2, train_loss=0.25)
-    second.close()
-    found = records_of(second)
-
-    assert second.run_folder == first.run_folder
-    assert second.run_id == first.run_id
-    assert (second.run_folder / "metrics.jsonl").read_bytes().startswith(before)
-    assert [record["seq"] for record in found] == list(range(6))
-    assert [record["session"] for record in found] == [1, 1, 1, 2, 2, 2]
-    assert [session.session for session in read_manifest(second.run_folder).sessions] == [1, 2]
-
-
 def test_a_run_is_found_again_by_its_id(make):
     first = make("one name", run_id="abc123")
     first.close()
@@ -578,14 +480,6 @@ def test_a_run_is_found_again_by_its_id(make):
 
     assert first.run_id == "abc123"
     assert second.run_folder == first.run_folder
-
-
-def test_a_run_that_is_still_written_is_not_resumed(make):
-    first = make()
-    second = make(resume=True)
-
-    assert second.run_folder != first.run_folder
-    assert "resuming: OSError" in second.guard.counts
 
 
 # ---------------------------------------------------------------- nothing raises
@@ -723,22 +617,6 @@ def test_what_fails_while_it_is_made_does_not_reach_the_script(tmp_path, monkeyp
     assert len(records_of(log, "step")) == 1
 
 
-def test_a_machine_that_starts_no_more_threads_is_trained_on_all_the_same(tmp_path, monkeypatch):
-    def no_more(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(background, "_background", background.Background())
-    monkeypatch.setattr(threading.Thread, "start", no_more)
-    log = make_logger(tmp_path, csv=True, system=True, control=True, log_every=1, close_timeout=0.3)
-    log.log_step(1, train_loss=0.5)
-    log.flush(0.1)
-    log.close()
-    monkeypatch.undo()
-
-    assert log.guard.total >= 1
-    assert len(records_of(log, "step")) == 1
-
-
 def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
     log = make(log_every=1)
     log.log_step(0, train_loss=0.5)
@@ -775,98 +653,7 @@ class Evil:
     __float__ = __repr__ = __str__ = __bool__ = __len__ = __iter__ = __fspath__ = __hash__ = __getattr__
 
 
-def test_no_evil_argument_raises_into_the_loop(make):
-    evil = Evil()
-    log = make(log_every=1)
-    log.log_start(config=evil, lora=evil, model=evil, training=evil, other=evil)
-    log.log_step(evil, train_loss=evil, lr=evil, grad_norm=evil, epoch=evil, other=evil)
-    log.log_step(1, evil, evil, evil)
-    log.log_eval(evil, val_loss=evil)
-    log.log_epoch(evil, global_step=evil)
-    log.log_checkpoint(evil, evil, is_best=evil, seconds=evil)
-    log.log_sample(evil, evil, prompt=evil)
-    log.log_event(evil, a=evil)
-    log.log_step(2, train_loss=0.5)
-    log.close()
-
-    assert last(log, "step")["train_loss"] == 0.5
-    assert records_of(log)[-1]["event"] == "end"
-
-
-def test_a_start_record_that_has_no_end_is_cut_off(tmp_path):
-    # In a process of its own, which can be ended when it does not end by itself.
-    script = """
-        import sys
-        from toolkit.telemetry import TelemetryLogger
-        endless = []
-        for _ in range(25):
-            endless = [endless] * 10
-        log = TelemetryLogger("r", log_dir=sys.argv[1], system=False, close_timeout=60.0)
-        log.log_start(config={"endless": endless}, training={"batch_size": 3})
-        log.close()
-    """
-    run_python(["-c", textwrap.dedent(script), tmp_path], check=True)
-
-    assert read_records(tmp_path / "r" / "metrics.jsonl", "start")[0]["batch_size"] == 3
-
-
 # ---------------------------------------------------------------- the training is not changed
-
-
-def test_no_random_number_is_used(make):
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    log = make(csv=True, system=True, control=True, log_every=1)
-    train(log)
-    keep_house(log)
-    log.close()
-
-    assert random.getstate() == before[0]
-    assert all(np.array_equal(now, then) for now, then in zip(np.random.get_state(), before[1], strict=True))
-    assert torch.equal(torch.get_rng_state(), before[2])
-
-
-def test_a_training_is_the_same_to_the_last_bit_with_and_without(make):
-    def losses(log):
-        torch.manual_seed(3)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1))
-        optimizer = torch.optim.AdamW(model.parameters())
-        found = []
-        for step in range(60):
-            optimizer.zero_grad()
-            loss = (model(torch.randn(4, 8)) - torch.randn(4, 1)).square().mean()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            found.append(loss.detach().clone())
-            if log is not None:
-                log.log_step(step, train_loss=loss, grad_norm=norm, lr=optimizer.param_groups[0]["lr"])
-        return torch.stack(found)
-
-    log = make(log_every=1)
-
-    assert torch.equal(losses(log), losses(None))
-    assert len(records_of(log, "step")) == 60
-
-
-def test_handlers_and_hooks_are_left_as_they_were(make):
-    def state():
-        others = signal.valid_signals() - {signal.SIGTERM, signal.SIGHUP}
-        handlers = {number: signal.getsignal(number) for number in others}
-        hooks = (sys.excepthook, threading.excepthook, sys.unraisablehook, sys.displayhook, os.fork, os._exit)
-        return handlers, hooks, dict(os.environ), os.getcwd(), os.umask(os.umask(0o22)) and None
-
-    before = state()
-    log = make(csv=True, system=True, control=True)
-    train(log)
-
-    assert state() == before
-
-    log.close()
-
-    assert state() == before
 
 
 def test_importing_brings_nothing_heavy_along():
@@ -891,23 +678,6 @@ def test_importing_brings_nothing_heavy_along():
     )
 
     assert done.returncode == 0, done.stderr
-
-
-def test_a_script_that_ends_without_a_word_ends_its_run(tmp_path):
-    script = """
-        import sys
-        from toolkit.telemetry import TelemetryLogger
-        log = TelemetryLogger("r", log_dir=sys.argv[1], system=False, close_timeout=60.0)
-        log.log_step(1, train_loss=0.5)
-        if sys.argv[2] == "raise":
-            raise ValueError("bad loss")
-        if sys.argv[2] == "exit":
-            sys.exit(0)
-    """
-    for how, status in (("end", "finished"), ("exit", "finished"), ("raise", "failed")):
-        run_python(["-c", textwrap.dedent(script), tmp_path / how, how], capture_output=True)
-        assert read_manifest(tmp_path / how / "r").latest.status == status
-        assert read_records(tmp_path / how / "r" / "metrics.jsonl", "end")[0]["status"] == status
 
 
 def test_a_compiled_step_followed_by_a_record_is_not_broken_up(make):
@@ -976,23 +746,6 @@ def test_system_records_are_written_and_step_records_have_the_newest_sample(make
     first, second = records_of(log, "step")
     assert first["cpu_mem_rss_mb"] > 1
     assert "cpu_mem_rss_mb" not in second
-
-
-def test_a_machine_that_answers_late_is_recorded_later(make, monkeypatch):
-    may_answer = threading.Event()
-    monkeypatch.setattr(
-        environment, "describe_environment", lambda guard: may_answer.wait(100) and {"host": "here"}
-    )
-    log = make(is_described=False)
-    log.log_step(1, train_loss=0.5)
-
-    assert "host" not in last(log, "start")
-
-    may_answer.set()
-    log._run._probe.result(PATIENCE_S)
-    keep_house(log)
-
-    assert last(log, "environment")["host"] == "here"
 
 
 def test_the_manifest_shows_how_far_the_run_is(make):

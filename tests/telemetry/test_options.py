@@ -313,10 +313,6 @@ def test_what_a_script_says_is_checked_like_what_a_block_says():
         TelemetryOptions(log_every=0)
 
 
-def test_what_a_script_says_wins_over_the_block():
-    assert TelemetryOptions.from_mapping({"log_every": 5, "csv": False}, log_every=7).log_every == 7
-
-
 def test_paths_and_lists_are_taken_from_a_script_as_they_come():
     for options in (
         TelemetryOptions(log_dir=Path("a/b"), tags=["x"], tensorboard_dir=Path("t")),
@@ -420,12 +416,6 @@ def test_a_block_that_is_no_mapping_is_refused_with_its_place(block, place, said
     assert repr(block) in str(refusal.value)
 
 
-@pytest.mark.parametrize("config", [None, "text", 5, []])
-def test_a_config_that_is_no_mapping_is_refused(config):
-    with pytest.raises(OptionsError, match="must be a mapping"):
-        options_from_config(config)
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -466,11 +456,6 @@ def test_logging_still_says_whether_and_how_to_use_wandb():
     assert (options.wandb, options.wandb_project, options.wandb_run_name) == (True, "flux", "first")
 
 
-@pytest.mark.parametrize("logging", [{}, {"use_wandb": False}, {"use_wandb": None}, None, "text", ["x"]])
-def test_wandb_is_off_by_default(logging):
-    assert not options_from_config(training({}, logging=logging)).wandb
-
-
 def test_logging_says_how_often_where_the_block_does_not():
     logging = {"log_every": 100}
 
@@ -483,10 +468,6 @@ def test_their_keys_count_for_the_process_that_has_the_block():
     processes = [{"log_dir": "other"}, {"telemetry": {}, "log_dir": "mine"}]
 
     assert options_from_config({"config": {"process": processes}}).tensorboard_dir == "mine"
-
-
-def test_their_keys_alone_do_not_switch_us_on():
-    assert not options_from_config(training(log_dir="/tb", logging={"use_wandb": True})).enabled
 
 
 @pytest.mark.parametrize(
@@ -503,11 +484,6 @@ def test_a_wrong_key_of_theirs_is_named_as_the_yaml_has_it(of_process, said):
         options_from_config(training({}, **of_process))
 
     assert said in str(refusal.value)
-
-
-def test_an_empty_log_dir_of_theirs_asks_for_nothing():
-    assert not options_from_config(training({}, log_dir="")).tensorboard
-    assert not options_from_config(training({}, log_dir=None)).tensorboard
 
 
 # ---------------------------------------------------------------- the name

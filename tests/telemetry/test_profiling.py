@@ -234,18 +234,6 @@ def test_off_means_off_everywhere(begin, clock):
     assert not with_event(records, "span_summary")
 
 
-def test_a_logger_that_does_nothing_profiles_nothing(tmp_path):
-    log = TelemetryLogger("run", log_dir=tmp_path, enabled=False)
-
-    def work():
-        return 5
-
-    assert log.profile(work) is work
-    with log.profile_block("a"):
-        pass
-    assert not list(tmp_path.iterdir())
-
-
 def test_after_the_end_a_profiled_function_still_works(begin):
     log = begin()
 
@@ -258,17 +246,6 @@ def test_after_the_end_a_profiled_function_still_works(begin):
     assert work() == 5
     with log.profile_block("a"):
         pass
-
-
-def test_without_spans_it_works_as_well(begin, clock):
-    log = begin(spans=False)
-    with log.profile_block("a"):
-        clock.now += 1
-    log.log_step(0, train_loss=1.0)
-
-    (step,) = steps(log)
-
-    assert profiled(step) == {"profiling/a": pytest.approx(1.0)}
 
 
 def test_threads_profile_at_once_and_no_call_goes_missing(begin):
@@ -389,71 +366,3 @@ def test_methods_of_a_class_are_timed_below_their_decorators_too(begin, clock):
         "profiling/Data.double": 0.5,
         "profiling/named": 0.25,
     }
-
-
-def test_an_asynchronous_generator_is_timed_to_its_end(begin, clock):
-    log = begin()
-
-    @log.profile
-    async def batches():
-        for number in range(3):
-            clock.now += 1.0
-            got = yield number
-            assert got in (None, "sent")
-
-    async def run():
-        found = [number async for number in batches()]
-        early = batches()
-        found += [await early.__anext__(), await early.asend("sent")]
-        await early.aclose()
-        await early.aclose()
-        failing = batches()
-        found.append(await failing.__anext__())
-        with pytest.raises(KeyError):
-            await failing.athrow(KeyError("thrown"))
-        return found
-
-    assert asyncio.run(run()) == [0, 1, 2, 0, 1, 0]
-    log.log_step(1, train_loss=1.0)
-
-    (step,) = steps(log)
-    # Three seconds to its end, two until it was closed, one until it failed.
-    assert profiled(step) == {"profiling/batches": 2.0, "profiling/batches/max": 3.0}
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            {"min_duration_ms": "5"},
-            "min_duration_ms is '5'; it must be a number of milliseconds from 0 to 3600000",
-        ),
-        ({"min_duration_ms": float("nan")}, "min_duration_ms is nan; it must be"),
-        ({"min_duration_ms": 10**400}, "min_duration_ms is an integer of 1329 bits; it must be"),
-        ({"min_duration_ms": -1}, "min_duration_ms is -1; it must be"),
-        ({"log_interval": "5"}, "log_interval is '5'; it must be a whole number from 1 on"),
-        ({"log_interval": 0}, "log_interval is 0; it must be"),
-        ({"log_interval": []}, "log_interval is <list>; it must be"),
-    ],
-)
-def test_a_wrong_limit_is_named_once_and_the_options_hold(begin, clock, given, said):
-    log = begin()
-    for _ in range(2):
-        with log.profile_block("block", **given):
-            clock.now += 0.5
-    assert log.profile(**given)(lambda: 3)() == 3
-    log.log_step(1, train_loss=1.0)
-
-    assert [kind for kind in log.guard.counts if f"profiling block: {said}" in kind]
-    (step,) = steps(log)
-    assert step["profiling/block"] == 0.5
-
-
-def test_a_signal_handler_may_profile_while_a_name_is_being_made(begin):
-    log = begin()
-    with log.profile_block("first"):
-        pass
-    making = log._profiling._making
-    with making:
-        assert making.acquire(blocking=False), "the handler would wait for the call that it interrupts"
-        making.release()

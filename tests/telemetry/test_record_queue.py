@@ -80,13 +80,6 @@ def test_records_are_numbered_and_stamped_with_the_time_of_the_call(taken):
     ]
 
 
-def test_numbers_go_on_where_an_earlier_session_ended():
-    taken = Taken(first_seq=42)
-    taken.put()
-
-    assert column(taken.drain(), "seq") == [42]
-
-
 def test_a_rank_other_than_zero_says_which():
     taken = Taken(rank=3)
     taken.put()
@@ -170,14 +163,6 @@ def test_a_record_waits_for_all_its_numbers(taken):
     (found,) = taken.drain()
 
     assert (found["a"], found["b"]) == (1.0, 2.0)
-
-
-def test_a_record_keeps_the_time_of_its_call_however_long_it_waits(taken):
-    taken.put(elapsed=1.0, pending=["a"])
-    taken.memory.values["a"] = 1.0
-    taken.record_queue.settle(9.0)
-
-    assert column(taken.drain(), "time") == [1001.0]
 
 
 def test_finishing_is_done_in_the_order_of_the_calls(taken):
@@ -298,15 +283,6 @@ def test_what_explains_a_run_is_kept_when_metrics_no_longer_are(taken):
     assert dropped_from not in [record.get("n") for record in found]
 
 
-def test_the_reserve_has_an_end_too(taken):
-    taken.fill()
-    for _ in range(100):
-        taken.put("error", text="x" * 60_000)
-
-    assert taken.record_queue._overflow_bytes < 64 * 1024 + 2 * 1024 * 1024
-    assert taken.record_queue.dropped_total > 50
-
-
 def test_what_was_dropped_is_reported_at_the_end_with_or_without_room(taken):
     taken.fill()
     taken.record_queue.say_what_was_dropped(1000.0, 5.0)
@@ -318,23 +294,6 @@ def test_what_was_dropped_is_reported_at_the_end_with_or_without_room(taken):
     taken.record_queue.say_what_was_dropped(1000.0, 5.0)
 
     assert len(taken.drain()) == len(found)
-
-
-def test_what_is_dropped_after_a_report_is_reported_again(taken):
-    total = 0
-    for _ in range(3):
-        for n in range(3000):
-            taken.put(n=n)
-        total += 3000
-        taken.drain()
-        taken.put(n=-1)
-        total += 1
-    found = taken.drain()
-    lost = [record["records"] for record in found if record["event"] == "lost"]
-
-    assert len(lost) == 3
-    assert len(found) - 3 + sum(lost) == total
-    assert sum(lost) == taken.record_queue.dropped_total
 
 
 # ---------------------------------------------------------------- from within

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import contextvars
 import json
-import os
 import threading
 import weakref
 
@@ -375,19 +374,6 @@ def test_the_first_and_last_steps_are_kept_one_by_one(make, clock):
     assert {span["parent_id"] for span in at_end if span["name"] == "forward"} <= iterations
 
 
-def test_a_million_steps_would_stay_small(make, clock):
-    log = make(log_every=100)
-    train(log, clock, 5000)
-    log.close()
-
-    lines = read_records(log.run_folder / "metrics.jsonl")
-    assert len(lines) < 51 + 150, "step records, and the spans of ten steps"
-    *_, summary = [line for line in lines if line["event"] == "span_summary"]
-    assert summary["span_times"]["forward"]["count"] == 5000
-    assert summary["span_times"]["forward"]["p50"] == pytest.approx(0.5, rel=0.03)
-    assert summary["span_times"]["forward"]["total"] == pytest.approx(2500)
-
-
 def test_around_an_incident_short_spans_are_kept(make, clock):
     log = make(spans={"around": 2}, log_every=10)
     train(log, clock, 30)
@@ -463,13 +449,6 @@ def test_what_is_kept_added_up_and_dropped_can_be_chosen(make, clock):
     assert type(make(spans="all").span("forward")) is Span
 
 
-def test_what_is_always_kept_is_also_on_the_step_records(make, clock):
-    for spans in ("all", {"keep": ["forward", "backward"]}):
-        log = make(spans=spans, log_every=1)
-        train(log, clock, 3)
-        assert [step["time/forward"] for step in records_of(log, "step")] == pytest.approx([0.5] * 3)
-
-
 def test_a_span_stopped_inside_its_own_block_is_counted_once(make, clock):
     log = make(spans={"around": 0})
     for name in ("forward", "encode"):
@@ -509,25 +488,6 @@ def test_one_short_span_used_again_and_again_is_counted_each_time(make, clock):
     with iteration, iteration:
         clock.advance(4.0)
     assert [step["ledger/training"] for step in records_of(log, "step")] == pytest.approx([2.0] * 3)
-
-
-@pytest.mark.parametrize("name", ["forward", "encode"])
-@pytest.mark.parametrize("nonsense", ["now", float("nan"), float("inf"), True, [], 1.7e12, -1])
-def test_an_invalid_time_is_now(make, clock, name, nonsense):
-    log = make(spans={"around": 0})
-    span = log.start_span(name, start_time=nonsense)
-    clock.advance(1.0)
-    span.stop(stop_time=nonsense)
-    assert span.duration == pytest.approx(1.0)
-    assert internals(log).span_totals(name) == (1, pytest.approx(1.0))
-
-
-@pytest.mark.parametrize("name", ["forward", "encode"])
-def test_a_span_whose_end_is_before_its_start_took_no_time(make, clock, name):
-    log = make(spans={"around": 0})
-    log.start_span(name).stop(stop_time=clock.wall() - 5.0)
-    log.start_span(name, start_time=clock.wall() + 50.0).stop()
-    assert internals(log).span_totals(name) == (2, pytest.approx(0.0))
 
 
 def test_the_end_of_an_iterator_is_no_incident(make, clock):
@@ -667,24 +627,6 @@ def test_seconds_are_counted_once_while_the_loop_moves_on_under_the_keeper(make,
     assert sum(fields.get("ledger/validation", 0.0) for fields in taken) == pytest.approx(60.0)
 
 
-def test_a_close_look_asked_for_at_the_end_of_another_is_taken(make, clock):
-    log = make(spans={"around": 2})
-    book = log._run.spans
-    train(log, clock, 30)
-
-    class AskedMeanwhile(dict):
-        """Names that are added up; while the loop puts them back, the keeper asks for a close look."""
-
-        def update(self, *args):
-            super().update(*args)
-            book._look._asked = "incident"
-
-    book.keep_next()
-    log._folding = book._look._folding = AskedMeanwhile(book.folding)
-    train(log, clock, 10, first=31)
-    assert any(span.get("kept") == "incident" for span in spans_of(log))
-
-
 def test_a_beginning_is_never_recorded_after_its_end(make, clock):
     log = make()
     span = log.start_span("encode")
@@ -702,63 +644,6 @@ def test_a_beginning_is_never_recorded_after_its_end(make, clock):
     span.attributes = {"odd": EndsTheSpan(n=1)}
     tend(log)
     assert [record["event"] for record in records_of(log) if record.get("id") == span.id] == ["span"]
-
-
-def test_a_ledger_without_entries_is_not_written(make, clock):
-    log = make()
-    with log.span("encode"):
-        pass
-    for _ in range(5):
-        clock.advance(6.0)
-        tend(log)
-    assert not records_of(log, "ledger")
-
-
-# ---------------------------------------------------------------- what is open here
-
-
-def test_after_a_span_with_another_parent_the_one_around_is_open_again(make):
-    log = make()
-    with log.span("elsewhere") as elsewhere:
-        pass
-    with log.span("a") as a:
-        for parent in ("00000000000000aa", elsewhere, log.span("forward")):
-            log.start_span("b", parent=parent).stop()
-            assert internals(log).current_span() is a
-        with log.span("c") as c:
-            pass
-    assert c.parent_id == a.id
-    assert [span.get("parent_id") for span in spans_of(log, "b")] == ["00000000000000aa", elsewhere.id, a.id]
-
-
-def test_what_another_thread_has_stopped_is_not_open_here(make):
-    log = make()
-    with log.span("a") as a:
-        b = log.start_span("b")
-        stopper = threading.Thread(target=b.stop)
-        stopper.start()
-        stopper.join()
-        assert internals(log).current_span() is a
-
-
-def test_spans_that_each_begin_before_the_last_one_ends_are_let_go(make):
-    log = make(spans="all")
-    first = log.start_span("upload")
-    reference, last = weakref.ref(first), first
-    del first
-    for _ in range(5):
-        last, before = log.start_span("upload"), last
-        before.stop()
-    del before
-    tend(log)
-    assert reference() is None
-
-
-def test_a_run_that_is_closed_inside_a_span_is_no_misuse(make):
-    log = make(strict=True)
-    with log.span("application"), log.span("forward"), log.span("encode"):
-        log.close()
-    assert log.guard.total == 0
 
 
 # ---------------------------------------------------------------- long spans, the end, and a kill
@@ -826,34 +711,6 @@ def test_disabled_spans_do_nothing_and_take_every_call(make, tmp_path):
     assert not read_records(log.run_folder / "metrics.jsonl", "span")
 
 
-def test_odd_names_and_attributes_do_no_harm(make):
-    class Odd:
-        def __str__(self):
-            raise ValueError
-
-        __repr__ = __str__
-
-    log = make()
-    for name in (None, 5, [], {"a": 1}, Odd(), "", "x" * 5000, "\ud800", "ü/…"):
-        with log.span(name, value=Odd(), nan=float("nan"), deep={"a": [1, Odd()]}) as span:
-            span.event(name, odd=Odd())
-    assert len(spans_of(log)) == 9
-    assert len(records_of(log, "span_event")) == 9
-
-
-def test_odd_attributes_of_a_span_do_no_harm(make, clock):
-    log = make(spans={"around": 0})
-    for name in ("forward", "encode"):
-        with log.span(name) as span:
-            span.set_all(None)
-            span.set_all(5)
-            span.event_with("odd", 5, time="yesterday")
-            span.event_with("odd", {}, time=float("nan"))
-            span.fail(Exception)
-    assert {event["time"] for event in records_of(log, "span_event")} == {clock.wall()}
-    assert len(spans_of(log)) == 2
-
-
 def test_a_thousand_names_make_no_thousand_columns(make, clock):
     log = make()
     for number in range(1000):
@@ -883,29 +740,6 @@ def test_a_new_name_each_time_fills_neither_the_disk_nor_the_memory(make):
     assert len(everything._run.spans._always_kept) <= 200
 
 
-def test_the_names_of_a_training_job_always_have_a_place(make, clock):
-    log = make(log_every=1, spans={"around": 0})
-    for number in range(600):
-        with log.span(f"file {number}"):
-            pass
-    with log.span("training_iteration"):
-        clock.advance(3.0)
-    log.log_step(1, train_loss=1.0)
-    (step,) = records_of(log, "step")
-    assert step["time/training_iteration"] == step["ledger/training"] == pytest.approx(3.0)
-
-
-def test_a_summary_has_room_for_every_name(make, clock):
-    log = make()
-    for number in range(250):
-        with log.span(f"{number:0200}"):
-            clock.advance(1 / 3)
-    log.close()
-    *_, summary = read_records(log.run_folder / "metrics.jsonl", "span_summary")
-    assert len(summary["span_times"]) == 201
-    assert "cut" not in summary
-
-
 def test_stopping_twice_is_reported_once_or_raised_if_configured(make):
     log = make()
     span = log.start_span("a")
@@ -920,19 +754,6 @@ def test_stopping_twice_is_reported_once_or_raised_if_configured(make):
     span.stop()
     with pytest.raises(MisuseError, match="'a' was stopped twice"):
         span.stop()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_process_writes_nothing_of_its_parents_spans(make):
-    log = make()
-    with log.span("application"):
-        child = os.fork()
-        if child == 0:
-            with log.span("in the child"):
-                pass
-            os._exit(0)
-        os.waitpid(child, 0)
-    assert [span["name"] for span in spans_of(log)] == ["application"]
 
 
 def test_tags_are_in_the_start_record_and_in_the_manifest(make):

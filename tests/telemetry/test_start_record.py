@@ -10,8 +10,8 @@ from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
 from toolkit.core.guard import Guard
-from toolkit.telemetry import start_record
 from toolkit.telemetry.machine import environment
+from toolkit.telemetry.session import start_record
 from toolkit.telemetry.session.start_record import EnvironmentProbe, samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9

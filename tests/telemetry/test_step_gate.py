@@ -75,16 +75,6 @@ def test_any_number_of_steps_is_folded_in_bounded_memory(count):
     assert (fields["train_loss_min"], fields["train_loss_max"]) == (0.0, count - 1)
 
 
-def test_the_newest_folded_loss_is_known():
-    gate = StepGate()
-
-    assert gate.latest is None
-
-    fold(gate, [1.0, 2.0])
-
-    assert gate.latest == 2.0
-
-
 # ---------------------------------------------------------------- jumps
 
 
@@ -157,17 +147,6 @@ def test_a_loss_that_stays_up_becomes_the_new_usual_after_a_while():
     assert found[0] == 500
     assert len(found) < 200
     assert found[-1] < 1500
-
-
-def test_a_falling_loss_is_no_jump():
-    assert alarms([math.exp(-place / 50) for place in range(500)]) == []
-
-
-def test_losses_below_nought_jump_too():
-    series = [loss - 5 for loss in noise("gaussian", 500, 3)]
-
-    assert alarms(series) == []
-    assert alarms([*series, 5.0]) == [500]
 
 
 def test_nothing_is_a_jump_before_anything_is_known():

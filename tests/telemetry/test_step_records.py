@@ -210,18 +210,6 @@ def test_losses_of_any_make_are_folded(make, loss):
     assert (last["steps_folded"], last["train_loss_mean"], last["train_loss"]) == (9, 1.0, 1)
 
 
-@pytest.mark.parametrize("loss", ["low", None, object(), [1.0, 2.0], torch.zeros(3)])
-def test_a_loss_that_is_no_number_folds_nothing_and_breaks_nothing(make, loss):
-    log = make(log_every=10)
-    for step in range(21):
-        log.log_step(step, train_loss=0.5 if step % 10 == 0 else loss)
-    found = records_of(log, "step")
-
-    assert [record["global_step"] for record in found] == [0, 10, 20]
-    assert all("train_loss_mean" not in record for record in found)
-    assert set(log.guard.counts) <= {"train_loss is no number: MisuseError"}
-
-
 def test_what_is_logged_beside_the_loss_of_a_folded_step_is_not_fetched(make):
     class Expensive:
         def __float__(self):
@@ -270,22 +258,6 @@ def test_a_loss_that_jumps_is_written_at_once_and_marked(make, make_value, log_e
 
     assert [record["global_step"] for record in found] == [155]
     assert found[0]["train_loss"] == 50.0
-
-
-def test_a_jump_is_seen_in_a_long_interval_too(make):
-    log = make(log_every=2000)
-    for step in range(1500):
-        log.log_step(step, train_loss=50.0 if step == 1234 else 0.5 + step % 7 / 100)
-
-    assert 1234 in steps_of(log)
-
-
-def test_every_step_of_a_stretch_of_nan_is_written(make):
-    log = make(log_every=10)
-    for step in range(30):
-        log.log_step(step, train_loss=math.nan if 12 <= step < 18 else 0.5)
-
-    assert steps_of(log) == [0, 10, *range(12, 18), 20]
 
 
 def test_another_number_that_is_not_finite_is_named_on_a_due_record(make):
@@ -375,18 +347,6 @@ def test_seconds_and_samples_a_step_are_measured(make, log_every):
     assert {record["samples_per_sec"] for record in others} == {32.0}
 
 
-def test_what_the_caller_measured_is_not_measured_again(make):
-    log = make(log_every=1)
-    log.log_start(training={"batch_size": 4})
-    for step in range(3):
-        log.log_step(step, train_loss=0.5, sec_per_step=9.0, samples_per_sec=8.0)
-        clock_of(log).advance(0.25)
-
-    assert {(record["sec_per_step"], record["samples_per_sec"]) for record in records_of(log, "step")} == {
-        (9.0, 8.0)
-    }
-
-
 def test_speed_is_absent_where_it_cannot_be_known(make):
     log = make(log_every=10)
     for step in [0, 10, 10, 3, 20]:
@@ -396,17 +356,6 @@ def test_speed_is_absent_where_it_cannot_be_known(make):
 
     assert [record.get("sec_per_step") for record in found] == [None, 0.1, None, None, pytest.approx(1 / 17)]
     assert all("samples_per_sec" not in record for record in found)
-
-
-def test_a_frozen_clock_gives_no_infinite_speed(make):
-    log = make(log_every=1)
-    log.log_start(training={"batch_size": 4})
-    log.log_step(0, train_loss=0.5)
-    log.log_step(1, train_loss=0.5)
-    last = records_of(log, "step")[-1]
-
-    assert last["sec_per_step"] == 0.0
-    assert "samples_per_sec" not in last
 
 
 def test_a_record_of_a_flood_of_scalars_is_as_short_as_any(make):
@@ -555,17 +504,6 @@ def vars_of(metrics):
         yield from (folded.last, folded.low, folded.high, folded.total)
 
 
-def test_a_whole_number_beyond_all_floats_is_folded_too(make):
-    log = make(log_every=10)
-    for step in range(11):
-        log.log_step(step, train_loss=0.5, own=10**400 if step == 5 else step)
-    last = records_of(log, "step")[-1]
-
-    assert (last["own"], last["own_min"], last["own_max"]) == (10, 1.0, None)
-    assert last["non_finite"] == {"own_max": "Infinity"}
-    assert log.guard.counts == {}
-
-
 def test_a_folded_value_that_is_not_finite_is_the_greatest(make):
     log = make(log_every=10)
     for step, norm in enumerate([1.0, 2.0, math.nan, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]):
@@ -585,18 +523,6 @@ def test_a_callers_own_metric_is_not_replaced_by_one_of_ours(make):
     last = records_of(log, "step")[-1]
 
     assert (last["reward"], last["reward_mean"], last["reward_max"]) == (10.0, -11.0, 10.0)
-
-
-def test_the_rest_at_the_end_has_what_its_steps_were_given(make):
-    log = make(log_every=10)
-    for step in range(1, 17):
-        log.log_step(step, train_loss=0.5, lr=step / 1000, grad_norm=float(step), epoch=step / 8, own=step)
-    log.close()
-    last = records_of(log, "step")[-1]
-
-    assert (last["global_step"], last["lr"], last["grad_norm"]) == (16, 0.016, 16.0)
-    assert (last["epoch"], last["own"], last["grad_norm_min"]) == (2.0, 16, 11.0)
-    assert "epoch_min" not in last
 
 
 def test_steps_without_a_loss_are_not_left_out_at_the_end(make):

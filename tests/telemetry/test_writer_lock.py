@@ -156,19 +156,6 @@ def test_a_file_system_without_locks_is_asked_once(lock, path, monkeypatch):
     assert not lock._open
 
 
-def test_a_lock_that_comes_after_the_end_is_let_go_of(lock, path, monkeypatch):
-    plain = portable.try_lock
-
-    def come_late(descriptor):
-        lock._is_closed = True
-        return plain(descriptor)
-
-    monkeypatch.setattr(writer_lock, "try_lock", come_late)
-    keep(lock)
-
-    assert not is_being_written(path)
-
-
 def test_a_run_on_a_file_system_without_locks_is_written_resumed_and_repaired(tmp_path, monkeypatch):
     monkeypatch.setattr(portable.fcntl, "flock", _no_locks)
     for step in range(2):

@@ -58,6 +58,3 @@ def wrap_calls(function: _F, make: Callable[[], AbstractContextManager[Any]]) ->
             return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
-
-
-_C = TypeVar("_C", bound=type)

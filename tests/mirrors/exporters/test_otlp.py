@@ -20,8 +20,9 @@ from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
 from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry import TelemetryLogger, live_run
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.session import live_run
 from toolkit.telemetry.writing import pipeline
 from toolkit.timing.history import read_run_time
 from toolkit.timing.ledger import LedgerBuilder

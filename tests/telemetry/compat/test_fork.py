@@ -346,8 +346,6 @@ def test_the_log_directory_may_come_second(tmp_path):
         (("./logs",), {"log_dir": "./other"}, "log_dir is given twice, as './logs' and './other'"),
         (({"log_every": 5},), {}, "second argument is of the type dict; it must be the log directory or"),
         ((5,), {}, "second argument is of the type int"),
-        (("./logs", True), {}, "tensorboard and wandb here, given by name; the logger of ai-toolkit's"),
-        ((), {"enable_wandb": True}, "tensorboard and wandb here, given by name; the logger of ai-toolkit's"),
     ],
 )
 def test_other_arguments_are_reported_in_one_line(tmp_path, monkeypatch, arguments, options, said):
@@ -357,21 +355,6 @@ def test_other_arguments_are_reported_in_one_line(tmp_path, monkeypatch, argumen
 
     assert "\n" not in str(error.value)
     assert os.listdir(tmp_path) == []
-
-
-def test_an_error_names_the_forks_logger_for_what_only_it_has(tmp_path):
-    with Logger("run", tmp_path, **QUIET) as log, TelemetryLogger("fork", tmp_path, **QUIET) as fork:
-        there = {name for name in dir(fork) if not name.startswith("_")} - {"telemetry"}
-        missing = sorted(name for name in there if not hasattr(log, name) and name != "log_dir")
-        assert {"check_control_file", "log_control_change", "jsonl_path"} <= set(missing)
-        for name in missing:
-            with pytest.raises(AttributeError, match=r"toolkit\.telemetry\.compat\.fork") as error:
-                getattr(log, name)
-            assert (error.value.name, error.value.obj) == (name, log)
-            assert name not in dir(log)
-            assert not hasattr(type(log), name)
-        with pytest.raises(AttributeError, match="'TelemetryLogger' object has no attribute 'log_nothing'$"):
-            _ = log.log_nothing
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import sys
 import threading
 import traceback
@@ -136,14 +135,6 @@ def test_a_recursion_without_end_is_reported(log):
     assert any(line.endswith(" frames …") for line in error["stack"])
 
 
-def test_a_recursion_through_captures_without_end_is_reported_or_not_but_never_another_error(log):
-    def dive():
-        with log.capture_errors():
-            dive()
-
-    assert type(caught(dive)) is RecursionError
-
-
 # ---------------------------------------------------------------- what can be decorated
 
 
@@ -228,22 +219,6 @@ def test_an_asynchronous_generator_takes_what_is_sent_and_thrown_into_it(log):
     assert [error["type"] for error in errors_of(log)] == ["ValueError"]
 
 
-def test_a_method_and_a_static_method(log):
-    class Trainer:
-        @log.capture_errors()
-        def step(self):
-            fail()
-
-        @staticmethod
-        @log.capture_errors()
-        def load():
-            fail()
-
-    assert isinstance(caught(Trainer().step), ValueError)
-    assert isinstance(caught(Trainer.load), ValueError)
-    assert len(errors_of(log)) == 2
-
-
 # ---------------------------------------------------------------- what is recorded
 
 
@@ -257,23 +232,6 @@ def test_nested_captures_and_the_end_of_the_run_reports_one_exception_once(tmp_p
     (end,) = read_records(log.run_folder / "metrics.jsonl", "end")
     assert (error["caught_by"], error["count"]) == ("capture_errors", 1)
     assert (end["status"], end["errors_total"]) == ("failed", 1)
-
-
-def test_two_loggers_each_reports_it(tmp_path):
-    one, other = make_logger(tmp_path, "one"), make_logger(tmp_path, "other")
-    with pytest.raises(ValueError), one.capture_errors(), other.capture_errors():
-        fail()
-
-    assert [len(errors_of(log)) for log in (one, other)] == [1, 1]
-    one.close()
-    other.close()
-
-
-def test_what_was_reported_can_still_be_sent_to_another_process(log):
-    found = caught(log.capture_errors()(fail), "bad")
-    copy = pickle.loads(pickle.dumps(found))
-
-    assert (type(copy), copy.args) == (ValueError, ("bad",))
 
 
 @pytest.mark.parametrize(
@@ -342,26 +300,6 @@ def test_spans_that_are_still_open_around_the_capture_are_reported(log):
     assert errors_of(log)[0]["spans"] == ["training_loop", "training_iteration"]
 
 
-def test_a_closed_logger_captures_nothing_and_harms_nothing(log):
-    capture = log.capture_errors()
-    log.close()
-
-    assert isinstance(caught(capture(fail)), ValueError)
-    assert read_records(log.run_folder / "metrics.jsonl", "error") == []
-
-
-def test_errors_that_are_off_are_neither_reported_nor_hooked(tmp_path):
-    before = (sys.excepthook, threading.excepthook, vars(sys.stdout).get("write"))
-    log = make_logger(tmp_path, errors={"enabled": False, "excepthook": True, "threads": True})
-    hooks = (sys.excepthook, threading.excepthook, vars(sys.stdout).get("write"))
-    with pytest.raises(ValueError), log, log.capture_errors():
-        fail()
-
-    assert hooks == before
-    assert read_records(log.run_folder / "metrics.jsonl", "error") == []
-    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
-
-
 # ---------------------------------------------------------------- repeats
 
 
@@ -415,31 +353,6 @@ def test_a_run_that_is_closed_while_a_captured_exception_is_on_its_way_has_faile
     assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
 
 
-def test_one_that_no_one_captured_is_no_word_on_how_the_run_ends(log):
-    def run():
-        try:
-            fail()
-        finally:
-            log.close()
-
-    caught(run)
-
-    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "finished"
-
-
-def test_a_word_on_how_it_ends_counts(log):
-    def run():
-        try:
-            with log.capture_errors():
-                fail()
-        finally:
-            log.close("stopped")
-
-    caught(run)
-
-    assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "stopped"
-
-
 # ---------------------------------------------------------------- the error that ends the run is recorded
 
 
@@ -462,14 +375,6 @@ def test_the_error_that_ends_the_run_is_reported_however_often_it_came_before(tm
     assert (last["id"], last["caught_by"]) == (first["id"], "end")
     (end,) = records_of(log, "end")
     assert (end["status"], end["errors_total"]) == ("failed", 4)
-
-
-def test_one_that_was_reported_is_not_reported_again_at_the_end(tmp_path):
-    log = make_logger(tmp_path, log_every=1)
-    with pytest.raises(ValueError, match="bad"), log, log.capture_errors():
-        fail()
-
-    assert [record["caught_by"] for record in errors_of(log)] == ["capture_errors"]
 
 
 # ---------------------------------------------------------------- ways to decorate

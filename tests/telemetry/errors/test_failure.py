@@ -83,15 +83,6 @@ class Evil(Exception):
     __repr__ = __str__
 
 
-def test_an_unreadable_message_is_reported():
-    assert describe_failure(caught(Evil()))["message"] == "Evil: its message could not be read"
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), StopIteration(), MemoryError()])
-def test_any_kind_of_exception_is_reported(error):
-    assert describe_failure(caught(error))["type"] == type(error).__name__
-
-
 def test_paths_are_shown_from_here_and_without_the_name_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "project").mkdir()
@@ -158,19 +149,6 @@ def test_what_caused_it_and_what_it_came_in_the_middle_of_are_reported_nearest_f
     assert found["caused_by"][0]["stack"][-1].endswith("in fail")
 
 
-def test_a_context_that_was_hidden_stays_so():
-    def fail():
-        try:
-            raise KeyError("first")
-        except KeyError:
-            raise RuntimeError("second") from None
-
-    with pytest.raises(RuntimeError) as raised:
-        fail()
-
-    assert "caused_by" not in in_full(raised.value)[0]
-
-
 def test_a_chain_that_leads_back_to_itself_ends():
     one, other = ValueError("one"), ValueError("other")
     one.__cause__, other.__cause__ = other, one
@@ -235,13 +213,6 @@ def test_an_exception_that_cannot_be_read_is_reported_as_far_as_it_can():
         "in test_an_exception_that_cannot_be_read_is_reported_as_far_as_it_can"
     )
     assert guard.total == 0
-
-
-def test_a_long_message_is_reported_at_more_length_than_that_of_a_span():
-    text = "word " * 10_000
-
-    assert len(describe_failure(ValueError(text))["message"]) <= 520
-    assert 3_900 < len(in_full(ValueError(text))[0]["message"]) <= 4_020
 
 
 def test_a_long_message_keeps_both_ends():
@@ -344,16 +315,6 @@ def test_source_and_local_values_are_shown_where_asked_for():
     assert "source" not in in_full(raised.value, local_values=True)[0]["frames"][-1]
 
 
-def test_a_secret_in_a_source_line_is_masked(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(f'login("{TOKEN}")\n')
-    with pytest.raises(NameError) as raised:
-        exec(compile(script.read_text(), str(script), "exec"), {})
-    found, _ = in_full(raised.value, source=True)
-
-    assert found["frames"][-1]["source"] == 'login("***")'
-
-
 # ---------------------------------------------------------------- the same one come again
 
 
@@ -376,10 +337,3 @@ def test_the_same_place_and_type_is_the_same_error_whatever_it_says():
 
     assert one == other
     assert len({one, fingerprint_of(raised_by(fail_there, 1)), fingerprint_of(ValueError("batch 1"))}) == 3
-
-
-def test_groups_of_different_errors_are_different():
-    groups = [Group("several", [kind("x")]) for kind in (ValueError, OSError, ValueError)]
-    first, second, third = map(fingerprint_of, groups)
-
-    assert first == third != second

@@ -6,12 +6,10 @@ import threading
 
 import pytest
 
-from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
 from toolkit.core.clock import ManualClock
-from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.errors.hang import HangWatch, TrainingProgress, thread_stacks
 
 
@@ -124,16 +122,6 @@ def test_before_the_first_step_ten_times_as_long_is_waited_and_it_stays_quiet():
     assert training.findings == [("open", "info"), ("resolved", "info")]
 
 
-def test_the_first_steps_may_take_their_time():
-    training = Training()
-    training.train(2, seconds=20.0)
-    training.wait(590)
-    assert training.reported == []
-    training.wait(600)
-
-    assert training.findings == [("open", "info")]
-
-
 @pytest.mark.parametrize("looks", [1, 2])
 def test_a_loop_that_hangs_in_its_first_seconds_is_reported_in_time(looks):
     training = Training()
@@ -237,33 +225,6 @@ def test_the_same_step_that_hangs_again_is_the_same_incident_come_back():
     assert len({finding.id for finding, _ in training.reported}) == 1
 
 
-def test_each_rank_has_its_own():
-    training = Training(rank=3)
-    training.train(20)
-    training.wait(61)
-
-    assert training.reported[0][0].id == "1-hang-global_step-20-rank-3"
-
-
-def test_every_sentence_of_the_catalogue_is_used_and_has_no_gap():
-    said = set()
-    for steps, waits in ((20, 400), (2, 700), (0, 700)):
-        training = Training()
-        training.train(steps)
-        training.wait(waits)
-        training.train(1)
-        said |= {finding.message for finding, _ in training.reported}
-        assert not [
-            text for finding, _ in training.reported for text in finding.advice if "{" in text or "?" in text
-        ]
-
-    assert not [text for text in said if "?" in text or "{" in text]
-    about = CATALOGUE["hang"]
-    for template in (about.message, *about.variants.values()):
-        begin, end = template.partition("{")[0], template.rpartition("}")[2]
-        assert any(text.startswith(begin) and text.endswith(end) for text in said), template
-
-
 # ---------------------------------------------------------------- where threads stand
 
 
@@ -302,30 +263,6 @@ def test_every_thread_is_reported_but_ours_and_those_at_the_same_place_together(
     assert all(name.startswith("waiter-") for name in waiters["threads"])
     assert (len(waiters["threads"]), waiters["more_threads"]) == (40, 10)
     assert not any(name.startswith("telemetry") for each in found for name in each["threads"])
-
-
-@in_make_faults
-def test_more_than_a_record_has_room_for_is_counted():
-    waiting, arrived = threading.Event(), threading.Semaphore(0)
-    places, threads = {}, []
-
-    def wait():
-        arrived.release()
-        waiting.wait()
-
-    for number in range(60):
-        exec(f"def wait_at_a_place_of_its_own_{number}(wait): wait()", places)
-        place = places[f"wait_at_a_place_of_its_own_{number}"]
-        threads.append(threading.Thread(target=place, args=(wait,), daemon=True))
-        threads[-1].start()
-    try:
-        wait_for_all(threads, arrived)
-        found = thread_stacks()
-    finally:
-        waiting.set()
-
-    assert len(found["stacks"]) <= 40
-    assert found["threads_left_out"] >= 20
 
 
 # ---------------------------------------------------------------- of a run

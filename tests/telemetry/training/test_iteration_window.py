@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,13 +93,3 @@ def test_a_sum_over_some_of_the_iterations_is_not_taken_for_one_over_all():
 
     window.settle(IterationSizes(batch=4))
     assert (window.known_samples, window.known_tokens, window.known_flops) == (8, None, None)
-
-
-def test_an_empty_window_and_one_of_no_length_have_no_rate():
-    window = IterationWindow()
-    window.add_alike([], SIZES)
-    assert window.average is None
-
-    window.add_alike([0.0], SIZES)
-    assert (window.count, window.average) == (1, 0.0)
-    assert (window.best_rate, window.worst_rate) == (0.0, math.inf)

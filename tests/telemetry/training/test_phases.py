@@ -7,7 +7,6 @@ import inspect
 
 import pytest
 
-from tests.lengths import in_make_faults
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.event_reader import events, spans, train
 from toolkit.core.guard import MisuseError
@@ -298,13 +297,6 @@ def test_an_error_that_a_framework_caught_is_recorded_on_the_open_span(log):
     assert spans(log, "training_loop")[0]["error"]["type"] == "ValueError"
 
 
-def test_an_interruption_is_no_error(log):
-    with pytest.raises(KeyboardInterrupt), log.training.training_loop():
-        raise KeyboardInterrupt
-
-    assert events(log, "error") == []
-
-
 @pytest.mark.parametrize("options", [{"enabled": False}, {"spans": False}])
 def test_where_nothing_is_recorded_everything_can_still_be_called(make, options):
     log = make(**options, strict=True)
@@ -328,14 +320,6 @@ def test_where_nothing_is_recorded_everything_can_still_be_called(make, options)
     assert not [record for record in (records_of(log) if log.run_folder else []) if "span" in record["event"]]
 
 
-def test_the_end_of_the_data_is_no_error(log):
-    with pytest.raises(StopIteration), log.training.data_loading():
-        next(iter(()))
-
-    assert not events(log, "error")
-    assert "error" not in spans(log, "data_loading")[0]
-
-
 def test_a_phase_around_a_generator_lasts_as_long_as_it_is_iterated(log, clock):
     @log.training.data_loading()
     def batches():
@@ -345,38 +329,3 @@ def test_a_phase_around_a_generator_lasts_as_long_as_it_is_iterated(log, clock):
 
     assert list(batches()) == [1]
     assert spans(log, "data_loading")[0]["duration"] == pytest.approx(2.0)
-
-
-@in_make_faults
-def test_errors_in_every_step_do_not_fill_the_disk(log):
-    for _ in range(300):
-        with pytest.raises(ValueError), log.training.forward():
-            raise ValueError("no")
-
-    assert len(events(log, "error")) == 200
-
-
-def test_an_application_that_began_at_no_time_began_now(log, clock):
-    with log.training.application(start_time_msec="yesterday"):
-        pass
-
-    assert spans(log, "application")[0]["start"] == pytest.approx(clock.wall())
-
-
-def test_secrets_in_the_configuration_of_a_job_are_masked(log):
-    log.training.configure(custom_metadata={"hf_token": "hf_" + "a1B2c3D4e5" * 3, "team": "blue"})
-    span = log.start_span("encode")
-    span.stop(error="refused: hf_" + "a1B2c3D4e5" * 3)
-
-    [recorded] = events(log, "update_training_telemetry_config")
-    assert recorded["custom_metadata"] == ["hf_token:***", "team:blue"]
-    assert "a1B2c3" not in str(spans(log))
-
-
-def test_a_signal_handler_may_save_a_checkpoint_while_one_is_being_counted(log):
-    checkpoints = log.training._job.saving._checkpoints
-    with checkpoints._lock, log._run.spans.times._making:
-        with log.training.checkpoint_save(7), log.span("a name that is new"):
-            pass
-
-    assert len(events(log, "save_checkpoint_success")) == 1
