@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from toolkit.runfolder.manifest import Evaluation
 from toolkit.runs import statistics as stats
-from toolkit.runs.settings import UNSET, as_number, is_label, is_seed, level_text, setting_text
+from toolkit.runs.settings import UNSET, is_seed, level_text, setting_text
+from toolkit.runs.sweep.columns import FEW_VALUES, Column, columns_of, configurations, groups_of, number_text
 
 Direction = Literal["min", "max"]
 State = Literal["done", "running", "failed"]
@@ -29,14 +30,8 @@ RELEVANT: Final = 0.02
 HINT: Final = 0.15
 """Up to here the first setting is mentioned as a guess."""
 
-_MAX_KEYS: Final = 60
-_MAX_KEYS_OF_MANY: Final = 25
-_MANY_RUNS: Final = 1000
-"""Settings that are tested, and those of many runs; of more, those with the most balanced values."""
 _MAX_PAIRED: Final = 14
 _MAX_STEPS: Final = 6
-_FEW_VALUES: Final = 6
-_FOR_QUARTERS: Final = 24
 _MIN_FAILED: Final = 3
 
 
@@ -83,7 +78,6 @@ class Factor:
     levels: tuple[Level, ...] = ()
     best: str = ""
     """The label of the best level."""
-    numeric: bool = False
 
     @property
     def name(self) -> str:
@@ -231,19 +225,19 @@ def answer(
     }
     if not done:
         return SweepAnswer(verdict="no runs", **common, failures=_failures(runs, seed))
-    columns, constant, left_out = _columns(done)
-    units = _configurations(done, columns)
+    columns, constant, left_out = columns_of([run.config for run in done])
+    groups = configurations(columns, len(done))
     common.update(
         best=done[0],
         second=done[1] if len(done) > 1 else None,
         lead=abs(_value(done[1]) - _value(done[0])) if len(done) > 1 else None,
         ahead=_ahead(runs, done[0], direction),
         median=statistics.median(_value(run) for run in done),
-        configurations=len(set(units)),
+        configurations=len(groups),
         varied=tuple(key for column in columns for key in column.keys),
         constant=constant,
         left_out=left_out,
-        seeds=_seed_spread(done, units),
+        seeds=_seed_spread(done, groups),
         failures=_failures(runs, seed),
     )
     costs = np.array([_cost(run, direction) for run in done])
@@ -254,13 +248,13 @@ def answer(
     elif costs.min() == costs.max():
         verdict = "all equal"
     else:
-        explained = _explain(done, columns, units, direction, seed)
+        explained = _explain(done, columns, groups, direction, seed)
         verdict = "decided" if any(factor.named for factor in explained["factors"]) else "undecided"
         common.update(explained)
     found = SweepAnswer(verdict=verdict, **common)
-    differs = _differences(done, columns, found)
-    suggestions = _suggestions(done, columns, found)
-    return SweepAnswer(verdict=verdict, **common, differs=differs, suggestions=suggestions)
+    return replace(
+        found, differs=_differences(done, columns, found), suggestions=_suggestions(done, columns, found)
+    )
 
 
 def is_log_scale(values: Sequence[float]) -> bool:
@@ -269,103 +263,19 @@ def is_log_scale(values: Sequence[float]) -> bool:
     return len(positive) == len(values) and len(set(values)) > 2 and max(positive) >= 30 * min(positive)
 
 
-# ---------------------------------------------------------------- settings as columns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """One setting, or several with one value of each for one of the other, for each counted run."""
-
-    keys: tuple[str, ...]
-    values: tuple[Any, ...]
-    numbers: tuple[float, ...] | None
-    """NaN for a missing value; None for a category."""
-
-    def setting(self, rows: Sequence[int]) -> stats.Setting:
-        if self.numbers is not None:
-            return stats.number_setting(np.array([self.numbers[row] for row in rows]))
-        _, levels = np.unique([level_text(self.values[row]) for row in rows], return_inverse=True)
-        return stats.level_setting(levels)
-
-
-def _columns(runs: Sequence[SweepRun]) -> tuple[list[_Column], tuple[str, ...], tuple[str, ...]]:
-    """Return the settings that vary, those that do not, and those that cannot be tested."""
-    names = dict.fromkeys(key for run in runs for key in run.config)
-    found: dict[tuple[float, ...], _Column] = {}
-    constant, left_out = [], []
-    for key in names:
-        if is_label(key) or is_seed(key):
-            continue
-        values = tuple(run.config.get(key) for run in runs)
-        texts = [level_text(value) for value in values]
-        different = set(texts)
-        if len(different) < 2:
-            constant.append(key)
-            continue
-        numbers = _numbers(values)
-        if numbers is None and len(different) > max(2, len(runs) // 3):
-            left_out.append(key)
-            continue
-        pattern = _pattern(texts, numbers)
-        same = found.get(pattern)
-        if same is None:
-            found[pattern] = _Column(keys=(key,), values=values, numbers=numbers)
-        else:
-            # A number says more than the name of a variant that goes with it.
-            first = same if same.numbers is not None or numbers is None else None
-            found[pattern] = _Column(
-                keys=(*same.keys, key),
-                values=first.values if first else values,
-                numbers=first.numbers if first else numbers,
-            )
-    columns = list(found.values())
-    most = _MAX_KEYS if len(runs) <= _MANY_RUNS else _MAX_KEYS_OF_MANY
-    if len(columns) > most:
-        columns.sort(key=lambda column: max(Counter(map(level_text, column.values)).values()))
-        left_out += [key for column in columns[most:] for key in column.keys]
-        columns = columns[:most]
-    return columns, tuple(constant), tuple(left_out)
-
-
-def _pattern(texts: Sequence[str], numbers: Sequence[float] | None) -> tuple[float, ...]:
-    """Return what is equal for settings that were always changed together."""
-    if numbers is None or len(set(texts)) * 2 <= len(texts):
-        order = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-        return tuple(order[text] for text in texts)
-    # Nearly every run has its own value, so what counts is the order, or the reversed order.
-    ranks = stats.mid_ranks(np.array([-math.inf if math.isnan(number) else number for number in numbers]))
-    return min(tuple((0.5 + ranks).tolist()), tuple((len(ranks) + 1.5 - ranks).tolist()))
-
-
-def _numbers(values: Sequence[Any]) -> tuple[float, ...] | None:
-    numbers = [as_number(value) for value in values if value is not None]
-    if not numbers or any(number is None for number in numbers):
-        return None
-    return tuple(math.nan if value is None else float(as_number(value) or 0.0) for value in values)
-
-
-def _configurations(runs: Sequence[SweepRun], columns: Sequence[_Column]) -> list[int]:
-    """Return the number of each run's configuration: runs with equal settings have the same one."""
-    known: dict[Hashable, int] = {}
-    return [
-        known.setdefault(tuple(level_text(column.values[row]) for column in columns), len(known))
-        for row in range(len(runs))
-    ]
-
-
 # ---------------------------------------------------------------- what explains the differences
 
 
 def _explain(
     runs: Sequence[SweepRun],
-    columns: Sequence[_Column],
-    units: Sequence[int],
+    columns: Sequence[Column],
+    groups: Sequence[Sequence[int]],
     direction: Direction,
     seed: int,
 ) -> dict[str, Any]:
     """Return `factors`, `joint` and `depends` of the answer."""
     costs = np.array([_cost(run, direction) for run in runs])
-    rows, scores = _rows_to_test(units, costs)
+    rows, scores = _rows_to_test(groups, costs)
     settings = [column.setting(rows) for column in columns]
     alone = stats.weigh(settings, scores, seed=seed)
     named, pair = _named(settings, scores, alone, seed)
@@ -391,7 +301,6 @@ def _explain(
                 shape=shape,
                 levels=levels,
                 best=best,
-                numeric=column.numbers is not None,
             )
         )
     joint = None
@@ -401,20 +310,17 @@ def _explain(
     return {"factors": tuple(factors), "joint": joint, "depends": depends}
 
 
-def _rows_to_test(units: Sequence[int], costs: stats.Floats) -> tuple[list[int], stats.Floats]:
+def _rows_to_test(groups: Sequence[Sequence[int]], costs: stats.Floats) -> tuple[list[int], stats.Floats]:
     """Return one row for each configuration, with the mean rank of its runs.
 
     Runs with equal settings are no independent evidence for a setting. If there are too few configurations, each run
     is a row: the test then is against what seeds alone do.
     """
-    members: dict[int, list[int]] = defaultdict(list)
-    for row, unit in enumerate(units):
-        members[unit].append(row)
-    if len(members) < MIN_RUNS:
+    if len(groups) < MIN_RUNS:
         return list(range(len(costs))), stats.scored(costs)
     ranks = stats.mid_ranks(costs)
-    means = np.array([ranks[found].mean() for found in members.values()])
-    return [found[0] for found in members.values()], stats.scored(means)
+    means = np.array([ranks[rows].mean() for rows in groups])
+    return [rows[0] for rows in groups], stats.scored(means)
 
 
 _Pair = tuple[tuple[int, int], stats.Evidence]
@@ -500,7 +406,7 @@ def _by_importance(
 
 def _like(
     index: int,
-    columns: Sequence[_Column],
+    columns: Sequence[Column],
     settings: Sequence[stats.Setting],
     alone: Sequence[stats.Evidence],
     named: Mapping[int, float],
@@ -514,7 +420,7 @@ def _like(
 
 
 def _depends(
-    columns: Sequence[_Column],
+    columns: Sequence[Column],
     settings: Sequence[stats.Setting],
     scores: stats.Floats,
     named: Mapping[int, float],
@@ -548,12 +454,12 @@ def _depends(
 
 
 def _levels(
-    runs: Sequence[SweepRun], column: _Column, direction: Direction
+    runs: Sequence[SweepRun], column: Column, direction: Direction
 ) -> tuple[tuple[Level, ...], str, Shape]:
     """Return the levels with their medians, in order, the label of the best one, and where that is."""
     levels = tuple(
         Level(label=label, runs=len(rows), median=statistics.median(_value(runs[row]) for row in rows))
-        for label, rows in _groups(column)
+        for label, rows in groups_of(column)
     )
     sign = 1.0 if direction == "min" else -1.0
     # Of a value that a single run had, little is known.
@@ -566,39 +472,6 @@ def _levels(
     return levels, best, "lower" if place == 0 else "higher" if place == len(known) - 1 else "middle"
 
 
-def _groups(column: _Column) -> list[tuple[str, list[int]]]:
-    """Return labels and rows of the levels: each value, or a third or quarter of the runs if there are many."""
-    if column.numbers is None:
-        by_text: dict[str, list[int]] = defaultdict(list)
-        for row, value in enumerate(column.values):
-            by_text[setting_text(value)].append(row)
-        return sorted(by_text.items(), key=lambda item: (-len(item[1]), item[0]))
-    numbers = np.array(column.numbers)
-    missing = np.flatnonzero(np.isnan(numbers)).tolist()
-    different = np.unique(numbers[~np.isnan(numbers)])
-    groups: list[tuple[str, list[int]]] = []
-    if len(different) <= _FEW_VALUES:
-        groups = [
-            (_number_text(column, value), np.flatnonzero(numbers == value).tolist()) for value in different
-        ]
-    else:
-        parts = 3 if len(numbers) < _FOR_QUARTERS else 4
-        edges = np.quantile(numbers[~np.isnan(numbers)], np.linspace(0.0, 1.0, parts + 1), method="nearest")
-        for place in range(parts):
-            low, high = edges[place], edges[place + 1]
-            inside = (numbers >= low if place == 0 else numbers > low) & (numbers <= high)
-            rows = np.flatnonzero(inside).tolist()
-            if rows:
-                label = f"{_number_text(column, numbers[rows].min())} to {_number_text(column, numbers[rows].max())}"
-                groups.append((label, rows))
-    return [*groups, *([(UNSET, missing)] if missing else [])]
-
-
-def _number_text(column: _Column, number: float) -> str:
-    whole = all(isinstance(value, int) for value in column.values if value is not None)
-    return setting_text(int(number) if whole else float(number))
-
-
 # ---------------------------------------------------------------- around the best run
 
 
@@ -609,7 +482,7 @@ def _ahead(runs: Sequence[SweepRun], best: SweepRun, direction: Direction) -> Sw
 
 
 def _differences(
-    runs: Sequence[SweepRun], columns: Sequence[_Column], found: SweepAnswer
+    runs: Sequence[SweepRun], columns: Sequence[Column], found: SweepAnswer
 ) -> tuple[Difference, ...]:
     """Return in what the best run, the first of `runs`, is unlike most others; the important settings first."""
     if len(runs) < 3:
@@ -625,7 +498,7 @@ def _differences(
             low, high = np.quantile(others, [0.25, 0.75])
             if here == middle or low < here < high:
                 continue
-            typical = _number_text(column, middle)
+            typical = number_text(column, middle)
         else:
             usual, times = Counter(level_text(value) for value in column.values).most_common(1)[0]
             if usual == level_text(mine) or times < len(runs) / 2:
@@ -635,11 +508,8 @@ def _differences(
     return tuple(differences[:4])
 
 
-def _seed_spread(runs: Sequence[SweepRun], units: Sequence[int]) -> SeedSpread | None:
-    groups: dict[int, list[int]] = defaultdict(list)
-    for row, unit in enumerate(units):
-        groups[unit].append(row)
-    repeated = [rows for rows in groups.values() if len(rows) > 1]
+def _seed_spread(runs: Sequence[SweepRun], groups: Sequence[Sequence[int]]) -> SeedSpread | None:
+    repeated = [rows for rows in groups if len(rows) > 1]
     if not repeated:
         return None
     squares = freedom = 0.0
@@ -662,7 +532,7 @@ def _seed_of(run: SweepRun) -> str:
 
 
 def _suggestions(
-    runs: Sequence[SweepRun], columns: Sequence[_Column], found: SweepAnswer
+    runs: Sequence[SweepRun], columns: Sequence[Column], found: SweepAnswer
 ) -> tuple[Suggestion, ...]:
     if found.verdict in ("no runs", "nothing varied", "all equal"):
         return ()
@@ -683,7 +553,7 @@ def _suggestions(
 
 
 def _around(
-    runs: Sequence[SweepRun], column: _Column, factor: Factor, direction: Direction
+    runs: Sequence[SweepRun], column: Column, factor: Factor, direction: Direction
 ) -> list[Suggestion]:
     """Return whether to look beyond an edge of what was tried, or around the best value inside."""
     numbers = np.array([number for number in column.numbers or () if not math.isnan(number)])
@@ -697,17 +567,17 @@ def _around(
         # The best run must be near that edge, the runs at it must be good, and it must not be a natural limit.
         near = best_run <= np.quantile(numbers, 1 / 3) if below else best_run >= np.quantile(numbers, 2 / 3)
         if near and edge not in (0.0, 1.0) and _is_good_at(edge, runs, column, direction):
-            return [Suggestion(kind="beyond", settings=((key, _number_text(column, edge)),), below=below)]
+            return [Suggestion(kind="beyond", settings=((key, number_text(column, edge)),), below=below)]
         return []
     place = int(np.searchsorted(different, best_run))
-    if factor.shape == "middle" and len(different) <= 2 * _FEW_VALUES and 0 < place < len(different) - 1:
+    if factor.shape == "middle" and len(different) <= 2 * FEW_VALUES and 0 < place < len(different) - 1:
         around = (float(different[place - 1]), float(different[place + 1]))
-        edges = tuple((key, _number_text(column, value)) for value in around)
+        edges = tuple((key, number_text(column, value)) for value in around)
         return [Suggestion(kind="between", settings=edges)]
     return []
 
 
-def _is_good_at(edge: float, runs: Sequence[SweepRun], column: _Column, direction: Direction) -> bool:
+def _is_good_at(edge: float, runs: Sequence[SweepRun], column: Column, direction: Direction) -> bool:
     """Return whether the runs at an edge of what was tried, at least two, are among the better half."""
     distances = np.abs(np.nan_to_num(np.array(column.numbers), nan=math.inf) - edge)
     at_edge = max(2, len(runs) // 10, int((distances == 0).sum()))
@@ -716,13 +586,13 @@ def _is_good_at(edge: float, runs: Sequence[SweepRun], column: _Column, directio
     return bool(statistics.median(costs[row] for row in nearest) <= statistics.median(costs))
 
 
-def _combination(factors: Sequence[tuple[_Column, Factor]]) -> Suggestion | None:
+def _combination(factors: Sequence[tuple[Column, Factor]]) -> Suggestion | None:
     """Return the best level of each of the named settings, if no run had them all."""
     if len(factors) < 2:
         return None
     together: set[int] | None = None
     for column, factor in factors:
-        rows = next((set(rows) for label, rows in _groups(column) if label == factor.best), set())
+        rows = next((set(rows) for label, rows in groups_of(column) if label == factor.best), set())
         together = rows if together is None else together & rows
     if together:
         return None
@@ -739,7 +609,7 @@ def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
     failed = [run.state == "failed" or not _is_finite(run.value) for run in ended]
     if sum(failed) < _MIN_FAILED or len(failed) - sum(failed) < _MIN_FAILED or len(ended) < MIN_RUNS:
         return None
-    columns, _, _ = _columns(ended)
+    columns, _, _ = columns_of([run.config for run in ended])
     if not columns:
         return None
     every = list(range(len(ended)))
@@ -748,7 +618,9 @@ def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
     best = max(range(len(columns)), key=lambda index: (found[index].p <= SURE, found[index].share))
     if found[best].p > SURE:
         return None
-    levels = [(label, sum(failed[row] for row in rows), len(rows)) for label, rows in _groups(columns[best])]
+    levels = [
+        (label, sum(failed[row] for row in rows), len(rows)) for label, rows in groups_of(columns[best])
+    ]
     levels.sort(key=lambda level: -level[1] / level[2])
     return Failures(key=columns[best].keys[0], levels=tuple(levels), p=found[best].p)
 
