@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("numpy")
 
 from tests.dashboard.run_folders import append, step_record, write_run
-from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.runs.columns.completion_reader import CompletionReader
 from toolkit.runs.columns.run_log import RunLog
 from toolkit.runs.completions import CompletionQuery, completion_of, parse_steps
@@ -87,28 +86,6 @@ def test_the_newest_of_many_are_found_first(write):
     assert steps(find(fresh, first=3_950))[-1] == 0
 
 
-def test_a_line_that_is_still_being_written_is_left_for_the_next_look(write):
-    reader = write([completion(1)])
-    with reader.log.path.open("ab") as file:
-        file.write(b'{"event":"completion","global_step":2,"comp')
-    before = steps(find(reader))
-    with reader.log.path.open("ab") as file:
-        file.write(b'letion":"x"}\n')
-
-    assert before == [1]
-    assert steps(find(reader)) == [2, 1]
-
-
-def test_lines_that_are_no_records_and_lines_without_end_are_passed_over(write):
-    reader = write([completion(1)])
-    with reader.log.path.open("ab") as file:
-        file.write(b'not json at all, but it says "completion"\n\n\xff\xfe\n')
-        file.write(b'{"event":"completion","text":"' + b"x" * (3 * MAX_LINE_BYTES) + b'"}\n')
-    append(reader.log.path.parent, [completion(2)])
-
-    assert steps(find(reader)) == [2, 1]
-
-
 def test_a_file_of_another_run_in_its_place_is_read_again(write):
     reader = write([completion(step) for step in range(5)])
     find(reader)
@@ -127,16 +104,6 @@ def test_a_file_that_is_gone_or_empty_has_none(write):
 
     append(reader.log.path.parent, [completion(7)])
     assert steps(find(reader)) == [7]
-
-
-def test_a_link_is_not_followed(write, tmp_path):
-    reader = write([])
-    reader.log.path.unlink()
-    append(tmp_path, [completion(7)], path=tmp_path / "elsewhere.jsonl")
-    reader.log.path.symlink_to(tmp_path / "elsewhere.jsonl")
-
-    assert find(reader).known == 0
-    assert reader.at(0) is None
 
 
 def test_steps_and_rewards_sort_and_filter_them(write):

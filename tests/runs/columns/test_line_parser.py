@@ -262,15 +262,6 @@ def test_a_line_over_the_limit_is_a_bad_line_among_many_too():
     assert parsed.records == 599
 
 
-def test_integers_beyond_a_double_keep_their_nearest_value():
-    lines = plain_lines(tokens=2**53 + 1, most=2**64 - 1)
-
-    parsed = AtOnce().parse(lines)
-
-    assert set(parsed.metrics["tokens"][1].tolist()) == {float(2**53 + 1)}
-    assert set(parsed.metrics["most"][1].tolist()) == {float(2**64 - 1)}
-
-
 def test_a_record_without_its_event_is_one_bad_line():
     parsed = LineParser().parse(block([b'{"train_loss":1.0}', b'{"event":3}']))
 
@@ -301,13 +292,6 @@ def test_names_that_never_end_do_not_fill_the_memory():
         parser.parse(block([step_line(n, **{f"m{i}/{n}/{k}": 1.0 for k in range(100)}) for n in range(40)]))
 
     assert len(parser._fields) < MAX_METRICS + 200
-
-
-def test_an_empty_block_holds_nothing():
-    parsed = LineParser().parse(block([]))
-
-    assert parsed.records == 0
-    assert len(parsed.time) == 0
 
 
 def test_an_event_is_read_with_what_json_could_not_carry():
