@@ -7,9 +7,9 @@ from pathlib import Path
 import streamlit as st
 
 from dashboard import session
+from dashboard.assets import page_style
 from dashboard.components.login_page import login_page
 from dashboard.components.shortcuts import shortcuts
-from dashboard.theme import PAGE_STYLE
 from toolkit.runs.formatting import md
 from toolkit.runs.store import UnknownRun
 
@@ -34,7 +34,7 @@ st.set_page_config(
     layout="wide",
     initial_sidebar_state="auto",
 )
-st.html(f"<style>{PAGE_STYLE}</style>")
+st.html(f"<style>{page_style()}</style>")
 chosen = st.navigation(
     {
         "": [

@@ -51,6 +51,12 @@ SAMPLE_FILE_URL = "/run-file"
 
 
 @cache
+def page_style() -> str:
+    """Return the style of all pages and components, for a style element of the page."""
+    return (_SCRIPTS / "page.css").read_text(encoding="utf-8")
+
+
+@cache
 def page_script() -> bytes:
     """Return our scripts as one module: a page loads one file, however many components it has."""
     return b"\n".join(file.read_bytes() for file in sorted(_SCRIPTS.glob("*.js")))

@@ -295,7 +295,7 @@ _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logo
 
 def _warm_up() -> None:
     # The first page needs all of this, and pandas and pyarrow alone take a second to import.
-    for module in ("curve_panel", "cards", "event_list", "ledger_bar", "sample_strip", "what_now"):
+    for module in ("curve_panel", "cards", "event_list", "pictures", "alert_card"):
         importlib.import_module(f"dashboard.components.{module}")
     importlib.import_module("pandas")
     importlib.import_module("toolkit.diagnostics.examiner").Examiner()

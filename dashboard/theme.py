@@ -60,32 +60,3 @@ THEME_OPTIONS: Mapping[str, object] = {
     **{f"theme.dark.{name}": value for name, value in _DARK.items()},
 }
 """The browser's own setting decides which of the two is shown."""
-
-PAGE_STYLE = """
-:root { color-scheme: light dark; }
-:root .stHeading :is(h1, h2, h3) { padding: 0 0 0.6rem; letter-spacing: 0; }
-:root .stHorizontalBlock .stHeading h1 { padding-bottom: 0; }
-:root [data-testid="stSidebar"] .stHeading h2 { font-size: 1rem; }
-:root [data-testid="stCaptionContainer"] code { color: inherit; }
-[data-testid="stBaseButton-primary"]:not(:disabled), [data-testid="stBaseButton-primary"]:not(:disabled) *,
-.stMultiSelect [data-tag], .stMultiSelect [data-tag] * { color: light-dark(#FFFFFF, #0F1317) !important; }
-:root :is([class*="st-key-_stop"], [class*="st-key-_save_and_stop"], [class*="st-key-_yes_stop"],
-[class*="st-key-_delete"]) button { color: light-dark(#B3261E, #FF8A70); border-color: currentColor; }
-[class*="st-key-_attention-"], [class*="st-key--attention-"] {
-  position: absolute !important; width: 1px !important; height: 1px; overflow: hidden;
-}
-.st-key-progress:has([data-testid="stSkeleton"]) { max-height: 32px; overflow: hidden; }
-:is([class*="st-key-_cards-"], [class*="st-key--cards-"]):not(:has(.telemetry-card)) { height: 68px; overflow: hidden; }
-:is([class*="st-key-_ledger-"], [class*="st-key--ledger-"]):not(:has(.telemetry-ledger > *)) {
-  height: 64px; overflow: hidden;
-}
-@media (max-width: 640px) {
-  :is([class*="st-key-_cards-"], [class*="st-key--cards-"]):not(:has(.telemetry-card)) { height: 222px; }
-  .st-key-switches:has([data-testid="stSkeleton"]) { min-height: 188px; align-content: flex-start; }
-}
-"""
-"""What the theme has no option for: headings without a margin, text on the primary colour, red for what destroys.
-
-The rest reserves space for what a component draws a moment later, so that nothing moves. `:root` lets a rule win over
-Streamlit's own.
-"""

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from dashboard.charts.curves import Band, ChartMark, Level
+from dashboard.charts.curve_layout import Band, ChartMark, Level
 from dashboard.charts.packing import Window
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.findings.alerts import Alert

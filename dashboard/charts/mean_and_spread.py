@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.charts.curves import Figure, exponent_format, frame_around
+from dashboard.charts.curve_layout import Figure, exponent_format, frame_around
 from dashboard.charts.packing import packed
 from dashboard.charts.palette import DASHES, SERIES, series_color
 from toolkit.runs.columns.smoothing import FINEST

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dashboard.charts.curves import Figure, frame_around
+from dashboard.charts.curve_layout import Figure, frame_around
 from dashboard.charts.palette import series_color
 from toolkit.runs.columns.speed import JobGroup, JobSpeed, step_time
 from toolkit.runs.formatting import html_text

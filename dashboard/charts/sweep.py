@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dashboard.charts.curves import Figure, frame_around
+from dashboard.charts.curve_layout import Figure, frame_around
 from dashboard.charts.palette import SERIES, color, series_color
 from toolkit.runs.formatting import html_text, short_number
 from toolkit.runs.settings import as_number, setting_text

@@ -77,3 +77,5 @@ export function attention(component) {
   if (watch) watch.observe(sidebar, { childList: true, subtree: true });
   return () => { if (watch) watch.disconnect(); showCount({ count: 0 }); };
 }
+
+export const notify = attention;

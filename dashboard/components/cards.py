@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 import streamlit as st
 
+from dashboard.charts.ledger import bar_of, table_of
 from dashboard.components.chart import PALETTES
-from dashboard.components.script import component_key, loader
-from toolkit.runs.formatting import clean
-
-_STYLE = """
-.telemetry-cards { display: grid; gap: 0.6rem; grid-template-columns: repeat(auto-fit, minmax(148px, 1fr)); }
-.telemetry-card {
-  border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius); overflow: hidden; position: relative;
-  display: flex; flex-direction: column; padding: 0.4rem 0 0 0; font-variant-numeric: tabular-nums;
-}
-.telemetry-card > div { padding: 0 0.7rem; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
-.telemetry-card-label { font-size: 0.8rem; opacity: 0.9; }
-.telemetry-card-value { font-size: 1.25rem; line-height: 1.3; }
-.telemetry-card-about { font-size: 0.75rem; line-height: 1.1rem; min-height: 1.1rem; opacity: 0.9; }
-.telemetry-card-about { display: flex; gap: 0.4rem; }
-.telemetry-card-delta { font-weight: 600; }
-.telemetry-card svg { position: absolute; right: 0.5rem; top: 0.45rem; width: 38%; height: 34px; opacity: 0.75; }
-"""
+from dashboard.components.script import show_component
+from toolkit.reports.ledger_labels import advice_on, percent
+from toolkit.runs.formatting import clean, count, duration, md
+from toolkit.runs.store import TimeSpent
+from toolkit.timing.ledger import Ledger, SessionLedger
+from toolkit.timing.names import IN_TRAINING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +37,9 @@ def draw_cards(cards: Sequence[Card], *, key: str) -> None:
 
     Not st.metric: its sparkline loads all of Vega for a line of forty points.
     """
-    component = st.components.v2.component(
-        "telemetry_cards",
-        html='<div class="telemetry-cards"></div>',
-        css=_STYLE,
-        js=loader("cards"),
-        isolate_styles=False,
-    )
-    component(
+    show_component(
+        "cards",
+        '<div class="telemetry-cards"></div>',
         data={
             "cards": [
                 {
@@ -70,5 +55,87 @@ def draw_cards(cards: Sequence[Card], *, key: str) -> None:
             ],
             "palettes": PALETTES,
         },
-        key=component_key(key),
+        key=key,
+    )
+
+
+# ---------------------------------------------------------------- where the time went
+
+
+_MAX_SESSIONS: Final = 12
+_INFERRED: Final = (
+    "\\* Inferred: part of this time was not measured directly. "
+    "Add spans around the parts of the loop to make it exact."
+)
+
+
+def ledger_bar(spent: TimeSpent, *, key: str) -> None:
+    """Show the ledger; with the same `key` it is updated in place and stays expanded."""
+    ledger = spent.ledger
+    parts = bar_of(ledger.lines)
+    _draw(
+        {
+            "bars": [{"left": _headline(ledger), "right": _summary(spent), "parts": parts, "slim": True}],
+            "names": parts,
+        },
+        key=f"_ledger {key}",
+    )
+    advice = advice_on(ledger)
+    if advice is not None:
+        icon = ":orange[:material/warning:]" if advice.much else ":material/lightbulb:"
+        st.caption(f"{icon} {advice.text}")
+    with st.expander("Time breakdown"):
+        _draw({"bars": [], "table": table_of(ledger)}, key=f"_ledger table {key}")
+        for note in _notes(ledger):
+            st.caption(note)
+        if len(ledger.sessions) > 1:
+            _sessions(ledger.sessions, key=f"_ledger sessions {key}")
+
+
+def _headline(ledger: Ledger) -> str:
+    if ledger.goodput is None:
+        return "Goodput"
+    is_inferred = any(line.inferred for line in ledger.lines if line.entry == IN_TRAINING)
+    return f"Goodput {'about ' if is_inferred else ''}{percent(ledger.goodput)}"
+
+
+def _summary(spent: TimeSpent) -> str:
+    ledger = spent.ledger
+    sessions = f" in {count(len(ledger.sessions))} sessions" if len(ledger.sessions) > 1 else ""
+    energy = f" · {ledger.kwh:.3g} kWh" if ledger.kwh is not None else ""
+    so_far = f" · {spent.fraction:.0%} of the records processed so far" if spent.fraction < 1 else ""
+    return f"{duration(ledger.wall_s)} of wall time{sessions}{energy}{so_far}"
+
+
+def _notes(ledger: Ledger) -> list[str]:
+    notes = ["Goodput is the percentage of wall time spent on training that was kept."]
+    if any(line.inferred and line.seconds > 0 for line in ledger.lines):
+        notes.append(_INFERRED)
+    if ledger.between_sessions_s > 0:
+        notes.append(f"The {duration(ledger.between_sessions_s)} between sessions are not counted.")
+    return [*notes, *(md(note, 300) for note in ledger.notes)]
+
+
+def _sessions(sessions: Sequence[SessionLedger], *, key: str) -> None:
+    shown = sessions[-_MAX_SESSIONS:]
+    bars = []
+    for one in shown:
+        tag = f" · {clean(one.perf_tag)[:40]}" if one.perf_tag else ""
+        good = f"goodput {percent(one.goodput)} · " if one.goodput is not None else ""
+        bars.append(
+            {
+                "left": f"Session {one.session}{tag}",
+                "right": f"{good}{duration(one.wall_s)}",
+                "parts": bar_of(one.lines),
+                "small": True,
+            }
+        )
+    _draw({"bars": bars}, key=key)
+    if len(shown) < len(sessions):
+        st.caption(f"The last {count(len(shown))} of {count(len(sessions))} sessions.")
+
+
+def _draw(data: Mapping[str, Any], *, key: str) -> None:
+    show_component(
+        "ledger_bar", '<div class="telemetry-ledger"></div>', data={**data, "palettes": PALETTES}, key=key
     )

@@ -2,63 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
-import streamlit as st
-
-from dashboard.components.script import component_key, loader
+from dashboard.components.script import sent_by, show_component
 from toolkit.runs.completions import Completion
+from toolkit.runs.files.word_diff import DiffPart
 from toolkit.runs.formatting import clean, count, short_number
 
 _START: Final = 160
-_STYLE: Final = """
-.telemetry-completions {
-  display: flex; flex-direction: column; max-height: 38rem; overflow-y: auto; overflow-x: hidden;
-  border: 1px solid var(--st-border-color); border-radius: var(--st-base-radius);
-}
-@media (max-width: 640px) { .telemetry-completions { max-height: 20rem; } }
-.telemetry-completion {
-  display: flex; flex-direction: column; gap: 0.1rem; flex: none; width: 100%; min-width: 0; text-align: left;
-  padding: 0.5rem 0.75rem; margin: 0; border: 0; border-left: 3px solid transparent;
-  border-bottom: 1px solid var(--st-border-color); background: transparent; color: var(--st-text-color);
-  font: inherit; font-size: 0.9rem; line-height: 1.35; cursor: pointer;
-}
-.telemetry-completion:last-child { border-bottom: 0; }
-.telemetry-completion:hover { background: var(--st-secondary-background-color); }
-.telemetry-completion:focus-visible { outline: 2px solid var(--st-primary-color); outline-offset: -2px; }
-.telemetry-completion-chosen {
-  background: var(--st-secondary-background-color); border-left-color: var(--st-primary-color);
-}
-.telemetry-completion-top { display: flex; gap: 0.6rem; font-size: 0.8rem; font-variant-numeric: tabular-nums; }
-.telemetry-completion-step { font-weight: 600; white-space: nowrap; }
-.telemetry-completion-kind {
-  opacity: 0.75; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; min-width: 0;
-}
-.telemetry-completion-reward { margin-left: auto; font-weight: 600; white-space: nowrap; }
-.telemetry-completion-prompt, .telemetry-completion-answer {
-  overflow: hidden; text-overflow: ellipsis; white-space: nowrap; min-width: 0; unicode-bidi: isolate;
-}
-.telemetry-completion-answer { opacity: 0.75; }
-"""
 
 
 def completion_list(rows: Sequence[Completion], chosen: int | None, *, key: str) -> None:
     """Show `rows` and mark the one at offset `chosen`; `picked_in(key)` returns the one clicked last."""
-    component = st.components.v2.component(
-        "telemetry_completions",
-        html='<div class="telemetry-completions" role="group"></div>',
-        css=_STYLE,
-        js=loader("completion_list"),
-        isolate_styles=False,
-    )
-    component(
+    show_component(
+        "completion_list",
+        '<div class="telemetry-completions" role="group"></div>',
         data={
             "rows": [_row(row) for row in rows],
             "chosen": chosen,
             "label": f"{count(len(rows))} completions",
         },
-        key=component_key(key),
+        key=key,
         on_picked_change=_nothing,
         default={"picked": None},
     )
@@ -66,10 +32,7 @@ def completion_list(rows: Sequence[Completion], chosen: int | None, *, key: str)
 
 def picked_in(key: str) -> tuple[int, float] | None:
     """Return the offset of the completion clicked last in this list, and when; None before that."""
-    state = st.session_state.get(component_key(key))
-    sent = state.get("picked") if state else None
-    if not isinstance(sent, Mapping):
-        return None
+    sent = sent_by(key, "picked")
     place, at = sent.get("place"), sent.get("at")
     if not isinstance(place, (int, float)) or not isinstance(at, (int, float)):
         return None
@@ -121,3 +84,35 @@ def _start(text: str) -> str:
 
 def _nothing() -> None:
     """A click redraws the list, which then reads the state."""
+
+
+# ---------------------------------------------------------------- texts side by side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the texts; `mark` says how words that only it has are marked: as deleted or inserted."""
+
+    title: str
+    about: str
+    parts: Sequence[DiffPart]
+    mark: Literal["del", "ins"]
+
+
+def side_by_side(sides: Sequence[Side], *, key: str) -> None:
+    """Show texts side by side, never interpreted as markup."""
+    show_component(
+        "side_by_side",
+        '<div class="telemetry-sides"></div>',
+        data={
+            "panes": [
+                {
+                    "title": clean(side.title),
+                    "about": clean(side.about),
+                    "parts": [[clean(part.text), side.mark if part.only_here else ""] for part in side.parts],
+                }
+                for side in sides
+            ]
+        },
+        key=key,
+    )

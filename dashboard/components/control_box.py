@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from dashboard.components.headings import section
+from dashboard.components.page_states import section
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED

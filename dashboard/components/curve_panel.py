@@ -10,21 +10,25 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import Band, ChartMark, ChartStyle, Curve, Level, chart_label, curve_figure
+from dashboard.charts.curve_layout import Band, ChartMark, ChartStyle, Curve, Level
+from dashboard.charts.curves import chart_label, curve_figure
 from dashboard.charts.packing import Window, window_from_chart
 from dashboard.charts.palette import DASHES, SERIES
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart, view_of
 from dashboard.components.frame import RunPage
-from dashboard.components.headings import section
+from dashboard.components.page_states import section
 from toolkit.diagnostics.metric_aliases import signal_of
-from toolkit.runfolder.records import CONTROL_CHANGE, Record
+from toolkit.runfolder.labels import LabelsError
+from toolkit.runfolder.metrics import INTERNAL
+from toolkit.runfolder.records import CONTROL_CHANGE, Record, is_spread
 from toolkit.runfolder.untrusted import number_in
 from toolkit.runs.columns.export import CurvePoints, curves_to_csv
 from toolkit.runs.findings.alerts import Alert, findings_of
 from toolkit.runs.findings.remedies import knob_changes_text
 from toolkit.runs.formatting import count, md
-from toolkit.runs.store import RunStore, Series, Smoothing, XAxis
+from toolkit.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
+from toolkit.runs.store import Refused, RunStore, Series, Smoothing, XAxis
 
 _BUCKETS_AROUND = 120
 _LOOKED_AT = 5
@@ -112,41 +116,9 @@ def curve_panel(
     is that of the title as a heading, `star` pins its metric.
     """
     window = options.window
-    curves = []
-    for number, (metric, label) in enumerate(metrics):
-        smoothing = options.smoothing if smooth else 0.0
-        series = page.store.series(
-            page.key, metric, axis=options.axis, window=window, buckets=buckets, smoothing=smoothing
-        )
-        around = None
-        if window is not None:
-            around = page.store.series(
-                page.key, metric, axis=options.axis, buckets=_BUCKETS_AROUND, smoothing=smoothing
-            )
-        if series.empty and (around is None or around.empty):
-            continue
-        tally.add(series)
-        edges = None
-        if number == 0:
-            low, high = (
-                page.store.series(
-                    page.key, f"{metric}_{end}", axis=options.axis, window=window, buckets=buckets // 2
-                )
-                for end in ("min", "max")
-            )
-            if not low.empty and not high.empty:
-                edges = (low, high)
-        curves.append(
-            Curve(
-                series=series,
-                around=around,
-                label=label,
-                number=first_color + number,
-                dash=DASHES[(number // SERIES) % len(DASHES)],
-                band=edges,
-                digits=digits,
-            )
-        )
+    curves = _curves(
+        page, metrics, options, tally, buckets, smooth=smooth, first_color=first_color, digits=digits
+    )
     if not curves:
         return False
     over = None
@@ -201,6 +173,57 @@ def curve_panel(
         ),
     )
     return True
+
+
+def _curves(
+    page: RunPage,
+    metrics: Sequence[tuple[str, str]],
+    options: ChartOptions,
+    tally: Tally,
+    buckets: int,
+    *,
+    smooth: bool,
+    first_color: int,
+    digits: str,
+) -> list[Curve]:
+    """Return a curve of each metric that the run has; the first one with its minimum and maximum between records."""
+    window = options.window
+    smoothing = options.smoothing if smooth else 0.0
+    curves = []
+    for number, (metric, label) in enumerate(metrics):
+        series = page.store.series(
+            page.key, metric, axis=options.axis, window=window, buckets=buckets, smoothing=smoothing
+        )
+        around = None
+        if window is not None:
+            around = page.store.series(
+                page.key, metric, axis=options.axis, buckets=_BUCKETS_AROUND, smoothing=smoothing
+            )
+        if series.empty and (around is None or around.empty):
+            continue
+        tally.add(series)
+        edges = None
+        if number == 0:
+            low, high = (
+                page.store.series(
+                    page.key, f"{metric}_{end}", axis=options.axis, window=window, buckets=buckets // 2
+                )
+                for end in ("min", "max")
+            )
+            if not low.empty and not high.empty:
+                edges = (low, high)
+        curves.append(
+            Curve(
+                series=series,
+                around=around,
+                label=label,
+                number=first_color + number,
+                dash=DASHES[(number // SERIES) % len(DASHES)],
+                band=edges,
+                digits=digits,
+            )
+        )
+    return curves
 
 
 def _drawn(curves: Sequence[Curve], overlay: Curve | None) -> list[str]:
@@ -320,3 +343,132 @@ def _finding_mark(alert: Alert, x: float) -> ChartMark:
 def _position(record: Record, axis: XAxis) -> float | None:
     value = record.get("time") if axis == "time" else record.get("global_step")
     return number_in(value)
+
+
+# ---------------------------------------------------------------- pinned metrics
+
+
+_CHANGED, _PROBLEM = "_pins_changed", "_pins_problem"
+
+
+def can_pin() -> bool:
+    """Return whether this visitor may change pins."""
+    return session.read_only_reason() is None
+
+
+def pin_box(page: RunPage) -> Pins:
+    """Show which metrics are pinned and hidden, let a user change that, and return it."""
+    problem = st.session_state.pop(_PROBLEM, None)
+    if problem:
+        st.error(md(problem))
+    pins = pins_of(page.store, page.key)
+    if not can_pin():
+        return pins
+    with st.popover(
+        "Pins", icon=":material/star:", help="Metrics to show first, in this order, and metrics to hide."
+    ):
+        logged = [info.name for info in page.store.metrics(page.key)]
+        names = [name for name in logged if not name.startswith(INTERNAL) and not is_spread(name, logged)]
+        _choose(page, pins, names)
+        _order(page, pins)
+        _hide(page, pins, names)
+    return pins_of(page.store, page.key)
+
+
+def pin_star(page: RunPage, metric: str, pins: Pins) -> tuple[bool, Callable[[], None]] | None:
+    """Return whether `metric` is pinned and what a click on its star does; None if nothing can be changed."""
+    if not can_pin():
+        return None
+    is_pinned = metric in pins.pinned
+
+    def toggle() -> None:
+        now = pins_of(page.store, page.key)
+        others = [name for name in now.pinned if name != metric]
+        _save(page, others if is_pinned else [*others, metric], only_this_run=now.only_this_run)
+
+    return is_pinned, toggle
+
+
+def redraw_after_pinning() -> None:
+    """Draw the whole page again if a star was clicked: the chart moves to another part of it."""
+    if st.session_state.pop(_CHANGED, False):
+        st.rerun()
+
+
+def _choose(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
+    key = f"_pins {page.key}"
+    # A star, or another tab, may have changed them since.
+    if list(st.session_state.get(key, ())) != list(pins.pinned):
+        st.session_state[key] = list(pins.pinned)
+    st.multiselect(
+        "Pinned metrics",
+        [*pins.pinned, *(name for name in names if name not in pins.pinned)],
+        key=key,
+        max_selections=MAX_PINS,
+        placeholder="Choose metrics",
+        on_change=lambda: _save(page, st.session_state[key], only_this_run=pins.only_this_run),
+    )
+    only = f"_pins_only {page.key}"
+    st.session_state[only] = pins.only_this_run
+    st.toggle(
+        "Only for this run",
+        key=only,
+        help="Otherwise for all runs of the project.",
+        on_change=lambda: _save(page, _kept(page, only), only_this_run=st.session_state[only]),
+    )
+
+
+def _kept(page: RunPage, only: str) -> Sequence[str]:
+    """Return the pins after the switch: a run of its own starts with those of the project, and returns to them."""
+    if st.session_state[only]:
+        return pins_of(page.store, page.key).pinned
+    return page.store.project_settings(page.card.project).pinned_metrics
+
+
+def _order(page: RunPage, pins: Pins) -> None:
+    if len(pins.pinned) < 2:
+        return
+    for place, name in enumerate(pins.pinned):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.markdown(md(name, 40), width="stretch")
+            for by, word, icon in ((-1, "up", "arrow_upward"), (1, "down", "arrow_downward")):
+                st.button(
+                    word.capitalize(),
+                    icon=f":material/{icon}:",
+                    help=f"Move {md(name, 40)} {word}",
+                    key=f"_pin_{word} {page.key} {name}",
+                    type="tertiary",
+                    disabled=not 0 <= place + by < len(pins.pinned),
+                    on_click=_save,
+                    args=(page, moved(pins.pinned, name, by)),
+                    kwargs={"only_this_run": pins.only_this_run},
+                )
+
+
+def _hide(page: RunPage, pins: Pins, names: Sequence[str]) -> None:
+    key = f"_hidden {page.key}"
+    if list(st.session_state.get(key, ())) != list(pins.hidden):
+        st.session_state[key] = list(pins.hidden)
+
+    def hide() -> None:
+        _try(lambda: save_hidden(page.store, page.key, st.session_state[key]))
+
+    st.multiselect(
+        "Hidden metrics",
+        [*pins.hidden, *(name for name in names if name not in pins.hidden)],
+        key=key,
+        placeholder="None",
+        on_change=hide,
+    )
+
+
+def _save(page: RunPage, names: Sequence[str], *, only_this_run: bool) -> None:
+    _try(lambda: save_pinned(page.store, page.key, names, only_this_run=only_this_run))
+
+
+def _try(change: Callable[[], None]) -> None:
+    try:
+        change()
+    except (Refused, LabelsError) as error:
+        st.session_state[_PROBLEM] = str(error)
+    st.session_state[_CHANGED] = True

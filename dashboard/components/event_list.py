@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage
-from dashboard.components.headings import section
+from dashboard.components.page_states import section
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.runfolder.records import (
     CHECKPOINT,

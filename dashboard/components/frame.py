@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
@@ -15,10 +16,10 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from dashboard.components.attention import CRITICAL_ICON, ICON, attention, tab_title
 from dashboard.components.control_box import control_box
-from dashboard.components.headings import page_title, section
+from dashboard.components.page_states import page_title, section
 from dashboard.components.run_menu import run_menu
+from dashboard.components.script import show_component
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.runs.findings.alerts import Alert, alerts_of, unseen_alerts
 from toolkit.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
@@ -405,3 +406,53 @@ def _unreadable(card: RunCard) -> None:
         if card.path is not None and not os.access(card.path, os.R_OK | os.X_OK):
             st.caption("If you own the folder, this restores access:")
             st.code(f"chmod -R u+rwX {shlex.quote(clean(str(card.path)))}", language="bash")
+
+
+# ---------------------------------------------------------------- alerts for a person who is elsewhere
+
+
+_ICONS: Final = Path(__file__).parents[1]
+ICON: Final = str(_ICONS / "icon.png")
+CRITICAL_ICON: Final = str(_ICONS / "icon_critical.png")
+"""With a red dot."""
+
+_MAX_TEXT: Final = 200
+
+
+def tab_title(card: RunCard, glyph: str, alerts: Sequence[Alert]) -> str:
+    """Return the title of the browser's tab: the worst critical alert, or the run's state."""
+    done = f"{card.progress:.0%} " if card.progress is not None else ""
+    worst = next((alert for alert in alerts if alert.severity == "critical"), None)
+    if worst is None:
+        return f"{glyph} {done}{card.name[:60]}"
+    return f"⛔ {worst.title[:40]} · {done}{card.name[:60]}"
+
+
+def attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> None:
+    """Announce open alerts that were neither seen nor muted: a count in the navigation, a live region, a notification.
+
+    A notification only if the visitor has asked for it, see `notification_choice`.
+    """
+    shown = [alert for alert in alerts if alert.severity in ("critical", "warning")]
+    worst = shown[0] if shown else None
+    is_critical = worst is not None and worst.severity == "critical"
+    text = f"{worst.title}. {worst.message}" if worst is not None else ""
+    show_component(
+        "attention",
+        '<div class="telemetry-live" role="status" aria-live="polite"></div>',
+        data={
+            "count": len(shown),
+            "critical": is_critical,
+            "say": clean(f"{'Critical' if is_critical else 'Warning'}: {text}"[:_MAX_TEXT]) if text else "",
+            "about": f"{key} {worst.id} {worst.kind}"[:_MAX_TEXT] if worst is not None else "",
+            "title": clean(f"{worst.title} · {card.name}"[:_MAX_TEXT]) if worst is not None else "",
+            "message": clean(worst.message[:_MAX_TEXT]) if worst is not None else "",
+            "live": card.live,
+        },
+        key=f"_attention {key}",
+    )
+
+
+def notification_choice() -> None:
+    """Show the button that turns on notifications of the browser: off until it is clicked, kept in the browser."""
+    show_component("notify", '<div class="telemetry-notify"></div>', data={}, key="_notify")

@@ -6,7 +6,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.access.roles import Role
-from dashboard.components.headings import page_title, section
+from dashboard.components.page_states import page_title, section
 from toolkit.runs.formatting import md
 
 

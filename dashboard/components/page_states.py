@@ -9,11 +9,10 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import streamlit as st
 
-from dashboard.components.headings import page_title, section
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
 from toolkit.runs.store import Health, RunCard, StoreUnavailable, UnknownRun
 
@@ -188,3 +187,19 @@ def _relative_path(file: str) -> str:
         if file.startswith(f"{root}/"):
             return file.removeprefix(f"{root}/")
     return parts[-1] if parts else file
+
+
+# ---------------------------------------------------------------- headings
+
+
+Width = Literal["stretch", "content"]
+
+
+def page_title(text: str, *, width: Width = "stretch") -> None:
+    """Show the one title of a page; `text` is Markdown."""
+    st.title(text, anchor=False, width=width)
+
+
+def section(text: str, *, level: Literal[2, 3] = 2, width: Width = "stretch") -> None:
+    """Show the title of a part of a page, or of a chart; `text` is Markdown, 3 is for a part of a part."""
+    (st.header if level == 2 else st.subheader)(text, anchor=False, width=width)

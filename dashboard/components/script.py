@@ -1,8 +1,12 @@
-"""Loads the script of a component, which the browser caches, and makes valid component keys."""
+"""Shows a component of our own, and makes valid component keys."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import streamlit as st
 
 from dashboard.assets import page_script_url
 
@@ -15,11 +19,26 @@ export default function (component) {
   return () => { gone = true; if (cleanUp) cleanUp(); };
 }
 """
+_MAX_KEY = 200
 
 
-def loader(script: str) -> str:
-    """Return the code of a component that runs the function `script` of our scripts."""
-    return _LOADER.replace("__URL__", page_script_url()).replace("__NAME__", script)
+def show_component(script: str, html: str, *, key: str, data: object, **more: Any) -> None:
+    """Show `html`, filled with `data` by the function `script` of our scripts; its style is in page.css."""
+    # Registered at each use: tests reset Streamlit's registry, and registering again is cheap.
+    component = st.components.v2.component(
+        f"telemetry_{script}",
+        html=html,
+        js=_LOADER.replace("__URL__", page_script_url()).replace("__NAME__", script),
+        isolate_styles=False,
+    )
+    component(data=data, key=component_key(key), **more)
+
+
+def sent_by(key: str, name: str) -> Mapping[str, Any]:
+    """Return the value `name` that the browser sent last for the component with this key; empty before that."""
+    state = st.session_state.get(component_key(key))
+    sent = state.get(name) if state else None
+    return sent if isinstance(sent, Mapping) else {}
 
 
 def component_key(key: str) -> str:
@@ -31,6 +50,3 @@ def component_key(key: str) -> str:
     if len(key) <= _MAX_KEY and "__" not in key and not key.endswith("_"):
         return key
     return f"{key[:40].replace('_', '-')} {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:16]}"
-
-
-_MAX_KEY = 200

@@ -8,7 +8,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard import session
-from dashboard.components.script import loader
+from dashboard.components.script import show_component
 from toolkit.runs.store import RunQuery
 
 
@@ -44,43 +44,13 @@ SHORTCUTS: Final = (
 )
 
 _KEY: Final = "_shortcuts"
-_STYLE: Final = """
-.telemetry-keys-open {
-  font: inherit; font-size: 0.85rem; color: inherit; background: transparent; border: 0; padding: 0.3rem 0;
-  cursor: pointer;
-}
-.telemetry-keys-open:hover, .telemetry-keys-open:focus-visible { color: var(--st-primary-color); }
-.telemetry-keys kbd, .telemetry-keys-open kbd {
-  font: inherit; font-size: 0.85rem; border: 1px solid var(--st-border-color); border-radius: 0.3rem;
-  padding: 0 0.4rem; margin: 0 0.15rem;
-}
-.telemetry-keys {
-  color: var(--st-text-color); background: var(--st-background-color); border: 1px solid var(--st-border-color);
-  border-radius: var(--st-base-radius); padding: 1rem 1.4rem; max-width: min(40rem, 92vw); max-height: 86vh;
-}
-.telemetry-keys::backdrop { background: rgba(0, 0, 0, 0.5); }
-.telemetry-keys h2 { font-size: 1.1rem; font-weight: 600; margin: 0 0 0.6rem; padding: 0; }
-.telemetry-keys table { border-collapse: collapse; font-size: 0.9rem; margin: 0 0 0.8rem; }
-.telemetry-keys th, .telemetry-keys td { border: 0; padding: 0.2rem 1rem 0.2rem 0; text-align: left; font-weight: 400; }
-.telemetry-keys th { white-space: nowrap; }
-.telemetry-keys button {
-  font: inherit; color: inherit; background: transparent; cursor: pointer; padding: 0.3rem 0.9rem;
-  border: 1px solid var(--st-border-color); border-radius: var(--st-button-radius, var(--st-base-radius));
-}
-@media (pointer: coarse) { .telemetry-keys-open { display: none; } }
-"""
 
 
 def shortcuts() -> None:
     """Listen for the shortcuts, and show a button that lists them."""
-    component = st.components.v2.component(
-        "telemetry_shortcuts",
-        html='<button type="button" class="telemetry-keys-open">Shortcuts <kbd>?</kbd></button>',
-        css=_STYLE,
-        js=loader("shortcuts"),
-        isolate_styles=False,
-    )
-    component(
+    show_component(
+        "shortcuts",
+        '<button type="button" class="telemetry-keys-open">Shortcuts <kbd>?</kbd></button>',
         data={"shortcuts": [asdict(one) for one in SHORTCUTS]},
         key=_KEY,
         on_move_change=_move,

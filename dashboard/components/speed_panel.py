@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard.charts.speed import speed_figure, speed_height
 from dashboard.components.chart import draw_chart
-from dashboard.components.headings import section
+from dashboard.components.page_states import section
 from toolkit.runfolder.records import START
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.columns.speed import (

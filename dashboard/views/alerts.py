@@ -12,8 +12,7 @@ import streamlit as st
 from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
-from dashboard.components.attention import notification_choice
-from dashboard.components.frame import RunPage, live, open_run, read
+from dashboard.components.frame import RunPage, live, notification_choice, open_run, read
 from toolkit.diagnostics.catalogue import CATALOGUE, OF_RANKS
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels

@@ -15,7 +15,8 @@ import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curves import ChartStyle, Curve, chart_label, curve_figure
+from dashboard.charts.curve_layout import ChartStyle, Curve
+from dashboard.charts.curves import chart_label, curve_figure
 from dashboard.charts.mean_and_spread import (
     GroupCurve,
     against_group,
@@ -29,11 +30,11 @@ from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import curves_csv, follow_zoom, hidden_values_text
 from dashboard.components.frame import GLYPHS
-from dashboard.components.headings import page_title, section
-from dashboard.components.report_dialog import report_button
-from dashboard.components.run_colours import keep_colours
+from dashboard.components.page_states import page_title, section
+from dashboard.components.pictures import sample_grid
+from dashboard.components.run_filter import keep_colours
+from dashboard.components.run_menu import report_button
 from dashboard.components.run_table import Row, ShownColumn, run_table
-from dashboard.components.sample_grid import sample_grid
 from dashboard.components.speed_panel import speed_panel
 from toolkit.reports.compare import compare as comparison
 from toolkit.reports.document import Document

@@ -8,14 +8,15 @@ from typing import Final, get_args
 import streamlit as st
 
 from dashboard.components.completion_list import (
+    Side,
     completion_list,
     kind_label,
     picked_in,
     reward_label,
+    side_by_side,
     step_label,
 )
 from dashboard.components.frame import RunPage, live, open_run
-from dashboard.components.side_by_side import Side, side_by_side
 from toolkit.runs.completions import (
     Completion,
     CompletionQuery,

@@ -13,8 +13,8 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
-from dashboard.components.headings import section
 from dashboard.components.notes import notes_field, notes_in
+from dashboard.components.page_states import section
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE
 from toolkit.runs.columns.export import shown_frame

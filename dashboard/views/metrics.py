@@ -13,10 +13,18 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
+from dashboard.components.curve_panel import (
+    ChartOptions,
+    Tally,
+    chart_switches,
+    curve_panel,
+    marks_of,
+    pin_box,
+    pin_star,
+    redraw_after_pinning,
+)
 from dashboard.components.frame import RunPage, footer, live, open_run, read
-from dashboard.components.headings import section
-from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
+from dashboard.components.page_states import section
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.metrics import INTERNAL

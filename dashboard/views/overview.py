@@ -10,14 +10,21 @@ import numpy as np
 import streamlit as st
 
 from dashboard.components import page_states
-from dashboard.components.cards import Card, draw_cards
-from dashboard.components.curve_panel import ChartOptions, Tally, chart_switches, curve_panel, marks_of
+from dashboard.components.alert_card import what_now_card
+from dashboard.components.cards import Card, draw_cards, ledger_bar
+from dashboard.components.curve_panel import (
+    ChartOptions,
+    Tally,
+    chart_switches,
+    curve_panel,
+    marks_of,
+    pin_box,
+    pin_star,
+    redraw_after_pinning,
+)
 from dashboard.components.event_list import event_list
 from dashboard.components.frame import RunPage, footer, live, open_run, read
-from dashboard.components.ledger_bar import ledger_bar
-from dashboard.components.pin_box import pin_box, pin_star, redraw_after_pinning
-from dashboard.components.sample_strip import latest_samples
-from dashboard.components.what_now import what_now_card
+from dashboard.components.pictures import latest_samples
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
 from toolkit.reports.ledger_labels import has_content
 from toolkit.runfolder.metrics import INTERNAL

@@ -16,7 +16,7 @@ from dashboard import session
 from dashboard.charts.palette import LIGHT, run_colour
 from dashboard.components import page_states
 from dashboard.components.frame import BADGES, GLYPHS
-from dashboard.components.headings import page_title
+from dashboard.components.page_states import page_title
 from dashboard.components.run_filter import pick_project, search_box, suggest_names
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from toolkit.runfolder.labels import LabelsError, ProjectSettings

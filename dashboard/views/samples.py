@@ -13,7 +13,7 @@ from dashboard.charts.histogram_map import HEIGHT, histogram_figure
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.components.headings import section
+from dashboard.components.page_states import section
 from dashboard.components.pictures import View, step_by_step
 from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
 from toolkit.runs.columns.export import shown_frame

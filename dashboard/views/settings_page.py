@@ -10,8 +10,8 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from dashboard.components.headings import page_title, section
 from dashboard.components.login_page import account
+from dashboard.components.page_states import page_title, section
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import ago, clean, clock, count, md, size
 from toolkit.runs.labels import RunName, labels_of

@@ -15,9 +15,9 @@ from dashboard.charts.sweep import Axis, Point, importance_figure, parallel_figu
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart, picked_of
 from dashboard.components.frame import GLYPHS
-from dashboard.components.headings import page_title, section
-from dashboard.components.report_dialog import report_button
+from dashboard.components.page_states import page_title, section
 from dashboard.components.run_filter import pick_project, search_box
+from dashboard.components.run_menu import report_button
 from toolkit.reports.document import Document
 from toolkit.reports.sweep import sweep_document
 from toolkit.runfolder.labels import ProjectSettings

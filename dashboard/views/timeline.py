@@ -15,9 +15,15 @@ from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.components.headings import section
-from dashboard.components.span_choice import SpanChoice, choose_spans, follow_window, spans_of, window_of
-from dashboard.components.span_panel import draw_spans
+from dashboard.components.page_states import section
+from dashboard.components.span_panel import (
+    SpanChoice,
+    choose_spans,
+    draw_spans,
+    follow_window,
+    spans_of,
+    window_of,
+)
 from toolkit.runfolder.records import (
     CHECKPOINT,
     COMPLETION,

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.charts.curves import ChartMark, ChartStyle, Curve, chart_label, curve_figure
+from dashboard.charts.curve_layout import ChartMark, ChartStyle, Curve
+from dashboard.charts.curves import chart_label, curve_figure
 from dashboard.charts.mean_and_spread import group_figure, mean_and_spread
 from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, LIGHT, looks_of_runs, run_colour, shade

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.charts.curves import Band, ChartMark, ChartStyle, Curve, Level, curve_figure
+from dashboard.charts.curve_layout import Band, ChartMark, ChartStyle, Curve, Level
+from dashboard.charts.curves import curve_figure
 from dashboard.charts.evidence import around, metric_of, slope
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.runs.findings.alerts import Alert

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.components.attention import tab_title
 from dashboard.components.event_list import event_lines
+from dashboard.components.frame import tab_title
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import is_well, open_page, said
