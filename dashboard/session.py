@@ -309,6 +309,16 @@ def pick_one(label: str, options: Sequence[_T], *, default: _T, key: str, **more
     return default if chosen is None else chosen
 
 
+def pick_or_none(
+    label: str, options: Sequence[str], *, key: str, placeholder: str, **more: Any
+) -> str | None:
+    """Show a select box that is empty at first, kept in the URL under `key`, and return what was chosen."""
+    chosen = st.selectbox(
+        label, options, index=None, key=key, bind="query-params", placeholder=placeholder, **more
+    )
+    return str(chosen) if chosen else None
+
+
 def smoothing_picker() -> Smoothing:
     """Show the smoothing picker, and return its value."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):

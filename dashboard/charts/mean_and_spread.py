@@ -25,10 +25,6 @@ class GroupCurve:
     x: Floats
     mean: Floats
     deviation: Floats
-    low: Floats
-    high: Floats
-    runs: Floats
-    """How many runs have reached each x."""
 
 
 def group_smoothing(smoothing: Smoothing) -> Smoothing:
@@ -49,26 +45,16 @@ def mean_and_spread(series: Sequence[Series]) -> GroupCurve:
     curves = [(x, y) for x, y in curves if len(x)]
     if not curves:
         empty = np.empty(0)
-        return GroupCurve(x=empty, mean=empty, deviation=empty, low=empty, high=empty, runs=empty)
+        return GroupCurve(x=empty, mean=empty, deviation=empty)
     first, last = min(float(x[0]) for x, _ in curves), max(float(x[-1]) for x, _ in curves)
     positions = np.unique(np.linspace(first, last, _POINTS))
     rows = np.full((len(curves), len(positions)), np.nan)
     for number, (x, y) in enumerate(curves):
         inside = (positions >= x[0]) & (positions <= x[-1])
         rows[number, inside] = np.interp(positions[inside], x, y)
-    known = np.isfinite(rows)
-    runs = known.sum(axis=0).astype(np.float64)
-    some = runs > 0
-    rows, positions, runs = rows[:, some], positions[some], runs[some]
-    mean = np.nanmean(rows, axis=0)
-    return GroupCurve(
-        x=positions,
-        mean=mean,
-        deviation=np.nanstd(rows, axis=0),
-        low=np.nanmin(rows, axis=0),
-        high=np.nanmax(rows, axis=0),
-        runs=runs,
-    )
+    some = np.isfinite(rows).any(axis=0)
+    rows, positions = rows[:, some], positions[some]
+    return GroupCurve(x=positions, mean=np.nanmean(rows, axis=0), deviation=np.nanstd(rows, axis=0))
 
 
 def against_group(groups: Sequence[tuple[str, GroupCurve]], base: GroupCurve) -> list[tuple[str, GroupCurve]]:
@@ -77,19 +63,10 @@ def against_group(groups: Sequence[tuple[str, GroupCurve]], base: GroupCurve) ->
     for label, group in groups:
         inside = (group.x >= base.x[0]) & (group.x <= base.x[-1])
         level = np.interp(group.x[inside], base.x, base.mean)
-        found.append(
-            (
-                label,
-                GroupCurve(
-                    x=group.x[inside],
-                    mean=group.mean[inside] - level,
-                    deviation=group.deviation[inside],
-                    low=group.low[inside] - level,
-                    high=group.high[inside] - level,
-                    runs=group.runs[inside],
-                ),
-            )
+        curve = GroupCurve(
+            x=group.x[inside], mean=group.mean[inside] - level, deviation=group.deviation[inside]
         )
+        found.append((label, curve))
     return found
 
 
@@ -108,22 +85,6 @@ def _curve(series: Series) -> tuple[Floats, Floats]:
 # ---------------------------------------------------------------- figure
 
 
-def group_figure(group: GroupCurve, *, log_y: bool = False) -> Figure:
-    """Return the mean as a line, one standard deviation and the whole range as bands."""
-    data = [
-        *_band(group.x, group.low, group.high, "minimum to maximum", 0.1),
-        *_band(
-            group.x, group.mean - group.deviation, group.mean + group.deviation, "one standard deviation", 0.2
-        ),
-        {
-            **_line(group.x, group.mean, "mean", 2.0, series_color(0)),
-            "customdata": packed(group.deviation),
-            "meta": {"run": "mean", "tip": _tip("mean ± standard deviation", series_color(0))},
-        },
-    ]
-    return _figure(data, [group.low, group.high], log_y=log_y, legend=False)
-
-
 def groups_figure(groups: Sequence[tuple[str, GroupCurve]], *, log_y: bool = False) -> Figure:
     """Return several groups: the mean of each as a line, one standard deviation as a band."""
     data: list[dict[str, Any]] = []
@@ -133,11 +94,10 @@ def groups_figure(groups: Sequence[tuple[str, GroupCurve]], *, log_y: bool = Fal
         edges += [low, high]
         # The band of a single run has no height.
         if (group.deviation > 0).any():
-            band = _band(group.x, low, high, "one standard deviation", 0.15, number)
-            data += [{**part, "meta": {"run": html_text(label)}} for part in band]
+            data += _band(group.x, low, high, number, html_text(label))
         line = _line(group.x, group.mean, html_text(label, 60), 2.0, series_color(number))
         dash = DASHES[number // SERIES % len(DASHES)]
-        tip = _tip(label, series_color(number))
+        tip = {"label": html_text(label, 80), "color": series_color(number), "unit": "", "kind": "mean"}
         data.append(
             {
                 **line,
@@ -147,14 +107,6 @@ def groups_figure(groups: Sequence[tuple[str, GroupCurve]], *, log_y: bool = Fal
                 "meta": {"run": html_text(label), "tip": tip},
             }
         )
-    return _figure(data, edges, log_y=log_y, legend=True)
-
-
-def _tip(label: str, colour: str) -> dict[str, str]:
-    return {"label": html_text(label, 80), "color": colour, "unit": "", "kind": "mean"}
-
-
-def _figure(data: list[dict[str, Any]], edges: Sequence[Floats], *, log_y: bool, legend: bool) -> Figure:
     values = np.concatenate(edges)
     values = values[np.isfinite(values)]
     yaxis: dict[str, Any] = {
@@ -174,27 +126,21 @@ def _figure(data: list[dict[str, Any]], edges: Sequence[Floats], *, log_y: bool,
             "yaxis": yaxis,
             "meta": {"axis": "step"},
             "hovermode": "x unified",
-            "showlegend": legend,
+            "showlegend": True,
             "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-            "margin": {"l": 8, "r": 10, "t": 26 if legend else 10, "b": 8},
+            "margin": {"l": 8, "r": 10, "t": 26, "b": 8},
             "uirevision": "group",
         },
     }
 
 
-def _band(
-    x: Floats, low: Floats, high: Floats, name: str, opacity: float, number: int | None = None
-) -> list[dict[str, Any]]:
-    """Return a band; that of one group among several, by its `number`, is not in the hover box."""
-    unseen = series_color(number or 0, 0.0)
-    lower = _line(x, low, f"{name}, bottom", 0, unseen)
-    upper = _line(x, high, f"{name}, top", 0, unseen)
-    upper.update(fill="tonexty", fillcolor=series_color(number or 0, opacity))
-    if number is None:
-        return [lower, upper]
-    return [
-        {**line, "showlegend": False, "hoverinfo": "skip", "hovertemplate": None} for line in (lower, upper)
-    ]
+def _band(x: Floats, low: Floats, high: Floats, number: int, label: str) -> list[dict[str, Any]]:
+    """Return the band of a group, which is not in the hover box."""
+    unseen = series_color(number, 0.0)
+    lower, upper = (_line(x, edge, "one standard deviation", 0, unseen) for edge in (low, high))
+    upper.update(fill="tonexty", fillcolor=series_color(number, 0.15))
+    hidden = {"showlegend": False, "hoverinfo": "skip", "hovertemplate": None, "meta": {"run": label}}
+    return [{**lower, **hidden}, {**upper, **hidden}]
 
 
 def _line(x: Floats, y: Floats, name: str, width: float, color: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def view_of(key: str) -> list[float] | None:
 def picked_of(key: str) -> int | None:
     """Return the number of the bar or point clicked last in this chart, or None."""
     number = sent_by(key, "picked").get("number")
-    return int(number) if isinstance(number, (int, float)) and not isinstance(number, bool) else None
+    return int(number) if is_number(number) else None
 
 
 def _library(figure: Mapping[str, Any]) -> str:

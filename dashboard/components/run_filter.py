@@ -61,17 +61,14 @@ def pick_project(runs: RunList) -> str | None:
     """Show the projects, if there are several, and return the chosen one."""
     if len(runs.projects) < 2:
         return None
-    chosen = st.selectbox(
+    return session.pick_or_none(
         "Project",
         runs.projects,
-        index=None,
-        placeholder="any project",
         key="project",
-        bind="query-params",
+        placeholder="any project",
         label_visibility="collapsed",
         width=170,
     )
-    return str(chosen) if chosen else None
 
 
 # ---------------------------------------------------------------- colours of runs that are compared

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -18,9 +18,7 @@ from dashboard import session
 from dashboard.charts.curve_layout import ChartStyle, Curve
 from dashboard.charts.curves import chart_label, curve_figure
 from dashboard.charts.mean_and_spread import (
-    GroupCurve,
     against_group,
-    group_figure,
     group_smoothing,
     groups_figure,
     mean_and_spread,
@@ -51,7 +49,6 @@ from toolkit.runs.store import RunCard, RunStore, Series, Smoothing, UnknownRun,
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 8
 _MAX_SMALL: Final = 12
-_MAX_IN_GROUP: Final = 50
 _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
 _BY_TAG: Final = "tag"
 _NOT_FINITE: Final = "NaN or infinite"
@@ -80,14 +77,9 @@ def main() -> None:
     if any(card.key not in cards for card in named.values()):
         cards = labelled({card.key: card for card in (*runs.cards, *named.values())}.values())
     keys = _pick_runs(cards, {word: card.key for word, card in named.items()})
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        by = _pick_grouping([cards[key] for key in keys])
-        tag = _pick_tag(runs.tags)
-    if len(keys) < 2 and not tag:
-        st.info(
-            f"Pick two to {_MAX_RUNS} runs, or a tag to compare its runs as a group.",
-            icon=":material/compare_arrows:",
-        )
+    by = _pick_grouping([cards[key] for key in keys])
+    if len(keys) < 2:
+        st.info(f"Pick two to {_MAX_RUNS} runs.", icon=":material/compare_arrows:")
         # One run can have become faster from one session to the next.
         if keys and len({job.perf_tag for job in store.manifest_sessions(keys[0])}) > 1:
             _read(store, keys)
@@ -97,43 +89,45 @@ def main() -> None:
     in_part = _read(store, keys)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         axis = _AXES[session.pick_axis("X axis", tuple(_AXES))]
-        metric = _pick_metrics(store, keys, tag, runs.cards)
+        metric = _pick_metric(store, keys)
         smoothing = session.smoothing_picker()
         log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
-    live = any(cards[key].live for key in keys)
-    seconds = session.refresh_seconds() if live else None
+    seconds = session.refresh_seconds() if any(cards[key].live for key in keys) else None
     if in_part:
         seconds = 1.0
-    if keys and by:
-        page_states.guarded("The groups", lambda: _groups(store, keys, cards, metric, by, smoothing, log_y))
-    elif keys:
-        st.fragment(
-            lambda: page_states.guarded(
-                "The charts", lambda: _charts(store, keys, cards, metric, axis, smoothing, log_y)
-            ),
-            run_every=seconds,
-        )()
-    if tag:
-        page_states.guarded("The group", lambda: _group(store, tag, runs.cards, metric, smoothing, log_y))
-    if len(keys) >= 2:
-        with report:
-            report_button("compare", lambda: _report(store, keys, cards, metric))
-        base = _pick_baseline(keys, cards)
-        page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
-        page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
-        others = _shared_metrics(store, keys, metric)
-        if others:
-            st.fragment(
-                lambda: page_states.guarded(
-                    "The other metrics",
-                    lambda: _small_charts(store, keys, cards, others, axis, smoothing, log_y),
-                ),
-                run_every=seconds,
-            )()
-        _speed(store, keys, cards)
-        names = {key: cards[key].name for key in keys}
-        # A fragment, so that another step redraws nothing else.
-        st.fragment(lambda: page_states.guarded("The samples", lambda: sample_grid(store, names)))()
+    shown = _Compared(store, {key: cards[key] for key in keys}, metric, axis, smoothing, log_y)
+    if by:
+        page_states.guarded("The groups", lambda: _groups(shown, by))
+    else:
+        _part("The charts", lambda: _chart(shown), seconds)
+    with report:
+        report_button("compare", lambda: _report(store, keys, cards, metric))
+    base = _pick_baseline(keys, cards)
+    page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
+    page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
+    others = _shared_metrics(store, keys, metric)
+    if others:
+        _part("The other metrics", lambda: _small_charts(shown, others), seconds)
+    _speed(store, keys, cards)
+    names = {key: cards[key].name for key in keys}
+    _part("The samples", lambda: sample_grid(store, names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """The runs that are drawn, and how."""
+
+    store: RunStore
+    cards: Mapping[str, RunCard]
+    metric: str
+    axis: XAxis
+    smoothing: Smoothing
+    log_y: bool
+
+
+def _part(name: str, draw: Callable[[], None], seconds: float | None = None) -> None:
+    """Draw a part of the page as a fragment, so that a change in it redraws nothing else."""
+    st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
 
 
 def _report(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str) -> Document:
@@ -143,8 +137,8 @@ def _report(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], 
 
 
 def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    # A fragment, so that another baseline redraws nothing else; no timer, because it has inputs.
-    st.fragment(lambda: page_states.guarded("The speed", lambda: speed_panel(store, keys, cards)))()
+    # No timer, because it has inputs.
+    _part("The speed", lambda: speed_panel(store, keys, cards))
 
 
 def _read(store: RunStore, keys: Sequence[str]) -> bool:
@@ -232,43 +226,16 @@ def _pick_grouping(cards: Sequence[RunCard]) -> str | None:
         options = [_BY_TAG, *options]
     if len(cards) < 2 or not options:
         return None
-    chosen = st.selectbox(
-        "Mean and spread by",
-        options,
-        index=None,
-        placeholder="each run alone",
-        key="by",
-        bind="query-params",
-    )
-    return str(chosen) if chosen else None
+    return session.pick_or_none("Mean and spread by", options, key="by", placeholder="each run alone")
 
 
-def _pick_tag(tags: Sequence[str]) -> str | None:
-    if not tags:
-        return None
-    chosen = st.selectbox(
-        "All runs with a tag",
-        tags,
-        index=None,
-        placeholder="No group",
-        key="tag",
-        bind="query-params",
-    )
-    return str(chosen) if chosen else None
-
-
-def _pick_metrics(store: RunStore, keys: Sequence[str], tag: str | None, cards: Sequence[RunCard]) -> str:
-    selected = list(keys) or [card.key for card in cards if tag in card.tags][:_MAX_RUNS]
-    names: dict[str, int] = {}
-    store.refresh_all(selected, wait_s=0.5)
-    for key in selected:
-        for info in store.metrics(key):
-            names[info.name] = names.get(info.name, 0) + 1
+def _pick_metric(store: RunStore, keys: Sequence[str]) -> str:
+    store.refresh_all(keys, wait_s=0.5)
+    names = Counter(info.name for key in keys for info in store.metrics(key))
     ordered = sorted(
         names,
         key=lambda name: (
-            name not in _LIKELY,
-            _LIKELY.index(name) if name in _LIKELY else 0,
+            _LIKELY.index(name) if name in _LIKELY else len(_LIKELY),
             is_spread(name, names),
             -names[name],
             name,
@@ -318,109 +285,79 @@ def _shared_metrics(store: RunStore, keys: Sequence[str], metric: str) -> list[s
 # ---------------------------------------------------------------- curves
 
 
-def _charts(
-    store: RunStore,
-    keys: Sequence[str],
-    cards: Mapping[str, RunCard],
-    metric: str,
-    axis: XAxis,
-    smoothing: Smoothing,
-    log_y: bool,
-) -> None:
-    window = session.window()
-    looks = looks_of_runs([cards[key] for key in keys])
-    curves: list[Curve] = []
-    _read(store, keys)
-    found = store.series_of(keys, metric, axis=axis, window=window, buckets=300, smoothing=smoothing)
-    whole = store.series_of(keys, metric, axis=axis, buckets=100, smoothing=smoothing) if window else {}
-    for key, series in found.items():
-        around = whole.get(key)
-        if series.empty and (around is None or around.empty):
-            continue
-        colour, dash = looks[key]
-        curves.append(
-            Curve(
-                series=series,
-                around=around,
-                label=cards[key].name,
-                run=key,
-                colour=colour,
-                dash=dash,
-            )
+def _curves(shown: _Compared, metric: str, buckets: int) -> list[Curve]:
+    """Return the curve of each run that has logged the metric, with all of it around a zoomed part."""
+    looks = looks_of_runs(list(shown.cards.values()))
+    keys, window = list(shown.cards), session.window()
+    how: Any = {"axis": shown.axis, "smoothing": shown.smoothing}
+    found = shown.store.series_of(keys, metric, window=window, buckets=buckets, **how)
+    whole = shown.store.series_of(keys, metric, buckets=100, **how) if window else {}
+    return [
+        Curve(
+            series=series,
+            around=whole.get(key),
+            label=shown.cards[key].name,
+            run=key,
+            colour=looks[key][0],
+            dash=looks[key][1],
         )
-    if not curves:
-        st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
-        return
-    section(md(metric) + hidden_values_text(curves, log_y=log_y))
+        for key, series in found.items()
+        if not series.empty or (key in whole and not whole[key].empty)
+    ]
+
+
+def _draw(shown: _Compared, metric: str, curves: Sequence[Curve], *, is_small: bool) -> None:
+    name, window = f"chart compare {metric}" if is_small else "chart compare", session.window()
+    names = {key: card.name for key, card in shown.cards.items()}
     style = ChartStyle(
-        axis=axis,
+        axis=shown.axis,
         window=window,
-        log_y=log_y,
-        legend=True,
-        times=True,
-        revision=f"{metric} {axis} {','.join(keys)}",
+        log_y=shown.log_y,
+        legend=not is_small,
+        times=not is_small,
+        axis_title=not is_small,
+        revision=f"{metric} {shown.axis} {','.join(names)}",
     )
-    name = "chart compare"
     draw_chart(
         curve_figure(curves, style),
         key=name,
         label=chart_label(metric, curves[0].series),
-        height=420,
+        height=220 if is_small else 420,
         name=f"compare {metric}",
         group="compare",
-        on_view=lambda: follow_zoom(name, axis),
-        csv=lambda: curves_csv(store, {key: cards[key].name for key in keys}, [metric], axis, window),
+        on_view=lambda: follow_zoom(name, shown.axis),
+        csv=lambda: curves_csv(shown.store, names, [metric], shown.axis, window),
     )
+
+
+def _chart(shown: _Compared) -> None:
+    _read(shown.store, list(shown.cards))
+    curves = _curves(shown, shown.metric, 300)
+    if not curves:
+        _nobody_logged(shown.metric)
+        return
+    section(md(shown.metric) + hidden_values_text(curves, log_y=shown.log_y))
+    _draw(shown, shown.metric, curves, is_small=False)
     drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
     st.caption(f"{count(drawn)} of {count(total)} points drawn")
 
 
-def _small_charts(
-    store: RunStore,
-    keys: Sequence[str],
-    cards: Mapping[str, RunCard],
-    metrics: Sequence[str],
-    axis: XAxis,
-    smoothing: Smoothing,
-    log_y: bool,
-) -> None:
+def _nobody_logged(metric: str) -> None:
+    st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
+
+
+def _small_charts(shown: _Compared, metrics: Sequence[str]) -> None:
     section("Other metrics of these runs")
-    window = session.window()
-    looks = looks_of_runs([cards[key] for key in keys])
-    names = {key: cards[key].name for key in keys}
     columns = st.columns(2, gap="medium")
     drawn = 0
     for metric in metrics[:_MAX_SMALL]:
-        found = store.series_of(keys, metric, axis=axis, window=window, buckets=150, smoothing=smoothing)
-        curves = [
-            Curve(series=series, label=cards[key].name, run=key, colour=looks[key][0], dash=looks[key][1])
-            for key, series in found.items()
-            if not series.empty
-        ]
+        curves = _curves(shown, metric, 150)
         if not curves:
             continue
-        name = f"chart compare {metric}"
+        title = f"{md(metric)} :gray[{len(curves)} of {len(shown.cards)} runs]"
         with columns[drawn % len(columns)]:
-            section(
-                f"{md(metric)} :gray[{len(curves)} of {len(keys)} runs]"
-                + hidden_values_text(curves, log_y=log_y),
-                level=3,
-            )
-            draw_chart(
-                curve_figure(
-                    curves,
-                    ChartStyle(
-                        axis=axis, window=window, log_y=log_y, axis_title=False, revision=f"{metric} {axis}"
-                    ),
-                ),
-                key=name,
-                label=chart_label(metric, curves[0].series),
-                height=220,
-                name=f"compare {metric}",
-                group="compare",
-                on_view=partial(follow_zoom, name, axis),
-                csv=partial(curves_csv, store, names, [metric], axis, window),
-            )
+            section(title + hidden_values_text(curves, log_y=shown.log_y), level=3)
+            _draw(shown, metric, curves, is_small=True)
         drawn += 1
     if len(metrics) > _MAX_SMALL:
         st.caption(
@@ -430,46 +367,48 @@ def _small_charts(
         )
 
 
-def _groups(
-    store: RunStore,
-    keys: Sequence[str],
-    cards: Mapping[str, RunCard],
-    metric: str,
-    by: str,
-    smoothing: Smoothing,
-    log_y: bool,
-) -> None:
+def _groups(shown: _Compared, by: str) -> None:
     """Draw the mean and the spread of the chosen runs, by the value of a setting or by tag."""
-    _read(store, keys)
+    keys, cards, metric = list(shown.cards), shown.cards, shown.metric
+    _read(shown.store, keys)
     members: dict[str, list[str]] = {}
     for key in keys:
         labels = cards[key].tags if by == _BY_TAG else (setting_text(cards[key].config.get(by)),)
         for label in labels:
             members.setdefault(label, []).append(key)
     ordered = sorted(members.items(), key=lambda item: (_number_of(item[0]), item[0]))
-    found = store.series_of(keys, metric, buckets=400, smoothing=group_smoothing(smoothing))
+    found = shown.store.series_of(keys, metric, buckets=400, smoothing=group_smoothing(shown.smoothing))
     groups = []
     for label, runs in ordered:
         series = [found[key] for key in runs if key in found and not found[key].empty]
         if series:
             groups.append((label, f"{label} (n = {len(series)})", mean_and_spread(series)))
     if not groups:
-        st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
+        _nobody_logged(metric)
         return
-    base = _pick_base_group([value for value, _, _ in groups])
+    base = None
+    if len(groups) > 1:
+        base = session.pick_or_none(
+            "Difference from",
+            [value for value, _, _ in groups],
+            key="against",
+            placeholder="no group: values as logged",
+            width=320,
+            help="Subtract the mean of this group from all of them.",
+        )
     # The group that all are compared with is always drawn.
     chosen = [one for one in groups if one[0] == base]
     first = groups[:_MAX_GROUPS]
     drawn = first if not chosen or chosen[0] in first else [*first[:-1], *chosen]
-    shown = [(label, group) for _, label, group in drawn]
-    rest = len(groups) - len(shown)
+    curves = [(label, group) for _, label, group in drawn]
+    rest = len(groups) - len(curves)
     title = f"{md(metric)} by {md(by)}"
     if base is not None:
         title += f", difference from {md(base)}"
-        shown = against_group(shown, chosen[0][2])
+        curves = against_group(curves, chosen[0][2])
     section(title)
     draw_chart(
-        groups_figure(shown, log_y=log_y and base is None),
+        groups_figure(curves, log_y=shown.log_y and base is None),
         key="chart groups",
         label=f"{metric}, mean and spread by {by}",
         height=420,
@@ -487,58 +426,9 @@ def _groups(
     )
 
 
-def _pick_base_group(labels: Sequence[str]) -> str | None:
-    if len(labels) < 2:
-        return None
-    chosen = st.selectbox(
-        "Difference from",
-        labels,
-        index=None,
-        placeholder="no group: values as logged",
-        key="against",
-        bind="query-params",
-        width=320,
-        help="Subtract the mean of this group from all of them.",
-    )
-    return str(chosen) if chosen else None
-
-
 def _number_of(label: str) -> float:
     number = as_number(label)
     return math.inf if number is None else number
-
-
-def _group(
-    store: RunStore, tag: str, cards: Sequence[RunCard], metric: str, smoothing: Smoothing, log_y: bool
-) -> None:
-    tagged = [card for card in cards if tag in card.tags]
-    members = tagged[:_MAX_IN_GROUP]
-    _read(store, [card.key for card in members])
-    found = store.series_of(
-        [card.key for card in members], metric, buckets=400, smoothing=group_smoothing(smoothing)
-    ).values()
-    series = [one for one in found if not one.empty]
-    section(f"{md(metric)} over {count(len(series))} runs tagged {md(tag)}")
-    if not series:
-        st.caption("None of these runs has logged it.")
-        return
-    group: GroupCurve = mean_and_spread(series)
-    draw_chart(
-        group_figure(group, log_y=log_y),
-        key=f"chart group {tag}",
-        label=f"{metric}, mean and spread",
-        height=320,
-        group="group",
-    )
-    left_out = (
-        f" {count(len(tagged) - len(members))} more runs are not included."
-        if len(tagged) > len(members)
-        else ""
-    )
-    st.caption(
-        "The line is the mean, the dark band one standard deviation, the light band min to max. "
-        f"Each run counts from its first to its last step; NaN and infinity are left out.{left_out}"
-    )
 
 
 # ---------------------------------------------------------------- tables

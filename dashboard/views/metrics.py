@@ -161,17 +161,14 @@ def _overlay(page: RunPage) -> str | None:
     names = [info.name for info in page.store.metrics(page.key)]
     if len(names) < 2:
         return None
-    chosen = st.selectbox(
+    return session.pick_or_none(
         "Overlay",
         names,
-        index=None,
         key="overlay",
-        bind="query-params",
         placeholder="another metric",
         help="Draw this metric into every chart, on an axis of its own.",
         width=240,
     )
-    return str(chosen) if chosen else None
 
 
 def _charts(

@@ -502,13 +502,11 @@ def _group_picker(runs: RunList) -> None:
     keys += ["tag"] if runs.tags else []
     keys += ["project"] if len(runs.projects) > 1 else []
     chosen = st.session_state.get("group") or st.query_params.get("group")
-    st.selectbox(
+    session.pick_or_none(
         "Group by",
         list(dict.fromkeys([*keys, *([chosen] if chosen else [])])),
-        index=None,
-        placeholder="group by …",
         key="group",
-        bind="query-params",
+        placeholder="group by …",
         format_func=clean,
         label_visibility="collapsed",
         width=170,

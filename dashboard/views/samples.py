@@ -9,7 +9,7 @@ from typing import Final
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.histogram_map import HEIGHT, histogram_figure
+from dashboard.charts.heatmaps import HISTOGRAM_HEIGHT, histogram_figure
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
@@ -142,7 +142,7 @@ def _histograms(page: RunPage, search: str) -> None:
                 histogram_figure(histogram),
                 key=f"_histogram {page.key} {name}",
                 label=f"Histogram of {name[:100]} over the steps",
-                height=HEIGHT,
+                height=HISTOGRAM_HEIGHT,
                 name=f"histogram {name}",
                 group="histograms",
             )

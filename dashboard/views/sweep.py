@@ -260,22 +260,15 @@ def _scatter(
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         x = str(st.selectbox("Setting", varied, key="sx", bind="query-params", width=160) or varied[0])
         y = _pick_y(cards, found.metric)
-        shade = st.selectbox(
-            "Colour",
-            [key for key in varied if key != x],
-            index=None,
-            key="sc",
-            bind="query-params",
-            placeholder="none",
-            width=130,
-        )
+        others = [key for key in varied if key != x]
+        shade = session.pick_or_none("Colour", others, key="sc", placeholder="none", width=130)
         log_y = st.toggle("Log y", key="log", bind="query-params")
     values = {run.key: run.value for run in runs}
     if y != found.metric:
         values = {key: _last(card, y) for key, card in cards.items()}
     shown = [run for run in runs if run.config.get(x) is not None and _is_number(values.get(run.key))]
     if shade is not None:
-        shown = [run for run in shown if run.config.get(str(shade)) is not None]
+        shown = [run for run in shown if run.config.get(shade) is not None]
     if not shown:
         st.caption("No run has both values.")
         return
@@ -287,7 +280,7 @@ def _scatter(
             name=run.name,
             x=run.config[x],
             y=float(values[run.key] or 0.0),
-            shade=run.config.get(str(shade)) if shade is not None else None,
+            shade=run.config.get(shade) if shade is not None else None,
             best=run.key == best,
             unfinished=run.state != "done",
         )
@@ -297,7 +290,7 @@ def _scatter(
         points,
         Axis(title=x),
         Axis(title=y, log=log_y),
-        None if shade is None else str(shade),
+        shade,
         revision=f"{x} {y} {log_y}",
     )
     key = "sweep scatter"

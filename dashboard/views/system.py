@@ -12,8 +12,14 @@ import numpy as np
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.gpu_heatmap import SAMPLES, gpu_heatmap_figure, gpu_heatmap_height
-from dashboard.charts.rank_heatmap import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
+from dashboard.charts.heatmaps import (
+    SAMPLES,
+    gpu_heatmap_figure,
+    gpu_heatmap_height,
+    rank_heatmap_figure,
+    rank_heatmap_height,
+    ranks_per_row,
+)
 from dashboard.components import page_states
 from dashboard.components.chart import draw_chart
 from dashboard.components.curve_panel import ChartOptions, Tally, curve_panel, follow_zoom, marks_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 
 import pytest
@@ -127,53 +126,6 @@ def test_a_click_shows_the_text_and_goes_into_the_address(shown, page):
 
 
 @in_make_faults
-def test_the_same_prompt_at_another_step_is_compared_word_by_word(shown, page):
-    open_completions(shown, page, "grpo")
-    sides = page.locator(".telemetry-side")
-
-    expect(sides).to_have_count(2)
-    expect(sides.first.locator(".telemetry-side-title")).to_have_text("step 200")
-    expect(sides.first.locator("del")).to_have_text("green")
-    expect(sides.last.locator("ins")).to_have_text("blue")
-
-    page.get_by_role("combobox", name=re.compile("Compare with")).click()
-    page.get_by_role("option", name="step 100").click()
-    expect(sides.first.locator(".telemetry-side-title")).to_have_text("step 100")
-    expect(sides.first.locator("del")).to_have_text("grey")
-
-
-@in_make_faults
-def test_search_steps_sort_and_pages_change_the_list(shown, page):
-    open_completions(shown, page, "grpo")
-
-    page.get_by_role("combobox", name="Sort").click()
-    page.get_by_role("option", name="Lowest reward").click()
-    expect(rows(page).first).to_contain_text("step 100")
-    expect(rows(page).first).to_contain_text("0.1")
-
-    page.get_by_role("textbox", name="Search").fill("GREEN number 1")
-    page.keyboard.press("Enter")
-    expect(rows(page)).to_have_count(11)
-    expect(rows(page).first).to_contain_text("the sky is green number 1")
-
-    page.get_by_role("textbox", name="Steps").fill("300")
-    page.keyboard.press("Enter")
-    expect(page.get_by_text("No completions match.")).to_be_visible()
-    wait_for_query(
-        page,
-        "q.get('find') === 'GREEN number 1' && q.get('step') === '300' && q.get('order') === 'Lowest reward'",
-    )
-
-    page.get_by_role("textbox", name="Search").fill("")
-    page.keyboard.press("Enter")
-    page.get_by_role("textbox", name="Steps").fill("")
-    page.keyboard.press("Enter")
-    expect(rows(page)).to_have_count(50)
-    page.get_by_test_id("stPagination").get_by_role("button", name=re.compile("3$")).click()
-    expect(rows(page)).to_have_count(20)
-
-
-@in_make_faults
 def test_a_choice_and_where_one_has_scrolled_to_stay_while_new_ones_arrive(shown, page):
     open_completions(shown, page, "live")
     row = page.locator(".telemetry-completion", has_text="answer 12")
@@ -214,16 +166,6 @@ def test_hostile_texts_are_text_and_nothing_else(shown, page):
     sides = page.locator(".telemetry-side-text")
     expect(sides.first).to_have_text(SCRIPT)
     expect(sides.last).to_contain_text("![x](https://evil.example/x.png)")
-
-
-@in_make_faults
-def test_a_text_of_60_kilobytes_is_there_to_its_end_and_scrolls_in_its_own_box(shown, page):
-    open_completions(shown, page, "hostile")
-    rows(page).nth(1).click()
-    expect(text_shown(page).nth(1)).to_contain_text(LONG.strip()[-200:])
-
-    assert text_shown(page).nth(1).inner_text().count("<i>word</i>") == 5_000
-    assert page.locator('[data-testid="stCode"]').nth(1).bounding_box()["height"] < 500
 
 
 @in_make_faults

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.attacks.hostile_runs import INIT_SCRIPT, Poison, payloads, poisoned_run
-from tests.attacks.page_checks import Beacon, Looked
+from tests.attacks.hostile_runs import Poison, poisoned_run
+from tests.attacks.page_checks import Beacon
 from tests.browser.browser_helpers import (
     chart,
     figure,
@@ -25,13 +24,10 @@ from tests.browser.browser_helpers import (
     step_shown,
     trace,
     wait_for_chart,
-    wait_for_query,
-    wait_in,
     wait_until_step,
 )
 from tests.browser.growing_run import Training
 from tests.dashboard.run_folders import write_run
-from tests.lengths import in_make_faults
 from tests.records import read_records
 from toolkit.cli.main import main
 
@@ -81,21 +77,6 @@ def strange_page(contexts):
 def _logged(folder, step):
     records = read_records(folder, "step", live=True)
     return next(record["train_loss"] for record in records if record["global_step"] == step)
-
-
-def brightness(color):
-    red, green, blue = (
-        [int(color[at : at + 2], 16) for at in (1, 3, 5)]
-        if color.startswith("#")
-        else [float(part) for part in re.findall(r"[\d.]+", color)[:3]]
-    )
-    return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-def background(page):
-    return page.evaluate(
-        """() => getComputedStyle(document.querySelector('[data-testid="stApp"]')).backgroundColor"""
-    )
 
 
 def test_the_first_curve_needs_few_bytes(shown, contexts):
@@ -166,97 +147,6 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     assert training.manifest.control["log_every_now"] == 50
 
 
-@in_make_faults
-def test_a_misspelt_name_leads_to_the_run_which_is_drawn_in_light_and_dark(shown, page):
-    shown.open(page, "/overview", run="not-finit")
-    main = page.locator('[data-testid="stMain"]')
-    expect(main.get_by_text("No such run")).to_be_visible()
-    main.get_by_role("button", name="not-finite").click()
-    wait_for_query(page, "q.get('run') === 'not-finite'")
-
-    # What is not a number is drawn where it was logged.
-    loss = figure(page, "Loss")
-    assert sorted(trace(loss, "NaN")["x"]) == [10, 50, 52]
-    assert trace(loss, "Infinity")["x"] == [30]
-    assert trace(loss, "-Infinity")["x"] == [40]
-    assert all(trace(loss, name)["mode"] == "markers" for name in ("NaN", "Infinity", "-Infinity"))
-    expect(page.get_by_text("4 NaN, 1 Infinity, 1 -Infinity")).to_be_visible()
-
-    # The theme changes under an open page.
-    assert brightness(background(page)) > 200
-    assert brightness(loss["text"]) < 100
-    for scheme, text in (("dark", loss["text"]), ("light", None)):
-        before, text = background(page), text or figure(page, "Loss")["text"]
-        page.emulate_media(color_scheme=scheme)
-        page.wait_for_function(
-            """before => getComputedStyle(document.querySelector('[data-testid="stApp"]'))
-                .backgroundColor !== before""",
-            arg=before,
-        )
-        drawn = wait_for_chart(page, "Loss", f"figure.text !== {text!r}")
-        is_dark = scheme == "dark"
-
-        assert brightness(background(page)) < 60 if is_dark else brightness(background(page)) > 200
-        assert brightness(drawn["text"]) > 150 if is_dark else brightness(drawn["text"]) < 100
-
-
-@in_make_faults
-def test_hostile_texts_of_a_run_and_of_an_address_are_shown_as_text(shown, page, beacon):
-    page.add_init_script(INIT_SCRIPT)
-    looked = Looked(page, shown, beacon)
-    beacon.asked.clear()
-    texts = [text for text in payloads(beacon.place).values() if len(text) < 2_000]
-    names = (
-        "runs",
-        "tag",
-        "q",
-        "status",
-        "sort",
-        "filter",
-        "find",
-        "step",
-        "order",
-        "prompt",
-        "x",
-        "smooth",
-        "page",
-    )
-    asked = {"run": "poisoned", **dict(zip(names, texts, strict=False)), "from": "-inf", "to": "9" * 400}
-    page.goto(shown.url("/overview") + "?" + urlencode(asked, quote_via=quote, errors="replace"))
-    page.wait_for_selector('[data-testid="stAppViewContainer"]')
-    settle(page)
-    chart(page, "Loss")
-
-    looked.check("overview of a poisoned run")
-
-
-def test_a_page_of_another_origin_gets_no_socket_and_no_frame(shown, beacon, strange_page):
-    host = f"localhost:{shown.port}"
-    # Any document of ours may open it.
-    strange_page.goto(shown.url("/_stcore/health"))
-    assert strange_page.evaluate(_SOCKET, host) == "open"
-    stranger = f"http://{beacon.place}/"
-    for address in (stranger, "data:text/html,<title>no origin</title>"):
-        strange_page.goto(address)
-        for name in (host, f"127.0.0.1:{shown.port}"):
-            assert strange_page.evaluate(_SOCKET, name) == "refused"
-
-    strange_page.goto(stranger)
-    strange_page.evaluate(
-        """url => new Promise(resolve => {
-            const frame = document.createElement("iframe");
-            frame.src = url;
-            frame.onload = resolve;
-            document.body.appendChild(frame);
-        })""",
-        shown.url("/"),
-    )
-    refused = ["chrome-error://chromewebdata/"]
-    wait_in(strange_page, lambda: [frame.url for frame in strange_page.frames[1:]] == refused)
-    read = "url => fetch(url, {mode: 'no-cors'}).then(() => 'answered', () => 'refused')"
-    assert strange_page.evaluate(read, shown.url("/_stcore/health")) == "refused"
-
-
 def test_another_name_that_resolves_to_this_machine_is_not_served(shown, strange_page):
     # The browser of these tests takes this name for 127.0.0.1, as after a change in someone's DNS.
     answer = strange_page.goto(f"http://rebind.example:{shown.port}/")
@@ -283,7 +173,6 @@ def test_a_report_opens_from_a_file_and_asks_for_nothing(shown, contexts, beacon
         chart.locator(".area").hover()
         expect(chart.locator(".tip")).to_contain_text("step")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert brightness(tab.evaluate("getComputedStyle(document.body).backgroundColor")) < 80
         with tab.expect_download() as saved:
             tab.get_by_role("button", name="Download the data as CSV").click()
         lines = saved.value.path().read_text("utf-8").splitlines()

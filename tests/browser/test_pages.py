@@ -11,7 +11,6 @@ from tests.browser.browser_helpers import (
     chart,
     figure,
     fits_into,
-    pick_row,
     query,
     settle,
     status,
@@ -133,26 +132,6 @@ def test_two_runs_are_compared_along_time_and_against_a_baseline(shown, page):
         expect(table(page, 1).locator("td", has_text=re.compile(f"^{rate}$")).first).to_be_attached()
     wait_for_query(page, "q.get('x') === 'Relative time'")
     assert query(page) == {"runs": "first,second", "x": "Relative time"}
-
-
-def test_runs_with_one_tag_are_shown_as_a_group(shown, page):
-    shown.open(page, "/compare", tag="sweep")
-    group = figure(page, "train_loss")
-
-    assert max(max(curve["x"]) for curve in group["traces"]) == 299
-    expect(main_of(page).get_by_text("over 2 runs tagged sweep")).to_be_visible()
-
-
-def test_rows_picked_in_the_list_are_compared(shown, page):
-    shown.open(page, "/")
-    pick_row(page, 0)
-    expect(main_of(page).get_by_test_id("stBaseButton-primary")).to_be_enabled()
-    pick_row(page, 1)
-    page.get_by_role("button", name="Compare 2").click()
-    page.wait_for_url("**/compare?runs=*")
-
-    assert len(query(page)["runs"].split(",")) == 2
-    chart(page, "train_loss")
 
 
 def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):

@@ -8,7 +8,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.browser_helpers import figure, settle
+from tests.browser.browser_helpers import settle
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.lengths import in_make_faults
@@ -127,16 +127,3 @@ def test_the_bar_of_a_live_run_changes_in_place_and_what_was_opened_stays_open(s
     assert page.evaluate(
         "window.box.isConnected && window.box === document.querySelector('.telemetry-ledger')"
     )
-
-
-@in_make_faults
-def test_a_slower_tag_is_shown_on_the_compare_page(shown, page):
-    shown.open(page, "/compare", runs="job-0,job-1,job-2")
-
-    verdict = main_of(page).get_by_text("after is")
-    verdict.scroll_into_view_if_needed()
-    expect(verdict).to_contain_text("slower than before (95 % interval")
-
-    drawn = figure(page, "Seconds per step")
-    assert [len(trace["x"]) for trace in drawn["traces"]] == [2, 1]
-    has_no_overhang(page)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dashboard.charts.curve_layout import ChartMark, ChartStyle, Curve
 from dashboard.charts.curves import chart_label, curve_figure
-from dashboard.charts.mean_and_spread import group_figure, mean_and_spread
+from dashboard.charts.mean_and_spread import groups_figure, mean_and_spread
 from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, LIGHT, looks_of_runs, run_colour, shade
 from dashboard.charts.spans import Bar, bars_figure
@@ -129,8 +129,8 @@ def test_two_constants_share_one_frame():
 def test_a_group_of_runs_with_one_learning_rate_has_an_axis_around_it():
     group = mean_and_spread([series_of([1e-4] * 10), series_of([1e-4] * 10)])
 
-    assert group_figure(group)["layout"]["yaxis"]["range"] == pytest.approx([0.8e-4, 1.2e-4])
-    assert "range" not in group_figure(group, log_y=True)["layout"]["yaxis"]
+    assert groups_figure([("a", group)])["layout"]["yaxis"]["range"] == pytest.approx([0.8e-4, 1.2e-4])
+    assert "range" not in groups_figure([("a", group)], log_y=True)["layout"]["yaxis"]
 
 
 # ---------------------------------------------------------------- numbers
@@ -674,14 +674,13 @@ def test_both_themes_know_every_colour():
 
 def test_a_group_has_its_mean_and_spread():
     group = mean_and_spread([series_of([1.0, 1.0, 1.0]), series_of([3.0, 3.0, math.nan]), series_of([])])
-    found = group_figure(group, log_y=True)
+    found = groups_figure([("a", group)], log_y=True)
 
     assert group.mean[0] == 2.0
-    assert (group.low[0], group.high[0], group.deviation[0], group.runs[0]) == (1.0, 3.0, 1.0, 2.0)
-    assert group.runs[-1] == 1.0
+    assert group.deviation[0] == 1.0
     assert unpacked(found["data"][-1]["y"])[0] == 2.0
     assert is_json(found)
-    assert is_json(group_figure(mean_and_spread([])))
+    assert is_json(groups_figure([("a", mean_and_spread([]))]))
 
 
 def test_bars_and_moments_are_drawn_on_rows_of_their_own():

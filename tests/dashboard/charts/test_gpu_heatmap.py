@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from dashboard.charts.gpu_heatmap import gpu_heatmap_figure
+from dashboard.charts.heatmaps import gpu_heatmap_figure
 from toolkit.runs.store import CurveSegment, Series
 
 

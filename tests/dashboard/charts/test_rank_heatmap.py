@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from dashboard.charts.rank_heatmap import MAX_ROWS, rank_heatmap_figure, rank_heatmap_height, ranks_per_row
+from dashboard.charts.heatmaps import MAX_ROWS, rank_heatmap_figure, rank_heatmap_height, ranks_per_row
 from toolkit.runs.rank_grid import RankGrid
 
 

@@ -175,22 +175,6 @@ def test_equal_configurations_are_reported_as_equal(logs):
     assert "No differences in the logged configuration." in said(open_page("compare", runs="a,b"))
 
 
-def test_a_tag_makes_a_group_with_mean_and_spread(ten):
-    tab = open_page("compare", tag="even")
-
-    assert is_well(tab)
-    assert "over 5 runs tagged even" in said(tab)
-    assert charts(tab) == 1
-    assert "one standard deviation" in said(tab)
-
-
-def test_a_group_and_single_runs_are_listed_together(ten):
-    tab = open_page("compare", runs="r1,r3", tag="all")
-
-    assert is_well(tab)
-    assert charts(tab) == 3
-
-
 def test_another_metric_can_be_compared(ten):
     tab = open_page("compare", runs="r0,r1")
 

@@ -259,35 +259,3 @@ def test_a_truncated_text_and_dropped_completions_are_reported(show):
 
     assert "completion was too long for a record and is truncated." in said(tab)
     assert "1,234 more were not recorded" in said(tab)
-
-
-HOSTILE = (
-    "<script>document.title='hacked'</script><img src=x onerror=alert(1)>",
-    "# Heading\n\n![x](https://evil.example/x.png) [y](javascript:alert(1)) :smile: $x$ `code`",
-    "abc \u202egnp.exe \u2066 \x00 \x1b[31m \ud83d",
-)
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_reaches_the_browser_as_text_only(show, text):
-    text = text.encode("utf-8", "replace").decode()
-    tab = show(
-        [
-            completion(1, text, prompt=text, kind=text, note=text, **{text[:40]: 1.0}),
-            completion(2, text + " more", prompt=text),
-        ]
-    )
-
-    kinds = {item.type for item in tab.main if hasattr(item, "type")}
-    assert "html" not in kinds
-    assert not any(getattr(item.proto, "allow_html", False) for item in tab.markdown)
-    # Marks that make text run backwards, and what cannot be shown, are replaced wherever a text goes.
-    everything = json.dumps([rows(tab), panes(tab), codes(tab)], ensure_ascii=False)
-    assert not {"\u202e", "\u2066", "\x00", "\x1b"} & set(everything)
-
-
-def test_a_text_of_60_kilobytes_is_shown_whole(show):
-    tab = show([completion(1, "word " * 12_000, prompt="p" * 1_000)])
-
-    assert codes(tab)[1] == "word " * 12_000
-    assert len(rows(tab)[0]["answer"]) <= 160

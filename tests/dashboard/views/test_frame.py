@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard.components import curve_panel, frame
+from dashboard.components import curve_panel
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     OF_A_RUN,
@@ -194,17 +194,6 @@ def test_the_picker_changes_the_run_and_keeps_the_page(logs):
     assert charts(tab) == 1
 
 
-def test_the_chosen_run_stays_chosen_from_page_to_page(logs):
-    write_run(logs, "a")
-    write_run(logs, "b", status="running")
-    tab = open_page("overview", "a")
-
-    for page in OF_A_RUN:
-        tab.switch_page(f"views/{page}.py").run()
-
-        assert [heading.value for heading in tab.title][:1] == ["a"], page
-
-
 def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     write_run(tmp_path / "one", "r", display_name="first")
     write_run(tmp_path / "two", "r", display_name="second")
@@ -328,31 +317,3 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
     assert f"{region} could not be drawn. The rest of the page still works." in said(tab)
     assert any("broken on purpose" in code.value for code in tab.code)
     assert still_there in said(tab)
-
-
-def test_a_control_box_that_fails_leaves_the_page(logs, monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("broken on purpose")
-
-    write_run(logs, "r")
-    monkeypatch.setattr(frame, "control_box", fail)
-
-    tab = open_page("overview", "r")
-
-    assert not tab.exception
-    assert "The control box could not be drawn" in said(tab)
-    assert charts(tab) == 1
-
-
-def test_a_header_that_fails_leaves_the_page(logs, monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("broken on purpose")
-
-    write_run(logs, "r")
-    monkeypatch.setattr(frame, "_status_badge", fail)
-
-    tab = open_page("overview", "r")
-
-    assert not tab.exception
-    assert "The header could not be drawn" in said(tab)
-    assert charts(tab) == 1

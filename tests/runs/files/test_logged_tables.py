@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dashboard.charts.histogram_map import histogram_figure
+from dashboard.charts.heatmaps import histogram_figure
 from toolkit.runs.files.logged_tables import MAX_ROWS, histogram_map, matching_rows, read_csv, table_of
 
 

@@ -6,8 +6,19 @@ import re
 
 import pytest
 
-from tests.dashboard.views.test_untrusted_text import HOSTILE
 from toolkit.runs.listing.notes import notes_markdown
+
+HOSTILE = (
+    "![x](https://evil.example/x.png)",
+    "<img src=x onerror=alert(1)>",
+    ":red[boo] :material/home: :smile:",
+    "[click](javascript:alert(1))",
+    "$\\frac{1}{2}$ **bold** `code` # head",
+    "](https://evil.example) ]] [[",
+    "a\n\n# heading\n\n- ![y](https://evil.example/y.png)\n\n<script>alert(1)</script>",
+    "`\n\n![z](https://evil.example/z.png)\n\n`",
+    "\u202egnp.exe \x00 \x1b[31m \ud83d",
+)
 
 _ESCAPED = re.compile(r"\\[!-/:-@\[-`{-~]")
 _LIVE = re.compile(r"!\[|\]\(|\]\[|<\w|:\w+\[|:\w+:|\$|://|(?<![\w\u2060])@\w|www\.", re.IGNORECASE)

@@ -1,0 +1,260 @@
+"""Heat maps: the utilization of many GPUs, one metric of all ranks, and histograms over the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from dashboard.charts.packing import Window, packed_grid, x_values
+from dashboard.charts.palette import color
+from toolkit.runs.files.logged_tables import HistogramMap
+from toolkit.runs.rank_grid import RankGrid
+from toolkit.runs.store import Floats, Series, XAxis
+
+SAMPLES: Final = 2000
+"""Buckets to ask of each series: up to this many samples every one counts in the mean of its cell."""
+_CELLS: Final = 96
+_ROW_PX: Final = 22
+_FULL_ROWS: Final = 24
+"""With more rows than that they become lower, not the chart higher."""
+
+
+def gpu_heatmap_height(gpus: int) -> int:
+    """Return the height of the heat map in pixels."""
+    return 78 + _ROW_PX * min(gpus, _FULL_ROWS)
+
+
+def gpu_heatmap_figure(
+    utilization: Mapping[int, Series], *, axis: XAxis, window: Window | None, revision: str
+) -> dict[str, Any] | None:
+    """Return the heat map of the utilization by GPU, a row each; None without a sample in the window."""
+    points = {gpu: _points(series, window) for gpu, series in utilization.items()}
+    if not any(len(x) for x, _ in points.values()):
+        return None
+    first, width, cells = _cells([x for x, _ in points.values()])
+    mean = np.stack([_means(x, y, first, width, cells) for x, y in points.values()])
+    middles = first + (np.arange(cells, dtype=np.float64) + 0.5) * width
+    xaxis: dict[str, Any] = {
+        "type": "date" if axis == "time" else "linear",
+        "title": {"text": "step" if axis == "step" else ""},
+        "showgrid": False,
+        "zeroline": False,
+        "uirevision": f"{revision}|{window}",
+    }
+    if window is not None:
+        xaxis["range"] = x_values(np.asarray(window), axis).tolist()
+    place = "%{x|%b %-d, %H:%M:%S}" if axis == "time" else "step %{x:,.0f}"
+    return {
+        "data": [
+            {
+                "type": "heatmap",
+                "name": "GPU utilization",
+                "x": x_values(middles, axis).tolist(),
+                "y": [str(gpu) for gpu in points],
+                "z": packed_grid(mean),
+                "zmin": 0,
+                "zmax": 100,
+                "ygap": 1,
+                "colorscale": [[0, color("info", 0.1)], [1, color("info")]],
+                "hovertemplate": f"GPU %{{y}}, {place}: mean %{{z:.3~g}} %<extra></extra>",
+                "colorbar": {"thickness": 8, "title": {"text": "%"}},
+            }
+        ],
+        "layout": {
+            **_layout(xaxis, _rows_axis("GPU"), revision),
+            "meta": {"axis": axis},
+            # The buttons are above the rows.
+            "margin": {"l": 8, "r": 8, "t": 26, "b": 8},
+        },
+    }
+
+
+def _points(series: Series, window: Window | None) -> tuple[Floats, Floats]:
+    """Return place and percentage of the samples in the window."""
+    if not series.segments:
+        return np.empty(0), np.empty(0)
+    x = np.concatenate([segment.x for segment in series.segments])
+    y = np.concatenate([segment.y for segment in series.segments])
+    low, high = window or (-math.inf, math.inf)
+    counts = np.isfinite(x) & np.isfinite(y) & (x >= low) & (x <= high)
+    return x[counts], np.clip(y[counts], 0.0, 100.0)
+
+
+def _cells(places: list[Floats]) -> tuple[float, float, int]:
+    """Return where the first cell begins, how wide a cell is, and how many there are.
+
+    The width is a power of two, and a cell begins at a multiple of it: new samples do not move the others.
+    """
+    low = min(float(x.min()) for x in places if len(x))
+    high = max(float(x.max()) for x in places if len(x))
+    most = np.unique(max(places, key=len))
+    # Narrower than two samples, cells between them would be empty.
+    apart = 2 * float(np.median(np.diff(most))) if len(most) > 1 else 1.0
+    width = 2.0 ** math.ceil(math.log2(max(apart, (high - low) / (_CELLS - 1), 1.0)))
+    first = math.floor(low / width)
+    return first * width, width, math.floor(high / width) - first + 1
+
+
+def _means(x: Floats, y: Floats, first: float, width: float, cells: int) -> Floats:
+    """Return the mean of each cell, NaN for an empty one."""
+    places = np.clip(((x - first) // width).astype(np.intp), 0, cells - 1)
+    counts = np.bincount(places, minlength=cells)
+    sums = np.bincount(places, weights=y, minlength=cells)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+# ---------------------------------------------------------------- ranks
+
+MAX_ROWS: Final = 256
+"""More ranks are folded: a row of less than two pixels cannot be seen."""
+_MAX_POINTERS: Final = 6
+
+
+def ranks_per_row(grid: RankGrid) -> int:
+    """Return how many ranks share a row."""
+    return max(1, -(-len(grid.ranks) // MAX_ROWS))
+
+
+def rank_heatmap_height(grid: RankGrid) -> int:
+    """Return the height of the heat map in pixels."""
+    return 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
+
+
+def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them.
+
+    `marks` are a symbol and a word for ranks with a problem, shown beside their rows.
+    """
+    marks = marks or {}
+    per_row = ranks_per_row(grid)
+    ranks = np.array(grid.ranks)
+    begins = np.arange(0, len(ranks), per_row)
+    if per_row > 1:
+        # NaN counts as less than any value, and a cell without one stays empty.
+        filled = np.where(np.isnan(grid.mean), -np.inf, grid.mean)
+        best = np.stack([start + filled[start : start + per_row].argmax(axis=0) for start in begins.tolist()])
+    else:
+        best = np.repeat(begins[:, None], grid.mean.shape[1], axis=1)
+    cells = np.arange(grid.mean.shape[1])
+    mean, high = grid.mean[best, cells], grid.high[best, cells]
+    ends = np.minimum(begins + per_row, len(ranks)) - 1
+    names = [
+        _row_name(first, last, marks)
+        for first, last in zip(ranks[begins].tolist(), ranks[ends].tolist(), strict=True)
+    ]
+    # Rows that are too low for their names have an arrow instead.
+    pointed = {
+        grid.slowest(1)[0].rank: "",
+        **{rank: mark for rank, mark in marks.items() if rank in grid.ranks},
+    }
+    pointers = [
+        _pointer(rank, mark, int(np.searchsorted(ranks, rank)) // per_row)
+        for rank, mark in list(pointed.items())[:_MAX_POINTERS]
+    ]
+    return {
+        "data": [
+            {
+                "type": "heatmap",
+                "x": (grid.first_step + (cells + 0.5) * grid.cell_steps).tolist(),
+                "y": names,
+                "z": packed_grid(mean),
+                "customdata": packed_grid(np.stack((ranks[best].astype(np.float64), high), axis=-1)),
+                "colorscale": [[0, color("info", 0.1)], [1, color("critical")]],
+                "hovertemplate": (
+                    "rank %{customdata[0]}, step %{x:,.0f}: mean %{z:.3~g} s, "
+                    "longest %{customdata[1]:.3~g} s<extra></extra>"
+                ),
+                "colorbar": {"thickness": 8, "title": {"text": "s"}},
+            }
+        ],
+        "layout": {
+            **_layout({"title": {"text": "step"}, "showgrid": False}, _rows_axis("rank"), "ranks"),
+            "annotations": pointers if len(names) > _FULL_ROWS else [],
+        },
+    }
+
+
+def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
+    if first == last:
+        return f"{first} {marks[first]}" if first in marks else str(first)
+    marked = [f"{rank} {mark}" for rank, mark in marks.items() if first <= rank <= last]
+    return f"{first} to {last}" + "".join(f", {each}" for each in marked[:2])
+
+
+def _pointer(rank: int, mark: str, row: int) -> dict[str, Any]:
+    """Return an arrow at a row that is too low to have its name beside it."""
+    return {
+        "xref": "paper",
+        "x": 0.5,
+        "yref": "y",
+        "y": row,
+        "text": f"rank {rank} {mark}".rstrip(),
+        "arrowcolor": color("muted"),
+        "ax": 0,
+        "ay": 24 if row < 40 else -24,
+    }
+
+
+# ---------------------------------------------------------------- histograms
+
+HISTOGRAM_HEIGHT: Final = 300
+
+
+def histogram_figure(found: HistogramMap) -> dict[str, Any]:
+    """Return the heat map: a column for each step, darker where more of its values are."""
+    steps, edges = found.steps, found.edges
+    # Colour by the square root, so that the tails can be seen beside the peak.
+    share = np.where(found.share > 0, found.share, np.nan)
+    return {
+        "data": [
+            {
+                "type": "heatmap",
+                "x": _column_edges(steps),
+                "y": edges.tolist(),
+                "z": packed_grid(np.sqrt(share)),
+                "customdata": packed_grid(share * 100),
+                "zmin": 0,
+                "colorscale": [[0, color("info", 0.08)], [1, color("info")]],
+                "showscale": False,
+                "hovertemplate": "step %{x:,.0f}, around %{y:.4~g}: %{customdata:.3~g} % of the values<extra></extra>",
+            }
+        ],
+        "layout": _layout(
+            {"title": {"text": "step"}, "showgrid": False, "tickangle": 0, "zeroline": False},
+            {"fixedrange": True, "showgrid": False, "tickformat": "~g", "zeroline": False},
+            "histogram",
+        ),
+    }
+
+
+def _column_edges(steps: Floats) -> list[float]:
+    """Return where each column begins and ends: half-way to the next step."""
+    if len(steps) == 1:
+        return [float(steps[0]) - 0.5, float(steps[0]) + 0.5]
+    middle = (steps[1:] + steps[:-1]) / 2
+    first, last = steps[0] - (middle[0] - steps[0]), steps[-1] + (steps[-1] - middle[-1])
+    return [float(first), *middle.tolist(), float(last)]
+
+
+def _layout(xaxis: dict[str, Any], yaxis: dict[str, Any], revision: str) -> dict[str, Any]:
+    return {
+        "xaxis": xaxis,
+        "yaxis": yaxis,
+        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+        "hovermode": "closest",
+        "uirevision": revision,
+    }
+
+
+def _rows_axis(title: str) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 8},
+        "fixedrange": True,
+        "showgrid": False,
+        "type": "category",
+        "autorange": "reversed",
+        "nticks": _FULL_ROWS,
+    }
