@@ -78,4 +78,4 @@ export function attention(component) {
   return () => { if (watch) watch.disconnect(); showCount({ count: 0 }); };
 }
 
-export const notify = attention;
+export const notification_choice = attention;

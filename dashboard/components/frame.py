@@ -455,4 +455,4 @@ def attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> None:
 
 def notification_choice() -> None:
     """Show the button that turns on notifications of the browser: off until it is clicked, kept in the browser."""
-    show_component("notify", '<div class="telemetry-notify"></div>', data={}, key="_notify")
+    show_component("notification_choice", '<div class="telemetry-notify"></div>', data={}, key="_notify")
