@@ -42,7 +42,6 @@ from toolkit.runs.findings.remedies import (
 from toolkit.runs.findings.what_now import Checkpoint, WhatNow, what_now
 from toolkit.runs.formatting import ago, clean, clock, count, md, short_number, size
 from toolkit.runs.listing.run_start import start_of, training_settings
-from toolkit.runs.store import Refused
 
 Tone = Literal["red", "orange", "blue"]
 
@@ -326,11 +325,7 @@ def _send(page: RunPage, alert: Alert, remedy: Offer) -> bool:
 
 def save_labels(page: RunPage, labels: Labels) -> None:
     """Save which alerts are seen or muted, and redraw the page; show an error if that is refused."""
-    try:
-        page.store.label(page.key, labels)
-    except Refused as error:
-        st.error(md(str(error)))
-    else:
+    if page_states.is_done(lambda: page.store.label(page.key, labels)):
         # The alert line above every page has to be updated.
         st.rerun()
 

@@ -9,12 +9,14 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import streamlit as st
 
+from toolkit.runfolder.labels import LabelsError
+from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
-from toolkit.runs.store import Health, RunCard, StoreUnavailable, UnknownRun
+from toolkit.runs.store import Health, Refused, RunCard, StoreUnavailable, UnknownRun
 
 PASTE = """\
 telemetry:
@@ -160,6 +162,24 @@ def guarded(name: str, draw: Callable[[], None]) -> None:
             )
             with st.expander("Error details"):
                 st.code(clean(trace_of(error)), language=None)
+
+
+def is_done(change: Callable[[], object]) -> bool:
+    """Make a change and return whether it was allowed; if not, show why."""
+    try:
+        change()
+    except (Refused, LabelsError) as error:
+        st.error(md(str(error)))
+        return False
+    return True
+
+
+def show_table(rows: Any, alt: str, *, max_rows: int | None = None, **more: Any) -> None:
+    """Show rows or columns as a table; `alt` names it for screen readers. With `max_rows` it scrolls beyond them."""
+    frame = shown_frame(rows)
+    if max_rows is not None:
+        more["height"] = 38 + 35 * max(1, min(len(frame), max_rows))
+    st.dataframe(frame, hide_index=True, alt=alt, **more)
 
 
 def trace_of(error: Exception) -> str:

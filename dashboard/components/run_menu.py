@@ -9,12 +9,12 @@ from typing import Final
 import streamlit as st
 
 from dashboard import session
+from dashboard.components import page_states
 from toolkit.reports.document import Document
 from toolkit.reports.html_page import to_html
 from toolkit.reports.markdown import to_markdown
 from toolkit.reports.overview import overview
 from toolkit.reports.stored_run import content_of_run
-from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runs.columns.export import download_name, to_csv, to_parquet
 from toolkit.runs.formatting import clean, md, size
@@ -63,21 +63,14 @@ def rename(store: RunStore, key: str) -> None:
         else "Saved in your own data folder; nothing in the run's folder is changed."
     )
     if st.button("Save changes", type="primary", disabled=not meta.writable):
-        try:
-            store.label(key, replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags)))
-        except (Refused, LabelsError) as error:
-            st.error(md(str(error)))
-        else:
+        labels = replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags))
+        if page_states.is_done(lambda: store.label(key, labels)):
             st.rerun()
 
 
 def archive(store: RunStore, key: str, *, archived: bool) -> None:
     """Archive or unarchive a run."""
-    try:
-        store.label(key, replace(store.meta(key).labels, archived=archived))
-    except Refused as error:
-        st.error(md(str(error)))
-    else:
+    if page_states.is_done(lambda: store.label(key, replace(store.meta(key).labels, archived=archived))):
         st.toast("Archived." if archived else "Unarchived.")
         st.rerun()
 

@@ -53,7 +53,7 @@ _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "W
 _BY_TAG: Final = "tag"
 _NOT_FINITE: Final = "NaN or infinite"
 _FIGURES: Final = ("last", "mean of last 10 %", "min", "max", "median", _NOT_FINITE)
-_MAX_SETTINGS: Final = 100
+_MAX_SETTINGS: Final = 500
 _OPENED: Final = "_compare_opened"
 _LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
 
@@ -334,7 +334,7 @@ def _chart(shown: _Compared) -> None:
     _read(shown.store, list(shown.cards))
     curves = _curves(shown, shown.metric, 300)
     if not curves:
-        _nobody_logged(shown.metric)
+        _say_not_logged(shown.metric)
         return
     section(md(shown.metric) + hidden_values_text(curves, log_y=shown.log_y))
     _draw(shown, shown.metric, curves, is_small=False)
@@ -342,7 +342,7 @@ def _chart(shown: _Compared) -> None:
     st.caption(f"{count(drawn)} of {count(total)} points drawn")
 
 
-def _nobody_logged(metric: str) -> None:
+def _say_not_logged(metric: str) -> None:
     st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
 
 
@@ -384,7 +384,7 @@ def _groups(shown: _Compared, by: str) -> None:
         if series:
             groups.append((label, f"{label} (n = {len(series)})", mean_and_spread(series)))
     if not groups:
-        _nobody_logged(metric)
+        _say_not_logged(metric)
         return
     base = None
     if len(groups) > 1:
@@ -560,9 +560,7 @@ def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard])
         },
     )
     if len(rows) > _MAX_SETTINGS:
-        st.caption(
-            f"{count(len(rows) - _MAX_SETTINGS)} more settings differ; the page Config compares two runs in full."
-        )
+        st.caption(f"{count(len(rows) - _MAX_SETTINGS)} more settings differ.")
 
 
 def _cell(value: Any) -> str:

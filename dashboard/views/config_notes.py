@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import pandas as pd
 import streamlit as st
 
 from dashboard import session
@@ -17,12 +16,11 @@ from dashboard.components.notes import notes_field, notes_in
 from dashboard.components.page_states import section
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE
-from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
 from toolkit.runs.listing import config_summary
-from toolkit.runs.listing.config_diff import MISSING, diff, flatten, to_yaml
+from toolkit.runs.listing.config_diff import flatten, to_yaml
 from toolkit.runs.listing.notes import notes_markdown
-from toolkit.runs.store import Refused, RunMeta, RunQuery, labelled
+from toolkit.runs.store import Refused, RunMeta, RunQuery
 
 _MACHINE: Final = (
     "host",
@@ -47,17 +45,13 @@ def main() -> None:
         return
     read(page)
     meta = page.store.meta(page.key)
-    config, notes, machine, versus, sessions = st.tabs(
-        ["Configuration", "Notes", "Environment", "Difference", "Sessions"]
-    )
+    config, notes, machine, sessions = st.tabs(["Configuration", "Notes", "Environment", "Sessions"])
     with config:
         page_states.guarded("The configuration", lambda: _configuration(page, meta))
     with notes:
         page_states.guarded("The notes", lambda: _notes(page, meta))
     with machine:
         page_states.guarded("The environment", lambda: _environment(meta))
-    with versus:
-        page_states.guarded("The difference", lambda: _difference(page, meta))
     with sessions:
         page_states.guarded("The sessions", lambda: _sessions(page, meta))
 
@@ -169,12 +163,7 @@ def _configuration(page: RunPage, meta: RunMeta) -> None:
         for key, value in flat.items()
         if needle in key.lower() or needle in str(value).lower()
     ]
-    st.dataframe(
-        shown_frame(rows or [{"key": "", "value": "no match"}]),
-        hide_index=True,
-        height=min(60 + 35 * len(rows), 520),
-        alt="Configuration",
-    )
+    page_states.show_table(rows or [{"key": "", "value": "no match"}], "Configuration", max_rows=14)
     st.caption(
         f"{count(len(rows))} of {count(len(flat))} values; secrets "
         + ("were masked when it was logged." if meta.card.logged_by is None else "are masked.")
@@ -200,49 +189,7 @@ def _environment(meta: RunMeta) -> None:
         st.info("The run has not logged its environment.", icon=":material/info:")
         return
     rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
-    st.dataframe(shown_frame(rows), hide_index=True, height=min(60 + 35 * len(rows), 520), alt="Environment")
-
-
-def _difference(page: RunPage, meta: RunMeta) -> None:
-    names = {
-        key: card.name for key, card in labelled(page.store.list_runs().cards).items() if key != page.key
-    }
-    if not names:
-        st.caption("There is no other run to compare with.")
-        return
-    other = st.selectbox(
-        "Compare with", list(names), format_func=lambda key: names.get(key, str(key)), key="_diff_against"
-    )
-    every = st.toggle("Show identical values too", key="_diff_all")
-    theirs = page.store.meta(other).start
-    both = [config_summary.fold_lists(_config(start)) for start in (meta.start, theirs)]
-    rows = config_summary.without_repeated(diff(both, only_differing=not every))
-    if not rows:
-        st.success("Both runs have the same configuration.", icon=":material/check_circle:")
-        return
-    frame = pd.DataFrame(
-        [
-            {
-                **({"": "≠" if row.differs else ""} if every else {}),
-                "key": clean(row.key),
-                "this run": _cell(row.values[0]),
-                # In quotes, because the name may equal another column's.
-                f"“{names[other]}”": _cell(row.values[1]),
-            }
-            for row in rows[:1_000]
-        ]
-    )
-    st.dataframe(
-        shown_frame(frame),
-        hide_index=True,
-        height=min(60 + 35 * len(frame), 520),
-        column_config={"": st.column_config.TextColumn(width=40)},
-        alt="Configuration of two runs",
-    )
-
-
-def _cell(value: object) -> str:
-    return "—" if value is MISSING else clean(str(value))
+    page_states.show_table(rows, "Environment", max_rows=14)
 
 
 def _sessions(page: RunPage, meta: RunMeta) -> None:
@@ -260,16 +207,13 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
             }
             for session in meta.manifest.sessions
         ]
-        st.dataframe(shown_frame(rows), hide_index=True, alt="Sessions of the run")
+        page_states.show_table(rows, "Sessions of the run")
     health = page.store.refresh(page.key, wait_s=0.0)
     section("Files")
     st.code(clean(meta.card.place), language=None)
     if meta.origin:
-        st.dataframe(
-            shown_frame([{"": name, "value": value} for name, value in meta.origin.items()]),
-            hide_index=True,
-            alt="Where the run comes from",
-        )
+        origin = [{"": name, "value": value} for name, value in meta.origin.items()]
+        page_states.show_table(origin, "Where the run comes from")
         st.caption(f"{count(health.records)} rows, {size(health.bytes_read)} read")
         return
     st.caption(
@@ -278,16 +222,11 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
         + f" · {count(health.bad_count)} lines could not be read"
     )
     if health.bad_lines:
-        st.dataframe(
-            shown_frame(
-                [
-                    {"byte": line.offset, "length": line.length, "reason": clean(line.reason)}
-                    for line in health.bad_lines
-                ]
-            ),
-            hide_index=True,
-            alt="Lines that could not be read",
-        )
+        bad = [
+            {"byte": line.offset, "length": line.length, "reason": clean(line.reason)}
+            for line in health.bad_lines
+        ]
+        page_states.show_table(bad, "Lines that could not be read")
 
 
 main()

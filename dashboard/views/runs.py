@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, get_args
 from urllib.parse import quote
 
@@ -19,7 +20,7 @@ from dashboard.components.frame import BADGES, GLYPHS
 from dashboard.components.page_states import page_title
 from dashboard.components.run_filter import pick_project, search_box, suggest_names
 from dashboard.components.run_table import Row, ShownColumn, run_table
-from toolkit.runfolder.labels import LabelsError, ProjectSettings
+from toolkit.runfolder.labels import ProjectSettings
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runs.formatting import clean, count, md, short_number
 from toolkit.runs.listing.run_table import (
@@ -430,13 +431,9 @@ def _primary_menu(store: RunStore, found: _Shown) -> None:
 
 
 def _save(store: RunStore, project: str | None, settings: ProjectSettings) -> None:
-    try:
-        store.set_project_settings(project, settings)
-    except Refused as error:
-        st.error(md(str(error)))
-        return
-    st.toast("Saved for the project." if project else "Saved for this log directory.")
-    st.rerun(scope="fragment")
+    if page_states.is_done(lambda: store.set_project_settings(project, settings)):
+        st.toast("Saved for the project." if project else "Saved for this log directory.")
+        st.rerun(scope="fragment")
 
 
 # ---------------------------------------------------------------- groups
@@ -586,15 +583,9 @@ def _tag(store: RunStore, picked: Sequence[RunCard]) -> None:
     known = store.list_runs(RunQuery(per_page=0)).tags
     new = st.multiselect("Add these tags", known, accept_new_options=True, key="_new_tags")
     st.caption("To " + ", ".join(md(card.name, 40) for card in picked))
-    if st.button("Add", type="primary", disabled=not new):
-        for card in picked:
-            labels = store.meta(card.key).labels
-            tags = tuple(dict.fromkeys((*card.tags, *new)))
-            try:
-                store.label(card.key, replace(labels, tags=tags))
-            except (Refused, LabelsError) as error:
-                st.error(md(str(error)))
-                return
+    if st.button("Add", type="primary", disabled=not new) and _label_all(
+        store, picked, lambda card: {"tags": tuple(dict.fromkeys((*card.tags, *new)))}
+    ) == len(picked):
         st.rerun()
 
 
@@ -606,27 +597,26 @@ def _colour(store: RunStore, picked: Sequence[RunCard]) -> None:
     with st.container(horizontal=True):
         is_set = st.button("Set", type="primary")
         is_reset = st.button("Automatic")
-    if is_set or is_reset:
-        for card in picked:
-            try:
-                labels = store.meta(card.key).labels
-                store.label(card.key, replace(labels, colour=chosen if is_set else None))
-            except (Refused, LabelsError) as error:
-                st.error(md(str(error)))
-                return
+    colour = chosen if is_set else None
+    if (is_set or is_reset) and _label_all(store, picked, lambda _: {"colour": colour}) == len(picked):
         st.rerun()
 
 
+def _label_all(
+    store: RunStore, picked: Sequence[RunCard], change: Callable[[RunCard], dict[str, Any]]
+) -> int:
+    """Change the labels of each run until one is refused, and return how many were changed."""
+
+    def label(card: RunCard) -> None:
+        store.label(card.key, replace(store.meta(card.key).labels, **change(card)))
+
+    refused = (number for number, card in enumerate(picked) if not page_states.is_done(partial(label, card)))
+    return next(refused, len(picked))
+
+
 def _archive(store: RunStore, picked: Sequence[RunCard]) -> None:
-    done = []
-    for card in picked:
-        try:
-            store.label(card.key, replace(store.meta(card.key).labels, archived=True))
-            done.append(card.key)
-        except Refused as error:
-            st.error(md(str(error)))
-            break
-    _remember([(key, key) for key in done], picked, is_deletion=False)
+    done = _label_all(store, picked, lambda _: {"archived": True})
+    _remember([(card.key, card.key) for card in picked[:done]], picked, is_deletion=False)
 
 
 def _delete(store: RunStore, picked: Sequence[RunCard]) -> None:
@@ -667,19 +657,19 @@ def _undo_bar(store: RunStore) -> None:
         st.markdown(last.text, width="stretch")
         if st.button("Undo", icon=":material/undo:", key="_undo"):
             session.forget_undo()
-            for token, key in last.done:
-                try:
-                    if last.is_deletion:
-                        store.restore(token)
-                    else:
-                        store.label(key, replace(store.meta(key).labels, archived=False))
-                except Refused as error:
-                    st.error(md(str(error)))
-                    return
-            st.rerun()
+            if page_states.is_done(lambda: _undo(store, last)):
+                st.rerun()
         if st.button("Dismiss", type="tertiary", key="_dismiss"):
             session.forget_undo()
             st.rerun(scope="fragment")
+
+
+def _undo(store: RunStore, last: session.Undo) -> None:
+    for token, key in last.done:
+        if last.is_deletion:
+            store.restore(token)
+        else:
+            store.label(key, replace(store.meta(key).labels, archived=False))
 
 
 def _problems(runs: RunList) -> None:

@@ -12,10 +12,9 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.login_page import account
 from dashboard.components.page_states import page_title, section
-from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import ago, clean, clock, count, md, size
 from toolkit.runs.labels import RunName, labels_of
-from toolkit.runs.store import Refused, StoreState
+from toolkit.runs.store import StoreState
 
 _CLOCK_SHOWN_S: Final = 2.0
 
@@ -82,7 +81,7 @@ def _engine(state: StoreState) -> None:
         }
         for feed in state.feeds
     ]
-    st.dataframe(shown_frame(rows), hide_index=True, alt="Nodes that send records")
+    page_states.show_table(rows, "Nodes that send records")
 
 
 def _cache() -> None:
@@ -110,10 +109,7 @@ def _cache() -> None:
     if session.read_only_reason() is not None:
         return
     if st.button("Clear the cache", icon=":material/cleaning_services:"):
-        try:
-            st.toast(f"Freed {size(store.empty_cache())}.")
-        except Refused as error:
-            st.error(md(str(error)))
+        page_states.is_done(lambda: st.toast(f"Freed {size(store.empty_cache())}."))
 
 
 def _trash() -> None:
@@ -125,16 +121,10 @@ def _trash() -> None:
         until = "you show them again" if is_engine else "you empty it"
         st.caption(f"The trash is empty. Deleted runs stay here until {until}.")
         return
-    st.dataframe(
-        shown_frame(
-            [
-                {"run": item.name, "deleted": clock(item.deleted), "size": size(item.bytes_held)}
-                for item in trashed
-            ]
-        ),
-        hide_index=True,
-        alt="Deleted runs",
-    )
+    rows = [
+        {"run": item.name, "deleted": clock(item.deleted), "size": size(item.bytes_held)} for item in trashed
+    ]
+    page_states.show_table(rows, "Deleted runs")
     if session.read_only_reason() is not None:
         return
     texts = [
@@ -149,14 +139,10 @@ def _trash() -> None:
             format_func=lambda token: names.get(token, ""),
             label_visibility="collapsed",
         )
-        if st.button("Restore", icon=":material/undo:", type="primary"):
-            try:
-                key = store.restore(str(token))
-            except Refused as error:
-                st.error(md(str(error)))
-            else:
-                st.toast(f"{md(key)} was restored.")
-                st.rerun()
+        if st.button("Restore", icon=":material/undo:", type="primary") and page_states.is_done(
+            lambda: st.toast(f"{md(store.restore(str(token)))} was restored.")
+        ):
+            st.rerun()
         if st.button("Empty the trash…", icon=":material/delete_forever:"):
             _empty(len(trashed))
 
@@ -170,13 +156,8 @@ def _empty(number: int) -> None:
         if st.button("Keep them"):
             st.rerun()
         confirmed = st.button("Delete permanently", key="_delete_permanently")
-    if confirmed:
-        try:
-            session.store().empty_trash()
-        except Refused as error:
-            st.error(md(str(error)))
-        else:
-            st.rerun()
+    if confirmed and page_states.is_done(session.store().empty_trash):
+        st.rerun()
 
 
 def _about() -> None:

@@ -31,7 +31,6 @@ from toolkit.runs.settings import setting_text
 from toolkit.runs.store import (
     STILL_LOOKING,
     UNREADABLE,
-    Refused,
     RunCard,
     RunList,
     RunQuery,
@@ -160,12 +159,7 @@ def _offer_to_keep(store: RunStore, project: str | None, chosen: ProjectSettings
         icon=":material/bookmark:",
         type="tertiary",
         help="Compare the runs of this project by this metric from now on, for everyone who uses this log directory.",
-    ):
-        try:
-            store.set_project_settings(project, chosen)
-        except Refused as error:
-            st.error(md(str(error)))
-            return
+    ) and page_states.is_done(lambda: store.set_project_settings(project, chosen)):
         st.rerun()
 
 

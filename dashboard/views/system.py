@@ -30,7 +30,7 @@ from toolkit.diagnostics.finding import ranks_in
 from toolkit.runfolder.records import SYSTEM
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.findings.alerts import findings_of
-from toolkit.runs.formatting import clean, clock, count, md, short_number
+from toolkit.runs.formatting import clean, clock, count, md
 from toolkit.runs.rank_grid import RankGrid, RankSign
 from toolkit.runs.store import MetricInfo, XAxis
 
@@ -52,7 +52,7 @@ _GPU_CHARTS: Final = (
     ("Power", "W", ("power_w",)),
 )
 _FEW_GPUS: Final = 4
-"""Up to this many GPUs have a box each; more are in one table."""
+"""More GPUs have a heat map, and charts without a legend."""
 _MAX_LINES: Final = 16
 _TABLE_ROWS: Final = 16
 """With more GPUs the table scrolls."""
@@ -109,11 +109,8 @@ def _system(page: RunPage, span: str, axis: XAxis) -> None:
         return
     gpus = _gpus(system, page)
     many = len(gpus) > _FEW_GPUS
-    if many:
+    if gpus:
         _gpu_table(gpus)
-    else:
-        for gpu in gpus:
-            _gpu_row(gpu)
     if not gpus and not is_foreign:
         st.caption(_why_no_gpu(metrics))
     options = ChartOptions(axis=axis, marks=marks_of(page, axis), fixed_window=_window(page, axis, span))
@@ -190,36 +187,6 @@ def _accelerators(page: RunPage) -> dict[int, str]:
         for item in listed
         if isinstance(item, dict) and isinstance(item.get("index"), int)
     }
-
-
-def _gpu_row(gpu: _Gpu) -> None:
-    with st.container(border=True):
-        name, util, memory, heat = st.columns([1.2, 2, 2, 2], vertical_alignment="center", gap="medium")
-        name.markdown(f"**GPU {gpu.number}** {md(gpu.name, 40)}")
-        busy = gpu.get("util")
-        if busy is not None:
-            util.progress(_part(busy, 100), text=f"utilization {_whole(busy)} %")
-        used, total = gpu.get("mem_used_gb"), gpu.get("mem_total_gb")
-        if used is not None:
-            words = f"memory {used:.3g}" + (f" / {total:.3g} GB" if total else " GB")
-            if total and used / total >= 0.95:
-                words += (
-                    " :red[:material/error: full]"
-                    if used / total >= 0.99
-                    else " :orange[:material/warning: nearly full]"
-                )
-            memory.progress(_part(used, total or used), text=words)
-        power, cap, degrees = (gpu.get("power_w"), gpu.get("power_limit_w"), gpu.get("temp_c"))
-        words = " · ".join(
-            part
-            for part in (
-                f"{_whole(degrees)} °C" if degrees is not None else "",
-                f"{_whole(power)} W" + (f" / {_whole(cap)} W" if cap else "") if power is not None else "",
-            )
-            if part
-        )
-        if words:
-            heat.progress(_part(power or 0.0, cap or power or 1.0), text=words)
 
 
 def _gpu_table(gpus: Sequence[_Gpu]) -> None:
@@ -305,15 +272,6 @@ def _memory_share(gpu: _Gpu) -> float:
 
 def _plausible(value: float | None) -> float | None:
     return value if value is not None and abs(value) < 1e6 else None
-
-
-def _whole(value: float) -> str:
-    # An impossible reading would fill the page with digits.
-    return f"{value:.0f}" if abs(value) < 1e6 else short_number(value)
-
-
-def _part(value: float, whole: float) -> float:
-    return min(1.0, max(0.0, value / whole)) if whole and np.isfinite(value) else 0.0
 
 
 def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Panel]:
@@ -523,12 +481,7 @@ def rank_table(page: RunPage, marks: Mapping[int, str], signs: Sequence[RankSign
         "NaN in": [", ".join(sign.non_finite) for sign in ordered],
     }
     with st.expander("Status of each rank", expanded=bool(marks), key=f"_ranks {page.key}"):
-        st.dataframe(
-            shown_frame(rows),
-            hide_index=True,
-            height=35 * (min(len(ordered), 12) + 1) + 3,
-            alt="Status of each rank",
-        )
+        page_states.show_table(rows, "Status of each rank", max_rows=12)
 
 
 def _status(sign: RankSign, *, is_live: bool) -> str:

@@ -211,21 +211,6 @@ def test_a_baseline_of_zero_gives_no_percentage(logs):
     assert summary["last"]["one"] == "1"
 
 
-def test_the_difference_tab_compares_with_any_other_run(ten):
-    tab = open_page("config_notes", "r0")
-
-    tab.selectbox(key="_diff_against").set_value("r3").run()
-
-    table = next(table.value for table in tab.dataframe if "this run" in table.value.columns).set_index("key")
-    assert list(table.index) == ["config.lr", "config.optimizer.eps"] or "lr" in "".join(table.index)
-
-    tab.toggle(key="_diff_all").set_value(True).run()
-
-    assert any(
-        "batch" in key for table in tab.dataframe if "key" in table.value for key in table.value["key"]
-    )
-
-
 def test_the_title_counts_what_is_no_number(logs):
     write_run(logs, "r", curves={"train_loss": lambda step: math.nan if step == 7 else 1.0})
     write_run(logs, "s")
