@@ -31,8 +31,8 @@ from toolkit.runfolder.records import SYSTEM
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.findings.alerts import findings_of
 from toolkit.runs.formatting import clean, clock, count, md
-from toolkit.runs.rank_grid import RankGrid, RankSign
-from toolkit.runs.store import MetricInfo, XAxis
+from toolkit.runs.rank_grid import RankGrid
+from toolkit.runs.store import MetricInfo, RankSign, XAxis
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 _MAX_PANELS: Final = 40
