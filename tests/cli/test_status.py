@@ -8,6 +8,7 @@ import pytest
 
 from tests.cli.runs import write_run
 from tests.telemetry.logged import make_logger
+from tests.waiting import wait_until
 from toolkit.cli.main import RENAMED, main
 
 
@@ -17,9 +18,15 @@ def test_a_running_run_says_how_far_it_is(tmp_path, capsys):
         for step in range(11):
             log.log_step(step, train_loss=0.5, sec_per_step=2.0)
         log.flush()
-        capsys.readouterr()
-        assert main(["status", str(tmp_path), "--json"]) == 0
-        about = json.loads(capsys.readouterr().out)
+
+        def about_it():
+            capsys.readouterr()
+            assert main(["status", str(tmp_path), "--json"]) == 0
+            return json.loads(capsys.readouterr().out)
+
+        # run.json follows the records by a second or two.
+        wait_until(lambda: about_it()["step"] == 10 and about_it()["eta_s"] is not None)
+        about = about_it()
         assert main(["status", str(tmp_path)]) == 0
         said = capsys.readouterr().out
 
