@@ -16,16 +16,8 @@ SECRET = "canary-7f3b-of-a-file-outside"
 """The content of the file that every link leads to, as text and as a record; it must appear nowhere."""
 
 FILES = (
-    "metrics.jsonl",
-    "metrics.csv",
-    "run.json",
-    "labels.json",
-    "control.json",
-    "samples",
-    "samples/0.png",
-    "ranks",
-    "ranks/00001.jsonl",
-    "one_logger.jsonl",
+    *("metrics.jsonl", "metrics.csv", "run.json", "labels.json", "control.json", "samples"),
+    *("samples/0.png", "ranks", "ranks/00001.jsonl", "one_logger.jsonl"),
 )
 """The files that are read in a run folder."""
 

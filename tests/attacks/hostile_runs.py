@@ -398,13 +398,7 @@ def _texts_of_a_model(poison: Poison) -> Iterator[dict[str, Any]]:
             "cut": poison.several(2, 200),
         }
     names = [
-        "sample.txt",
-        "sample.png",
-        "tall.png",
-        "torn.png",
-        "page.png",
-        "sound.wav",
-        "page.html",
+        *("sample.txt", "sample.png", "tall.png", "torn.png", "page.png", "sound.wav", "page.html"),
         "page.svg",
     ]
     for number, text in enumerate(poison.several(10, 3_000)):

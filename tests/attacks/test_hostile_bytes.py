@@ -129,15 +129,7 @@ def test_terminal_escapes_in_a_run_name_are_printed_as_text(tmp_path, capfd):
     (folder / "run.json").write_text(json.dumps(manifest))
     main(["repair", str(folder)])
     for command in (
-        "show",
-        "doctor",
-        "time",
-        "errors",
-        "completions",
-        "share",
-        "trace",
-        "usage",
-        "message",
+        *("show", "doctor", "time", "errors", "completions", "share", "trace", "usage", "message"),
         "status",
     ):
         more = {"share": ["--preview"], "time": ["--spans"], "trace": ["-o", str(tmp_path / NASTY[1:8])]}

@@ -216,24 +216,11 @@ def test_a_page_of_another_site_or_port_may_link_to_us_and_load_nothing(hostile,
 
 
 _UP = (
-    "../",
-    "..%2f",
-    "%2e%2e/",
-    "%2e%2e%2f",
-    "..%5c",
-    "..\\",
-    "%252e%252e%252f",
-    ".%2e/",
-    "..;/",
+    *("../", "..%2f", "%2e%2e/", "%2e%2e%2f", "..%5c", "..\\", "%252e%252e%252f", ".%2e/", "..;/"),
     "%c0%ae%c0%ae/",
 )
 _BEGINNINGS = (
-    "/",
-    "/static/",
-    "/app/static/",
-    "/media/",
-    "/component/x/",
-    "/_stcore/",
+    *("/", "/static/", "/app/static/", "/media/", "/component/x/", "/_stcore/"),
     "/_stcore/bidi-components/x/",
 )
 _WANTED = ("secret.txt", "etc/passwd", "app.py", "cwd/static/file.txt", ".streamlit/secrets.toml")

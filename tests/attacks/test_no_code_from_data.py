@@ -19,15 +19,7 @@ ROOT = Path(__file__).parents[2]
 OURS = sorted([*(ROOT / "toolkit").rglob("*.py"), *(ROOT / "dashboard").rglob("*.py"), *ROOT.glob("run*.py")])
 
 BANNED_MODULES = {
-    "pickle",
-    "cPickle",
-    "_pickle",
-    "marshal",
-    "shelve",
-    "joblib",
-    "dill",
-    "cloudpickle",
-    "code",
+    *("pickle", "cPickle", "_pickle", "marshal", "shelve", "joblib", "dill", "cloudpickle", "code"),
     "imp",
 }
 BANNED_NAMES = {"eval", "exec", "compile", "__import__"}
@@ -117,8 +109,7 @@ YAMLS = (
     "config: !!python/object/apply:os.system ['touch {mark}']\ntelemetry: {{}}",
     "telemetry: !!python/object/new:os.system ['touch {mark}']",
     "telemetry:\n  log_dir: !!python/object/apply:subprocess.check_output [['touch', '{mark}']]",
-    "a: !!python/name:os.system\ntelemetry: {{}}",
-    "a: !!python/module:os\n",
+    *("a: !!python/name:os.system\ntelemetry: {{}}", "a: !!python/module:os\n"),
     "job: extension\nconfig: {{name: '$(touch {mark})', process: [{{type: '`touch {mark}`'}}]}}",
 )
 

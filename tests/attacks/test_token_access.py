@@ -53,18 +53,9 @@ def reader(guarded):
 
 
 PATHS = (
-    "/",
-    "/overview?run=alive",
-    "/_stcore/health",
-    "/_stcore/host-config",
-    "/_stcore/metrics",
-    "/static/index.html",
-    "/media/x",
-    "/component/x/y",
-    "/favicon.png",
-    "/auth/login",
-    "/oauth2callback",
-    "/no/such/page",
+    *("/", "/overview?run=alive", "/_stcore/health", "/_stcore/host-config", "/_stcore/metrics"),
+    *("/static/index.html", "/media/x", "/component/x/y", "/favicon.png", "/auth/login"),
+    *("/oauth2callback", "/no/such/page"),
 )
 
 
@@ -216,14 +207,7 @@ _MENU = ("Rename and tag…", "Archive", "Unarchive", "Delete")
 
 def test_a_reader_sees_every_page_and_no_control(reader, owner, logs):
     controls = {
-        "Apply",
-        "Save",
-        "Stop",
-        "Set",
-        "Archive",
-        "Tag…",
-        "Clear the cache",
-        "Save changes",
+        *("Apply", "Save", "Stop", "Set", "Archive", "Tag…", "Clear the cache", "Save changes"),
         "Restore",
     }
     seen, shown = {}, {}

@@ -32,15 +32,9 @@ def test_the_newest_are_shown_with_their_numbers_and_texts(answered, capsys):
     printed = capsys.readouterr().out
 
     assert printed.splitlines() == [
-        "rlhf: the newest 2 of 21 completions",
-        "",
-        "step 19 · reward 4.75",
-        "  prompt      Question 19?",
-        "  completion  Answer 19.",
-        "",
-        "step 20 · dpo · reward_diff NaN",
-        "  prompt      Why?",
-        "  chosen      Blue.",
+        *("rlhf: the newest 2 of 21 completions", "", "step 19 · reward 4.75"),
+        *("  prompt      Question 19?", "  completion  Answer 19.", ""),
+        *("step 20 · dpo · reward_diff NaN", "  prompt      Why?", "  chosen      Blue."),
         "  rejected    Green.",
     ]
 

@@ -19,22 +19,17 @@ from tests.lengths import longer
 from toolkit.privacy.masking import Masker, mask_secrets
 
 PATHS = (
-    *("/usr/share/dict/words", "/usr/share/zoneinfo/UTC", "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
-    *("/usr/lib/python3.11/json/decoder.py", "/usr/lib/python3.11", "/usr/lib/python3.11/lib-dynload"),
+    *("/usr/share/dict/words", "/usr/share/zoneinfo/UTC"),
+    *("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf", "/usr/lib/python3.11/json/decoder.py"),
+    *("/usr/lib/python3.11", "/usr/lib/python3.11/lib-dynload"),
     *("/usr/lib/python3/dist-packages/apt/cache.py", "/usr/lib64/python3.9/threading.py"),
     "/usr/local/lib/python3.10/dist-packages/torch/nn/modules/module.py",
-    "/opt/conda/lib/python3.11/site-packages/torch/_tensor.py",
-    *("/usr/bin/gcc", "/usr/bin/python3.11", "/usr/bin/nvidia-smi", "/bin/sh", "/usr/bin/env"),
-    *("/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/local/cuda/lib64/libcudart.so.12"),
-    *("/usr/local/cuda-12.4/bin/nvcc", "/lib64/ld-linux-x86-64.so.2", "/usr/include/stdio.h"),
-    *("/proc/self/status", "/proc/1234/maps", "/proc/sys/kernel/pid_max", "/sys/class/drm/card0"),
-    *(
-        "/etc/os-release",
-        "/etc/hosts",
-        "/etc/ssl/certs/ca-certificates.crt",
-        "/dev/nvidia0",
-        "/dev/dri/card1",
-    ),
+    *("/opt/conda/lib/python3.11/site-packages/torch/_tensor.py", "/usr/bin/gcc", "/usr/bin/python3.11"),
+    *("/usr/bin/nvidia-smi", "/bin/sh", "/usr/bin/env", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+    *("/usr/local/cuda/lib64/libcudart.so.12", "/usr/local/cuda-12.4/bin/nvcc"),
+    *("/lib64/ld-linux-x86-64.so.2", "/usr/include/stdio.h", "/proc/self/status", "/proc/1234/maps"),
+    *("/proc/sys/kernel/pid_max", "/sys/class/drm/card0", "/etc/os-release", "/etc/hosts"),
+    *("/etc/ssl/certs/ca-certificates.crt", "/dev/nvidia0", "/dev/dri/card1"),
 )
 VERSIONS = (
     *("version 12.4.99.1", "CUDA 12.4.99.1", "cuda: 12.4.99.1", "driver 12.4.99.1 loaded", "cuBLAS 12.4.5.8"),
@@ -46,13 +41,8 @@ SENTENCES = (
     "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
     "commit 3b1f2c4d5e6f708192a3b4c5d6e7f8091a2b3c4d of main",
     *("job_2024-05-17T12-34-56_lr1e-4_bs64_seed1337", "model.layers.31.self_attn.q_proj.lora_A.weight"),
-    *(
-        "cache-key-v1-linux-x86_64",
-        "test_live_reload_of_the_page",
-        "s.startswith('x')",
-        "AP50=0.4321",
-        "eval/rouge-L",
-    ),
+    *("cache-key-v1-linux-x86_64", "test_live_reload_of_the_page", "s.startswith('x')", "AP50=0.4321"),
+    "eval/rouge-L",
 )
 
 
