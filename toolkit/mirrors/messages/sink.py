@@ -19,9 +19,9 @@ from toolkit.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, r
 from toolkit.mirrors.messages.run_events import RunEvent, RunEventReader
 from toolkit.mirrors.messages.sender import Sender
 from toolkit.privacy.redaction import Redactor
-from toolkit.runfolder.codec import RecordError, decode
-from toolkit.runfolder.reader import Cursor, read_block
+from toolkit.runfolder.reader import blocks_of, lines_of, parse_line
 from toolkit.runfolder.records import MESSAGE, Record
+from toolkit.runfolder.untrusted import texts_in
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -30,7 +30,6 @@ DASHBOARD: Final = "http://localhost:8501"
 
 
 _MESSAGE_MARK: Final = b'"message"'
-_READ_BYTES: Final = 1024 * 1024
 
 
 class MessageNotSent(OSError):  # noqa: N818 - it says what happened
@@ -190,26 +189,14 @@ def already_delivered(record_file: Path, until: int) -> dict[str, set[str]]:
         OSError: the file cannot be read.
     """
     delivered: dict[str, set[str]] = {}
-    cursor = Cursor()
-    while cursor.offset < until:
-        block = read_block(record_file, cursor, max_bytes=_READ_BYTES)
-        if block.cursor.offset == cursor.offset:
+    for block in blocks_of(record_file):
+        if block.start >= until:
             break
-        cursor = block.cursor
-        if _MESSAGE_MARK in block.data:
-            _collect_delivered(block.data, delivered)
+        for position, line in lines_of(block) if _MESSAGE_MARK in block.data else ():
+            record = parse_line(position, line) if _MESSAGE_MARK in line and b'"about"' in line else None
+            if not isinstance(record, dict) or record.get("event") != MESSAGE:
+                continue
+            receiver = record.get("receiver")
+            if record.get("status") == DELIVERED and isinstance(receiver, str) and position < until:
+                delivered.setdefault(receiver, set()).update(texts_in(record.get("about")))
     return delivered
-
-
-def _collect_delivered(data: bytes, delivered: dict[str, set[str]]) -> None:
-    for line in data.split(b"\n"):
-        if _MESSAGE_MARK not in line or b'"about"' not in line:
-            continue
-        try:
-            record = decode(line)
-        except RecordError:
-            continue
-        receiver, about = record.get("receiver"), record.get("about")
-        is_delivered = record.get("event") == MESSAGE and record.get("status") == DELIVERED
-        if is_delivered and isinstance(receiver, str) and isinstance(about, list):
-            delivered.setdefault(receiver, set()).update(name for name in about if isinstance(name, str))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from toolkit.runfolder import records as kinds
+from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.records import Record
 from toolkit.runfolder.untrusted import is_number
 
 _PREFIXES: Final = {kinds.STEP: "", kinds.EVAL: "eval/", kinds.EPOCH: "epoch/", kinds.SYSTEM: "system/"}
 _NOT_METRICS: Final = frozenset({*kinds.ENVELOPE, "global_step", kinds.NAN_INF_DETECTED})
-
-# JSON has no such numbers; a record spells them out in a separate field.
-_NON_FINITE_VALUES: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def scalars_of(record: Record) -> dict[str, float]:
@@ -27,19 +24,12 @@ def scalars_of(record: Record) -> dict[str, float]:
     prefix = _PREFIXES.get(event) if isinstance(event, str) else None
     if prefix is None:
         return {}
-    scalars: dict[str, float] = {}
-    for name, value in record.items():
-        if is_number(value) and name not in _NOT_METRICS:
-            # The number of the epoch is not a metric.
-            if prefix and name == "epoch":
-                continue
-            scalars[prefix + name.removeprefix(prefix)] = float(value)
-    non_finite = record.get(kinds.NON_FINITE)
-    if isinstance(non_finite, dict):
-        for name, spelled in non_finite.items():
-            if spelled in _NON_FINITE_VALUES:
-                scalars[prefix + name.removeprefix(prefix)] = _NON_FINITE_VALUES[spelled]
-    return scalars
+    return {
+        prefix + name.removeprefix(prefix): float(value)
+        for name, value in with_non_finite(record).items()
+        # The number of the epoch is not a metric of it.
+        if is_number(value) and name not in _NOT_METRICS and not (prefix and name == "epoch")
+    }
 
 
 def without_envelope(record: Record) -> dict[str, object]:

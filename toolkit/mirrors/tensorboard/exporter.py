@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.mirrors.shared.scalars import scalars_of, without_envelope
 from toolkit.mirrors.tensorboard.event_file import EventFile
-from toolkit.mirrors.tensorboard.images import SampleImage, read_image
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.records import SAMPLE, START, Record
+from toolkit.runfolder.safefile import NotInside, read_inside
 
 INSTALL: Final = 'pip install "ai-toolkit-telemetry[tensorboard]"'
 
@@ -121,3 +123,46 @@ def _sample_tag(record: Record) -> str:
     """Return one tag per prompt, so that TensorBoard shows its samples as one series over the steps."""
     prompt = record.get("prompt")
     return f"sample/{prompt[:80]}" if isinstance(prompt, str) and prompt else "sample"
+
+
+_LARGEST_IMAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SampleImage:
+    """A PNG or JPEG file and its size in pixels."""
+
+    width: int
+    height: int
+    data: bytes
+
+
+def read_image(run_folder: Path, path: Any) -> SampleImage | None:
+    """Return the image at `path` in `run_folder`, or None if it is no PNG or JPEG of a reasonable size there."""
+    try:
+        data = read_inside(run_folder, str(path), max_bytes=_LARGEST_IMAGE_BYTES)
+    except NotInside:
+        return None
+    size = _png_size(data) or _jpeg_size(data)
+    return None if size is None else SampleImage(width=size[0], height=size[1], data=data)
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 24 or not data.startswith(b"\x89PNG\r\n\x1a\n") or data[12:16] != b"IHDR":
+        return None
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Walk a JPEG's segments to the frame header, which holds the size."""
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
