@@ -449,17 +449,6 @@ def test_what_is_kept_added_up_and_dropped_can_be_chosen(make, clock):
     assert type(make(spans="all").span("forward")) is Span
 
 
-def test_a_span_stopped_inside_its_own_block_is_counted_once(make, clock):
-    log = make(spans={"around": 0})
-    for name in ("forward", "encode"):
-        with log.span(name) as span:
-            clock.advance(1.0)
-            span.stop()
-            clock.advance(1.0)
-        assert internals(log).span_totals(name) == (1, pytest.approx(1.0))
-        assert span.duration == pytest.approx(1.0)
-
-
 def test_a_short_span_can_be_asked_whatever_a_long_one_can(make, clock):
     log = make(spans={"around": 0})
     for name in ("forward", "encode"):
@@ -474,20 +463,6 @@ def test_a_short_span_can_be_asked_whatever_a_long_one_can(make, clock):
         assert span.duration == 0.0
         with pytest.raises(AttributeError):
             _ = span.colour
-
-
-def test_one_short_span_used_again_and_again_is_counted_each_time(make, clock):
-    log = make(log_every=1, spans={"around": 0})
-    iteration = log.span("training_iteration")
-    for step in range(1, 4):
-        with iteration:
-            with log.span("data_loading"):
-                clock.advance(1.0)
-            clock.advance(2.0)
-        log.log_step(step, train_loss=1.0)
-    with iteration, iteration:
-        clock.advance(4.0)
-    assert [step["ledger/training"] for step in records_of(log, "step")] == pytest.approx([2.0] * 3)
 
 
 def test_the_end_of_an_iterator_is_no_incident(make, clock):
@@ -606,25 +581,6 @@ def test_what_is_inside_an_iteration_is_of_its_step(make, clock, spans):
 
 
 # ---------------------------------------------------------------- the loop's thread and the keeper's
-
-
-def test_seconds_are_counted_once_while_the_loop_moves_on_under_the_keeper(make, clock):
-    log = make(spans={"around": 0})
-    meter = log._run.spans.meter
-    span = log.start_span("validation_loop")
-    clock.advance(60.0)
-
-    class LeavesMeanwhile(dict):
-        """The entries of a meter whose loop ends its span while they are being read."""
-
-        def items(self):
-            if not span.closed:
-                span.stop()
-            return super().items()
-
-    meter.buckets = LeavesMeanwhile(meter.buckets)
-    taken = [meter.take(clock.monotonic()), meter.take(clock.monotonic())]
-    assert sum(fields.get("ledger/validation", 0.0) for fields in taken) == pytest.approx(60.0)
 
 
 def test_a_beginning_is_never_recorded_after_its_end(make, clock):

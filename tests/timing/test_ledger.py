@@ -106,10 +106,6 @@ def test_a_session_without_records_lasts_as_the_manifest_says():
     assert entries(ledger) == {"unaccounted": 3.0}
 
 
-def test_a_session_that_has_just_begun_is_starting_up():
-    assert entries(ledger_of([], [manifest_session()], now=BEGAN + 3.0)) == {"startup": 3.0}
-
-
 def test_a_process_that_began_before_its_logger_began_with_its_application_span(records):
     records.put(0.0, "start")
     records.put(0.0, "span_start", id="a", name="application", start=BEGAN - 30.0)
@@ -118,15 +114,6 @@ def test_a_process_that_began_before_its_logger_began_with_its_application_span(
 
     assert ledger.wall_s == 40.0
     assert entries(ledger) == {"startup": 38.0, "training": 2.0}
-
-
-def test_a_span_recorded_only_at_its_end_reaches_back_too(records):
-    records.put(0.0, "start").step(10.0, 1, training=2.0)
-    records.span(-30.0, 12.0, "application").put(12.0, "end")
-    ledger = ledger_of(records)
-
-    assert ledger.wall_s == 42.0
-    assert entries(ledger) == {"startup": 38.0, "training": 2.0, "unaccounted": 2.0}
 
 
 def test_a_session_does_not_reach_back_into_the_one_before(records):
@@ -257,14 +244,6 @@ def test_an_open_span_of_the_user_counts_until_now(records):
     }
 
 
-def test_other_spans_are_training_if_the_training_is_not_timed(records):
-    records.put(0.0, "start").step(10.0, 1, startup=10.0)
-    records.span(11.0, 13.0, "sync", global_step=1).span(14.0, 16.0, "save", "b", global_step=1)
-    records.step(20.0, 2).put(20.0, "end")
-
-    assert entries(ledger_of(records)) == {"startup": 10.0, "training": 8.0, "checkpoint": 2.0}
-
-
 def test_the_training_loop_ends_startup_before_the_first_step_does(records):
     records.put(0.0, "start")
     records.put(7.0, "span_start", id="a", name="training_loop", start=BEGAN + 7.0)
@@ -287,18 +266,6 @@ def test_seconds_of_a_record_completed_late_are_carried_into_the_next_segment(re
     records.step(11.0, 2, training=1.4).step(12.0, 3, training=0.5).put(12.0, "end")
 
     assert entries(ledger_of(records)) == {"startup": 9.5, "training": 2.4, "unaccounted": 0.1}
-
-
-def test_seconds_recorded_late_belong_to_the_steps_without_seconds(records):
-    records.put(0.0, "start").step(10.0, 1, training=1.0)
-    records.step(11.0, 2).step(12.0, 3).step(13.0, 4, training=2.4, data_wait=0.3).put(13.0, "end")
-
-    assert entries(ledger_of(records)) == {
-        "startup": 9.0,
-        "training": 3.4,
-        "data_wait": 0.3,
-        "unaccounted": 0.3,
-    }
 
 
 def test_seconds_that_fit_in_no_segment_are_left_out_and_noted(records):
@@ -325,26 +292,11 @@ def test_a_plain_loop_is_startup_then_training(records):
     assert [line.entry for line in ledger.lines if line.inferred] == ["training", "startup"]
 
 
-def test_the_first_record_may_cover_many_steps(records):
-    records.put(0.0, "start").step(30.0, 10, steps_folded=9).step(40.0, 20, steps_folded=9).put(40.0, "end")
-
-    assert entries(ledger_of(records)) == {"startup": 20.0, "training": 20.0}
-
-
 def test_a_checkpoint_of_a_plain_loop_takes_the_seconds_it_says(records):
     records.put(0.0, "start").step(10.0, 1).step(20.0, 2)
     records.put(26.0, "checkpoint", global_step=2, seconds=5.0).step(35.0, 3).put(35.0, "end")
 
     assert entries(ledger_of(records))["checkpoint"] == 5.0
-
-
-def test_a_checkpoint_is_found_among_records_that_only_know_of_data(records):
-    records.put(0.0, "start").step(10.0, 1, data_wait=1.0).step(20.0, 2, data_wait=1.0)
-    records.put(25.0, "ledger").put(30.0, "ledger")
-    records.put(34.0, "checkpoint", global_step=2, seconds=13.0)
-    records.step(40.0, 3, data_wait=1.0).put(40.0, "end")
-
-    assert entries(ledger_of(records))["checkpoint"] == 13.0
 
 
 def test_a_checkpoint_with_a_span_is_not_counted_twice(records):
@@ -437,12 +389,6 @@ def test_under_a_minute_nothing_is_a_stall(records):
     assert "stalled" not in entries(ledger_of(records))
 
 
-def test_slow_steps_are_no_stall_when_fewer_of_them_are_logged(records):
-    steady(records, 20).step(1020.0, 1020, steps_folded=999).put(1020.0, "end")
-
-    assert "stalled" not in entries(ledger_of(records))
-
-
 def test_a_run_that_hangs_now_is_stalled_now(records):
     steady(records, 10)
     builder = LedgerBuilder()
@@ -453,15 +399,6 @@ def test_a_run_that_hangs_now_is_stalled_now(records):
 
     assert entries(hanging)["stalled"] == 299.0
     assert entries(after)["stalled"] == 300.0
-
-
-def test_ledger_records_in_between_do_not_hide_a_stall(records):
-    steady(records, 10, training=1.0)
-    for number in range(1, 41):
-        records.put(10.0 + 5.0 * number, "ledger", global_step=10, **{"ledger/training": 5.0})
-    records.put(210.0, "end")
-
-    assert entries(ledger_of(records)) == {"training": 11.0, "stalled": 199.0}
 
 
 # ------------------------------------------------------------ lost and done again
@@ -477,13 +414,6 @@ def test_work_behind_the_step_that_the_next_session_began_from_is_redone(records
         {"training": 60.0, "redone": 40.0},
         {"training": 1.0},
     ]
-
-
-def test_where_a_session_began_is_seen_from_its_first_step(records):
-    steady(records, 100, training=1.0)
-    records.begin(2, BEGAN + 200.0).step(10.0, 70, steps_folded=9, training=10.0).put(10.0, "end")
-
-    assert entries(ledger_of(records)) == {"training": 70.0, "redone": 40.0}
 
 
 def test_inside_a_stretch_the_loss_is_in_proportion_to_the_steps(records):
@@ -559,13 +489,6 @@ def test_startup_and_stalls_of_lost_work_stay_what_they_are(records):
     assert entries(ledger_of(records)) == {"startup": 10.0, "stalled": 199.0, "redone": 11.0}
 
 
-def test_inferred_training_can_be_lost(records):
-    steady(records, 100)
-    records.begin(2, BEGAN + 200.0, resumed_from_step=60).put(0.0, "end")
-
-    assert entries(ledger_of(records)) == {"training": 60.0, "redone": 40.0}
-
-
 # ------------------------------------------------------------ energy
 
 
@@ -615,12 +538,6 @@ def test_a_session_has_the_tag_of_its_start_record(records, given, shown):
     assert ledger_of(records).sessions[0].perf_tag == shown
 
 
-def test_the_manifest_has_the_tag_where_no_record_does(records):
-    records.put(0.0, "start")
-
-    assert ledger_of(records, [manifest_session(perf_tag="a,b")]).sessions[0].perf_tag == "a,b"
-
-
 def test_other_ranks_are_not_counted(records):
     records.put(0.0, "start").step(10.0, 1).put(500.0, "step", global_step=2, rank=3).put(20.0, "end")
 
@@ -644,10 +561,3 @@ def test_a_long_run_is_kept_in_bounded_memory_and_loses_no_second(records):
     assert segments < 25_000
     assert entries(builder.ledger())["training"] == pytest.approx(0.75 * 30_000, abs=10.0)
     assert entries(builder.ledger())["redone"] == pytest.approx(0.75 * 30_000, abs=10.0)
-
-
-def test_the_old_name_of_the_builder_still_works_and_warns():
-    with pytest.warns(DeprecationWarning, match="LedgerBuilder"):
-        from toolkit.timing.ledger import LedgerBook
-
-    assert LedgerBook is LedgerBuilder

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.manifest import Session
@@ -273,10 +272,3 @@ def _lines(totals: Totals) -> tuple[Line, ...]:
 
 def _records(count: int) -> str:
     return "1 record reports" if count == 1 else f"{count:,} records report"
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LedgerBook":
-        warnings.warn("LedgerBook is now called LedgerBuilder", DeprecationWarning, stacklevel=2)
-        return LedgerBuilder
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

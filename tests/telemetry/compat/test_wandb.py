@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import copy
 import inspect
-import io
 import json
 import logging
 import math
@@ -25,11 +24,9 @@ from tests.lengths import in_make_faults
 from tests.mirrors.exporters.test_wandb import config as config_kept_by_wandb
 from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S, Arriving
+from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.compat import null_object
-from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 from toolkit.telemetry.options import OptionsError
-from toolkit.telemetry.records.device_scalars import PendingScalar
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
@@ -338,32 +335,6 @@ def test_tensors_and_arrays_are_values(begin):
     assert dict(run.summary) == {"loss": 0.5, "acc": 0.25, "n": 3}
 
 
-def test_a_number_on_a_device_counts_once_it_is_there():
-    arriving = Arriving()
-    summary = Summary()
-    summary.define(Metric(name="loss", summary=("min", "last")))
-    for place in range(3):
-        summary._waiting.append(("loss", PendingScalar(arriving, place, "f")))
-    arriving.values.update({0: 3.0, 1: 1.0})
-    summary.take({"other": 5.0})
-    assert summary._values["loss"] == {"min": 1.0, "last": 1.0}
-    arriving.values[2] = 2.0
-
-    assert summary["loss"] == {"min": 1.0, "last": 2.0}
-
-
-def test_another_rank_keeps_up_with_the_steps_and_writes_nothing(tmp_path, begin, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    run = begin()
-    wandb.log({"loss": 1.0})
-    wandb.log({"loss": 1.0}, commit=False)
-    wandb.log({"loss": 1.0}, step=7)
-
-    assert run.step == 7
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_images_of_every_kind_become_samples(begin, tmp_path):
     numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     pil = pytest.importorskip("PIL.Image")
@@ -401,37 +372,6 @@ def test_images_of_every_kind_become_samples(begin, tmp_path):
     assert pixels("many", 1) == ("RGBA", (4, 3), (0, 0, 0, 0))
     assert pixels("tensor") == ("RGB", (2, 1), (255, 0, 0))
     assert records(run, "step")[0]["loss"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("drawn", "shown"),
-    [
-        ([0.0, 0.5, 1.0], [0, 128, 255]),
-        ([-1.0, 0.0, 1.0], [0, 128, 255]),
-        ([-0.01, 0.5, 1.02], [0, 128, 255]),
-        ([0.0, 100.0, 300.0], [0, 100, 255]),
-    ],
-)
-def test_float_images_are_scaled_by_their_range(drawn, shown):
-    numpy, pil = pytest.importorskip("numpy"), pytest.importorskip("PIL.Image")
-    image = pil.open(io.BytesIO(wandb.Image(numpy.array([drawn])).data))
-
-    assert [image.getpixel((column, 0)) for column in range(3)] == shown
-
-
-def test_a_batch_of_tensors_is_one_image(begin):
-    torch, pil = pytest.importorskip("torch"), pytest.importorskip("PIL.Image")
-    run = begin()
-    batch = torch.arange(10).reshape(10, 1, 1, 1).expand(10, 3, 4, 2).to(torch.uint8)
-    wandb.log({"one": wandb.Image(batch[9:]), "ten": wandb.Image(batch)})
-    one, ten = (pil.open(run.telemetry.run_folder / sample["path"]) for sample in records(run, "sample"))
-
-    assert (one.mode, one.size, one.getpixel((0, 0))) == ("RGB", (2, 4), (9, 9, 9))
-    assert ten.size == (16, 8)
-    assert [ten.getpixel((2 * column, 4 * row))[0] for row in (0, 1) for column in range(8)] == [
-        *range(10),
-        *([0] * 6),
-    ]
 
 
 def test_many_values_are_a_histogram_and_a_frame_is_a_table(begin):
@@ -561,17 +501,6 @@ def test_without_an_id_only_an_unfinished_run_is_resumed(begin):
     assert [folder_of("auto", 1), folder_of("auto", 0), folder_of(True, 0)] == ["r-3", "r-3", "r-4"]
 
 
-def test_the_ranks_of_one_launch_call_their_run_the_same(begin, monkeypatch):
-    alone = begin(name=None, project="greyjacket")
-    wandb.finish()
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    among = begin(name=None, project="greyjacket")
-
-    assert alone.name.startswith("greyjacket-2")
-    assert among.name == "greyjacket"
-
-
 def test_an_id_that_must_be_new_gets_another(begin, caplog):
     first = begin(id="abc123")
     wandb.finish()
@@ -592,14 +521,6 @@ def test_a_second_init_returns_the_first_run_unless_reinit(begin):
     assert not first.telemetry.is_live
     assert beside.telemetry.is_live
     beside.finish()
-
-
-def test_a_file_of_defaults_that_is_not_read_is_named(begin, tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config-defaults.yaml").write_text("lr:\n  value: 0.1\n")
-    begin()
-
-    assert "config-defaults.yaml is not read here" in caplog.text
 
 
 def test_settings_and_variables_say_what_the_call_does_not(tmp_path, begin, monkeypatch):

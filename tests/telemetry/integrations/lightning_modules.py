@@ -69,14 +69,6 @@ class TwoOptimizers(Regression):
         ]
 
 
-class ThreeOptimizers(TwoOptimizers):
-    """Makes three steps of each batch."""
-
-    def configure_optimizers(self):
-        first, second = super().configure_optimizers()
-        return [first, second, torch.optim.SGD(self.parameters(), lr=0.3)]
-
-
 class BatchwiseValidation(Regression):
     """Logs single batches of its validation, and hands something to the logger itself."""
 

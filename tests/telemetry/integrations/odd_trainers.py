@@ -65,19 +65,6 @@ class Talkative(Trainer):
         return super().compute_loss(*args, **kwargs)
 
 
-class ForgivesEvaluation(Trainer):
-    """Goes on with the training where an evaluation fails."""
-
-    def evaluate(self, *args, **kwargs):
-        raise RuntimeError("no room for the evaluation")
-
-    def _maybe_log_save_evaluate(self, *args, **kwargs):
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        except RuntimeError:
-            self.control.should_evaluate = False
-
-
 class SlowBeside(Trainer):
     """Takes its time with what is not training."""
 

@@ -16,9 +16,8 @@ from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
-from toolkit.telemetry.integrations.ai_toolkit.control_requests import PendingRequests
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
-from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, saved_weights
+from toolkit.telemetry.integrations.ai_toolkit.written_files import saved_weights
 from toolkit.telemetry.machine.environment import this_process_began
 from toolkit.timing.history import read_run_time
 
@@ -134,15 +133,6 @@ def test_every_step_is_recorded_as_the_trainer_itself_logs_it(trained, records):
     assert records("end")[0]["telemetry_errors"] == 0
 
 
-def test_the_start_is_the_first_line_and_the_run_ends_with_all_its_steps_done(trained, records, run_folder):
-    first = records()[0]
-    summary = json.loads((run_folder / "run.json").read_text())["summary"]
-
-    assert (first["event"], first["first_step"], first["max_steps"]) == ("start", 0, 10)
-    assert (summary["first_step"], summary["max_steps"]) == (0, 10)
-    assert records("end")[0]["global_step"] == 9
-
-
 def test_work_between_two_steps_does_not_count_as_their_time(trained, records):
     steps, spans = records("step"), records("span")
     for before, step in itertools.pairwise(steps):
@@ -165,30 +155,6 @@ def test_the_gradient_norm_is_that_of_all_groups_before_clipping(trained, stand_
     assert records("step")[0]["grad_norm"] == pytest.approx(math.hypot(*gradients))
 
 
-def test_gradient_norms_that_are_tensors_stay_on_their_device():
-    torch = pytest.importorskip("torch")
-
-    norm = steps._combined([torch.tensor(3.0), torch.tensor(4.0)])
-
-    assert isinstance(norm, torch.Tensor)
-    assert norm.item() == 5.0
-    assert steps._combined([]) is None
-
-
-def test_a_gradient_that_cannot_be_added_up_does_not_lose_the_step(make, stand_in, monkeypatch, records):
-    class OnAnotherDevice(float):
-        def __mul__(self, other):
-            raise RuntimeError("expected all tensors to be on the same device")
-
-    clip = stand_in.Accelerator.clip_grad_norm_
-    monkeypatch.setattr(stand_in.Accelerator, "clip_grad_norm_", lambda *given: OnAnotherDevice(clip(*given)))
-    make().run()
-
-    assert [step["global_step"] for step in records("step")] == list(range(10))
-    assert not any("grad_norm" in step for step in records("step"))
-    assert records("end")[0]["telemetry_errors"] == 10
-
-
 def test_additional_logs_of_a_trainer_are_written_with_their_step(make, process_config, records):
     def on_step(process):
         if process.step_num in (2, 3, 7):
@@ -200,14 +166,6 @@ def test_additional_logs_of_a_trainer_are_written_with_their_step(make, process_
 
     recorded = {step["global_step"]: step["loss/audio"] for step in records("step") if "loss/audio" in step}
     assert recorded == {2: 0.25, 3: 0.375, 7: 0.875}
-
-
-def test_what_a_trainer_logs_besides_does_not_take_the_place_of_a_field(make, process_config, records):
-    process_config["on_step"] = lambda process: process.additional_logs.update(lr=9.0, global_step=7, own=1.5)
-    make().run()
-
-    seen = [(step["global_step"], step["lr"], step["own"]) for step in records("step")]
-    assert seen == [(step, 0.1, 1.5) for step in range(10)]
 
 
 def test_a_checkpoint_is_the_weights_and_not_the_optimizer(trained, records, tmp_path):
@@ -241,16 +199,6 @@ def test_validation_epochs_and_samples_are_recorded(trained, records, run_folder
     for sample in samples:
         assert (run_folder / sample["path"]).read_text() == sample["prompt"]
         assert Path(sample["source_path"]).parent == tmp_path / "output" / "greyjacket" / "samples"
-
-
-@pytest.mark.parametrize("trouble", [{"0": "inf", "1": "-inf"}, {"0": "1e308", "1": "1.7e308"}])
-def test_losses_without_a_mean_do_not_lose_their_epoch(trouble, make, process_config, records):
-    process_config["train"]["trouble"] = trouble
-    make().run()
-
-    assert [epoch["epoch"] for epoch in records("epoch")] == [1, 2, 3]
-    assert [step["global_step"] for step in records("step")] == list(range(10))
-    assert records("end")[0]["telemetry_errors"] == 0
 
 
 def test_the_start_record_describes_the_training(trained, records):
@@ -328,27 +276,6 @@ def test_only_the_first_job_of_a_process_began_with_it(make, stand_in, config, p
     assert next(record for record in later if record["name"] == "application")["start"] >= made
 
 
-@pytest.mark.parametrize(("block", "number"), [(False, 0), ("absent", 0), ("own", 1)])
-def test_the_time_of_a_job_that_is_not_recorded_is_not_the_next_ones(
-    block, number, make, stand_in, config, process_config, records
-):
-    own = process_config["telemetry"]
-    if block == "absent":
-        del process_config["telemetry"]
-    elif block is False:
-        process_config["telemetry"] = False
-    if number == 0:
-        make()
-    else:
-        hook_class(stand_in.BaseSDTrainProcess)
-    made = time.time()
-    process_config["telemetry"] = own
-    stand_in.SDTrainer(number, stand_in.Job(config), process_config).run()
-
-    application = next(record for record in records("span") if record["name"] == "application")
-    assert application["start"] >= made
-
-
 # Where it is switched on.
 
 
@@ -364,15 +291,6 @@ def test_the_block_may_be_at_three_levels_and_the_innermost_counts(stand_in, con
     assert options_of_process(process).log_every == 6
     process_config["telemetry"] = {**inner, "log_every": 5}
     assert options_of_process(process).log_every == 5
-
-
-def test_each_process_of_a_job_has_its_own_block(stand_in, config, process_config):
-    second = {**process_config, "telemetry": {"enabled": False}}
-    config["config"]["process"].append(second)
-    job = stand_in.Job(config)
-
-    assert options_of_process(stand_in.SDTrainer(0, job, process_config)).enabled
-    assert not options_of_process(stand_in.SDTrainer(1, job, second)).enabled
 
 
 def test_what_ai_toolkit_logs_itself_is_not_logged_twice(stand_in, config, process_config):
@@ -409,12 +327,6 @@ def test_jobs_without_a_block_are_recorded_with_all_jobs(make, process_config, t
     assert read_records(tmp_path / "logs" / "greyjacket" / "metrics.jsonl", "end")
 
 
-def test_a_disabled_job_is_not_recorded_with_all_jobs(make, process_config):
-    process_config["telemetry"] = {"enabled": False}
-
-    assert "run" not in vars(make(all_jobs=True))
-
-
 def test_an_invalid_block_is_reported_and_the_job_is_trained(make, process_config, tmp_path, capsys):
     process_config["telemetry"]["log_evry"] = 3
     process = make()
@@ -433,14 +345,6 @@ def test_attaching_twice_is_attaching_once(make, stand_in, records):
 
 
 # Trouble.
-
-
-def test_a_loss_that_is_no_number_is_seen(make, process_config, records):
-    process_config["train"]["trouble"] = {"3": "nan"}
-    make().run()
-
-    assert [step["global_step"] for step in records("step") if step["nan_inf_detected"]] == [3]
-    assert records("step")[3]["non_finite"] == {"train_loss": "NaN"}
 
 
 def test_out_of_memory_is_recorded_and_the_trainer_continues(make, process_config, records):
@@ -517,16 +421,6 @@ def test_weights_are_recorded_if_the_job_is_stopped_right_after_the_save(
     assert records("end")[-1]["session"] == 2
 
 
-def test_a_save_that_never_came_to_its_end_is_no_checkpoint(make, stand_in, monkeypatch, records):
-    monkeypatch.setattr(stand_in.SDTrainer, "save", lambda process, step: stops_from_its_own_pages(process))
-    with pytest.raises(Exception, match="returning to queue"):
-        make().run()
-
-    assert records("checkpoint") == []
-    save = next(record for record in records("span") if record["name"] == "checkpoint_save_sync")
-    assert save["error"]["message"] == "Exception: Job returning to queue"
-
-
 def test_samples_are_recorded_if_the_job_is_stopped_between_them(make, stand_in, monkeypatch, records):
     def look(process, number, total):
         if process.step_num == 6:
@@ -590,15 +484,6 @@ def test_failing_hooks_do_not_reach_the_training(module, name, make, stand_in, c
 
     assert process.trained == untouched(stand_in, config, tmp_path)
     assert process.logger.finished == 1
-
-
-def test_a_folder_that_cannot_be_made_does_not_stop_the_job(make, process_config, tmp_path, caplog):
-    (tmp_path / "logs").write_text("a file is in the way")
-    process = make()
-    process.run()
-
-    assert process.step_num == 10
-    assert "opening the run failed" in caplog.text
 
 
 def test_an_ai_toolkit_whose_timers_have_other_names_is_recorded_still(make, monkeypatch, records):
@@ -729,19 +614,6 @@ def test_a_sampling_on_request_that_fails_ends_the_job_as_one_of_its_own_does(
     assert len(records("step")) < 3000
 
 
-def test_a_request_to_stop_after_the_last_step_leaves_the_end_to_ai_toolkit(make, monkeypatch, records):
-    def stop_at_last(process, log):
-        return PendingRequests(stop=process.step_num == 10)
-
-    monkeypatch.setattr(watched_process, "carry_out", stop_at_last)
-    process = make()
-    process.run()
-
-    assert process.calls[-1] == "done_hook"
-    assert records("checkpoint")[-1]["checkpoint_path"].endswith("greyjacket.safetensors")
-    assert records("end")[0]["reason"] == "finished"
-
-
 # Going on.
 
 
@@ -810,16 +682,6 @@ def test_the_weights_of_a_save_are_found(step, there, found, tmp_path):
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
 
     assert [path.name for path in saved_weights(tmp_path, ["a", "word"], step)] == found
-
-
-@pytest.mark.parametrize("name", ["sam", "opt"])
-def test_files_beside_the_weights_with_their_prefix_are_not_weights(name, tmp_path):
-    (tmp_path / "samples").mkdir()
-    (tmp_path / "optimizer.pt").touch()
-    assert not has_weights(tmp_path, [name])
-
-    (tmp_path / f"{name}.safetensors").touch()
-    assert saved_weights(tmp_path, [name], None) == [tmp_path / f"{name}.safetensors"]
 
 
 def untouched(stand_in, config, tmp_path):

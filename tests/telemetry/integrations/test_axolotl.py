@@ -9,14 +9,12 @@ import importlib
 import importlib.util
 import inspect
 import json
-import math
 import os
 import shutil
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-import torch
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -313,14 +311,6 @@ def test_each_step_has_the_numbers_of_the_trainers_own_history(trained):
         assert step["grad_norm"] == pytest.approx(float(entry["grad_norm"]), rel=1e-5)
 
 
-def test_evaluations_are_those_of_the_trainer(trained):
-    theirs = {entry["step"]: float(entry["eval_loss"]) for entry in trained.history if "eval_loss" in entry}
-
-    ours = {entry["global_step"]: entry["eval_loss"] for entry in records(trained.folder, "eval")}
-    assert ours == pytest.approx(theirs)
-    assert ours.keys() >= {2, 4}
-
-
 def test_the_start_record_has_axolotls_configuration(trained):
     start = records(trained.folder, "start")[-1]
 
@@ -392,25 +382,6 @@ def test_the_run_ends_as_finished_and_nothing_went_wrong_on_the_way(trained):
     assert (end["status"], end["telemetry_errors"]) == ("finished", 0)
     assert [session["status"] for session in sessions(trained.folder)] == ["finished"]
     assert not [span for span in records(trained.folder, "span") if "unfinished" in span or "error" in span]
-
-
-def test_the_trainer_is_left_as_it_was(trained):
-    assert "train" not in vars(trained.trainer)
-
-
-def test_what_another_plugin_has_put_on_the_trainer_stays_there(axolotl, config, tmp_path, monkeypatch):
-    cfg, put = axolotl.load(**config(tmp_path, max_steps=1)), []
-
-    def put_around(cfg, trainer):
-        original = trainer.train
-        trainer.train = lambda *args, **kwargs: original(*args, **kwargs)
-        put.append(trainer.train)
-
-    monkeypatch.setattr(axolotl.plugin, "post_trainer_create", put_around)
-    trainer = axolotl.train(cfg)
-
-    assert trainer.train is put[0]
-    assert sessions(tmp_path)[-1]["status"] == "finished"
 
 
 def test_a_training_resumes_the_run_of_its_checkpoint(trained, axolotl, config, tmp_path):
@@ -493,17 +464,6 @@ def test_an_interruption_is_no_failure(axolotl, config, tmp_path, way_out, expec
     assert sessions(tmp_path)[-1]["status"] == expected
 
 
-def test_a_loss_that_is_no_number_is_seen(axolotl, config, tmp_path):
-    def spoil(model):
-        with torch.no_grad():
-            next(model.parameters()).fill_(math.nan)
-
-    axolotl.train(axolotl.load(**config(tmp_path, max_steps=3)), [odd_trainers.At(2, spoil)])
-
-    seen = {step["global_step"]: step["nan_inf_detected"] for step in records(tmp_path, "step")}
-    assert seen == {1: False, 2: True, 3: True}
-
-
 def test_a_training_without_the_command_is_a_run_too(axolotl, config, tmp_path):
     axolotl.train(axolotl.load(**config(tmp_path, max_steps=2)), through_command=False)
     axolotl.plugin.post_train_unload(StandInConfig(output_dir=str(tmp_path / "out")))
@@ -512,16 +472,6 @@ def test_a_training_without_the_command_is_a_run_too(axolotl, config, tmp_path):
     assert spans["model_init"]["start"] + spans["model_init"]["duration"] <= spans["training_loop"]["start"]
     assert [entry.get("is_final") for entry in records(tmp_path, "checkpoint")][-1] is True
     assert sessions(tmp_path)[-1]["status"] == "finished"
-
-
-def test_a_training_in_a_script_is_over_when_the_next_one_begins(axolotl, config, tmp_path):
-    axolotl.train(axolotl.load(**config(tmp_path / "one", max_steps=1)), through_command=False)
-    assert sessions(tmp_path / "one")[-1]["status"] == "running"
-
-    axolotl.train(axolotl.load(**config(tmp_path / "two", max_steps=1)))
-
-    assert sessions(tmp_path / "one")[-1]["status"] == "finished"
-    assert sessions(tmp_path / "two")[-1]["status"] == "finished"
 
 
 def test_a_training_that_never_came_to_its_end_failed_when_the_next_one_begins(axolotl, config, tmp_path):
@@ -574,13 +524,6 @@ def test_a_broken_logger_does_not_stop_the_training(axolotl, config, tmp_path, m
 
     assert trainer.state.global_step == 4
     assert (tmp_path / "out/adapter_model.safetensors").exists()
-
-
-def test_a_folder_that_cannot_be_made_does_not_stop_the_training(axolotl, config, tmp_path):
-    (tmp_path / "logs").write_text("a file is where the folder should be")
-    trainer = axolotl.train(axolotl.load(**config(tmp_path, max_steps=1)))
-
-    assert trainer.state.global_step == 1
 
 
 @pytest.mark.parametrize(

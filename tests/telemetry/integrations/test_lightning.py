@@ -240,14 +240,6 @@ def test_the_modules_own_methods_are_profiled_without_a_line_and_given_back(trai
     assert not [name for name in vars(module) if name.endswith("_step")]
 
 
-def test_profiling_can_be_switched_off(tmp_path):
-    trainer_of(tmp_path, [callback_of(tmp_path, profiling=False)], max_epochs=1).fit(
-        modules.Regression(), loader()
-    )
-
-    assert not [name for record in records(tmp_path) for name in record if name.startswith("profiling/")]
-
-
 def test_spans_are_nested_as_the_work_was(trained):
     folder, _, _, _ = trained
     by_id = {record["id"]: record["name"] for record in records(folder, "span")}
@@ -445,17 +437,6 @@ def test_a_training_that_is_interrupted_is_a_stopped_run(tmp_path):
     assert (end["status"], end["reason"]) == ("stopped", "interrupted")
 
 
-def test_a_loss_that_is_no_number_is_seen(tmp_path):
-    def spoil(module, batch, loss):
-        return loss * float("nan") if batch == 2 else loss
-
-    callback = callback_of(tmp_path, log_every=100)
-    trainer_of(tmp_path, [callback], max_epochs=1).fit(modules.Regression(at_batch=spoil), loader())
-
-    seen = [r for r in records(tmp_path, "step") if r["nan_inf_detected"]]
-    assert seen[0]["global_step"] == 3
-
-
 def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_them(tmp_path):
     callback = callback_of(tmp_path)
     trainer = trainer_of(tmp_path, [callback], max_epochs=1)
@@ -591,57 +572,6 @@ def test_wrong_options_are_rejected_when_it_is_created(tmp_path):
         ours.TelemetryCallback(ours.TelemetryLightningLogger(), log_dir="logs")
 
 
-def test_a_callback_can_be_sent_to_another_process(trained):
-    _, _, callback, _ = trained
-    copied = pickle.loads(pickle.dumps(ours.TelemetryCallback(run_name="r", log_dir="logs")))
-    resumed = pickle.loads(pickle.dumps(callback))
-
-    assert (copied.telemetry, copied.is_live, copied.guard.total) == (None, False, 0)
-    assert resumed.state_dict() == callback.state_dict() != {}
-
-
-def test_metrics_are_on_every_record_however_many_steps_a_batch_makes(tmp_path):
-    callback = callback_of(tmp_path, log_every=5)
-    trainer_of(tmp_path, [callback]).fit(modules.ThreeOptimizers(), loader())
-
-    recorded = [(r["global_step"], "loss" in r) for r in records(tmp_path, "step")]
-    assert recorded == [(step, True) for step in (3, 6, 12, 15, 21, 27, 30)]
-
-
-def test_no_last_step_is_promised_that_may_be_another(tmp_path):
-    def promised(module, *others, **limits):
-        callback = callback_of(tmp_path)
-        trainer_of(tmp_path, [callback, *others], **limits).fit(module, loader())
-        return records(tmp_path, "start", name=callback.telemetry.run_folder.name)[0].get("max_steps")
-
-    assert promised(modules.Regression(), max_steps=1000) == 10
-    assert promised(modules.Regression(), max_steps=3) == 3
-    assert promised(modules.TwoOptimizers()) is None
-    assert promised(modules.Regression(), L.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})) is None
-
-
-def test_a_clipped_value_is_not_recorded_as_a_norm(tmp_path):
-    trainer_of(
-        tmp_path,
-        [callback_of(tmp_path)],
-        max_epochs=1,
-        gradient_clip_val=0.5,
-        gradient_clip_algorithm="value",
-    ).fit(modules.Regression(), loader())
-
-    assert "max_grad_norm" not in records(tmp_path, "start")[0]
-
-
-def test_layers_without_a_size_do_not_keep_the_start_back(tmp_path):
-    module = modules.Regression()
-    module.layers = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.Linear(8, 1))
-    trainer_of(tmp_path, [callback_of(tmp_path)], max_epochs=1).fit(module, loader())
-
-    (start,) = records(tmp_path, "start")
-    assert (start["model_name"], start["max_steps"]) == ("Regression", 5)
-    assert "model_total_params" not in start
-
-
 @pytest.mark.parametrize("has_callback", [True, False])
 def test_single_batches_of_a_validation_are_on_no_record(tmp_path, has_callback):
     logger = logger_of(tmp_path, log_every=1)
@@ -690,21 +620,6 @@ def test_metrics_passed_to_the_logger_are_in_the_right_record(tmp_path):
     assert (validated["handed"], tested["of_test"]) == (7.0, 2.0)
 
 
-def test_a_logger_alone_uses_the_latest_step_by_default(tmp_path):
-    logger = logger_of(tmp_path)
-
-    def add(module, batch, loss):
-        if batch == 3:
-            logger.log_metrics({"own": 7.0})
-        return loss
-
-    trainer_of(tmp_path, [], logger=logger, log_every_n_steps=1).fit(
-        modules.Regression(at_batch=add), loader()
-    )
-
-    assert [r["global_step"] for r in records(tmp_path, "step") if "own" in r] == [2]
-
-
 def test_predictions_are_no_run(tmp_path):
     class Predicting(modules.Regression):
         def predict_step(self, batch, batch_idx):
@@ -735,39 +650,6 @@ def test_a_second_training_gets_a_new_run_unless_it_resumes(tmp_path, has_callba
     assert sessions == {"r": 3, "r-2": 1}
 
 
-def test_checkpoints_of_a_given_logger_name_its_own_run(tmp_path):
-    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_last=True)
-    trainer_of(tmp_path, [callback_of(tmp_path, run_name="first"), saves], max_epochs=1).fit(
-        modules.Regression(), loader()
-    )
-    with make_logger(tmp_path / "logs") as log:
-        callback = ours.TelemetryCallback(log)
-        trainer_of(tmp_path, [callback]).fit(
-            modules.Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
-        )
-
-    assert callback.state_dict() == {"run_id": log.run_id}
-
-
-def test_a_background_checkpoint_is_recorded_even_if_a_better_one_replaced_it(tmp_path):
-    class InTheirOrder(L.plugins.io.AsyncCheckpointIO):
-        """Removes nothing that is still to be saved: Lightning's own would find no file, and it would stay."""
-
-        def remove_checkpoint(self, path):
-            self._executor.submit(lambda: None).result()
-            super().remove_checkpoint(path)
-
-    # So that each epoch is better than the last.
-    torch.manual_seed(0)
-    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="train_mse_epoch", save_top_k=1)
-    trainer_of(tmp_path, [callback_of(tmp_path), saves], plugins=[InTheirOrder()], max_epochs=3).fit(
-        modules.Regression(), loader()
-    )
-
-    assert len([*tmp_path.glob("*.ckpt")]) == 1
-    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5, 10, 15]
-
-
 def test_what_was_done_before_a_failure_is_recorded(tmp_path):
     plugin = L.plugins.io.AsyncCheckpointIO()
 
@@ -784,21 +666,6 @@ def test_what_was_done_before_a_failure_is_recorded(tmp_path):
 
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [5]
     assert [r["epoch"] for r in records(tmp_path, "epoch")] == [0, 1]
-
-
-def test_a_batch_that_the_module_refuses_ends_with_its_epoch(tmp_path):
-    class Refusing(modules.Regression):
-        def on_train_batch_start(self, batch, batch_idx):
-            return -1 if batch_idx == 2 else None
-
-    callback = callback_of(tmp_path, spans="all")
-    trainer_of(tmp_path, [callback]).fit(Refusing(), loader())
-
-    (refused, *_), loads = spans(tmp_path, "forward")[2:], spans(tmp_path, "data_loading")
-    assert len(loads) == 6
-    assert refused["start"] + refused["duration"] <= loads[3]["start"]
-    updates = [r for r in records(tmp_path, "span_event") if r["name"] == "training_metrics_update"]
-    assert updates[-1]["attributes"]["num_iterations"] == 4
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda trainer: pickle.loads(pickle.dumps(trainer))])

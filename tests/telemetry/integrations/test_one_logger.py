@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
@@ -233,14 +232,6 @@ def test_the_tree_is_rebuilt_across_spans_that_are_not_exported(by_callbacks):
     }
 
 
-def test_times_given_by_the_caller_are_kept(by_callbacks):
-    application, init = by_callbacks.named("application"), by_callbacks.named("dist_init")
-
-    assert init["duration"] == pytest.approx(1.0, abs=0.01)
-    assert init["start"] - application["start"] == pytest.approx(1.0, abs=0.01)
-    assert application["duration"] >= 5.0
-
-
 def test_updates_become_steps_with_the_times_of_their_own_iterations(by_callbacks):
     updates = [event for event in by_callbacks.of("span_event") if event["name"] == "training_metrics_update"]
     steps = by_callbacks.of("step")
@@ -265,17 +256,6 @@ def test_the_run_ends_with_the_application_and_carries_its_tags(by_callbacks):
     (error,) = by_callbacks.of("error")
     assert (error["source"], error["type"]) == ("telemetry", "incomplete_telemetry_data")
     assert error["message"] == "something is missing"
-
-
-def test_short_spans_are_in_the_tree_too(by_contexts):
-    forward = [span for span in by_contexts.spans if span["name"] == "forward"]
-    validation = [span for span in by_contexts.spans if span["name"] == "validation_iteration"]
-
-    around = ["application", "training_loop"]
-    assert [by_contexts.path(span) for span in forward] == [[*around, "training_iteration", "forward"]] * 3
-    assert [by_contexts.path(span) for span in validation] == [
-        [*around, "validation_loop", "validation_iteration"]
-    ]
 
 
 def test_an_exception_is_on_every_span_that_it_left_and_on_no_other(by_contexts):
@@ -345,40 +325,6 @@ def test_wrong_options_are_rejected_at_once(tmp_path):
 
     with pytest.raises(OptionsError, match="log_dri"):
         RunFolderExporter(log_dri=str(tmp_path))
-
-
-def test_a_span_that_is_open_is_found_however_many_came_after_it(tmp_path, monkeypatch):
-    from nv_one_logger.core.span import Span
-
-    from toolkit.telemetry.integrations import one_logger
-
-    monkeypatch.setattr(one_logger, "_IDS_KEPT", 3)
-    exporter = one_logger.RunFolderExporter(
-        run_name="long", log_dir=str(tmp_path), spans="all", system=False, csv=False, control=False
-    )
-    exporter.initialize()
-    application = Span.create("application")
-    loop = Span.create("training_loop", parent_span=application)
-    exporter.export_start(application)
-    exporter.export_start(loop)
-    for _ in range(5):
-        encode = Span.create("encode", parent_span=loop)
-        exporter.export_start(encode)
-        encode.stop()
-        exporter.export_stop(encode)
-    # As a checkpoint that is written in the background: nothing but its parent says what it is part of.
-    saving = Span.create("checkpoint_save_async", parent_span=loop)
-    thread = threading.Thread(target=exporter.export_start, args=(saving,))
-    thread.start()
-    thread.join()
-    for span in (saving, loop, application):
-        span.stop()
-        exporter.export_stop(span)
-    exporter.close()
-    spans = {span["name"]: span for span in read_records(tmp_path / "long/metrics.jsonl", "span")}
-
-    assert spans["checkpoint_save_async"]["parent_id"] == spans["training_loop"]["id"]
-    assert len(exporter._ids) == 3
 
 
 @pytest.mark.parametrize("how", ["switched off", "another rank"])

@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -137,13 +136,6 @@ def test_each_step_has_the_numbers_of_the_trainers_own_history(trained):
         assert step["nan_inf_detected"] is False
 
 
-def test_speed_is_known_from_the_second_step_on(trained):
-    steps = records(trained.folder, "step")
-
-    for step in steps[1:]:
-        assert step["samples_per_sec"] == pytest.approx(4 / step["sec_per_step"])
-
-
 def test_the_start_record_describes_model_and_training(trained):
     (start,) = records(trained.folder, "start")
 
@@ -177,25 +169,6 @@ def test_complete_epochs_are_recorded(trained):
     ]
 
 
-class Endless(torch.utils.data.IterableDataset):
-    """Data of unknown length: two steps."""
-
-    def __iter__(self):
-        return iter(make_examples(8))
-
-
-def test_an_epoch_of_unknown_length_is_recorded_at_its_end(tmp_path):
-    trainer = make_trainer(tmp_path, ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET), max_steps=5)
-    trainer.train_dataset = Endless()
-    trainer.train()
-
-    # The third one ends with the training.
-    assert [(entry["epoch"], entry["global_step"]) for entry in records(tmp_path, "epoch")] == [
-        (1, 2),
-        (2, 4),
-    ]
-
-
 def test_a_checkpoint_has_its_path_size_and_seconds(trained):
     saved = records(trained.folder, "checkpoint")
 
@@ -206,14 +179,6 @@ def test_a_checkpoint_has_its_path_size_and_seconds(trained):
         assert entry["seconds"] > 0
         assert "timed_since" not in entry
     assert saved[1]["is_best"] is True
-
-
-def test_the_trainers_summary_is_no_step(trained):
-    (summary,) = records(trained.folder, "train_summary")
-
-    assert summary["global_step"] == 4
-    assert summary["summary/train_loss"] == pytest.approx(trained.history[-1]["train_loss"])
-    assert summary["summary/train_runtime"] > 0
 
 
 def test_time_is_recorded_by_phase(trained):
@@ -283,11 +248,6 @@ def test_the_training_is_the_same_as_without_us(trained, tmp_path):
     assert all(torch.equal(weight, ours[name]) for name, weight in alone.model.state_dict().items())
 
 
-def test_what_report_to_names_is_written_beside_it(trained):
-    assert list((trained.folder / "tensorboard").glob("events.*"))
-    assert len([one for one in trained.trainer.callback_handler.callbacks if one is trained.telemetry]) == 1
-
-
 def test_a_resumed_training_resumes_its_run(trained, tmp_path):
     shutil.copytree(trained.folder / "logs", tmp_path / "logs")
     shutil.copytree(trained.folder / "out/checkpoint-4", tmp_path / "elsewhere")
@@ -322,19 +282,6 @@ def test_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     assert records(tmp_path, "train_summary")[0]["losses_hidden_by_nan_inf_filter"] == 2
 
 
-def test_without_the_filter_no_hidden_loss_is_recorded(tmp_path):
-    trainer = make_trainer(
-        tmp_path,
-        ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET),
-        trainer=odd_trainers.NanAt,
-        logging_nan_inf_filter=False,
-    )
-    trainer.train()
-
-    assert steps_of(records(tmp_path, "step"))[3]["nan_inf_detected"] is True
-    assert records(tmp_path, "nan_inf_filter") == []
-
-
 def test_what_the_trainer_logs_is_kept_at_steps_that_log_every_folds(tmp_path):
     trainer = make_trainer(
         tmp_path, ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=100, **QUIET), logging_steps=3
@@ -359,20 +306,6 @@ def test_metrics_of_the_callers_own_are_kept_and_what_is_no_number_is_left_out(t
     assert steps[1]["train_loss"] == pytest.approx(steps[1]["loss"])
 
 
-def test_own_numbers_between_a_step_and_its_log_do_not_take_its_place(tmp_path):
-    train_with(
-        tmp_path,
-        ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET),
-        odd_trainers.AtHook(
-            "on_step_end", lambda trainer, state, control: trainer.log({"mine": float(state.global_step)})
-        ),
-    )
-
-    steps = steps_of(records(tmp_path, "step"))
-    assert [steps[step]["mine"] for step in (1, 2, 3, 4)] == [1.0, 2.0, 3.0, 4.0]
-    assert all({"train_loss", "lr", "grad_norm", "epoch"} <= set(steps[step]) for step in (1, 2, 3, 4))
-
-
 def test_an_evaluation_on_the_training_data_is_neither_a_step_nor_the_end(tmp_path):
     def evaluate(trainer, state, control):
         trainer.evaluate(trainer.train_dataset, metric_key_prefix="train")
@@ -387,16 +320,6 @@ def test_an_evaluation_on_the_training_data_is_neither_a_step_nor_the_end(tmp_pa
     assert all("train_samples_per_second" in entry for entry in records(tmp_path, "eval"))
     assert len(records(tmp_path, "train_summary")) == 1
     assert [entry["global_step"] for entry in records(tmp_path, "step")] == [1, 2, 3, 4]
-
-
-def test_the_summary_is_known_after_the_trainers_own_printing(tmp_path):
-    trainer = make_trainer(tmp_path, num_train_epochs=1)
-    # Behind the callback that prints, which takes something out of the log.
-    trainer.add_callback(ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET))
-    trainer.train()
-
-    assert len(records(tmp_path, "train_summary")) == 1
-    assert records(tmp_path, "eval") == []
 
 
 def test_a_step_that_is_cut_short_among_its_micro_batches_is_not_counted(tmp_path):
@@ -455,16 +378,6 @@ def test_an_evaluation_and_an_interval_can_be_requested(tmp_path):
     assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [1, 2, 4]
 
 
-def test_a_log_at_the_very_step_where_the_interval_grows_is_kept(tmp_path):
-    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
-    trainer = make_trainer(tmp_path, telemetry, odd_trainers.AskAt(telemetry, 3, log_every=10))
-    trainer.train()
-
-    history = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
-    steps = steps_of(records(tmp_path, "step"))
-    assert {step: steps[step]["loss"] for step in (1, 2, 3, 4)} == history
-
-
 def test_a_failure_is_recorded_and_raised_unchanged(tmp_path):
     error = RuntimeError("the disk of the data is gone")
     trainer = make_trainer(
@@ -502,17 +415,6 @@ def test_another_callback_that_fails_ends_the_run(tmp_path, hook):
 
     assert status(tmp_path) == "failed"
     assert not telemetry.log.is_live
-
-
-def test_a_failure_that_is_caught_ends_nothing(tmp_path):
-    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
-    trainer = make_trainer(
-        tmp_path, telemetry, trainer=odd_trainers.ForgivesEvaluation, eval_strategy="steps", eval_steps=2
-    )
-    trainer.train()
-
-    assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
-    assert status(tmp_path) == "finished"
 
 
 def test_an_interruption_is_no_failure(tmp_path):
@@ -590,24 +492,6 @@ def test_a_logger_of_the_callers_stays_open(tmp_path):
     assert records(tmp_path, "end")[0]["telemetry_errors"] == 0
 
 
-def test_a_logger_of_the_callers_may_have_its_application_around_it_all(tmp_path):
-    log = make_logger(tmp_path / "logs", strict=True)
-    with log.training.application():
-        make_trainer(tmp_path, ours.TelemetryCallback(log), num_train_epochs=1).train()
-    log.close()
-
-    spans = {span["name"]: span for span in records(tmp_path, "span")}
-    assert spans["training_loop"]["parent_id"] == spans["application"]["id"]
-
-
-def test_options_beside_a_logger_are_refused(tmp_path):
-    log = make_logger(tmp_path, enabled=False)
-    with pytest.raises(OptionsError, match="log_every"):
-        ours.TelemetryCallback(log, log_every=3)
-    with pytest.raises(OptionsError, match="run_name"):
-        ours.TelemetryCallback(log, run_name="another")
-
-
 def test_a_training_within_a_training_has_a_run_of_its_own(tmp_path):
     telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
 
@@ -625,21 +509,6 @@ def test_a_training_within_a_training_has_a_run_of_its_own(tmp_path):
     for run in steps:
         (end,) = read_records(tmp_path / f"logs/{run}/metrics.jsonl", "end")
         assert (end["status"], end["telemetry_errors"]) == ("finished", 0)
-
-
-def test_a_training_within_one_whose_logger_is_the_callers_is_left_out(tmp_path, caplog):
-    log = make_logger(tmp_path / "logs", log_every=1)
-    telemetry = ours.TelemetryCallback(log)
-
-    def train_another(trainer, state, control):
-        if state.global_step == 1:
-            make_trainer(tmp_path, telemetry, num_train_epochs=1).train()
-
-    train_with(tmp_path, telemetry, odd_trainers.AtHook("on_step_end", train_another))
-    log.close()
-
-    assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2, 3, 4]
-    assert "the inner one is not recorded" in caplog.text
 
 
 def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
@@ -671,15 +540,6 @@ def test_a_copy_of_a_trainer_is_on_its_own(tmp_path):
         3,
         4,
     ]
-
-
-def test_it_can_be_sent_to_another_process(tmp_path):
-    sent = pickle.loads(
-        pickle.dumps(ours.TelemetryCallback(log_dir=tmp_path / "logs", run_name="there", **QUIET))
-    )
-    make_trainer(tmp_path, sent, num_train_epochs=1).train()
-
-    assert only_run(tmp_path).name == "there"
 
 
 def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
@@ -734,16 +594,6 @@ def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp
     assert (before, filtered.hidden) == (0, 1)
     (said,) = read_records(tmp_path / "r/metrics.jsonl", "nan_inf_filter")
     assert said["global_step"] == 7
-
-
-def test_a_parameter_that_deepspeed_has_spread_counts_whole():
-    model = make_model()
-    whole = start_fields.model_fields(model)
-    first = next(model.parameters())
-    first.ds_numel = first.numel()
-    first.data = torch.empty(0)
-
-    assert start_fields.model_fields(model) == whole
 
 
 TWO_RANKS = Path(__file__).parent / "programs" / "transformers_on_two_ranks.py"
