@@ -15,7 +15,7 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.integrations.ai_toolkit import outputs, startup, steps, watched_process
+from toolkit.telemetry.integrations.ai_toolkit import outputs, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
 from toolkit.telemetry.integrations.ai_toolkit.written_files import saved_weights
 from toolkit.telemetry.machine.environment import this_process_began
@@ -466,8 +466,8 @@ def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, con
     ("module", "name"),
     [
         (watched_process, "open_log"),
-        (startup, "start_fields"),
-        (startup, "declare"),
+        (watched_process, "start_fields"),
+        (watched_process, "declare"),
         (steps, "learning_rate"),
         (outputs, "saved_weights"),
         (outputs, "new_samples"),

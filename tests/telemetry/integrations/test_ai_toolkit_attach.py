@@ -14,8 +14,14 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.integrations.ai_toolkit.attach import IMPORT_FIRST, AttachError, attach, detach, status
-from toolkit.telemetry.integrations.ai_toolkit.extension_file import extension_text
+from toolkit.telemetry.integrations.ai_toolkit.attach import (
+    IMPORT_FIRST,
+    AttachError,
+    attach,
+    detach,
+    extension_text,
+    status,
+)
 from toolkit.trainer.command import main
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ from tests.waiting import wait_until
 
 torch = pytest.importorskip("torch")
 
-from toolkit.telemetry.integrations.pinned_buffer import PinnedBuffer  # noqa: E402
+from toolkit.telemetry.integrations.trl_completions import PinnedBuffer  # noqa: E402
 
 
 def test_a_tensor_in_host_memory_is_there_at_once_and_stays_what_it_was():

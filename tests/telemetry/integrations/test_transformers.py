@@ -25,8 +25,7 @@ from toolkit.telemetry.spans.recorder import SpanRecorder
 
 transformers = LazyModule("transformers")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
-nan_inf_filter = LazyModule("toolkit.telemetry.integrations.transformers.nan_inf_filter")
-start_fields = LazyModule("toolkit.telemetry.integrations.transformers.start_fields")
+callback_module = LazyModule("toolkit.telemetry.integrations.transformers.callback")
 odd_trainers = LazyModule("tests.telemetry.integrations.odd_trainers")
 
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
@@ -582,7 +581,7 @@ def test_a_wrong_option_is_rejected_at_once():
 
 def test_a_loss_that_arrives_late_from_its_device_is_seen_before_the_summary(tmp_path):
     memory = Arriving()
-    filtered = nan_inf_filter.FilterWatch(is_on=True)
+    filtered = callback_module.FilterWatch(is_on=True)
     filtered._device = SimpleNamespace(take=lambda loss: PendingScalar(memory, loss, "f32"))
     with make_logger(tmp_path) as log:
         for step, place in enumerate((1, 2), start=6):

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +26,9 @@ from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
 from toolkit.telemetry.compat.wandb_artifacts import ArtifactStore
-from toolkit.telemetry.compat.wandb_config import Config
-from toolkit.telemetry.compat.wandb_identity import RunIdentity, RunInfo
+from toolkit.telemetry.compat.wandb_config import Config, Settings
 from toolkit.telemetry.compat.wandb_rows import Rows
-from toolkit.telemetry.compat.wandb_run_options import last_step_of
+from toolkit.telemetry.compat.wandb_run_options import RunInfo, last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.logger_internals import internals
@@ -47,11 +47,16 @@ _PER_OPTIMIZER_STEP: Final = (
 """Settings about optimizer steps; a W&B step is whatever a script logs."""
 
 
-class Run(RunIdentity, ArtifactStore):
+class Run(ArtifactStore):
     """One run. No call of a run raises, and none changes what the script does.
 
     `telemetry` is the logger behind it, for what W&B does not have: spans, knobs, `should_stop`.
     """
+
+    offline = True
+    """Nothing is sent anywhere."""
+    sweep_id = None
+    """There are no sweeps here."""
 
     def __init__(
         self,
@@ -63,7 +68,13 @@ class Run(RunIdentity, ArtifactStore):
     ) -> None:
         self._config = Config(config, self._write_config_change)
         # Read when the start record is written, so it includes what is set until then.
-        super().__init__(info, TelemetryLogger(info.name, options, config=self._config))
+        self.telemetry = TelemetryLogger(info.name, options, config=self._config)
+        self._info = info
+        self.id = self.telemetry.run_id or "disabled"
+        """The same in all sessions of a run."""
+        self.project = info.project or "uncategorized"
+        self.entity, self.group, self.job_type = info.entity or "", info.group or "", info.job_type or ""
+        self.path = "/".join(part for part in (self.entity, self.project, self.id) if part)
         self._on_finish = on_finish
         self.guard = self.telemetry.guard
         self.summary = Summary()
@@ -99,6 +110,71 @@ class Run(RunIdentity, ArtifactStore):
     def is_of_this_process(self) -> bool:
         """Whether this process began it, not a parent that it was forked from."""
         return self._process == os.getpid()
+
+    # What describes it; later changes by the script are only written as records.
+
+    @property
+    def name(self) -> str:
+        """The script's name for the run."""
+        return self._info.name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._describe("name", lambda: str(name))
+
+    @property
+    def notes(self) -> str | None:
+        """The script's notes."""
+        return self._info.notes
+
+    @notes.setter
+    def notes(self, notes: str) -> None:
+        self._describe("notes", lambda: str(notes))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The script's tags."""
+        return self._info.tags
+
+    @tags.setter
+    def tags(self, tags: Sequence[str]) -> None:
+        self._describe("tags", lambda: tuple(str(tag) for tag in tags))
+
+    def _describe(self, what: str, value: Callable[[], Any]) -> None:
+        warn_once(
+            f"run.{what} = …",
+            f"is only a record here: change it on the run's page, or give {what}= to wandb.init",
+        )
+        with self.telemetry.guard.catch(f"run.{what} = …"):
+            self._info = replace(self._info, **{what: value()})
+            self._note("described", {what: getattr(self._info, what)})
+
+    @property
+    def url(self) -> str | None:
+        """The run folder as a `file://` URL."""
+        folder = self.telemetry.run_folder
+        return folder.as_uri() if folder is not None else None
+
+    def get_url(self) -> str | None:
+        """Return `url`."""
+        return self.url
+
+    @property
+    def disabled(self) -> bool:
+        """Whether nothing is written."""
+        return self.telemetry.run_folder is None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the run."""
+        return Settings(
+            run_id=self.id,
+            run_name=self.name,
+            project=self.project,
+            entity=self.entity,
+            run_group=self.group,
+            root_dir=str(self.telemetry.run_folder or ""),
+        )
 
     # Configuration and files.
 

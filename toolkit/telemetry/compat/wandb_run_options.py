@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,6 @@ from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.reader import tail_records
 from toolkit.telemetry.compat.null_object import warn_once
-from toolkit.telemetry.compat.wandb_identity import RunInfo
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
 
@@ -37,6 +37,19 @@ _SETTINGS: Final = {
     "reinit": ("reinit", None),
     "resume": ("resume", "WANDB_RESUME"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """What a script states about a run when it begins."""
+
+    name: str
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    notes: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 def requested_settings(given: Mapping[str, Any], settings: Any) -> dict[str, Any]:

@@ -2,19 +2,75 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from toolkit.runfolder.safefile import replace_file
-from toolkit.telemetry.integrations.ai_toolkit.extension_file import (
-    FILE_NAME,
-    extension_text,
-    folder_in,
-    is_ours,
-    records_all_jobs,
-)
+
+FILE_NAME: Final = "ai_toolkit_telemetry.py"
+"""The file's name in `extensions/`, which ai-toolkit's own .gitignore excludes."""
+
+_MARK: Final = "# Written by `telemetry attach`, and replaced by it: changes made here are lost."
+
+# ai-toolkit imports every file of the folder before every job and catches no exceptions. So the file imports nothing
+# outside of its `try`, and catches everything.
+_TEXT: Final = '''\
+"""Telemetry for ai-toolkit's trainers; `telemetry detach` removes it."""
+@MARK@
+
+TOOLKIT_FOLDER = @FOLDER@
+ALL_JOBS = @ALL_JOBS@
+AI_TOOLKIT_EXTENSIONS = []
+
+
+def _folders():
+    import os
+    import sys
+
+    yield TOOLKIT_FOLDER
+    # It may have moved since: a package of the name "toolkit" that is not ai-toolkit's own may be on the path.
+    for place in sys.path:
+        yield os.path.join(place or os.curdir, "toolkit")
+
+
+def _attach():
+    import os
+
+    import toolkit
+
+    # ai-toolkit has a package "toolkit" too, and its own comes first; ours is found once its folder is added there.
+    for folder in _folders():
+        if os.path.isfile(os.path.join(folder, "telemetry", "integrations", "ai_toolkit", "hooks.py")):
+            if folder not in toolkit.__path__:
+                toolkit.__path__.append(folder)
+            break
+    else:
+        raise ImportError("the telemetry package is not in %s any more; attach it again" % TOOLKIT_FOLDER)
+
+    from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_trainers
+
+    hook_trainers(all_jobs=ALL_JOBS)
+
+
+try:
+    _attach()
+except Exception as error:
+    try:
+        import sys
+
+        print(
+            "[telemetry] this job is not recorded (%s: %s); the training itself is not affected"
+            % (type(error).__name__, error),
+            file=sys.stderr,
+        )
+        if isinstance(error, ModuleNotFoundError) and error.name in ("orjson", "psutil", "pynvml", "yaml"):
+            print("[telemetry] pip install orjson psutil nvidia-ml-py PyYAML", file=sys.stderr)
+    except Exception:
+        pass
+'''
 
 _MAX_BYTES: Final = 64 * 1024
 IMPORT_FIRST: Final = (
@@ -98,18 +154,28 @@ def status(checkout: Path) -> Attachment:
     text = ""
     if path.is_file() and path.stat().st_size <= _MAX_BYTES:
         text = path.read_text("utf-8", "replace")
-    if not is_ours(text):
+    if _MARK not in text:
         raise AttachError(f"{path} was not written by `telemetry attach`; it is left alone")
-    all_jobs = records_all_jobs(text)
+    all_jobs = re.search(r"^ALL_JOBS = True$", text, re.MULTILINE) is not None
+    folder = re.search(r"^TOOLKIT_FOLDER = (?:'([^\n]*)'|\"([^\n]*)\")$", text, re.MULTILINE)
     return Attachment(
         path=path,
         is_there=True,
         is_current=text == extension_text(_our_folder(), all_jobs=all_jobs),
         all_jobs=all_jobs,
-        toolkit_folder=folder_in(text),
+        toolkit_folder=(folder[1] or folder[2]) if folder else None,
     )
 
 
 def _our_folder() -> Path:
     # Relative to this file: inside a checkout `toolkit` is ai-toolkit's package, with ours added to its path.
     return Path(__file__).resolve().parents[3]
+
+
+def extension_text(toolkit_folder: Path, *, all_jobs: bool) -> str:
+    """Return the file's text, for this package at `toolkit_folder`."""
+    return (
+        _TEXT.replace("@MARK@", _MARK)
+        .replace("@FOLDER@", repr(str(toolkit_folder)))
+        .replace("@ALL_JOBS@", str(all_jobs))
+    )

@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from transformers import TrainerCallback
+from transformers import __version__ as transformers_version
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from toolkit.core.clock import wall_time_of
@@ -32,13 +34,6 @@ from toolkit.telemetry.integrations.logger_setup import (
 )
 from toolkit.telemetry.integrations.metric_names import with_known_names
 from toolkit.telemetry.integrations.open_phases import exit_arguments
-from toolkit.telemetry.integrations.transformers.nan_inf_filter import FilterWatch
-from toolkit.telemetry.integrations.transformers.start_fields import (
-    lora_fields,
-    model_fields,
-    samples_per_step,
-    training_fields,
-)
 from toolkit.telemetry.integrations.transformers.trainer_watch import (
     TrainerWatch,
     calling_trainer,
@@ -46,6 +41,8 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
 )
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.machine.start_fields import module_fields
+from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.training import TrainingTelemetry
 from toolkit.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
@@ -498,3 +495,108 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     return isinstance(value, Real) or (hasattr(value, "numel") and bool(value.numel() == 1))
+
+
+_MAX_PENDING: Final = 64
+"""Losses on their way from a device that are checked."""
+
+
+class FilterWatch:
+    """Records the first hidden loss, and counts them all."""
+
+    def __init__(self, *, is_on: bool = False) -> None:
+        self.hidden = 0
+        """Steps whose loss was hidden, as far as the device has delivered it."""
+        self._is_on = is_on
+        self._device = DeviceScalars()
+        self._pending: deque[tuple[int, PendingScalar]] = deque()
+
+    def check(self, log: TelemetryLogger, step: int, loss: Any) -> None:
+        """Check the loss of a step now or, if a device has yet to compute it, at one of the next steps."""
+        if not self._is_on:
+            return
+        if type(loss) is float:
+            if not math.isfinite(loss):
+                self._record(log, step, loss)
+        elif loss is not None and len(self._pending) < _MAX_PENDING:
+            taken = self._device.take(loss)
+            if isinstance(taken, PendingScalar):
+                self._pending.append((step, taken))
+            elif isinstance(taken, float):
+                self.check(log, step, taken)
+        if self._pending:
+            self.check_arrived(log)
+
+    def check_arrived(self, log: TelemetryLogger) -> None:
+        """Check the losses that have arrived from the device since."""
+        while self._pending:
+            step, pending = self._pending[0]
+            loss = pending.poll()
+            if loss is None:
+                return
+            self._pending.popleft()
+            if not math.isfinite(loss):
+                self._record(log, step, loss)
+
+    def _record(self, log: TelemetryLogger, step: int, loss: float) -> None:
+        self.hidden += 1
+        if self.hidden == 1:
+            log.log_event(
+                "nan_inf_filter",
+                global_step=step,
+                nan_inf_filter_hides_this=True,
+                message=(
+                    f"The loss of step {step} is {loss}. The Trainer's own log shows a mean of earlier losses instead,"
+                    " because of logging_nan_inf_filter; train_loss here is the real one."
+                ),
+            )
+
+
+def model_fields(model: Any) -> dict[str, Any]:
+    """Return the model's name, class and size."""
+    if model is None:
+        return {}
+    return module_fields(model, getattr(getattr(model, "config", None), "name_or_path", None))
+
+
+def lora_fields(model: Any) -> dict[str, Any] | None:
+    """Return the configuration of the first adapter of a PEFT model."""
+    adapters = getattr(model, "peft_config", None)
+    if not isinstance(adapters, Mapping) or not adapters:
+        return None
+    adapter = next(iter(adapters.values()))
+    wanted = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules")
+    found = {name: getattr(adapter, name, None) for name in wanted}
+    return {name: sorted(value) if isinstance(value, set) else value for name, value in found.items()}
+
+
+def training_fields(trainer: Any, args: Any, state: Any, model: Any) -> dict[str, Any]:
+    """Return how it is trained."""
+    dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else getattr(model, "dtype", None)
+    return {
+        "batch_size": state.train_batch_size or args.train_batch_size,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "effective_batch_size": samples_per_step(trainer, args, state),
+        "optimizer": args.optim,
+        "scheduler": args.lr_scheduler_type,
+        "learning_rate": args.learning_rate,
+        "max_steps": state.max_steps,
+        "epochs": state.num_train_epochs,
+        "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
+        "seed": args.seed,
+        "gradient_checkpointing": args.gradient_checkpointing,
+        "max_grad_norm": args.max_grad_norm,
+        "logging_nan_inf_filter": args.logging_nan_inf_filter,
+        "world_size": args.world_size,
+        "trainer": type(trainer).__name__ if trainer is not None else None,
+        "transformers_version": transformers_version,
+    }
+
+
+def samples_per_step(trainer: Any, args: Any, state: Any) -> int:
+    """Return the samples of one optimizer step, over all processes."""
+    if hasattr(trainer, "get_total_train_batch_size"):
+        return int(trainer.get_total_train_batch_size(args))
+    return int(
+        (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps * args.world_size
+    )
