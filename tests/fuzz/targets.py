@@ -98,84 +98,29 @@ def _target(*watched: str, tokens: tuple[bytes, ...] = ()) -> Callable[..., Call
     return register
 
 
+def _fields(names: str) -> tuple[bytes, ...]:
+    return tuple(f'"{name}":'.encode() for name in names.split())
+
+
 _JSON = (
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b":",
-    b",",
-    b'"',
-    b"\n",
-    b"null",
-    b"true",
-    b"false",
-    b"NaN",
-    b"-Infinity",
-    b"1e999",
-    b"1e308",
-    b"18446744073709551616",
-    b"-9223372036854775809",
-    b'"\\ud800"',
-    b"\xe2\x80\xa8",
-    b"\xff",
-    b"\0",
-    b"\xef\xbb\xbf",
+    *b'{ } [ ] : , " null true false NaN -Infinity 1e999 1e308'.split(),
+    *b'18446744073709551616 -9223372036854775809 "\\ud800"'.split(),
+    *(b"\n", b"\xe2\x80\xa8", b"\xff", b"\0", b"\xef\xbb\xbf"),
 )
 _RECORD = (
-    *tuple(
-        f'"{name}":'.encode()
-        for name in (
-            "event",
-            "time",
-            "elapsed",
-            "seq",
-            "session",
-            "global_step",
-            "train_loss",
-            "non_finite",
-            "rank",
-        )
-    ),
-    b'"step"',
-    b'"start"',
-    b'"end"',
-    b'"lost"',
-    b'"eval"',
-    b'"epoch"',
-    b'"system"',
-    b'"error"',
+    *_fields("event time elapsed seq session global_step train_loss non_finite rank"),
+    *b'"step" "start" "end" "lost" "eval" "epoch" "system" "error"'.split(),
 )
 _SPAN = (
-    *tuple(
-        f'"{name}":'.encode()
-        for name in (
-            "id",
-            "parent_id",
-            "name",
-            "start",
-            "duration",
-            "clock",
-            "attributes",
-            "spans",
-            "span_id",
-        )
-    ),
-    b'"span"',
-    b'"span_start"',
-    b'"span_event"',
-    b'"span_summary"',
-    b'"checkpoint"',
-    b'"ledger"',
+    *_fields("id parent_id name start duration clock attributes spans span_id"),
+    *b'"span" "span_start" "span_event" "span_summary" "checkpoint" "ledger"'.split(),
 )
 
 
 # ---------------------------------------------------------------- the record file
 
 
-@_target(
-    "toolkit.runfolder.reader", "toolkit.runfolder.codec", "toolkit.runfolder.reader", tokens=_JSON + _RECORD
-)
+@_target("toolkit.runfolder.reader", "toolkit.runfolder.codec", tokens=_JSON + _RECORD)
 def fuzz_records(data: bytes) -> None:
     """A reader shows each whole line that is a record, once, and nothing else; read as it grows or all at once."""
     path = _scratch() / METRICS_JSONL
@@ -413,26 +358,8 @@ def fuzz_labels(data: bytes) -> None:
 # ---------------------------------------------------------------- control
 
 _CONTROL = (
-    *tuple(
-        f'"{name}":'.encode()
-        for name in (
-            "id",
-            "timestamp",
-            "expires",
-            "run_id",
-            "log_every",
-            "actions",
-            "knobs",
-            "lr",
-            "prompt",
-            "flag",
-        )
-    ),
-    b'["save"]',
-    b'"save_and_stop"',
-    b'"the-run"',
-    b"0.5",
-    b"10",
+    *_fields("id timestamp expires run_id log_every actions knobs lr prompt flag"),
+    *b'["save"] "save_and_stop" "the-run" 0.5 10'.split(),
 )
 
 
@@ -717,15 +644,7 @@ def fuzz_foreign_file(data: bytes) -> None:
     "toolkit.telemetry.options",
     "toolkit.core.checks",
     "toolkit.core.fields",
-    tokens=(
-        *_JSON,
-        b"telemetry:\n  ",
-        b"messages:",
-        b"errors:",
-        b"!!python/object/apply:os.system",
-        b"&a",
-        b"*a",
-    ),
+    tokens=(*_JSON, b"telemetry:\n  ", *b"messages: errors: !!python/object/apply:os.system &a *a".split()),
 )
 def fuzz_training_yaml(data: bytes) -> None:
     """A training's YAML gives options, or a sentence about what is wrong in it."""
@@ -749,12 +668,9 @@ def fuzz_training_yaml(data: bytes) -> None:
     "toolkit.core.checks",
     "toolkit.core.fields",
     tokens=_JSON
-    + tuple(f'"{name}":'.encode() for name in TelemetryOptions.__dataclass_fields__)
-    + (
-        b'{"to":"slack","url_env":"A"}',
-        b'{"to":"webhook","url":"https://a.b/c"}',
-        b'"all"',
-        b'{"keep":["a"]}',
+    + _fields(" ".join(TelemetryOptions.__dataclass_fields__))
+    + tuple(
+        b'{"to":"slack","url_env":"A"} {"to":"webhook","url":"https://a.b/c"} "all" {"keep":["a"]}'.split()
     ),
 )
 def fuzz_options(data: bytes) -> None:
@@ -776,19 +692,7 @@ def fuzz_options(data: bytes) -> None:
 
 @_target(
     "toolkit.runs.listing.search",
-    tokens=(
-        b"tag:",
-        b"status:",
-        b"loss<",
-        b">=",
-        b'"',
-        b"-",
-        b"1h30m",
-        b"50%",
-        b"duration>",
-        b"progress<",
-        b"1e-4",
-    ),
+    tokens=tuple(b'tag: status: loss< >= " - 1h30m 50% duration> progress< 1e-4'.split()),
 )
 def fuzz_search(data: bytes) -> None:
     """The search box understands a text or says what it does not; the time grows with its length alone."""
@@ -808,17 +712,7 @@ def fuzz_search(data: bytes) -> None:
 
 @_target(
     "toolkit.privacy",
-    tokens=(
-        b"token=",
-        b"--password ",
-        b"https://a:b@c.de/",
-        b"/home/x/",
-        b"-----BEGIN ",
-        b"hf_",
-        b"AKIA",
-        b"eyJ",
-        b"@",
-    ),
+    tokens=(b"--password ", b"-----BEGIN ", *b"token= https://a:b@c.de/ /home/x/ hf_ AKIA eyJ @".split()),
 )
 def fuzz_masking(data: bytes) -> None:
     """A secret does not survive whatever stands around it, and the time grows with the text's length alone."""
@@ -843,13 +737,7 @@ def fuzz_masking(data: bytes) -> None:
     "toolkit.mirrors.messages.web_address",
     tokens=(
         *_JSON,
-        b'"code":',
-        b'"ok":false',
-        b'"msg":',
-        b"https://",
-        b"[::1]",
-        b"@",
-        b"%00",
+        *b'"code": "ok":false "msg": https:// [::1] @ %00'.split(),
         b"Wed, 21 Oct 2015 07:28:00 GMT",
     ),
 )
@@ -1019,13 +907,8 @@ def columns_of(log: RunLog) -> str:
                 sorted(log.table(None).items()),
                 sorted(log.counts().items()),
                 log.events(None, 1_000),
-                (
-                    health.records,
-                    health.bad_count,
-                    health.bad_lines,
-                    health.lost_records,
-                    health.lost_reasons,
-                ),
+                (health.records, health.bad_count, health.bad_lines),
+                (health.lost_records, health.lost_reasons),
                 log.sessions(),
             )
         )
