@@ -13,7 +13,6 @@ from toolkit.core.checks import OptionsError
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.runfolder.codec import encode
-from toolkit.runfolder.labels import LabelsError, read_labels
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.table.columns import Columns
 from toolkit.runfolder.table.csv_table import ALL, CsvTable
@@ -39,13 +38,6 @@ def test_a_manifest_of_a_thousand_brackets_is_refused_and_hides_no_other_run(tmp
         read_manifest(bad)
     runs, _ = RootListing(tmp_path).scan()
     assert {run.folder.name: run.problem is None for run in runs} == {"good": True, "bad": False}
-
-
-def test_labels_of_a_thousand_brackets_are_refused(tmp_path):
-    (tmp_path / "labels.json").write_text(f'{{"notes":{DEEP}}}')
-
-    with pytest.raises(LabelsError, match="nested too deeply"):
-        read_labels(tmp_path)
 
 
 def test_a_start_record_of_a_thousand_brackets_is_no_start_record(tmp_path):

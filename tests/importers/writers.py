@@ -18,30 +18,15 @@ for step in range(10**9):
     time.sleep(0.001)
     if step % 20 == 0:
         writer.flush()
-        print(step, flush=True)
-""",
-    "torch": """
-import sys, time
-from torch.utils.tensorboard import SummaryWriter
-writer = SummaryWriter(sys.argv[1], flush_secs=1)
-for step in range(10**9):
-    for tag in ("loss", "lr"):
-        writer.add_scalar(tag, 1 / (step + 1), step)
-    time.sleep(0.001)
-    if step % 20 == 0:
-        writer.flush()
-        print(step, flush=True)
 """,
     "wandb": """
 import os, sys, time
 os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", WANDB_DIR=sys.argv[1])
 import wandb
-run = wandb.init(project="live", settings=wandb.Settings(console="off"))
+run = wandb.init(project="live", settings=wandb.Settings(console="off", x_disable_stats=True))
 for step in range(10**9):
     run.log({"loss": 1 / (step + 1), "lr": 0.1})
     time.sleep(0.001)
-    if step % 20 == 0:
-        print(step, flush=True)
 """,
     "trackio": """
 import os, sys, time
@@ -51,8 +36,6 @@ trackio.init(project="live", name="one", embed=False, auto_log_cpu=False)
 for step in range(10**9):
     trackio.log({"loss": 1 / (step + 1), "lr": 0.1})
     time.sleep(0.002)
-    if step % 20 == 0:
-        print(step, flush=True)
 """,
     "mlflow": """
 import os, sys
@@ -62,18 +45,6 @@ mlflow.set_tracking_uri("file://" + sys.argv[1] + "/mlruns")
 mlflow.start_run()
 for step in range(10**9):
     mlflow.log_metrics({"loss": 1 / (step + 1), "lr": 0.1}, step=step)
-    if step % 20 == 0:
-        print(step, flush=True)
-""",
-    "mlflow_db": """
-import sys
-import mlflow
-mlflow.set_tracking_uri("sqlite:///" + sys.argv[1] + "/mlflow.db")
-mlflow.start_run()
-for step in range(10**9):
-    mlflow.log_metrics({"loss": 1 / (step + 1), "lr": 0.1}, step=step)
-    if step % 20 == 0:
-        print(step, flush=True)
 """,
     "dvclive": """
 import sys
@@ -83,8 +54,6 @@ for step in range(10**9):
     live.log_metric("loss", 1 / (step + 1))
     live.log_metric("lr", 0.1)
     live.next_step()
-    if step % 20 == 0:
-        print(step, flush=True)
 """,
     "ai-toolkit": """
 import sqlite3, sys, time
@@ -100,10 +69,16 @@ for step in range(10**9):
         writer.execute("INSERT INTO metrics VALUES (?, ?, ?, NULL)", (step, key, 1 / (step + 1)))
     writer.execute("COMMIT")
     time.sleep(0.002)
-    if step % 20 == 0:
-        print(step, flush=True)
 """,
 }
+_SAY_HOW_FAR = """    if step % 20 == 0:
+        print(step, flush=True)
+"""
+WRITERS = {name: program + _SAY_HOW_FAR for name, program in WRITERS.items()}
+WRITERS["torch"] = WRITERS["tensorboard"].replace("from tensorboardX", "from torch.utils.tensorboard")
+WRITERS["mlflow_db"] = WRITERS["mlflow"].replace(
+    '"file://" + sys.argv[1] + "/mlruns"', '"sqlite:///" + sys.argv[1] + "/mlflow.db"'
+)
 _FAST = WRITERS["ai-toolkit"].replace("sleep(0.002)", "sleep(0.0005)")
 _SETTING = 'execute("PRAGMA journal_mode = WAL")'
 WRITERS["checkpoints"] = _FAST.replace(
@@ -121,7 +96,8 @@ PACKAGES = {
 """What a writer needs, where that is not its own name."""
 ROWS = frozenset({"ai-toolkit", "checkpoints", "rollback", "mlflow_db", "trackio"})
 """Databases: rows are read once, not bytes."""
-FLUSHED = frozenset(WRITERS) - {"wandb", "trackio"}
+# tensorboardX has a queue between the call and the file.
+FLUSHED = frozenset(WRITERS) - {"wandb", "trackio", "tensorboard"}
 """What these print as written is in the file. W&B and Trackio write later, in a thread or a process of their own."""
 
 

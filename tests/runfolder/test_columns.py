@@ -176,18 +176,6 @@ def _as_shown(text):
     return no_formula(text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0"))
 
 
-@tries
-@given(record=st.dictionaries(texts, texts, max_size=8))
-def test_pandas_takes_any_names_and_texts(record):
-    record.pop("non_finite", None)
-    frame = pd.read_csv(io.StringIO(table(record)), dtype=str, keep_default_na=False)
-
-    assert len(frame) == 1
-    for name, text in record.items():
-        if name and [_as_shown(other) for other in record].count(_as_shown(name)) == 1:
-            assert frame[_as_shown(name)][0] == _as_shown(text)
-
-
 def test_two_names_with_the_same_header_share_a_column():
     columns = Columns()
     columns.add_new_of({"a\nb": 1})

@@ -396,14 +396,6 @@ def test_rows_are_not_held_without_end(run, monkeypatch):
     assert len(pd.read_csv(run.path)) == 11
 
 
-def test_more_metrics_than_a_table_takes_are_counted(run):
-    run.log({f"metric/{number}": number for number in range(3000)})
-
-    assert len(cells(run.path.read_bytes())[0]) == 2000
-    assert run.table.columns_left_out == 3000 + len(FIRST_COLUMNS) - 2000
-    assert run.path.read_bytes() == run.rebuilt()
-
-
 # ---------------------------------------------------------------- obstacles
 
 

@@ -128,14 +128,6 @@ def test_one_segment_at_a_time_is_handed_over(made):
     assert made.flip() == line(1)
 
 
-def test_nothing_is_handed_over_where_there_is_nothing(made):
-    assert made.flip() is None
-
-    made.release()
-
-    assert made.flip() is None
-
-
 def test_the_segments_take_turns_for_ever(made):
     written = []
     for seq in range(300):
@@ -290,15 +282,6 @@ def test_where_no_folder_takes_a_journal_it_lives_in_memory(tmp_path):
     made.close(remove=True)
 
 
-def test_the_next_folder_is_tried_where_the_first_takes_none(tmp_path):
-    made = Journal.create(
-        [tmp_path / "absent", tmp_path], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT
-    )
-
-    assert made.path.parent == tmp_path
-    made.close(remove=True)
-
-
 def test_a_folder_that_is_full_is_passed_over_and_left_clean(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "no space left on device")
@@ -317,21 +300,6 @@ def test_a_journal_that_this_process_writes_is_not_abandoned(made):
     made.append(line(0))
 
     assert hold_abandoned(made.path) is None
-
-
-def test_looking_at_a_journal_does_not_unlock_it(made):
-    made.append(line(0))
-    pending_lines(made.path)
-    record_file_of(made.path)
-    script = """
-        import sys
-        from pathlib import Path
-        from toolkit.runfolder.journal.journal import hold_abandoned, pending_lines
-
-        print(hold_abandoned(Path(sys.argv[1])) is None, len(pending_lines(Path(sys.argv[1]))))
-    """
-
-    assert in_another_process(script, made.path) == "True 1"
 
 
 @pytest.mark.skipif(
@@ -708,39 +676,12 @@ def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_p
     assert list(journals_in(tmp_path)) == []
 
 
-def test_a_journal_that_is_held_is_held_by_one_alone(tmp_path):
-    path = abandoned(tmp_path, line(0))
-    held = hold_abandoned(path)
-    script = """
-        import sys
-        from pathlib import Path
-        from toolkit.runfolder.journal.journal import hold_abandoned
-
-        print(hold_abandoned(Path(sys.argv[1])) is None)
-    """
-
-    assert in_another_process(script, path) == "True"
-
-    held.close(remove=False)
-
-    assert in_another_process(script, path) == "False"
-
-
 def test_the_same_number_in_two_segments_comes_once(tmp_path):
     path = abandoned(tmp_path, line(4) + line(5), line(5) + line(6))
     held = hold_abandoned(path)
 
     assert [seq for seq, _ in held.lines] == [4, 5, 6]
     held.close(remove=True)
-
-
-def test_what_was_copied_and_not_committed_is_not_there(tmp_path):
-    path = abandoned(tmp_path, line(0) + line(1))
-    with path.open("r+b") as file:
-        file.seek(COMMITTED_IN_A)
-        file.write(struct.pack("=Q", len(line(0))))
-
-    assert seqs(path) == [0]
 
 
 @pytest.mark.parametrize("cut", range(1, 30))
@@ -751,20 +692,6 @@ def test_a_line_that_is_committed_in_part_is_left_out(tmp_path, cut):
         file.write(struct.pack("=Q", len(line(0)) + cut))
 
     assert seqs(path) == ([0, 1] if cut >= len(line(1)) else [0])
-
-
-@pytest.mark.parametrize("word", [COMMITTED_IN_A, COMMITTED_IN_B, 8])
-@pytest.mark.parametrize("value", [0, 1, SEGMENT, SEGMENT + 1, 2**32, 2**63, 2**64 - 1])
-def test_a_header_of_nonsense_does_no_harm(tmp_path, word, value):
-    path = abandoned(tmp_path, line(0), line(1))
-    with path.open("r+b") as file:
-        file.seek(word)
-        file.write(struct.pack("=Q", value))
-
-    assert set(seqs(path)) <= {0, 1}
-    held = hold_abandoned(path)
-    assert {seq for seq, _ in held.lines} <= {0, 1}
-    held.close(remove=False)
 
 
 def test_lines_that_are_no_record_are_passed_over(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries, values
+from tests.runfolder.plain_data import tries
 from toolkit.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, read_labels, write_labels
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
@@ -41,11 +41,6 @@ def test_labels_survive_the_trip_through_the_file(tmp_path_factory, labels):
     write_labels(folder, labels)
 
     assert read_labels(folder) == labels
-
-
-def test_without_a_file_the_labels_are_empty(tmp_path):
-    assert read_labels(tmp_path) == Labels()
-    assert read_labels(tmp_path / "no such folder") == Labels()
 
 
 def test_no_tags_and_unchanged_tags_are_two_things(tmp_path):
@@ -111,22 +106,6 @@ def test_a_broken_file_is_refused_with_the_reason(tmp_path, content, said):
         read_labels(tmp_path)
 
 
-@tries
-@given(
-    content=st.dictionaries(
-        st.sampled_from(["display_name", "tags", "notes", "archived", "muted", "x"]), values
-    )
-)
-def test_whatever_the_file_holds_is_labels_or_refused(tmp_path_factory, content):
-    folder = tmp_path_factory.mktemp("run")
-    write(folder, content)
-
-    try:
-        assert isinstance(read_labels(folder), Labels)
-    except LabelsError:
-        pass
-
-
 def test_a_link_or_a_fifo_is_not_read(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text('{"notes": "secret"}')
@@ -139,17 +118,6 @@ def test_a_link_or_a_fifo_is_not_read(tmp_path):
         read_labels(tmp_path / "a")
     with pytest.raises(LabelsError, match="FIFO"):
         read_labels(tmp_path / "b")
-
-
-def test_a_link_is_replaced_not_followed(tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_text("mine")
-    (tmp_path / "labels.json").symlink_to(secret)
-
-    write_labels(tmp_path, Labels(notes="x"))
-
-    assert secret.read_text() == "mine"
-    assert read_labels(tmp_path).notes == "x"
 
 
 def test_what_could_not_be_read_back_is_not_written(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries, values
+from tests.runfolder.plain_data import tries
 from toolkit.runfolder.manifest import (
     MAX_MANIFEST_BYTES,
     Heartbeat,
@@ -169,48 +169,11 @@ def test_a_broken_manifest_is_refused_with_the_reason(tmp_path, content, reason)
         read_manifest(tmp_path)
 
 
-@tries
-@given(
-    key=st.sampled_from([*Manifest.__dataclass_fields__, "host", "pid"]),
-    value=values,
-    inside=st.sampled_from([None, *Session.__dataclass_fields__]),
-)
-def test_a_manifest_of_any_content_is_read_or_refused_and_never_worse(tmp_path_factory, key, value, inside):
-    folder = tmp_path_factory.mktemp("run")
-    content = {**LEAST, key: value}
-    if inside is not None:
-        content["sessions"] = [{"session": 1, "started": 1.0, "pid": 7, inside: value}]
-    try:
-        write(folder, content)
-    except ValueError:  # an integer too long to be written at all
-        return
-    try:
-        read_manifest(folder)
-    except ManifestError:
-        pass
-
-
 @pytest.mark.parametrize("absent", ["display_name", "tags", "sessions", "heartbeat", "control", "summary"])
 def test_missing_fields_are_empty(tmp_path, absent):
     write(tmp_path, {**LEAST, absent: None})
 
     assert read_manifest(tmp_path) == Manifest(run_id="abc", name="r", display_name="r", created=1.5)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="links and FIFOs are POSIX's")
-@pytest.mark.parametrize("kind", ["FIFO", "link", "folder"])
-def test_what_is_no_regular_file_is_refused(tmp_path, kind):
-    path = tmp_path / "run.json"
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        (tmp_path / "other").write_text(json.dumps(LEAST))
-        path.symlink_to(tmp_path / "other")
-
-    with pytest.raises(OSError, match=r"run\.json is a"):
-        read_manifest(tmp_path)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")

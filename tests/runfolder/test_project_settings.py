@@ -4,8 +4,6 @@ from toolkit.runfolder.labels import (
     PROJECTS,
     ProjectSettings,
     ProjectSettingsError,
-    encode_project,
-    parse_project,
     read_project,
     write_project,
 )
@@ -45,9 +43,3 @@ def test_odd_values_count_as_nothing_chosen(tmp_path, text):
     (tmp_path / PROJECTS).write_text(text)
 
     assert read_project(tmp_path, None) == ProjectSettings()
-
-
-def test_settings_survive_the_trip_through_json():
-    settings = ProjectSettings(primary_metric="acc", direction="max", columns=())
-
-    assert parse_project(encode_project(settings)) == settings

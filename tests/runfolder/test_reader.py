@@ -36,18 +36,6 @@ def seqs(chunk):
 # ---------------------------------------------------------------- reading on
 
 
-def test_records_come_in_order_and_once(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + line(1))
-    first = read_from(path)
-    append(path, line(2))
-    second = read_from(path, first.cursor)
-
-    assert (seqs(first), seqs(second)) == ([0, 1], [2])
-    assert second.next_offset == path.stat().st_size
-    assert read_from(path, second.cursor).records == []
-
-
 def test_a_plain_byte_offset_is_enough_to_read_on(tmp_path):
     path = tmp_path / "metrics.jsonl"
     append(path, line(0))
@@ -97,41 +85,6 @@ def test_every_bad_line_is_counted_and_the_first_hundred_are_kept(tmp_path):
     assert chunk.bad_count == 1000
     assert len(chunk.bad_lines) == 100
     assert chunk.bad_lines[99].offset == 99 * len("nonsense\n")
-
-
-def test_an_empty_line_is_no_bad_line(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + b"\n\n" + line(1))
-    chunk = read_from(path)
-
-    assert seqs(chunk) == [0, 1]
-    assert chunk.bad_count == 0
-
-
-def test_line_separators_inside_a_text_do_not_split_a_record(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    text = "a\u2028b\u2029c\x85d\x0be\x1cf\r"
-    append(path, json.dumps({"seq": 0, "text": text}, ensure_ascii=False).encode() + b"\n")
-    chunk = read_from(path)
-
-    assert chunk.records == [{"seq": 0, "text": text}]
-    assert chunk.bad_count == 0
-
-
-def test_a_large_file_is_read_piece_by_piece(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, b"".join(line(seq, text="x" * 20_000) for seq in range(200)))
-    cursor, found, reads = Cursor(), [], 0
-    while True:
-        chunk = read_from(path, cursor, max_bytes=1)
-        if chunk.next_offset == cursor.offset:
-            break
-        found += seqs(chunk)
-        cursor = chunk.cursor
-        reads += 1
-
-    assert found == list(range(200))
-    assert reads >= 3
 
 
 # Small limits, so that a few hundred bytes show what a few hundred megabytes would.
@@ -222,27 +175,6 @@ def test_a_line_that_is_too_long_is_skipped_and_reported(tmp_path, length):
     assert "longer than 1048576 bytes" in bad[0].reason
 
 
-def test_an_over_long_line_that_is_still_being_written_is_passed_over_as_it_grows(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + b"x" * (MAX_LINE_BYTES + 10))
-    first = read_from(path)
-
-    assert first.cursor.long_line_at == len(line(0))
-    assert first.pending_bytes == 0
-    assert first.bad_count == 0
-
-    append(path, b"x" * 100)
-    second = read_from(path, first.cursor)
-    append(path, b"x\n" + line(1))
-    third = read_from(path, second.cursor)
-
-    assert second.records == []
-    assert seqs(third) == [1]
-    assert third.bad_count == 1
-    assert third.bad_lines[0].length == MAX_LINE_BYTES + 111
-    assert third.cursor.long_line_at is None
-
-
 @posix
 def test_an_endless_line_takes_no_memory(tmp_path):
     path = tmp_path / "metrics.jsonl"
@@ -274,18 +206,6 @@ def test_a_truncated_file_is_read_again_from_its_start(tmp_path):
     assert chunk.replaced
     assert seqs(chunk) == [0]
     assert not read_from(path, chunk.cursor).replaced
-
-
-def test_an_emptied_file_is_noticed_and_read_on_when_it_grows(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + line(1))
-    cursor = read_from(path).cursor
-    path.write_bytes(b"")
-    emptied = read_from(path, cursor)
-    append(path, line(7))
-
-    assert emptied.replaced
-    assert seqs(read_from(path, emptied.cursor)) == [7]
 
 
 def test_the_same_file_rewritten_longer_is_noticed(tmp_path):
@@ -321,19 +241,6 @@ def test_an_offset_in_the_middle_of_a_line_is_of_another_file(tmp_path):
 
     assert chunk.replaced
     assert seqs(chunk) == [0, 1]
-
-
-def test_a_file_that_only_grows_is_never_taken_for_another(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"")
-    cursor = read_from(path).cursor
-    for seq in range(50):
-        append(path, line(seq, text="x" * (seq % 7)))
-        chunk = read_from(path, cursor)
-        cursor = chunk.cursor
-
-        assert not chunk.replaced
-        assert seqs(chunk) == [seq]
 
 
 @posix
@@ -441,14 +348,6 @@ def test_a_whole_last_line_that_lacks_only_its_newline_counts_as_the_last(tmp_pa
     append(path, line(0) + line(1)[:-1])
 
     assert last_record(path)["seq"] == 1
-
-
-def test_an_empty_file_has_no_last_record(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"")
-
-    assert last_record(path) is None
-    assert offset_behind(path, 5) == 0
 
 
 def test_a_file_of_nothing_but_bad_lines_is_searched_quickly(tmp_path):
