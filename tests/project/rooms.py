@@ -1,6 +1,6 @@
 """The packages of `toolkit` as rooms: what each is for, and which imports which, read from the code.
 
-`python -m tests.project.rooms` writes the table and the picture of docs/architecture.md.
+`python -m tests.project.rooms` writes the two tables of docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,66 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: written by `make docs` -->", "<!-- end of rooms -->"
 TELEMETRY = "telemetry"
+
+PLACES_BEGIN, PLACES_END = "<!-- places: written by `make docs` -->", "<!-- end of places -->"
+PLACES = {
+    "what a script can call": "toolkit.telemetry.logger:TelemetryLogger",
+    "an option of the `telemetry:` block": "toolkit.telemetry.options.telemetry_options:TelemetryOptions",
+    "a well-known field of a step": "toolkit.telemetry.records.folded_metrics:COLUMNS",
+    "a kind of record": "toolkit.runfolder.records",
+    "which records and fields are in metrics.csv": "toolkit.runfolder.table.short_columns:WITHOUT_ROWS",
+    "which numbers of a record are curves": "toolkit.runfolder.metrics:metrics_of",
+    "when a run is lost, stalled or running": "toolkit.runfolder.status:work_out_status",
+    "limits of a request to a run": "toolkit.runfolder.control:LOG_EVERY_PAUSE_S",
+    "a span's name and ledger entry": "toolkit.timing.names:ENTRY_OF",
+    "the shape of a service's tokens": "toolkit.privacy.token_shapes:SHAPES",
+    "another tool's log format": "toolkit.importers.detect:FORMATS",
+    "a detector": "toolkit.diagnostics.detectors:DETECTORS",
+    "a detector's threshold": "toolkit.diagnostics.thresholds",
+    "the words of a finding": "toolkit.diagnostics.catalogue:CATALOGUE",
+    "the names of the loss, learning rate, …": "toolkit.diagnostics.metric_aliases:signal_of",
+    "an exporter": "toolkit.mirrors.registry",
+    "a message service": "toolkit.mirrors.messages.services",
+    "a source of system records": "toolkit.telemetry.machine.samplers.registry:SAMPLERS",
+    "what lists and pages may ask of runs": "toolkit.runs.store:RunStore",
+    "a run's name in a list": "toolkit.runs.labels:labels_of",
+    "search and sort of a list": "toolkit.runs.listing.search:sort_cards",
+    "a column of a list": "toolkit.runs.listing.run_table:columns_of",
+    "which points of a curve are drawn": "toolkit.runs.columns.thinning:select",
+    "what a sweep answers": "toolkit.runs.sweep.answer:answer",
+    "what a report contains": "toolkit.reports.stored_run:content_of_run",
+    "a subcommand": "toolkit.cli.main:SUBCOMMANDS",
+    "a table in ClickHouse": "toolkit.fleet.schema",
+    "a page": "dashboard.app",
+    "how a curve is drawn": "dashboard.charts.curves",
+}
+"""What someone may want to change, and the module, or the name in it, where that is."""
+
+
+def places():
+    """Return the table of places; each is looked up in the code."""
+    lines = ["| to change | go to |", "| --- | --- |"]
+    for what, place in PLACES.items():
+        module, _, name = place.partition(":")
+        path = ROOT / module.replace(".", "/")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        assert file.exists(), f"{what}: {file} does not exist"
+        assert not name or name in _defined(file), f"{what}: {module} does not define {name}"
+        shown = path.relative_to(ROOT).as_posix() + ("/" if path.is_dir() else ".py")
+        lines.append(f"| {what} | " + (f"`{name}` in " if name else "") + f"`{shown}` |")
+    return "\n".join(lines)
+
+
+def _defined(file):
+    names = set()
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign):
+            names.add(node.target.id)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
 
 
 def rooms():
@@ -131,12 +191,14 @@ def _imported(tree):
 def written():
     """Return the document with its part that is made from the code as it should be."""
     text = DOCUMENT.read_text("utf-8")
-    return re.sub(
-        f"{re.escape(BEGIN)}.*?{re.escape(END)}",
-        lambda _: f"{BEGIN}\n{described()}\n{END}",
-        text,
-        flags=re.DOTALL,
-    )
+    for begin, made, end in ((PLACES_BEGIN, places(), PLACES_END), (BEGIN, described(), END)):
+        text = re.sub(
+            f"{re.escape(begin)}.*?{re.escape(end)}",
+            lambda _, part=f"{begin}\n{made}\n{end}": part,
+            text,
+            flags=re.DOTALL,
+        )
+    return text
 
 
 if __name__ == "__main__":
