@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from toolkit.importers.source import NO_STEP, Column, RunSource, named_columns, read_all
+from toolkit.importers.source import NO_STEP, Batch, RunSource, SourceInfo, named_columns, read_all
 from toolkit.runfolder.codec import name_of_non_finite
 from toolkit.runfolder.records import NON_FINITE, Record
 
@@ -15,10 +15,12 @@ _Key = tuple[int, str, int]
 def records_of(source: RunSource) -> Iterator[list[Record]]:
     """Yield the records of each batch, in order of sessions and, within one, of the file."""
     for batch in read_all(source):
-        yield _records_in(named_columns(source.info, batch))
+        yield records_in(source.info, batch)
 
 
-def _records_in(columns: Iterable[tuple[str, Column]]) -> list[Record]:
+def records_in(info: SourceInfo, batch: Batch) -> list[Record]:
+    """Return the records of one batch; a value that is not finite is also named in `non_finite`."""
+    columns = named_columns(info, batch)
     found: list[Record] = []
     open_records: dict[_Key, Record] = {}
     # The longest series first: its order is the order of the run.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,9 +18,9 @@ from toolkit.cli.chosen_run import add_run_argument, find_run, printable, refuse
 from toolkit.cli.run_list import sources_at
 from toolkit.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
 from toolkit.core.guard import Guard
+from toolkit.importers.as_records import records_in
 from toolkit.importers.detect import names_of
-from toolkit.importers.source import BATCH_BYTES, NO_STEP, Batch, RunSource
-from toolkit.runfolder.codec import name_of_non_finite
+from toolkit.importers.source import BATCH_BYTES
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.metrics import metrics_of
 from toolkit.runfolder.reader import Cursor, read_from, tail_cursor
@@ -167,7 +166,7 @@ def _tail_foreign(args: argparse.Namespace) -> int:
             return refuse(f"{args.run} could not be read: {', '.join(guard.counts)}")
         if batch.replaced and not is_first:
             refuse(f"{args.run} was rewritten: reading it from its start")
-        rows.extend(row for row in _rows_of(source, batch) if _is_shown(row, args))
+        rows.extend(row for row in records_in(source.info, batch) if _is_shown(row, args))
         has_more = batch.more and batch.cursor != cursor
         is_new = batch.cursor != cursor
         cursor = batch.cursor
@@ -185,45 +184,17 @@ def _tail_foreign(args: argparse.Namespace) -> int:
             time.sleep(_LOOK_EVERY_S)
 
 
-def _rows_of(source: RunSource, batch: Batch) -> Iterator[Record]:
-    """Yield the points of a batch as records: all metrics of one step, kind and session together."""
-    rows: dict[tuple[int, str, int, float], Record] = {}
-    pieces = source.info.pieces
-    for column in batch.columns:
-        if column.repeated:
-            continue
-        prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
-        for step, moment, value in zip(column.steps, column.times, column.values, strict=True):
-            # Without a step, points of one moment belong together.
-            at = moment if step == NO_STEP and not math.isnan(moment) else 0.0
-            row = rows.setdefault((column.session, column.kind, step, at), {"event": column.kind})
-            if not math.isnan(moment):
-                row["time"] = max(moment, row.get("time", moment))
-            if step != NO_STEP:
-                row["global_step"] = step
-            row["session"] = column.session
-            name = f"{prefix}{column.metric}"
-            if math.isfinite(value):
-                row[name] = value
-            else:
-                row[name] = None
-                row.setdefault(NON_FINITE, {})[name] = name_of_non_finite(value)
-    timed = sorted(rows.items(), key=lambda item: (item[0][0], item[0][2], item[1].get("time", 0.0)))
-    yield from (row for _, row in timed)
-
-
 # ------------------------------------------------------------ a record as a line
 
 
 def _print(record: Record, args: argparse.Namespace) -> None:
     if args.json:
-        chosen = record
-        if args.metrics:
-            chosen = {
-                name: value
-                for name, value in record.items()
-                if name in _NOT_SHOWN or _is_chosen(name, args.metrics)
-            }
+        # JSON has no NaN: such a value is null, and named in `non_finite`.
+        chosen = {
+            name: None if name in record.get(NON_FINITE, ()) else value
+            for name, value in record.items()
+            if not args.metrics or name in _NOT_SHOWN or _is_chosen(name, args.metrics)
+        }
         print(json.dumps(chosen, allow_nan=False), flush=True)
         return
     moment = record.get("time")
