@@ -293,38 +293,6 @@ def test_a_run_that_was_killed_is_lost_and_says_what_it_was_in(tmp_path, doctor)
     assert lines[2].startswith("  nothing else wrong in ")
 
 
-ENDED = """
-import os, signal, sys, time
-from toolkit.telemetry import TelemetryLogger
-log = TelemetryLogger("ended", log_dir=sys.argv[1], log_every=10, system=False)
-for step in range(13):
-    log.log_step(step, train_loss=1.0)
-if sys.argv[2] == "SIGTERM":
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(600)
-sys.exit(int(sys.argv[2]))
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is listened for")
-def test_a_run_that_a_scheduler_ended_was_stopped_by_that_signal(tmp_path, doctor):
-    ended = in_another_process(ENDED, tmp_path, "SIGTERM")
-    code, out, _ = doctor(tmp_path / "ended")
-
-    assert ended.returncode == -signal.SIGTERM, ended.stderr
-    assert code == 0
-    assert out.startswith("ended: stopped at step 12 (signal SIGTERM), ")
-
-
-def test_a_run_that_sys_exit_left_with_another_code_than_0_has_failed(tmp_path, doctor):
-    ended = in_another_process(ENDED, tmp_path, 3)
-    code, out, _ = doctor(tmp_path / "ended")
-
-    assert ended.returncode == 3, ended.stderr
-    assert code == 1
-    assert out.startswith("ended: failed at step 12: SystemExit: 3\n")
-
-
 def test_a_run_that_was_asked_to_stop_ended_well(tmp_path, doctor):
     with TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(1, train_loss=1.0)

@@ -179,27 +179,6 @@ def test_it_says_whether_they_are_sent_and_why_not(tmp_path, usage, monkeypatch,
     assert usage(path) == (0, f"{said}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("telemetry: {usage_reports: true}", "telemetry.usage_reports.host is None; it must be "),
-        ("telemetry: {usage_reports: {host: 'http://a.example'}}", "host is 'http://a.example'; it must be "),
-        ("- a\n- b", "not a mapping"),
-        ("a: [hunter2", "invalid YAML, line 1"),
-        (None, "No such file"),
-    ],
-)
-def test_a_yaml_that_is_wrong_is_refused_by_what_is_wrong_with_it(tmp_path, usage, text, said):
-    path = tmp_path / "train.yaml"
-    if text is not None:
-        path.write_text(text)
-    code, out, err = usage("--show", path)
-
-    assert (code, out) == (2, "")
-    assert said in err
-    assert "hunter2" not in err
-
-
 def test_a_folder_without_runs_is_refused(tmp_path, usage):
     code, out, err = usage("--show", tmp_path)
 
@@ -215,18 +194,6 @@ def test_a_run_without_a_configuration_is_shown_with_a_remark(tmp_path, usage):
     assert code == 0
     assert json.loads(out)
     assert "This run has no record of usage reports: none were requested" in err
-
-
-def test_a_run_whose_configuration_is_no_longer_understood_is_still_shown(tmp_path, usage):
-    with make_logger(tmp_path, "r") as log:
-        log.log_start(config={"telemetry": {"usage_reports": {"hots": "x"}}})
-    code, out, err = usage("--show", log.run_folder)
-
-    assert code == 0
-    assert json.loads(out)
-    assert (
-        "This run asks for usage reports in its configuration; whether any were sent is not recorded." in err
-    )
 
 
 def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_today(
@@ -310,16 +277,3 @@ def test_the_yaml_of_the_document_is_a_block_that_the_logger_takes(tmp_path, usa
 
     assert code == 0
     assert out.startswith("Usage reports are on: they go to https://eu.i.posthog.com with")
-
-
-def test_variables_in_a_yaml_are_filled_in_as_trainers_do(tmp_path, usage, monkeypatch):
-    path = tmp_path / "train.yaml"
-    path.write_text("telemetry: {usage_reports: {host: '${POSTHOG_HOST}', key_env: A_KEY}}\n")
-    monkeypatch.delenv("POSTHOG_HOST", raising=False)
-    refused, _, why = usage(path)
-    monkeypatch.setenv("POSTHOG_HOST", "https://eu.i.posthog.com")
-    code, _, said = usage(path)
-
-    assert refused == 2
-    assert "the environment variable POSTHOG_HOST is not set" in why
-    assert code == 0, said
