@@ -132,7 +132,7 @@ def _trash_of(place: Path) -> Iterator[Leftover]:
 
 
 def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:
-    names = [name for name in _names(folder, folders=False) if HALF_DONE.fullmatch(name)]
+    names = [name for name in _names(folder) if HALF_DONE.fullmatch(name)]
     if not names or is_live(folder, card):
         return
     for name in names:
@@ -295,7 +295,7 @@ def _cache(environ: Mapping[str, str]) -> Iterator[Leftover]:
         return
     if not stat.S_ISDIR(status.st_mode) or not is_ours(status):
         return
-    names = [name for name in _names(folder, folders=False) if _CACHED.fullmatch(name)]
+    names = [name for name in _names(folder) if _CACHED.fullmatch(name)]
     if names:
         yield Leftover(
             kind=CACHE,
@@ -322,17 +322,13 @@ def _cache_folder(environ: Mapping[str, str]) -> Path | None:
 # ------------------------------------------------------------ files
 
 
-def _names(folder: Path, *, folders: bool) -> list[str]:
-    """Return the names of the folders, or of the regular files, in `folder`; links are left out."""
+def _names(folder: Path) -> list[str]:
+    """Return the names of the regular files in `folder`; links are left out."""
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
             return []
         with os.scandir(folder) as entries:
-            return sorted(
-                entry.name
-                for entry in entries
-                if (entry.is_dir(follow_symlinks=False) if folders else entry.is_file(follow_symlinks=False))
-            )
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
     except OSError:
         return []
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import sys
 import textwrap
 from collections import deque
 from collections.abc import Iterator
@@ -91,9 +89,6 @@ def _contains(record: Record, text: str) -> bool:
 
 
 def _print(folder: Path, found: deque[Record], matching: int, full: bool) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Replace characters that the terminal cannot show.
-        sys.stdout.reconfigure(errors="replace")
     print(f"{printable(folder.name)}: the newest {len(found):,} of {matching:,} completions")
     for record in found:
         print(f"\n{_heading(record)}")

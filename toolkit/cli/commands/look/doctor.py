@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import io
-import json
 import math
 import sys
 import textwrap
@@ -18,7 +16,7 @@ from typing import Any, Final
 from toolkit.cli.chosen_run import LOGS, find_run, no_run_in, printable, refuse
 from toolkit.cli.report_content import UnreadableRunError, content_of, write_report, written_text
 from toolkit.cli.run_list import run_at
-from toolkit.cli.terminal import Progress, painted
+from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.diagnostics.catalogue import CATALOGUE, title_of
 from toolkit.diagnostics.ending import RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Remedy, find_remedy
@@ -65,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or logs of another tool "
         f"(default: the newest run in {LOGS})",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_argument(parser)
     parser.add_argument(
         "--html",
         metavar="FILE",
@@ -140,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
             if paths == [given] or (len(paths) == 1 and not given.is_dir())
             else {"runs": runs, "unreadable": unreadable}
         )
-        print(json.dumps(printed, indent=2, allow_nan=False))
+        print_json(printed)
     return 1 if any(answer.is_bad for answer in answers) else 0
 
 
@@ -275,9 +273,6 @@ def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
 
 
 def _print_run(answer: _Answer, *, is_first: bool) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Replace characters that the terminal cannot show.
-        sys.stdout.reconfigure(errors="replace")
     found, ending = answer.found, answer.found.ending
     print("" if is_first else "\n", end="")
     name = _bold(printable(found.name))

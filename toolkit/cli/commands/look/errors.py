@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.terminal import print_json
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.reader import records_of
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
     if args.json:
-        print(json.dumps(list(found.newest.values()), indent=2, allow_nan=False))
+        print_json(list(found.newest.values()))
         return 0
     print(f"{printable(folder.name)}: {_summary(found)}")
     for record in found.newest.values():

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
-from toolkit.cli.terminal import Progress
+from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.timing.history import RunTime, read_run_time
 from toolkit.timing.ledger import Ledger, Line
 from toolkit.timing.span_summary import SpanSummary
@@ -36,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also show count, total, p50, p95 and max of the spans of each name",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         progress.clear()
 
     if args.json:
-        print(json.dumps(_as_json(folder, found), indent=2, allow_nan=False))
+        print_json(_as_json(folder, found))
     else:
         _print(folder, found)
         if args.spans:
@@ -78,9 +75,6 @@ def _as_json(folder: Path, found: RunTime) -> dict[str, Any]:
 
 
 def _print(folder: Path, found: RunTime) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Replace characters that the terminal cannot show.
-        sys.stdout.reconfigure(errors="replace")
     ledger = found.ledger
     status = f"{found.status}, " if found.status else ""
     print(f"{printable(_name_of(folder))}: {status}{_duration(ledger.wall_s)} of wall time\n")
