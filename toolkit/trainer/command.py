@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _PROGRAM = "run.py"
 _WRONG_CONFIG = 2
 _EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 130, "signal": 143}
-_TRAINING_MODULES = frozenset(("torch", "numpy", "safetensors", "PIL"))
+_TRAINING_MODULES = frozenset(("torch", "numpy", "safetensors"))
 _AI_TOOLKIT_TYPES = tuple(
     """
     sd_trainer diffusion_trainer ui_trainer textual_inversion_trainer concept_slider concept_replacer

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any, Literal
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from toolkit.core.checks import OptionsError
@@ -386,31 +385,11 @@ class TrainingLoop:
                 steps=sample.sample_steps,
                 guidance_scale=sample.guidance_scale,
             )
-            try:
-                for prompt, path in zip(self._prompts, self._write_samples(pictures), strict=True):
-                    self._log.log_sample(
-                        self.state.step, path, prompt=prompt.replace("[trigger]", trigger or "")
-                    )
-            except OSError as error:
-                # A picture is there to look at; the training is worth more than it.
-                self._progress.say(
-                    f"[run] the samples of step {self.state.step} could not be written: {error}"
-                )
-
-    def _write_samples(self, pictures: Tensor) -> Iterator[Path]:
-        """Write each picture with the read permissions of the folder that `samples/` is in; yield its path."""
-        parent = self._log.run_folder or self._job.save_folder
-        parent.mkdir(parents=True, exist_ok=True)
-        readers = parent.stat().st_mode
-        folder = parent / "samples"
-        folder.mkdir(mode=readers & 0o777, exist_ok=True)
-        stamp_ms = int(time.time() * 1000)
-        pixels = ((pictures + 1) * 127.5).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-        for place, values in enumerate(pixels):
-            path = folder / f"{stamp_ms}__{self.state.step:09d}_{place}.png"
-            path.touch(mode=readers & 0o666, exist_ok=False)
-            Image.fromarray(values).resize((_SAMPLE_SIZE, _SAMPLE_SIZE), Image.Resampling.NEAREST).save(path)
-            yield path
+            size = _SAMPLE_SIZE // IMAGE_SIZE
+            pixels = ((pictures + 1) * 127.5).round().byte().permute(0, 2, 3, 1)
+            pixels = pixels.repeat_interleave(size, dim=1).repeat_interleave(size, dim=2).cpu()
+            for prompt, picture in zip(self._prompts, pixels.numpy(), strict=True):
+                self._log.log_image(prompt.replace("[trigger]", trigger or ""), picture, step=self.state.step)
 
     def _save(self, *, final: bool = False) -> None:
         """Write a checkpoint, judged by its own validation loss; the same step is not written twice."""
@@ -520,10 +499,6 @@ class _Progress:
             line += f"  ETA {minutes}:{seconds:02d}"
         overwrite = self._terminal and step != self._steps
         print(f"\r{line}" if self._terminal else line, end=" " if overwrite else "\n", flush=True)
-
-    def say(self, line: str) -> None:
-        """Print a line that stays."""
-        print(f"\n{line}" if self._terminal else line, flush=True)
 
 
 @contextmanager

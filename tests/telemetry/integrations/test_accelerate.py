@@ -326,10 +326,7 @@ def test_images_are_put_into_the_run_folder(tmp_path):
     accelerator.end_training()
 
     samples = records(tmp_path, "sample")
-    assert [(r["global_step"], r["path"], r["prompt"]) for r in samples] == [
-        (4, "samples/val_cat_000000004_0.png", "val/cat"),
-        (4, "samples/val_cat_000000004_1.png", "val/cat"),
-    ]
+    assert [(r["global_step"], r["prompt"]) for r in samples] == [(4, "val/cat")] * 2
     assert all((tmp_path / "logs/r" / r["path"]).stat().st_size > 0 for r in samples)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import os
-import re
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,9 +14,6 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
-from toolkit.privacy.secret_shapes import mask_text
-from toolkit.runfolder.layout import make_folders
-from toolkit.runfolder.safefile import replace_file
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     given_logger,
@@ -46,7 +40,6 @@ _SETUP: Final = {
     "scheduler": ("lr_scheduler", "lr_scheduler_type", "scheduler"),
     "seed": ("seed",),
 }
-_NOT_IN_FILE_NAMES: Final = re.compile(r"[^\w.-]+")
 
 
 class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has no types
@@ -161,21 +154,11 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     @guarded
     def log_images(self, /, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Save images as PNG files in the run folder: Pillow's, or uint8 arrays of height, width and channels."""
+        """Save images in the run folder: Pillow's, or arrays of height, width and channels."""
         assert self._log is not None, "only a run that was opened gets here"
-        folder = self._log.run_folder
-        if folder is None:
-            return
-        step = self._step if step is None else step
         for name, images in values.items():
-            for i, image in enumerate(images if hasattr(images, "__iter__") else [images]):
-                safe = _NOT_IN_FILE_NAMES.sub("_", mask_text(str(name)))
-                path = folder / "samples" / f"{safe}_{step:09d}_{i}.png"
-                mode = stat.S_IMODE(folder.stat().st_mode)
-                make_folders(path.parent, mode)
-                _as_pillow(image).save(data := io.BytesIO(), "PNG")
-                replace_file(path, data.getvalue(), mode=mode & 0o666)
-                self._log.log_sample(step, path, prompt=str(name))
+            for image in images if hasattr(images, "__iter__") else [images]:
+                self._log.log_image(str(name), image, step=self._step if step is None else step)
 
     def finish(self) -> None:
         """Close the run: as failed if an exception is being raised or handled."""
@@ -406,11 +389,3 @@ def _setup_in(config: Mapping[str, Any]) -> dict[str, Any]:
         ours: next((config[name] for name in names if name in config), None) for ours, names in _SETUP.items()
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _as_pillow(image: Any) -> Any:
-    if hasattr(image, "save"):
-        return image
-    from PIL import Image
-
-    return Image.fromarray(image)
