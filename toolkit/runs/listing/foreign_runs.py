@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.core.guard import Guard
-from toolkit.importers.detect import LIMIT_S, find_sources
+from toolkit.importers.detect import LIMIT_S, find_sources, names_of
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
@@ -27,7 +27,7 @@ from toolkit.runs.formatting import ago, clean
 from toolkit.runs.listing.run_summary import RunSummary
 from toolkit.runs.store import NO_END, STILL_LOOKING, Refused, RunCard
 
-TITLES: Final = {
+_TITLES: Final = {
     "ai-toolkit-fork": "ai-toolkit fork",
     "tensorboard": "TensorBoard",
     "wandb": "W&B",
@@ -82,7 +82,7 @@ class ForeignRun:
     @property
     def title(self) -> str:
         """What the tool is called."""
-        return TITLES.get(self.source.info.format, self.source.info.format)
+        return _TITLES.get(self.source.info.format, self.source.info.format)
 
     @property
     def path(self) -> Path:
@@ -137,7 +137,7 @@ class ForeignRun:
             self.problem = None
             if batch.replaced:
                 self.summary = RunSummary()
-            self.summary.take(batch, [piece.prefix for piece in self.reading.info.pieces])
+            self.summary.add(self.reading.info, batch)
             is_same = batch.cursor == self.cursor
             self.cursor = batch.cursor
             if not batch.more or is_same:
@@ -248,7 +248,7 @@ class ForeignRuns:
     def find(self, key: str) -> ForeignRun | None:
         """Return a run by its key."""
         run = self._runs.get(key)
-        if run is None and key.partition("~")[0] in TITLES:
+        if run is None and key.partition("~")[0] in names_of():
             # It may be new, or the dashboard was just started.
             thread, until = self._search(), time.monotonic() + LIMIT_S
             while thread is not None and thread.is_alive() and time.monotonic() < until:

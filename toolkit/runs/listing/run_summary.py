@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
-from toolkit.importers.source import NO_STEP, SYSTEM, Batch
+from toolkit.importers.source import NO_STEP, SYSTEM, Batch, SourceInfo, named_columns
 from toolkit.runfolder.key_values import KeyValues
 from toolkit.runs.loss import loss_name
 
@@ -33,12 +33,12 @@ class RunSummary:
         self._counts: Counter[str] = Counter()
         """How many points each metric has that may be the loss: a mean of the whole run is one point."""
 
-    def take(self, batch: Batch, prefixes: Sequence[str] = ()) -> None:
-        """Add what was read; `prefixes` are put before the metrics of each piece."""
-        for column in batch.columns:
-            if not len(column) or column.repeated:
+    def add(self, info: SourceInfo, batch: Batch) -> None:
+        """Add what was read of a run."""
+        for name, column in named_columns(info, batch):
+            if not len(column):
                 continue
-            times = [moment for moment in (column.times[0], column.times[-1]) if not math.isnan(moment)]
+            times = [time for time in (column.times[0], column.times[-1]) if not math.isnan(time)]
             if times:
                 self.first_time = min(times[0], self.first_time or math.inf)
                 self.last_time = max(times[-1], self.last_time or -math.inf)
@@ -51,8 +51,6 @@ class RunSummary:
             step = max(column.steps)
             if step != NO_STEP and column.session + 1 == self.sessions:
                 self.step = step if self.step is None else max(step, self.step)
-            prefix = prefixes[column.piece] if column.piece < len(prefixes) else ""
-            name = f"{prefix}{column.metric}"
             self.last[name] = column.values[-1]
             steps = [None if step == NO_STEP else step for step in column.steps]
             self.key_values.take_points(name, column.kind, steps, column.values)

@@ -101,7 +101,7 @@ class Differences:
 
 _Configs = list[Mapping[str, Any]]
 _known_differences: list[tuple[_Configs, Differences]] = []
-"""Of the newest lists: one of ten thousand runs is asked for every few seconds."""
+"""Of the newest lists: a page asks twice at each refresh, and of 10,000 runs with 30 settings it takes 0.1 s."""
 
 
 def differences_of(cards: Sequence[RunCard]) -> Differences:

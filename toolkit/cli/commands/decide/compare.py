@@ -27,7 +27,7 @@ from toolkit.cli.terminal import (
     terminal_width,
 )
 from toolkit.core.guard import Guard
-from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, read_all
+from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, named_columns, read_all
 from toolkit.importers.summary import number
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.records import SPREAD
@@ -210,16 +210,12 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
 
 def _metrics_of(source: RunSource) -> dict[str, _Values]:
     found: dict[str, _Values] = {}
-    pieces = source.info.pieces
     for batch in read_all(source):
         if batch.replaced:
             found.clear()
-        for column in batch.columns:
-            if not len(column) or column.repeated or column.kind == SYSTEM:
-                continue
-            prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
-            name = f"{prefix}{column.metric}"
-            found.setdefault(name, _Values(column.values[-1])).take(column.steps, column.values)
+        for name, column in named_columns(source.info, batch):
+            if len(column) and column.kind != SYSTEM:
+                found.setdefault(name, _Values(column.values[-1])).take(column.steps, column.values)
     return {
         name: values
         for name, values in found.items()
