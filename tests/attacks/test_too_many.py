@@ -96,8 +96,10 @@ def test_pages_that_ask_all_the_time_do_not_have_the_folder_listed_all_the_time(
     an_ordinary_run(root, "good")
     store = LocalStore([root], cache_dir=None)
     listed = []
-    scan = store._listings[0].scan
-    monkeypatch.setattr(store._listings[0], "scan", lambda: listed.append(time.monotonic()) or scan())
+    scan = store._folders._listings[0].scan
+    monkeypatch.setattr(
+        store._folders._listings[0], "scan", lambda: listed.append(time.monotonic()) or scan()
+    )
     began = time.monotonic()
     asked = 0
     # By number as well: a machine that pauses for the whole second has asked next to nothing by then.

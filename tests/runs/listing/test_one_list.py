@@ -36,7 +36,9 @@ def logs(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     root = tmp_path / "logs"
     for status in ("running", "starting", "stalled", "finished", "stopped", "failed", "lost"):
-        write_run(root, status, status=status, start={"config": {"lr": 0.1}}, tags=(status,), project="p")
+        records = [] if status == "starting" else None
+        start = {"config": {"lr": 0.1}}
+        write_run(root, status, records, status=status, start=start, tags=(status,), project="p")
     write_run(root, "no manifest", status=None)
     write_run(root, "empty", [], sessions=[range(3)])
     write_run(root, "called otherwise", labels=Labels(display_name="finished", tags=("x",)))

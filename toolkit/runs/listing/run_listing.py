@@ -16,9 +16,9 @@ from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
-from toolkit.runfolder.manifest import Evaluation, Manifest, ManifestError, read_manifest
+from toolkit.runfolder.manifest import Evaluation, Heartbeat, Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import another_programs_file, describe_part, is_part_of, parts_of
-from toolkit.runfolder.reader import BadLine, parse_line, read_from, tail_lines
+from toolkit.runfolder.reader import BadLine, last_step, parse_line, read_from, tail_lines
 from toolkit.runfolder.records import FIRST_STEP, START, STEP, Record
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.runfolder.untrusted import number_in
@@ -280,6 +280,14 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
     if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
         manifest, status = ended, work_out_status(ended, now, last_sign=last_sign)
         found = replace(found, manifest=manifest)
+    if (
+        newest is None
+        and status.name == RUNNING
+        and (manifest.heartbeat or Heartbeat(time=0)).global_step is None
+    ):
+        # Until its first heartbeat with a step, only its records say whether it has made one.
+        with suppress(OSError):
+            newest = (0.0, last_step(found.folder / METRICS_JSONL))
     card = card_with_status(found, manifest, status, now, newest=newest)
     if card.loss is None and card.step is not None:
         values = _values_at_the_end(found.folder)
