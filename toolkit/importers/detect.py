@@ -62,79 +62,46 @@ class Format:
     """A package that is needed beyond the bare install."""
 
 
+def _built_in(name: str, title: str, files: str, *modules: Any, needs: str = "") -> Format:
+    """Return the format that these files of ours read."""
+    of_file = [
+        getattr(module, part, None) for module in modules for part in ("source_of_file", "sources_of_file")
+    ]
+    return Format(
+        name,
+        title,
+        files,
+        tuple(module.sources_in for module in modules),
+        tuple(filter(None, of_file)),
+        next((module.merged for module in modules if hasattr(module, "merged")), None),
+        needs,
+    )
+
+
 FORMATS: Final = (
-    Format(record_file.FORK, "folders of the ai-toolkit fork", "metrics.jsonl", (record_file.sources_in,)),
-    Format(
-        "tensorboard",
-        "TensorBoard event files",
-        "*tfevents*",
-        (tfevents.sources_in,),
-        (tfevents.source_of_file,),
-        tfevents.merged,
-    ),
-    Format(
-        "wandb",
-        "W&B runs, offline or synced",
-        "*.wandb",
-        (wandb_log.sources_in,),
-        (wandb_log.source_of_file,),
-        wandb_log.merged,
-    ),
-    Format(
-        "huggingface",
-        "Hugging Face trainer states",
-        hf_state.NAME,
-        (hf_state.sources_in,),
-        (hf_state.source_of_file,),
-        hf_state.merged,
-    ),
-    Format(
-        "ai-toolkit",
-        "ai-toolkit's loss_log.db",
-        "loss_log.db",
-        (ai_toolkit_db.sources_in,),
-        (ai_toolkit_db.source_of_file,),
-    ),
-    Format(
-        "mlflow",
-        "MLflow file stores and SQLite databases",
-        "mlruns/, *.db",
-        (mlflow_files.sources_in, mlflow_db.sources_in),
-        (mlflow_db.sources_of_file,),
-    ),
-    Format(
+    _built_in(record_file.FORK, "folders of the ai-toolkit fork", "metrics.jsonl", record_file),
+    _built_in("tensorboard", "TensorBoard event files", "*tfevents*", tfevents),
+    _built_in("wandb", "W&B runs, offline or synced", "*.wandb", wandb_log),
+    _built_in("huggingface", "Hugging Face trainer states", hf_state.NAME, hf_state),
+    _built_in("ai-toolkit", "ai-toolkit's loss_log.db", "loss_log.db", ai_toolkit_db),
+    _built_in("mlflow", "MLflow file stores and SQLite databases", "mlruns/, *.db", mlflow_files, mlflow_db),
+    _built_in(
         "trackio",
         "Trackio databases, inboxes and Parquet files",
         "*.db, inbox/*/*.jsonl, *.parquet",
-        (trackio_db.sources_in, trackio_files.sources_in),
-        (trackio_db.sources_of_file, trackio_files.sources_of_file),
+        *(trackio_db, trackio_files),
         needs="pyarrow (for Parquet)",
     ),
-    Format(
-        "swanlab",
-        "SwanLab run folders",
-        "swanlog/run-*, *.swanlab",
-        (swanlab.sources_in,),
-        (swanlab.source_of_file,),
-    ),
-    Format(
-        "neptune",
-        "Neptune offline queues",
-        ".neptune/*/*/data-*.log",
-        (neptune.sources_in,),
-        (neptune.source_of_file,),
-    ),
-    Format("comet", "Comet offline zips", "*.zip", (comet.sources_in,), (comet.source_of_file,)),
-    Format("aim", "Aim repositories", ".aim/", (aim.sources_in,), needs="aim"),
-    Format(
-        "dvclive", "DVCLive folders", "plots/metrics/**.tsv, scalars/**.tsv, *.tsv", (dvclive.sources_in,)
-    ),
-    Format(
+    _built_in("swanlab", "SwanLab run folders", "swanlog/run-*, *.swanlab", swanlab),
+    _built_in("neptune", "Neptune offline queues", ".neptune/*/*/data-*.log", neptune),
+    _built_in("comet", "Comet offline zips", "*.zip", comet),
+    _built_in("aim", "Aim repositories", ".aim/", aim, needs="aim"),
+    _built_in("dvclive", "DVCLive folders", "plots/metrics/**.tsv, scalars/**.tsv, *.tsv", dvclive),
+    _built_in(
         "table",
         "tables with a column of steps: Lightning, Ultralytics, any CSV or JSONL",
         "*.csv, *.tsv, *.jsonl",
-        (table_file.sources_in,),
-        (table_file.source_of_file,),
+        table_file,
     ),
     Format("text", "text logs, only where one is named or asked for", "--format text"),
 )
@@ -257,7 +224,7 @@ class _Walk:
             if folder is None or self._is_ours(folder):
                 continue
             began = time.monotonic()
-            skipped = self._look(folder)
+            skipped = self._find_in(folder)
             self._wait_for_slow(time.monotonic() - began)
             if depth < MAX_DEPTH:
                 waiting += [
@@ -306,7 +273,7 @@ class _Walk:
         is_named_so = METRICS_JSONL in folder.files and MANIFEST in folder.files
         return is_named_so and another_programs_file(folder.path) is None
 
-    def _look(self, folder: Folder) -> frozenset[str]:
+    def _find_in(self, folder: Folder) -> frozenset[str]:
         skipped: set[str] = set()
         for entry in self._formats:
             for finder in entry.finders:

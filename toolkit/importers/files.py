@@ -29,6 +29,7 @@ from toolkit.importers.source import (
     flattened,
 )
 from toolkit.importers.yaml_text import load
+from toolkit.runfolder.portable import pread
 from toolkit.runfolder.safefile import open_regular
 
 HEAD_BYTES: Final = 4096
@@ -334,21 +335,13 @@ class OpenFile:
         parts = []
         count = min(count, self.size - offset)
         while count > 0:
-            part = (
-                os.pread(self._fd, count, offset)
-                if hasattr(os, "pread")
-                else self._seek_and_read(count, offset)
-            )
+            part = pread(self._fd, count, offset)
             if not part:
                 break
             parts.append(part)
             offset += len(part)
             count -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _seek_and_read(self, count: int, offset: int) -> bytes:
-        os.lseek(self._fd, offset, os.SEEK_SET)
-        return os.read(self._fd, count)
 
     def __enter__(self) -> OpenFile:
         return self

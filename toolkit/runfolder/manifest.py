@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -199,29 +199,32 @@ def _to_mapping(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+_T = TypeVar("_T", Session, Heartbeat)
+_KINDS = {"int": "a whole number", "float": "a number", "str": "a text"}
 _TABLES = ("short", "all")
 _DERIVED = frozenset({"host", "pid", "boot_id", "status"})
 
 
 def _from_mapping(mapping: dict[str, Any]) -> Manifest:
-    format_number = _whole(mapping, "format")
+    format_number = _typed("format", mapping.get("format"), "int")
     if format_number < 1:
         raise ManifestError(f"format is {format_number}, not a number from 1 on")
     known = {f.name for f in fields(Manifest)} | _DERIVED
-    name = _text(mapping, "name")
+    name, run_id = (_typed(key, mapping.get(key), "str") for key in ("name", "run_id"))
+    shown, project = (_typed(key, mapping.get(key) or "", "str") for key in ("display_name", "project"))
     tags, sessions, heartbeat = (mapping.get(key) for key in ("tags", "sessions", "heartbeat"))
     if not isinstance(sessions or [], list):
         raise _wrong("sessions", sessions, "a list")
     return Manifest(
         format=format_number,
-        run_id=_text(mapping, "run_id"),
+        run_id=run_id,
         name=name,
-        display_name=_text_or_none(mapping, "display_name") or name,
-        project=_text_or_none(mapping, "project"),
+        display_name=shown or name,
+        project=project or None,
         tags=tuple(texts_in(tags)),
-        created=_number(mapping, "created"),
-        sessions=tuple(_session(item) for item in sessions or ()),
-        heartbeat=_heartbeat(heartbeat) if heartbeat is not None else None,
+        created=_typed("created", mapping.get("created"), "float"),
+        sessions=tuple(_read(Session, item, "a session") for item in sessions or ()),
+        heartbeat=_read(Heartbeat, heartbeat, "heartbeat") if heartbeat is not None else None,
         control=mapping_in(mapping.get("control")),
         diagnostics=mapping_in(mapping.get("diagnostics")),
         table=mapping["table"] if mapping.get("table") in _TABLES else None,
@@ -232,60 +235,25 @@ def _from_mapping(mapping: dict[str, Any]) -> Manifest:
     )
 
 
-def _session(item: Any) -> Session:
+def _read(kind: type[_T], item: Any, what: str) -> _T:
+    """Return what a mapping says about a session or a heartbeat; what is null or missing has its default."""
     if not isinstance(item, dict):
-        raise _wrong("a session", item, "an object")
-    return Session(
-        session=_whole(item, "session"),
-        started=_number(item, "started"),
-        pid=_whole(item, "pid"),
-        pid_started=_whole(item, "pid_started") if item.get("pid_started") is not None else None,
-        pid_namespace=_whole(item, "pid_namespace") if item.get("pid_namespace") is not None else None,
-        host=_text_or_none(item, "host") or "",
-        boot_id=_text_or_none(item, "boot_id"),
-        journal=_text_or_none(item, "journal"),
-        lock=_text_or_none(item, "lock"),
-        ended=_number(item, "ended") if item.get("ended") is not None else None,
-        status=_text_or_none(item, "status") or "running",
-        reason=_text_or_none(item, "reason"),
-        perf_tag=_text_or_none(item, "perf_tag"),
-        session_tag=_text_or_none(item, "session_tag"),
-    )
+        raise _wrong(what, item, "an object")
+    given = {
+        part.name: _typed(part.name, item.get(part.name), str(part.type).partition(" ")[0])
+        for part in fields(kind)
+        if part.default is MISSING or item.get(part.name) is not None
+    }
+    return kind(**given)
 
 
-def _heartbeat(item: Any) -> Heartbeat:
-    if not isinstance(item, dict):
-        raise _wrong("heartbeat", item, "an object")
-    return Heartbeat(
-        time=_number(item, "time"),
-        seq=_whole(item, "seq") if item.get("seq") is not None else -1,
-        global_step=_whole(item, "global_step") if item.get("global_step") is not None else None,
-    )
-
-
-def _whole(mapping: Mapping[str, Any], key: str) -> int:
-    value = mapping.get(key)
-    if type(value) is not int:
-        raise _wrong(key, value, "a whole number")
-    return value
-
-
-def _number(mapping: Mapping[str, Any], key: str) -> float:
-    value = mapping.get(key)
-    if not is_number(value):
-        raise _wrong(key, value, "a number")
-    return float(value)
-
-
-def _text(mapping: Mapping[str, Any], key: str) -> str:
-    value = mapping.get(key)
-    if not isinstance(value, str):
-        raise _wrong(key, value, "a text")
-    return value
-
-
-def _text_or_none(mapping: Mapping[str, Any], key: str) -> str | None:
-    return None if mapping.get(key) is None else _text(mapping, key)
+def _typed(key: str, value: Any, kind: str) -> Any:
+    """Return a value of the file if it is of this kind."""
+    if kind == "float" and is_number(value):
+        return float(value)
+    if (kind == "int" and type(value) is int) or (kind == "str" and type(value) is str):
+        return value
+    raise _wrong(key, value, _KINDS[kind])
 
 
 def _scalars(value: Any) -> dict[str, Any] | None:
