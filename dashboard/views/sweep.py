@@ -22,7 +22,6 @@ from toolkit.reports.document import Document
 from toolkit.reports.sweep import sweep_document
 from toolkit.runfolder.labels import ProjectSettings
 from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
-from toolkit.runfolder.status import FAILED, LOST
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, count, md
@@ -30,14 +29,13 @@ from toolkit.runs.listing.search import QueryError
 from toolkit.runs.settings import setting_text
 from toolkit.runs.store import (
     STILL_LOOKING,
-    UNREADABLE,
     RunCard,
     RunList,
     RunQuery,
     RunStore,
     labelled,
 )
-from toolkit.runs.sweep.answer import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
+from toolkit.runs.sweep.answer import Direction, SweepAnswer, SweepRun, answer, is_log_scale, sweep_run
 from toolkit.runs.sweep.text import Marks, answer_text
 
 Take = Literal["best", "last"]
@@ -179,7 +177,7 @@ def _no_metric(cards: Sequence[RunCard], query: RunQuery) -> None:
 
 def _sweep(store: RunStore, query: RunQuery, metric: str, direction: Direction, take: Take) -> None:
     cards = {card.key: card for card in _matching(store, query)}
-    runs = tuple(_run(card, metric, direction, take) for card in cards.values())
+    runs = tuple(sweep_run(card, metric, direction, take_best=take == "best") for card in cards.values())
     found = _answer(tuple(_Frozen(run) for run in runs), metric, direction)
     _text(found)
     measured = [run for run in runs if run.value is not None]
@@ -196,17 +194,9 @@ def _sweep(store: RunStore, query: RunQuery, metric: str, direction: Direction, 
 
 def _report(store: RunStore, query: RunQuery, metric: str, direction: Direction, take: Take) -> Document:
     cards = _matching(store, query)
-    runs = [_run(card, metric, direction, take) for card in cards]
+    runs = [sweep_run(card, metric, direction, take_best=take == "best") for card in cards]
     found = answer(runs, metric=metric, direction=direction)
     return sweep_document(runs, found, {card.key: card.status.name for card in cards})
-
-
-def _run(card: RunCard, metric: str, direction: Direction, take: Take) -> SweepRun:
-    value = result_of(card.evaluations.get(metric), direction, take_best=take == "best")
-    state: State = "running" if card.live else "done"
-    if card.status.name in (FAILED, LOST, UNREADABLE):
-        state = "failed"
-    return SweepRun(key=card.key, name=card.name, config=card.config, value=value, state=state)
 
 
 class _Frozen:

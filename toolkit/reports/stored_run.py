@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.diagnostics.ending import Endings
 from toolkit.diagnostics.finding import Finding, finding_from
 from toolkit.diagnostics.history import Diagnosis
 from toolkit.reports.content import RunContent, masked, window_of
 from toolkit.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
-from toolkit.runfolder import records as kinds
 from toolkit.runfolder.metrics import NOT_RESULTS
+from toolkit.runfolder.records import FINDING
 from toolkit.runs.files.sample_files import sample_file
 from toolkit.runs.files.samples import samples_of_run
+from toolkit.runs.findings.what_now import endings_of
 from toolkit.runs.formatting import count
 from toolkit.runs.listing.run_start import start_of
 from toolkit.runs.store import MetricInfo, Refused, RunCard, RunStore, Series
@@ -26,13 +26,11 @@ _POINTS: Final = 2_400
 _MIN_POINTS: Final = 120
 _POINTS_OF_ALL: Final = 3_000
 _MAX_METRICS: Final = 100
-_MAX_EVENTS: Final = 2_000
 _MAX_FINDINGS: Final = 1_000
 _MAX_EVIDENCE: Final = 20
 _MAX_PICTURES: Final = 6
 _MAX_CAPTION: Final = 300
 _WAIT_S: Final = 20.0
-_ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END)
 
 
 def points_for(runs: int) -> int:
@@ -100,8 +98,7 @@ def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, l
         pass
     notes = [f"The detectors have seen {examined:.0%} of the records."] if examined < 1.0 else []
     manifest = store.meta(key).manifest
-    endings = Endings()
-    endings.take(reversed(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)))
+    endings = endings_of(store, key)
     found = Diagnosis(
         name=key,
         path=Path(),
@@ -148,7 +145,7 @@ def _curve_of(
 def _findings(store: RunStore, key: str) -> list[Finding]:
     """Return the run's newest record of each finding, else what the detectors found."""
     found: dict[str, Finding] = {}
-    for record in reversed(store.events(key, (kinds.FINDING,), limit=_MAX_FINDINGS)):
+    for record in reversed(store.events(key, (FINDING,), limit=_MAX_FINDINGS)):
         finding = finding_from(record)
         if finding is not None:
             found[finding.id] = finding

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from toolkit.privacy.masking import Masker
 from toolkit.reports.document import Bar, Bars, Block, Document, Dot, Scatter, Section, Table, Text, Tone
 from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
-from toolkit.runfolder.status import FAILED, LOST
 from toolkit.runs.formatting import clock, count, short_number
 from toolkit.runs.settings import as_number, setting_text
-from toolkit.runs.store import UNREADABLE, RunCard
-from toolkit.runs.sweep.answer import Direction, State, SweepAnswer, SweepRun, answer, is_log_scale, result_of
+from toolkit.runs.store import RunCard
+from toolkit.runs.sweep.answer import SweepAnswer, SweepRun, answer, is_log_scale, sweep_run
 from toolkit.runs.sweep.text import answer_text, percent
 
 _MAX_BARS: Final = 15
@@ -35,19 +35,17 @@ def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None) -> Docum
         )
     direction = metric_direction(metric) or "min"
     masker = Masker()
-    compared = [_run(run, metric, direction, masker) for run in runs]
+    compared = [
+        replace(
+            sweep_run(run, metric, direction),
+            key=run.place,
+            name=masker.rewrite_text(run.name),
+            config=masker.mask(dict(run.config)),
+        )
+        for run in runs
+    ]
     statuses = {run.place: run.status.name for run in runs}
     return sweep_document(compared, answer(compared, metric=metric, direction=direction), statuses)
-
-
-def _run(run: RunCard, metric: str, direction: Direction, masker: Masker) -> SweepRun:
-    value = result_of(run.evaluations.get(metric), direction)
-    state: State = "running" if run.live else "done"
-    if run.status.name in (FAILED, LOST, UNREADABLE):
-        state = "failed"
-    config = masker.mask(dict(run.config))
-    name = masker.rewrite_text(run.name)
-    return SweepRun(key=run.place, name=name, config=config, value=value, state=state)
 
 
 def sweep_document(runs: Sequence[SweepRun], found: SweepAnswer, statuses: Mapping[str, str]) -> Document:

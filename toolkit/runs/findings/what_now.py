@@ -22,7 +22,7 @@ from toolkit.runs.store import RunStore
 NEEDS_HELP: Final = frozenset({FAILED, LOST, STALLED})
 """Statuses for which there is something to do."""
 
-_ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.END)
+_ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END)
 _MAX_EVENTS: Final = 2_000
 _MAX_CHECKPOINTS: Final = 500
 _MAX_COMMAND: Final = 2_000
@@ -81,10 +81,7 @@ def what_now(store: RunStore, key: str) -> WhatNow | None:
         return None
     meta = store.meta(key)
     start = start_of(store, key)
-    events = store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)
-    endings = Endings()
-    endings.take(reversed(events))
-    ending = endings.ending(meta.manifest, time.time())
+    ending = endings_of(store, key).ending(meta.manifest, time.time())
     if ending is not None and ending.error is not None and _went_on(ending.error.step, card.step):
         # The run caught it.
         ending = replace(ending, error=None)
@@ -110,6 +107,13 @@ def what_now(store: RunStore, key: str) -> WhatNow | None:
         save_folder=_save_folder(start),
         resume=_resume(start),
     )
+
+
+def endings_of(store: RunStore, key: str) -> Endings:
+    """Return the ends and errors among the newest events of a run."""
+    endings = Endings()
+    endings.take(reversed(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)))
+    return endings
 
 
 def _went_on(error_step: int | None, last_step: int | None) -> bool:

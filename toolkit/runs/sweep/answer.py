@@ -11,9 +11,10 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from toolkit.runfolder.manifest import Evaluation
+from toolkit.runfolder.status import FAILED, LOST
 from toolkit.runs import statistics as stats
 from toolkit.runs.settings import UNSET, is_seed, level_text, setting_text
+from toolkit.runs.store import UNREADABLE, RunCard
 from toolkit.runs.sweep.columns import FEW_VALUES, Column, columns_of, configurations, groups_of, number_text
 
 Direction = Literal["min", "max"]
@@ -189,12 +190,16 @@ class SweepAnswer:
         return self.lead < 2.0 * math.sqrt(2.0) * self.seeds.deviation
 
 
-def result_of(reached: Evaluation | None, direction: Direction, *, take_best: bool = True) -> float | None:
-    """Return what a run has reached in a metric: its best value, if that is known and asked for, or its last."""
-    if reached is None:
-        return None
-    has_best = take_best and reached.best is not None and reached.direction in (None, direction)
-    return reached.best if has_best else reached.last
+def sweep_run(card: RunCard, metric: str, direction: Direction, *, take_best: bool = True) -> SweepRun:
+    """Return a run with what it has reached in a metric: its best value, if known and asked for, or its last."""
+    reached = card.evaluations.get(metric)
+    value = None if reached is None else reached.last
+    if reached is not None and take_best and reached.direction in (None, direction):
+        value = reached.last if reached.best is None else reached.best
+    state: State = "running" if card.live else "done"
+    if card.status.name in (FAILED, LOST, UNREADABLE):
+        state = "failed"
+    return SweepRun(key=card.key, name=card.name, config=card.config, value=value, state=state)
 
 
 def answer(
