@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import CRITICAL, INFO, WARNING, Finding, find_remedy
@@ -42,6 +42,7 @@ from toolkit.reports.finding_text import (
     when_text,
 )
 from toolkit.reports.ledger_labels import advice_on, has_content, label_of, percent
+from toolkit.runfolder.key_values import USUAL_NAMES
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
 from toolkit.runs.formatting import NO_VALUE, clock, count, duration, learning_rate, short_number
@@ -336,8 +337,10 @@ def time_section(run: RunContent) -> Section | None:
 
 
 def settings_table(run: RunContent) -> Table | None:
-    """Return the configuration in one level."""
-    rows = [(name, setting_text(value)) for name, value in _ordered(run.settings)]
+    """Return the configuration in one level, well-known settings first."""
+    known = [name for name in USUAL_NAMES.values() if name in run.settings]
+    names = dict.fromkeys([*known, *run.settings])
+    rows = [(name, setting_text(run.settings[name])) for name in names]
     if not rows:
         return None
     more = len(rows) - _MAX_SETTINGS
@@ -348,26 +351,3 @@ def settings_table(run: RunContent) -> Table | None:
         open=len(rows) <= 12,
         left_out=f"{count(more)} more settings are left out." if more > 0 else "",
     )
-
-
-_FIRST: Final = (
-    "model",
-    "learning_rate",
-    "batch_size",
-    "lora_rank",
-    "lora_alpha",
-    "optimizer",
-    "scheduler",
-    "warmup_steps",
-    "max_grad_norm",
-    "max_steps",
-    "epochs",
-    "dtype",
-    "seed",
-)
-
-
-def _ordered(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    known = [name for name in _FIRST if name in settings]
-    for name in [*known, *(name for name in settings if name not in known)]:
-        yield name, settings[name]

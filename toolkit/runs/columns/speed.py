@@ -11,6 +11,7 @@ import numpy as np
 
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.records import Record
+from toolkit.runfolder.untrusted import finite_in, mapping_in, mappings_in, whole_in
 from toolkit.runs.formatting import clean, duration
 from toolkit.runs.statistics import BLOCKS, noise_of_median, student_t
 from toolkit.runs.store import Floats
@@ -148,7 +149,7 @@ def jobs_of(
         return []
     by_session: dict[int, list[Record]] = {}
     for record in starts:
-        by_session.setdefault(_whole(record.get("session"), 1), []).append(record)
+        by_session.setdefault(whole_in(record.get("session")) or 1, []).append(record)
     of_manifest = {session.session: session for session in sessions}
     usable = np.isfinite(table[SECONDS]) & (table[SECONDS] > 0)
     found = []
@@ -242,13 +243,14 @@ def _job(
     samples = _of(columns, SAMPLES, first)
     waited, trained = (float(np.nansum(_of(columns, name, first))) for name in (_WAITED, _TRAINED))
     batch = samples * seconds if len(samples) else samples
+    begun = min((finite_in(record.get("time")) or 0.0 for record in records), default=0.0)
     return JobSpeed(
         run=run,
         run_name=run_name,
         session=number,
         perf_tag=clean((session.perf_tag if session else None) or _text(records, "perf_tag")).strip() or None,
         session_tag=clean((session.session_tag if session else None) or "").strip() or None,
-        started=session.started if session else min((_time(record) for record in records), default=0.0),
+        started=session.started if session else begun,
         host=clean(session.host) if session else "",
         device=_device(records),
         steps=int(np.nanmax(steps) - np.nanmin(steps)) + 1 if np.isfinite(steps).any() else 0,
@@ -285,8 +287,7 @@ def _text(records: Sequence[Record], name: str) -> str:
 
 def _device(records: Sequence[Record]) -> str:
     for record in records:
-        boards = record.get("accelerators")
-        names = [_name(board) for board in boards] if isinstance(boards, list) else []
+        names = [_name(board) for board in mappings_in(record.get("accelerators"))]
         counts = {name: names.count(name) for name in names if name}
         if counts:
             return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())
@@ -294,14 +295,5 @@ def _device(records: Sequence[Record]) -> str:
 
 
 def _name(described: Any, key: str = "name") -> str:
-    name = described.get(key) if isinstance(described, dict) else None
+    name = mapping_in(described).get(key)
     return clean(name)[:60] if isinstance(name, str) else ""
-
-
-def _time(record: Record) -> float:
-    value = record.get("time")
-    return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _whole(value: Any, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
