@@ -34,7 +34,7 @@ class Taking:
 
     clock_ahead_s = None
 
-    def insert(self, table, columns, block):
+    def insert_rows(self, table, types, rows):
         self.tables.append(table)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, Final
 
@@ -26,6 +26,17 @@ def native_block(columns: Sequence[tuple[str, str, Sequence[Any]]]) -> bytes:
     """Return a block of `columns`: the name, type and values of each. Texts are bytes; a date is a day since 1970."""
     rows = len(columns[0][2])
     return block_of([(name, kind, column(kind, values)) for name, kind, values in columns], rows)
+
+
+def types_of(columns: str) -> dict[str, str]:
+    """Return the types of columns, written as in SQL: `run_id String, rank UInt32`."""
+    return dict(column.split() for column in columns.split(","))
+
+
+def block_of_rows(types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Return a block of `rows`, whose columns have these names and types; texts may be bytes."""
+    columns = zip(types.items(), zip(*rows, strict=True), strict=True)
+    return native_block([(name, kind, values) for (name, kind), values in columns])
 
 
 def block_of(columns: Sequence[tuple[str, str, bytes]], rows: int) -> bytes:
@@ -54,8 +65,10 @@ def numbers(kind: str, values: Iterable[Any]) -> bytes:
     return packed.tobytes()
 
 
-def text(value: bytes) -> bytes:
+def text(value: bytes | str) -> bytes:
     """Return one text, encoded: its length and itself."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace")
     return _length(len(value)) + value
 
 

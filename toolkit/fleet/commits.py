@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from toolkit.fleet.binary_form import native_block
+from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.tail import LONGEST_LINE, Counter
 from toolkit.runfolder.portable import pread
@@ -90,24 +90,17 @@ def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int
 
 def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: str) -> None:
     """Record that these files were taken so far; with each commit goes the day its run was created."""
-    block = native_block(
-        [
-            ("run_id", "String", [commit.run_id.encode() for commit, _ in commits]),
-            ("rank", "UInt32", [commit.rank for commit, _ in commits]),
-            ("gen", "UInt16", [commit.gen for commit, _ in commits]),
-            ("end", "UInt64", [commit.end for commit, _ in commits]),
-            ("crc", "UInt32", [commit.crc for commit, _ in commits]),
-            ("lines", "UInt64", [commit.lines for commit, _ in commits]),
-            ("bad_lines", "UInt32", [commit.bad_lines for commit, _ in commits]),
-            ("why", "String", [commit.why.encode() for commit, _ in commits]),
-            ("node", "String", [node.encode()] * len(commits)),
-            ("created", "Date", [day for _, day in commits]),
-        ]
-    )
-    engine.insert("commits", _COLUMNS, block)
+    rows = [
+        (one.run_id, one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines, one.why, node, day)
+        for one, day in commits
+    ]
+    engine.insert_rows("commits", _TYPES, rows)
 
 
-_COLUMNS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "created")
+_TYPES: Final = types_of(
+    "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
+    "why String, node String, created Date"
+)
 
 
 def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:

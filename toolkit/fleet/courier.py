@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolkit.fleet.binary_form import native_block
+from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
 from toolkit.fleet.watch import ShippedRun
@@ -49,7 +49,9 @@ _EACH: Final = 100
 _BLOCK_BYTES: Final = 1024 * 1024
 _NAMED: Final = CONTROL_CHANGE.encode()
 
-_COLUMNS: Final = ("project", "run_id", "id", "version", "node", "key_id", "state", "created")
+_TYPES: Final = types_of(
+    "project String, run_id String, id String, version UInt64, node String, key_id String, state String, created Date"
+)
 
 
 class _Answers:
@@ -259,20 +261,14 @@ class Courier:
         if not notes:
             return
         self._version = max(self._version + 1, int(time.time() * 1000))
-        keys = [run.found.key for run, _, _ in notes]
-        block = native_block(
-            [
-                ("project", "String", [key.project.encode() for key in keys]),
-                ("run_id", "String", [key.run_id.encode() for key in keys]),
-                ("id", "String", [request_id.encode() for _, request_id, _ in notes]),
-                ("version", "UInt64", [self._version] * len(notes)),
-                ("node", "String", [self._node.encode()] * len(notes)),
-                ("key_id", "String", [self._key_id.encode()] * len(notes)),
-                ("state", "String", [state.encode("utf-8", "replace") for _, _, state in notes]),
-                ("created", "Date", [key.day for key in keys]),
-            ]
-        )
-        engine.insert(DELIVERIES, _COLUMNS, block)
+        rows = [
+            (
+                *(run.found.key.project, run.found.key.run_id, request_id, self._version),
+                *(self._node, self._key_id, state, run.found.key.day),
+            )
+            for run, request_id, state in notes
+        ]
+        engine.insert_rows(DELIVERIES, _TYPES, rows)
 
 
 def _is_live(run: ShippedRun) -> bool:

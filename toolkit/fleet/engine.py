@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from toolkit.fleet.address import Address
-from toolkit.fleet.binary_form import rows_of
+from toolkit.fleet.binary_form import block_of_rows, rows_of
 
 PATIENCE_S: Final = 30.0
 """How long the engine may be silent before a request counts as failed."""
@@ -173,6 +173,10 @@ class Engine:
             **self.insert_settings,
         }
         self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
+
+    def insert_rows(self, table: str, types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows whose columns have these names and types; raises as `insert` does."""
+        self.insert(table, tuple(types), block_of_rows(types, rows))
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""

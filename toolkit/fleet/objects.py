@@ -20,7 +20,7 @@ from typing import Final
 
 from toolkit.core.outbox import Backoff, Failures
 from toolkit.fleet.address import Address
-from toolkit.fleet.binary_form import native_block
+from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, EngineError, Shards, chunks, quote
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import require_tables
@@ -39,7 +39,9 @@ _TRIES: Final = 8
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _OWN_NAMES: Final = frozenset({CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS})
 _NOT_ON_WINDOWS: Final = re.compile(r'[\\:*?"<>|]')
-_COLUMNS: Final = ("project", "run_id", "path", "sha256", "bytes", "version", "created")
+_TYPES: Final = types_of(
+    "project String, run_id String, path String, sha256 String, bytes UInt64, version UInt64, created Date"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,18 +342,14 @@ class ObjectShipper:
         rows = [row for row in self._rows if row.run.shard == shard]
         if not rows:
             return
-        block = native_block(
-            [
-                ("project", "String", [row.run.key.project.encode() for row in rows]),
-                ("run_id", "String", [row.run.key.run_id.encode() for row in rows]),
-                ("path", "String", [row.path.encode() for row in rows]),
-                ("sha256", "String", [row.found.sha256.encode() for row in rows]),
-                ("bytes", "UInt64", [row.found.bytes for row in rows]),
-                ("version", "UInt64", [row.found.version for row in rows]),
-                ("created", "Date", [row.run.key.day for row in rows]),
-            ]
-        )
-        engine.insert("objects", _COLUMNS, block)
+        values = [
+            (
+                *(row.run.key.project, row.run.key.run_id, row.path, row.found.sha256),
+                *(row.found.bytes, row.found.version, row.run.key.day),
+            )
+            for row in rows
+        ]
+        engine.insert_rows("objects", _TYPES, values)
         for row in rows:
             assert row.run.stored is not None
             row.run.stored[row.path] = row.found

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from toolkit.fleet.binary_form import native_block
+from toolkit.fleet.binary_form import block_of_rows, types_of
 from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
@@ -25,34 +25,20 @@ _NO_MANIFEST: Final = Status(
     name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
 )
 
-_RUN_TYPES: Final = {
-    "project": "String",
-    "run_id": "String",
-    "version": "UInt64",
-    "name": "String",
-    "node": "String",
-    "folder": "String",
-    "status": "String",
-    "why": "String",
-    "sure": "UInt8",
-    "heartbeat": "Float64",
-    "step": "Float64",
-    "manifest": "String",
-    "trend": "Array(Float32)",
-    "behind": "UInt64",
-    "created": "Date",
-}
+_RUN_TYPES: Final = types_of(
+    "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
+    "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
+    "behind UInt64, created Date"
+)
 LABELS_TABLE: Final = "labels"
-LABEL_COLUMNS: Final = ("project", "run_id", "version", "by", "labels", "deleted", "created")
-_SHIPPER_TYPES: Final = {
-    "node": "String",
-    "version": "UInt64",
-    "started": "Float64",
-    "clock_ahead_s": "Float64",
-    "files": "UInt32",
-    "behind": "UInt64",
-    "last_error": "String",
-}
+_LABEL_TYPES: Final = types_of(
+    "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date"
+)
+LABEL_COLUMNS: Final = tuple(_LABEL_TYPES)
+_SHIPPER_TYPES: Final = types_of(
+    "node String, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, "
+    "last_error String"
+)
 
 
 @dataclass(slots=True)
@@ -144,7 +130,7 @@ def send(
         states.append((status, version))
         rows.append(_run_row(run, status, version, node, behind))
     if rows:
-        _insert(engine, "runs", _RUN_TYPES, rows)
+        engine.insert_rows("runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
     for (report, run, _), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and is_final(status)
@@ -175,16 +161,8 @@ def report_shipper(
         EngineError: it was not taken.
     """
     ahead = engine.clock_ahead_s
-    row = {
-        "node": node.encode(),
-        "version": version,
-        "started": started,
-        "clock_ahead_s": math.nan if ahead is None else ahead,
-        "files": files,
-        "behind": behind,
-        "last_error": last_error.encode("utf-8", "replace"),
-    }
-    _insert(engine, "shippers", _SHIPPER_TYPES, [row])
+    row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
+    engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
 
 
 def status_of(run: RunFolder) -> Status:
@@ -213,7 +191,7 @@ def _seen(run: RunFolder) -> Signature:
     return run.signature or signature_of(run.folder / METRICS_JSONL)
 
 
-def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> dict[str, Any]:
+def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> tuple[Any, ...]:
     beat = run.manifest.heartbeat if run.manifest is not None else None
     step = beat.global_step if beat is not None else None
     try:
@@ -224,23 +202,13 @@ def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: in
         trend = trend_of(run.folder / METRICS_JSONL, TREND_POINTS)
     except OSError:
         trend = []
-    return {
-        "project": run.key.project.encode(),
-        "run_id": run.key.run_id.encode(),
-        "version": version,
-        "name": run.name.encode("utf-8", "surrogateescape"),
-        "node": node.encode(),
-        "folder": str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
-        "status": status.name.encode(),
-        "why": status.why.encode("utf-8", "replace"),
-        "sure": int(status.sure),
-        "heartbeat": beat.time if beat is not None else math.nan,
-        "step": _as_float(step),
-        "manifest": manifest,
-        "trend": trend,
-        "behind": behind,
-        "created": run.key.day,
-    }
+    return (
+        *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
+        str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
+        *(status.name, status.why, int(status.sure)),
+        *(beat.time if beat is not None else math.nan, _as_float(step)),
+        *(manifest, trend, behind, run.key.day),
+    )
 
 
 def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
@@ -292,22 +260,13 @@ class LabelRow:
 
 def label_block(rows: Sequence[LabelRow]) -> bytes:
     """Return rows of LABELS_TABLE as a Native block of LABEL_COLUMNS."""
-    return native_block(
+    return block_of_rows(
+        _LABEL_TYPES,
         [
-            ("project", "String", [row.project.encode() for row in rows]),
-            ("run_id", "String", [row.run_id.encode() for row in rows]),
-            ("version", "UInt64", [row.version for row in rows]),
-            ("by", "String", [row.by.encode("utf-8", "replace") for row in rows]),
-            ("labels", "String", [row.labels for row in rows]),
-            ("deleted", "UInt8", [int(row.deleted) for row in rows]),
-            ("created", "Date", [row.day for row in rows]),
-        ]
+            (row.project, row.run_id, row.version, row.by, row.labels, int(row.deleted), row.day)
+            for row in rows
+        ],
     )
-
-
-def _insert(engine: Engine, table: str, types: dict[str, str], rows: Sequence[dict[str, Any]]) -> None:
-    block = native_block([(name, kind, [row[name] for row in rows]) for name, kind in types.items()])
-    engine.insert(table, tuple(types), block)
 
 
 def _as_float(step: int | None) -> float:

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.fleet.address import AddressError, read_private
-from toolkit.fleet.binary_form import native_block
+from toolkit.fleet.binary_form import block_of_rows, types_of
 from toolkit.runfolder.control import ControlRequest, encode_body
 
 REQUESTS: Final = "requests"
-REQUEST_COLUMNS: Final = ("project", "run_id", "id", "asked", "expires", "by", "body", "mac", "created")
+_TYPES: Final = types_of(
+    "project String, run_id String, id String, asked Float64, expires Float64, by String, body String, mac String, "
+    "created Date"
+)
+REQUEST_COLUMNS: Final = tuple(_TYPES)
 MIN_KEY_BYTES: Final = 32
 MAX_BY_BYTES: Final = 256
 
@@ -81,16 +85,12 @@ def request_block(request: ControlRequest, key: bytes, *, by: str, project: str,
         by=by.encode("utf-8", "replace")[:MAX_BY_BYTES],
         body=encode_body(request),
     )
-    return native_block(
+    return block_of_rows(
+        _TYPES,
         [
-            ("project", "String", [project.encode()]),
-            ("run_id", "String", [row.run_id]),
-            ("id", "String", [row.id]),
-            ("asked", "Float64", [row.asked]),
-            ("expires", "Float64", [row.expires]),
-            ("by", "String", [row.by]),
-            ("body", "String", [row.body]),
-            ("mac", "String", [row.signature(key)]),
-            ("created", "Date", [day]),
-        ]
+            (
+                *(project, row.run_id, row.id, row.asked, row.expires),
+                *(row.by, row.body, row.signature(key), day),
+            )
+        ],
     )
