@@ -149,21 +149,6 @@ def test_iterations_recorded_at_their_end_count_once(tmp_path, clock, spans, liv
     assert found == {"training": 70.0, "data_wait": 30.0, "unaccounted": 50.0}
 
 
-def test_an_open_iteration_that_began_in_the_past_counts_from_then(log, clock):
-    log.log_start()
-    with log.training.application(), log.training.training_loop():
-        for step in range(1, 101):
-            began = clock.wall()
-            clock.advance(1.0)
-            log.training.on_training_single_iteration_start(start_time_msec=began * 1000)
-            clock.advance(0.5)
-            log.training.on_training_single_iteration_end()
-            log.log_step(step, train_loss=1.0)
-    found, _ = seconds_of(log, clock)
-
-    assert found == {"training": 150.0}
-
-
 def test_data_loaded_by_another_thread_is_not_a_wait_and_is_noted(log, clock):
     def load():
         with log.span("data_loading"):
@@ -185,25 +170,6 @@ def test_data_loaded_by_another_thread_is_not_a_wait_and_is_noted(log, clock):
 
 
 # ---------------------------------------------------------------- wall times as moments
-
-
-def test_a_wall_time_is_the_moment_at_which_the_clock_showed_it():
-    clock = ManualClock(wall=10_000.0)
-    walls = WallTimes(clock)
-    first = clock.monotonic()
-    clock.advance(10.0)
-    walls.look()
-    clock.set_wall(50_000.0)
-    clock.advance(5.0)
-    walls.look()
-    clock.set_wall(1_000.0)
-    clock.advance(5.0)
-
-    assert walls.moment_of(10_003.0) == pytest.approx(first + 3.0)
-    assert walls.moment_of(50_002.0) == pytest.approx(first + 12.0)
-    assert walls.moment_of(1_004.0) == pytest.approx(first + 19.0)
-    assert walls.moment_of(9_000.0) == pytest.approx(first - 1_000.0), "before the session"
-    assert walls.moment_of(9e9) == clock.monotonic(), "never one to come"
 
 
 def test_a_clock_that_is_set_all_the_time_takes_no_memory():

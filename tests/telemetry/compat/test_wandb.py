@@ -290,17 +290,6 @@ def test_a_step_metric_that_is_no_whole_number_is_not_the_runs_step(begin, caplo
     assert caplog.text.count("step_metric='epoch') has no effect here: 0.5") == 1
 
 
-def test_a_step_metric_of_some_metrics_warns_that_it_is_only_recorded(begin, caplog):
-    run = begin()
-    wandb.define_metric("val/*", step_metric="epoch", summary=["min", "max"])
-    wandb.log({"val/loss": 1.0, "epoch": 7})
-
-    assert records(run, "step")[0]["global_step"] == 0
-    assert records(run, "metric_defined")[0]["step_metric"] == "epoch"
-    assert run.summary["val/loss"] == {"min": 1.0, "max": 1.0}
-    assert "define_metric('val/*', step_metric=…) is only a record here" in caplog.text
-
-
 def test_what_a_script_calls_its_run_later_is_a_record_after_the_start(begin):
     run = begin()
     run.name = "better"
@@ -754,13 +743,6 @@ def test_an_exception_ends_the_run_and_is_raised(begin, error, status):
     assert kept[-1]["status"] == status
     assert [record["a"] for record in kept if record["event"] == "step"] == [1]
     assert wandb.run is None
-
-
-def test_an_exit_code_sets_how_a_run_ended(begin):
-    run = begin()
-    wandb.finish(exit_code=1)
-
-    assert read_records(run.telemetry.run_folder / "metrics.jsonl", "end")[0]["status"] == "failed"
 
 
 def test_wrong_options_of_ours_are_rejected_at_once(begin):

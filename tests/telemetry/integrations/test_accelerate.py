@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -254,20 +252,6 @@ def test_a_training_that_goes_back_saves_at_the_step_where_it_is(tmp_path):
     assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [1, 2, 3, 2]
 
 
-@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda tracker: pickle.loads(pickle.dumps(tracker))])
-def test_a_copy_has_a_run_of_its_own(tmp_path, make_copy):
-    tracker = tracker_of(tmp_path)
-    tracker.start()
-    copied = make_copy(tracker)
-    tracker.log({"loss": 1.0})
-    tracker.finish()
-    forget_accelerators()
-    train(tmp_path, copied)
-
-    assert [r["global_step"] for r in records(tmp_path, "step")] == [1]
-    assert len(read_records(tmp_path / "logs/r-2/metrics.jsonl", "step")) == 5
-
-
 def test_requests_are_carried_out_between_two_steps(tmp_path):
     tracker = tracker_of(tmp_path)
 
@@ -423,14 +407,3 @@ def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
         assert said == {"stopped_at": answer["global_step"], "left": []}
     assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, answer["global_step"] + 1)]
     assert (tmp_path / f"saved/asked-step-{answer['global_step']}/model.safetensors").exists()
-
-
-def test_a_last_batch_that_is_short_is_no_full_one(tmp_path):
-    train(tmp_path, tracker_of(tmp_path), accumulated=1, config={"train_batch_size": 4}, samples=13)
-
-    samples = [
-        step["samples_per_sec"] * step["sec_per_step"]
-        for step in records(tmp_path, "step")
-        if "sec_per_step" in step
-    ]
-    assert samples == pytest.approx([4.0, 4.0, 1.0])

@@ -223,14 +223,6 @@ def test_the_start_record_describes_the_training(trained, records):
     assert "resumed_from_step" not in start
 
 
-def test_the_trigger_word_is_inserted_into_the_prompt(make, process_config, records):
-    process = make()
-    process.trigger_word = "gr3yjacket"
-    process.run()
-
-    assert records("sample")[0]["prompt"] == "one gr3yjacket"
-
-
 def test_phases_are_spans_and_the_ledger_adds_up(trained, records, run_folder):
     totals = records("span_summary")[-1]["span_times"]
 

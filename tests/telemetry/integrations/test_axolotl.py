@@ -300,17 +300,6 @@ def trained(axolotl, config, tmp_path_factory):
     return SimpleNamespace(folder=folder, history=trainer.state.log_history, trainer=trainer)
 
 
-def test_each_step_has_the_numbers_of_the_trainers_own_history(trained):
-    steps = records(trained.folder, "step")
-    history = [entry for entry in trained.history if "loss" in entry]
-
-    assert [step["global_step"] for step in steps] == [1, 2, 3, 4]
-    for step, entry in zip(steps, history, strict=True):
-        assert step["train_loss"] == pytest.approx(float(entry["loss"]), rel=1e-5)
-        assert step["lr"] == pytest.approx(float(entry["learning_rate"]))
-        assert step["grad_norm"] == pytest.approx(float(entry["grad_norm"]), rel=1e-5)
-
-
 def test_the_start_record_has_axolotls_configuration(trained):
     start = records(trained.folder, "start")[-1]
 
@@ -422,16 +411,6 @@ def test_the_run_of_a_checkpoint_is_found_where_axolotl_looks_for_it(
     assert found == (
         json.loads((only_run(trained.folder) / "run.json").read_text())["run_id"] if expected else None
     )
-
-
-def test_save_and_stop_requests_are_carried_out_at_their_step(axolotl, config, tmp_path):
-    callbacks = [ask(axolotl, 2, "save"), ask(axolotl, 3, "stop")]
-    trainer = axolotl.train(axolotl.load(**config(tmp_path)), callbacks)
-
-    assert trainer.state.global_step == 3
-    assert (tmp_path / "out/checkpoint-2/telemetry_run.json").exists()
-    assert 2 in [entry["global_step"] for entry in records(tmp_path, "checkpoint")]
-    assert sessions(tmp_path)[-1]["status"] == "stopped"
 
 
 def test_a_failure_is_recorded_and_raised_unchanged(axolotl, config, tmp_path):

@@ -884,14 +884,6 @@ def test_metrics_of_steps_without_a_record_are_on_the_next_one(tmp_path):
     assert last["lr_min"] == last["lr"] < last["lr_max"]
 
 
-def test_a_step_of_fewer_batches_has_fewer_samples(tmp_path):
-    fit(tmp_path, modules.Regression())
-    found = records(tmp_path, "step")
-
-    samples = [step["samples_per_sec"] * step["sec_per_step"] for step in found if "sec_per_step" in step]
-    assert samples == pytest.approx([8.0, 4.0, 8.0, 8.0, 4.0])
-
-
 def test_a_validation_does_not_count_as_step_time(tmp_path):
     fit(tmp_path, modules.SlowValidation())
     found = records(tmp_path, "step")

@@ -634,31 +634,3 @@ def test_speed_and_forward_passes_are_the_trainings_alone(tmp_path):
         sum(step["time/forward"] for step in steps) <= forward["total"] - 2 * odd_trainers.SlowBeside.SLOW_S
     )
     assert forward["count"] == 8 + 2
-
-
-def test_a_last_batch_that_is_short_is_no_full_one(tmp_path):
-    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
-    trainer = make_trainer(tmp_path, telemetry, num_train_epochs=1)
-    trainer.train_dataset = make_examples(9)
-    trainer.train()
-
-    samples = [
-        step["samples_per_sec"] * step["sec_per_step"]
-        for step in records(tmp_path, "step")
-        if "sec_per_step" in step
-    ]
-    assert samples == pytest.approx([4.0, 1.0])
-
-
-def test_the_first_step_is_one_record_and_the_last_has_its_rate_norm_and_epoch(tmp_path):
-    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=10, **QUIET)
-    trainer = make_trainer(tmp_path, telemetry, logging_first_step=True, logging_steps=100)
-    trainer.train()
-
-    first, last = records(tmp_path, "step")
-    history = trainer.state.log_history[0]
-    assert (first["global_step"], last["global_step"]) == (1, 4)
-    assert (first["loss"], first["lr"]) == (history["loss"], history["learning_rate"])
-    assert (last["steps_folded"], last["epoch"]) == (2, 2.0)
-    assert 0 < last["lr"] < first["lr"]
-    assert last["grad_norm_min"] <= last["grad_norm"] <= last["grad_norm_max"]

@@ -67,14 +67,6 @@ def test_a_mig_slice_is_what_computes_and_its_board_is_what_gets_hot(make_gpu, m
     assert (first.device.uuid, first.board) == ("MIG-a", board)
 
 
-def test_uuids_in_bytes_are_understood(make_gpu, make_nvml):
-    nvml = make_nvml(make_gpu(b"GPU-1"), make_gpu(b"GPU-2"))
-
-    (gpu,) = visible_gpus(nvml, {"CUDA_VISIBLE_DEVICES": "GPU-2"})
-
-    assert gpu.device.uuid == b"GPU-2"
-
-
 def test_torch_wins_over_the_variable_once_it_has_initialised(make_gpu, make_nvml, monkeypatch):
     nvml = make_nvml(make_gpu("GPU-slow"), make_gpu("GPU-fast"))
     in_torchs_order = ["fast", "slow"]
