@@ -106,7 +106,7 @@ def test_the_latest_is_the_one_written_last_whatever_its_step(folder, save):
     save(step=500, final=True)
     save(step=20)
 
-    assert folder.latest().step == 20
+    assert folder.latest().state.step == 20
 
 
 def test_files_that_are_no_checkpoints_are_passed_over_and_named(folder, capsys, save):
@@ -115,7 +115,7 @@ def test_files_that_are_no_checkpoints_are_passed_over_and_named(folder, capsys,
     torn.write_bytes(path.read_bytes()[:100])
     path.with_name("job2_000000009.safetensors").write_bytes(b"of another job")
 
-    assert folder.latest().step == 2
+    assert folder.latest().state.step == 2
     assert torn.name in capsys.readouterr().out
 
 

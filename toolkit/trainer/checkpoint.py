@@ -43,9 +43,7 @@ class FoundCheckpoint:
     """A checkpoint on disk, known by its header."""
 
     path: Path
-    step: int
-    epoch: int
-    run_id: str | None
+    state: TrainingState
     saved_at: float
 
 
@@ -82,12 +80,13 @@ class CheckpointFolder:
             for name, parameter in lora.named_parameters()
             for key, value in optimizer.state[parameter].items()
         }
-        _write(_state_path(path), weights | moments, {"state": json.dumps(asdict(state))})
+        _write(_state_path(path), weights | moments, {"format": "pt"})
         header = {
             "format": "pt",
             "name": self._name,
             "training_info": json.dumps({"step": state.step, "epoch": state.epoch}),
             "run_id": state.run_id or "",
+            "state": json.dumps(asdict(state)),
             "saved_at": repr(time.time()),
             "lora": json.dumps(about),
         }
@@ -110,7 +109,7 @@ class CheckpointFolder:
                     found.append(read_header(path))
                 except CheckpointError as error:
                     print(f"[run] skipping {error}")
-        return sorted(found, key=lambda one: (one.saved_at, one.step))
+        return sorted(found, key=lambda one: (one.saved_at, one.state.step))
 
 
 def read_header(path: Path) -> FoundCheckpoint:
@@ -118,18 +117,12 @@ def read_header(path: Path) -> FoundCheckpoint:
     try:
         with safe_open(path, "pt") as file:
             header = file.metadata() or {}
-        info = json.loads(header["training_info"])
-        return FoundCheckpoint(
-            path=path,
-            step=int(info["step"]),
-            epoch=int(info["epoch"]),
-            run_id=header.get("run_id") or None,
-            saved_at=float(header.get("saved_at", 0.0)),
-        )
+        state = TrainingState(**json.loads(header["state"]))
+        return FoundCheckpoint(path=path, state=state, saved_at=float(header["saved_at"]))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}, which cannot be read: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}, which has no training_info in its header") from error
+        raise CheckpointError(f"{path}, which has no state of this trainer in its header") from error
 
 
 def load(found: FoundCheckpoint, lora: Lora, optimizer: torch.optim.Optimizer) -> TrainingState:
@@ -141,15 +134,12 @@ def load(found: FoundCheckpoint, lora: Lora, optimizer: torch.optim.Optimizer) -
         CheckpointError: the file cannot be read, or holds a LoRA of another shape.
     """
     exact = _state_path(found.path)
-    state = TrainingState(step=found.step, epoch=found.epoch, run_id=found.run_id)
+    if not exact.exists():
+        print(f"[run] {exact.name} is missing: the optimizer starts afresh")
+        exact = found.path
     try:
-        tensors = load_file(exact if exact.exists() else found.path)
-        if exact.exists():
-            with safe_open(exact, "pt") as file:
-                state = TrainingState(**json.loads((file.metadata() or {})["state"]))
-        else:
-            print(f"[run] {exact.name} is missing: the optimizer starts afresh")
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        tensors = load_file(exact)
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{exact} cannot be read: {error}") from error
     saved = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.endswith(".weight")}
     asked = {name: tuple(parameter.shape) for name, parameter in lora.named_parameters()}
@@ -166,7 +156,7 @@ def load(found: FoundCheckpoint, lora: Lora, optimizer: torch.optim.Optimizer) -
             if own:
                 moments[place] = own
     optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-    return state
+    return found.state
 
 
 def _summary(shapes: Mapping[str, tuple[int, ...]]) -> str:
