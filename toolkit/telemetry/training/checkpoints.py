@@ -9,9 +9,8 @@ from typing import Any, Final
 from toolkit.telemetry.machine.checkpoint_files import CheckpointFiles
 from toolkit.telemetry.spans.span import AnySpan
 from toolkit.telemetry.training.attributes import (
-    CheckpointSaveSpanAttributes,
-    SaveCheckpointSuccessEventAttributes,
-    SyncCheckpointMetricsUpdateAttributes,
+    Attributes,
+    known,
 )
 from toolkit.telemetry.training.config import ASYNC, SYNC
 from toolkit.telemetry.training.iteration_window import Durations
@@ -61,11 +60,11 @@ class CheckpointCounts:
         self._succeeded = 0
         self._first_success: float | None = None
 
-    def attempt(self, save: CheckpointSave) -> CheckpointSaveSpanAttributes:
+    def attempt(self, save: CheckpointSave) -> Attributes:
         """Count an attempt, and return its attributes."""
         with self._lock:
             self._attempts[save.strategy] += 1
-            return CheckpointSaveSpanAttributes(
+            return known(
                 checkpoint_strategy=save.strategy,
                 current_iteration=save.global_step,
                 save_checkpoint_attempt_count=self._attempts[save.strategy],
@@ -91,7 +90,7 @@ class CheckpointCounts:
         time: float,
         files: CheckpointFiles,
         training_started: float | None,
-    ) -> SaveCheckpointSuccessEventAttributes:
+    ) -> Attributes:
         """Count a success, and return its attributes."""
         with self._lock:
             self._succeeded += 1
@@ -99,7 +98,7 @@ class CheckpointCounts:
             if self._first_success is None:
                 self._first_success = time
             first = self._first_success
-        return SaveCheckpointSuccessEventAttributes(
+        return known(
             checkpoint_strategy=save.strategy,
             current_iteration=save.global_step,
             first_successful_save_checkpoint_timestamp_sec=first,
@@ -115,12 +114,12 @@ class CheckpointCounts:
             training_start_timestamp_sec=training_started,
         )
 
-    def end(self, save: CheckpointSave, seconds: float) -> SyncCheckpointMetricsUpdateAttributes:
+    def end(self, save: CheckpointSave, seconds: float) -> Attributes:
         """Count how long the training waited, and return the totals so far."""
         with self._lock:
             times = self._times[save.strategy]
             times.add(seconds)
-            return SyncCheckpointMetricsUpdateAttributes(
+            return known(
                 save_checkpoint_sync_time_total_sec=times.seconds,
                 save_checkpoint_sync_time_min_sec=times.shortest,
                 save_checkpoint_sync_time_max_sec=times.longest,

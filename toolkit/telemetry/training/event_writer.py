@@ -8,7 +8,7 @@ from typing import Any, Final
 from toolkit.core.checks import whole_number
 from toolkit.telemetry.errors.failure import describe_failure
 from toolkit.telemetry.spans.span import NO_FAILURES, AnySpan
-from toolkit.telemetry.training.attributes import ERROR, Attributes, ErrorAttributes
+from toolkit.telemetry.training.attributes import ERROR, Attributes, known
 from toolkit.telemetry.training.job_log import JobLog
 
 _RECORDED: Final = "_telemetry_has_recorded"
@@ -29,9 +29,9 @@ class EventWriter:
     ) -> None:
         """Write an event of `span`, or of the run if `span` is None."""
         if span is not None:
-            span.event_with(name, attributes.known(), time)
+            span.event_with(name, attributes, time)
         else:
-            self._log.event_outside_spans(name, attributes.known(), time)
+            self._log.event_outside_spans(name, attributes, time)
 
     def end(self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None) -> None:
         """End a span, and record the exception that was raised inside it."""
@@ -55,7 +55,7 @@ class EventWriter:
             if self._counts[kind] > _MAX_OF_A_TYPE:
                 return
             described = describe_failure(error)
-            attributes = ErrorAttributes(
+            attributes = known(
                 error_message=described["message"],
                 exception_type=described["type"],
                 exception_message=described["message"],

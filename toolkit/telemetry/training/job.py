@@ -17,8 +17,7 @@ from toolkit.telemetry.training.attributes import (
     CONFIG_UPDATE,
     INITIALIZATION,
     TRAINING_METRICS,
-    OneLoggerInitializationAttributes,
-    TrainingTelemetryAttributes,
+    known,
 )
 from toolkit.telemetry.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.training.event_writer import EventWriter
@@ -83,7 +82,7 @@ class Job:
 
     def _write_config(self, config: TrainingConfig) -> None:
         tags = config.perf_tag or self._log.given_tags[0]
-        attributes = TrainingTelemetryAttributes(
+        attributes = known(
             perf_tag=list(tags) if isinstance(tags, tuple) else tags,
             global_batch_size=config.global_batch_size,
             log_every_n_train_iterations=config.log_every_n_train_iterations,
@@ -148,7 +147,7 @@ class Job:
         self._state.application = span
         with self._guard.catch("recording the application"):
             rank = find_rank()
-            started = OneLoggerInitializationAttributes(
+            started = known(
                 world_size=self._world_size(),
                 one_logger_training_telemetry_version=_own_version(),
                 enable_for_current_rank=True,
@@ -201,7 +200,7 @@ class Job:
                 samples_start=self._events.whole_or_none("train_samples_start", samples_start),
                 iterations_target=self._source.ask("train_iterations_target", iterations_target),
                 samples_target=self._source.ask("train_samples_target", samples_target),
-            ).known()
+            )
             self._state.validation.since = self._state.testing.since = start
         span = self._log.start_span(names.TRAINING_LOOP, attributes=attributes, start_time=start_time)
         if span is not NO_SPAN:

@@ -6,9 +6,8 @@ from toolkit.telemetry.spans.span import AnySpan
 from toolkit.telemetry.training.attributes import (
     TESTING_METRICS,
     VALIDATION_METRICS,
-    EvaluationMetricsUpdateAttributes,
-    TestingMetricsUpdateAttributes,
-    ValidationMetricsUpdateAttributes,
+    Attributes,
+    known,
 )
 from toolkit.telemetry.training.checkpoints import WorkDone
 from toolkit.telemetry.training.config import TrainingConfig
@@ -20,10 +19,9 @@ from toolkit.timing.names import TESTING_LOOP, VALIDATION_LOOP
 class Evaluations:
     """The validation loops of this job, or its testing loops: their names and durations."""
 
-    def __init__(self, loop_name: str, event: str, kind: type[EvaluationMetricsUpdateAttributes]) -> None:
+    def __init__(self, loop_name: str, event: str) -> None:
         self.loop_name = loop_name
         self.event = event
-        self._kind = kind
         self.job = Durations()
         """All iterations of this job; `loop` has those of the open loop."""
         self.loop = Durations()
@@ -40,11 +38,11 @@ class Evaluations:
             self.job.add(span.duration)
             self.loop.add(span.duration)
 
-    def end_loop(self, completed: int) -> EvaluationMetricsUpdateAttributes:
+    def end_loop(self, completed: int) -> Attributes:
         """Return the attributes of a loop that ends after `completed` training iterations."""
         loop, job = self.loop, self.job
         interval, self.since = completed - self.since, completed
-        return self._kind(
+        return known(
             current_iteration=max(0, completed - 1),
             interval=interval,
             avg_iteration_time_sec=job.average,
@@ -65,8 +63,8 @@ class JobState:
     def __init__(self, progress: IterationProgress) -> None:
         self.config = TrainingConfig()
         self.progress = progress
-        self.validation = Evaluations(VALIDATION_LOOP, VALIDATION_METRICS, ValidationMetricsUpdateAttributes)
-        self.testing = Evaluations(TESTING_LOOP, TESTING_METRICS, TestingMetricsUpdateAttributes)
+        self.validation = Evaluations(VALIDATION_LOOP, VALIDATION_METRICS)
+        self.testing = Evaluations(TESTING_LOOP, TESTING_METRICS)
         self.application: AnySpan | None = None
         self.loop: AnySpan | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from toolkit.telemetry.training.attributes import TrainingLoopAttributes, TrainingMetricsUpdateAttributes
+from toolkit.telemetry.training.attributes import Attributes, known
 from toolkit.telemetry.training.config import TrainingConfig
 from toolkit.telemetry.training.iteration_window import IterationSizes, IterationWindow
 from toolkit.telemetry.training.phase_seconds import PhaseSeconds
@@ -52,7 +52,7 @@ class IterationProgress:
         samples_start: int | None,
         iterations_target: int | None,
         samples_target: int | None,
-    ) -> TrainingLoopAttributes:
+    ) -> Attributes:
         """Start counting at `iterations_start`, and return the attributes of the loop."""
         self._fold()
         self._earlier.merge(self._before)
@@ -64,7 +64,7 @@ class IterationProgress:
         tokens_target = None
         if config.seq_length is not None and samples_target is not None:
             tokens_target = config.seq_length * samples_target
-        return TrainingLoopAttributes(
+        return known(
             train_iterations_start=iterations_start,
             train_samples_start=self.samples_start(config),
             train_tokens_target=tokens_target,
@@ -127,9 +127,7 @@ class IterationProgress:
         before, here = self._flops_before(sizes), loop.known_flops
         return None if before is None or (here is None and loop.count) else before + (here or 0.0)
 
-    def end_window(
-        self, config: TrainingConfig, world_size: int, latest_loss: float | None
-    ) -> TrainingMetricsUpdateAttributes:
+    def end_window(self, config: TrainingConfig, world_size: int, latest_loss: float | None) -> Attributes:
         """Begin a new window, and return the attributes of the old one, which must not be empty."""
         self._fold()
         self._settle()
@@ -141,7 +139,7 @@ class IterationProgress:
         phases = self._phases.seconds()
         overall = _speed_of(job, phases, world_size)
         recent = _speed_of(window, self._phases.end_window(phases), world_size)
-        return TrainingMetricsUpdateAttributes(
+        return known(
             train_iterations_start=self._iterations_start,
             current_iteration=self.completed - 1,
             num_iterations=job.count,

@@ -48,7 +48,7 @@ class Saving:
         name = CHECKPOINT_SAVE_SYNC if save.strategy == SYNC else CHECKPOINT_SAVE_ASYNC
         if not self._state.config.is_save_checkpoint_enabled:
             return self._log.start_span(name, start_time=start_time)
-        attributes = self._checkpoints.attempt(save).known()
+        attributes = self._checkpoints.attempt(save)
         span = self._log.start_span(name, attributes=attributes, start_time=start_time)
         with self._guard.catch("beginning a checkpoint"):
             self._checkpoints.begin(PendingCheckpoint(save=save, work=self._state.work_done(), span=span))
