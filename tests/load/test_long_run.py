@@ -14,8 +14,8 @@ from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifes
 from toolkit.runfolder.table import csv_table
 from toolkit.runfolder.table.csv_table import CsvTable
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.control import history, requests
-from toolkit.telemetry.control.history import was_answered
+from toolkit.telemetry.control import control_file, requests
+from toolkit.telemetry.control.control_file import was_answered
 
 RECORDS = longer(20_000, 1_000_000)
 
@@ -116,8 +116,8 @@ def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkey
     line = b'{"event":"step","time":1.0,"seq":%d,"session":1,"global_step":%d,"train_loss":0.5}\n'
     path.write_bytes(b"".join(line % (seq, seq) for seq in range(20_000)))
     parsed = []
-    parse = history.parse_line
-    monkeypatch.setattr(history, "parse_line", lambda *place: parsed.append(place) or parse(*place))
+    parse = control_file.parse_line
+    monkeypatch.setattr(control_file, "parse_line", lambda *place: parsed.append(place) or parse(*place))
 
     assert not was_answered(path, "0123456789abcdef")
     assert parsed == []
@@ -127,7 +127,7 @@ def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkey
     assert was_answered(path, "0123456789abcdef")
     assert len(parsed) == 1
     # What the session itself has answered its poller knows: only earlier records are looked at.
-    monkeypatch.setattr(history, "read_block", None)
+    monkeypatch.setattr(control_file, "read_block", None)
     assert not was_answered(path, "0123456789abcdef", upto=0)
 
 

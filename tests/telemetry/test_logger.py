@@ -830,24 +830,6 @@ def test_a_device_that_is_gone_holds_up_the_end_for_part_of_its_time_only(make):
 # ---------------------------------------------------------------- calls as the ai-toolkit fork makes them
 
 
-@pytest.mark.parametrize("epoch", [1, 1.0])
-def test_steps_logged_as_a_mapping_are_steps(tmp_path, epoch):
-    log = make_logger(tmp_path, log_every=5)
-    for step in range(1, 11):
-        log.log_step(step, epoch, {"train_loss": 1.0 / step, "lr": 1e-4, "mine": step})
-    log.log_step(global_step=15, epoch=2, metrics={"train_loss": 0.05})
-    log.log_step(20, train_loss=0.04, lr=1e-5)
-
-    steps = records_of(log, "step")
-    assert [step["global_step"] for step in steps] == [1, 5, 10, 15, 20]
-    assert [step["train_loss"] for step in steps] == [1.0, 0.2, 0.1, 0.05, 0.04]
-    assert [step.get("epoch") for step in steps] == [epoch, epoch, epoch, 2, None]
-    assert steps[2]["mine"] == 10
-    assert (steps[2]["lr"], steps[4]["lr"]) == (1e-4, 1e-5)
-    assert steps[1]["train_loss_mean"] == pytest.approx(sum(1 / step for step in range(2, 6)) / 4)
-    log.close()
-
-
 def test_evaluations_epochs_and_checkpoints_can_be_logged_as_a_mapping_too(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"1234")
     log = make_logger(tmp_path)

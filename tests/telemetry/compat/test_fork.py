@@ -335,7 +335,7 @@ def test_the_helpers_are_where_the_fork_has_them():
 def test_the_log_directory_may_come_second(tmp_path):
     for number, folder in enumerate((str(tmp_path), tmp_path)):
         with Logger(f"run{number}", folder, **QUIET) as log:
-            log.log_step(1, 0, {"train_loss": 0.5})
+            log.log_step(1, 0.5)
 
         assert log.run_folder == tmp_path / f"run{number}"
 

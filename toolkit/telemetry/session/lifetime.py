@@ -33,8 +33,7 @@ from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.steps.log_step import FIELDS, NOWHERE, StepTarget, log_step_plainly
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.control.rank_control import RankControl
-    from toolkit.telemetry.control.silent_rank import SilentRank
+    from toolkit.telemetry.control.rank_control import RankControl, SilentRank
     from toolkit.telemetry.session.live_run import LiveRun
     from toolkit.telemetry.spans.profiling import Profiling
     from toolkit.telemetry.spans.recorder import SpanRecorder
@@ -236,7 +235,7 @@ class LoggerLifetime:
 
     def _follow(self, rank: Rank, clock: Clock) -> None:
         """Be asked what rank 0 is asked, without writing anything."""
-        from toolkit.telemetry.control.silent_rank import SilentRank
+        from toolkit.telemetry.control.rank_control import SilentRank
 
         self._silent_rank = SilentRank(
             rank, run_name=self.run_name, log_every=self._options.log_every, clock=clock, guard=self.guard
@@ -331,17 +330,14 @@ class LoggerLifetime:
 
     @guarded
     def _take_unusual(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-        """Take a step that is called `step`, or is missing, or has its metrics in a mapping."""
+        """Take a step that is called `step`, or is missing, or has its metrics in the place of the loss."""
         if type(record.get("train_loss")) is dict:
             self.guard.report_misuse(
                 "log_step got a mapping in the place of the loss; its values are logged under their own names, as by "
                 "log_step(step, **metrics)",
                 "a mapping as the loss",
             )
-        fields = fields_by_name(record, scalars, is_needed=global_step is None)
-        if fields is None:
-            self._live().steps.take(global_step, record.get("train_loss"), record, scalars)
-            return
+        fields = fields_by_name(record, scalars)
         if global_step is None:
             global_step = self._step_of("log_step", None, fields, is_next=True)
         known = {name: fields.pop(name, None) for name in (*FIELDS, "train_loss", NAN_INF_DETECTED)}

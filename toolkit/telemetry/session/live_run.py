@@ -23,7 +23,7 @@ from toolkit.runfolder.manifest import IN_SUMMARY
 from toolkit.runfolder.reader import last_step
 from toolkit.runfolder.records import FIRST_STEP
 from toolkit.runfolder.status import FINISHED
-from toolkit.telemetry.control.history import was_answered
+from toolkit.telemetry.control.control_file import was_answered
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.control.rank_control import RankControl
 from toolkit.telemetry.errors.failure import describe_failure
