@@ -33,7 +33,7 @@ from toolkit.core.clock import SystemClock
 from toolkit.runfolder.journal.journal import Journal
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.writing.record_file import RecordFile
+from toolkit.telemetry.writing.record_appender import RecordFile
 
 EXIT_CODE = 7
 TRY_EVERY = int(os.environ.get("TRY_EVERY", "1"))

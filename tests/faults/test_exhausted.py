@@ -18,8 +18,8 @@ from toolkit.runfolder.journal.head import Owner
 from toolkit.runfolder.journal.journal import Journal, journals_in, remove_unbegun
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import record_file
-from toolkit.telemetry.writing.record_file import RecordFile
+from toolkit.telemetry.writing import record_appender
+from toolkit.telemetry.writing.record_appender import RecordFile
 
 
 def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start, record_property):
@@ -139,11 +139,11 @@ def test_records_that_there_was_no_memory_to_keep_are_written_once_and_so_is_wha
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(record_file, "bytes", no_memory, raising=False)
+        patched.setattr(record_appender, "bytes", no_memory, raising=False)
         # Of a batch that the disk takes in parts, each part is copied.
-        once = record_file.RecordFile._append
+        once = record_appender.RecordFile._append
         patched.setattr(
-            record_file.RecordFile,
+            record_appender.RecordFile,
             "_append",
             lambda file, data, **how: once(file, data[: len(data) // 2 or 1], **how),
         )

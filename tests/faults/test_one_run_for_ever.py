@@ -192,7 +192,7 @@ def test_what_was_logged_before_anything_could_be_written_is_recovered_where_it_
 ):
     writer = start_in_background(
         """
-import toolkit.telemetry.writing.record_file as r
+import toolkit.telemetry.writing.record_appender as r
 
 def full(*_):
     raise OSError(28, "No space left on device")

@@ -50,7 +50,7 @@ def _keep_no_journal() -> None:
 
 def _glue_to_a_torn_line() -> None:
     from toolkit.runfolder.journal import repair
-    from toolkit.telemetry.writing.record_file import RecordFile
+    from toolkit.telemetry.writing.record_appender import RecordFile
 
     repair._torn_tail = lambda _: b""
     RecordFile._ends_in_half_line = property(lambda _: False, lambda *_: None)  # type: ignore[assignment]
@@ -72,7 +72,7 @@ def _write_twice() -> None:
 
 
 def _drop_bytes() -> None:
-    from toolkit.telemetry.writing.record_file import RecordFile
+    from toolkit.telemetry.writing.record_appender import RecordFile
 
     append = RecordFile._append
 

@@ -527,14 +527,14 @@ def train(log, steps=25):
         "toolkit.telemetry.records.step_gate.StepGate.update_jump_threshold",
         "toolkit.telemetry.steps.step_records.StepRecords.put_rest",
         "toolkit.telemetry.session.live_run.start_fields",
-        "toolkit.telemetry.errors.recorder.describe_in_full",
-        "toolkit.telemetry.errors.recorder.fingerprint_of",
-        "toolkit.telemetry.errors.recorder.ErrorRecorder.take",
-        "toolkit.telemetry.errors.recorder.ErrorRecorder.totals",
-        "toolkit.telemetry.errors.recorder.ErrorRecorder.how_it_ends",
-        "toolkit.telemetry.writing.record_file.RecordFile.write",
-        "toolkit.telemetry.writing.record_file.RecordFile.open",
-        "toolkit.telemetry.writing.record_file.RecordFile.sync",
+        "toolkit.telemetry.errors.error_recorder.describe_in_full",
+        "toolkit.telemetry.errors.error_recorder.fingerprint_of",
+        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.take",
+        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.totals",
+        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.how_it_ends",
+        "toolkit.telemetry.writing.record_appender.RecordFile.write",
+        "toolkit.telemetry.writing.record_appender.RecordFile.open",
+        "toolkit.telemetry.writing.record_appender.RecordFile.sync",
         "toolkit.telemetry.writing.writer.Writer.flush",
         "toolkit.telemetry.writing.pipeline.write_manifest",
         "toolkit.telemetry.writing.mirror.read_from",
@@ -573,11 +573,11 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
     "target",
     [
         "toolkit.telemetry.steps.step_records.StepRecords.put_rest",
-        "toolkit.telemetry.errors.recorder.describe_in_full",
-        "toolkit.telemetry.errors.recorder.fingerprint_of",
-        "toolkit.telemetry.errors.recorder.ErrorRecorder.take",
-        "toolkit.telemetry.errors.recorder.ErrorRecorder.totals",
-        "toolkit.telemetry.errors.recorder.ErrorRecorder.how_it_ends",
+        "toolkit.telemetry.errors.error_recorder.describe_in_full",
+        "toolkit.telemetry.errors.error_recorder.fingerprint_of",
+        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.take",
+        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.totals",
+        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.how_it_ends",
         "toolkit.telemetry.control.rank_control.RankControl.close",
         "toolkit.core.periodic.PeriodicTasks.close",
         "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
@@ -720,7 +720,7 @@ def test_a_call_is_cheap_even_while_the_disk_takes_nothing(make, monkeypatch):
         log.log_step(0, train_loss=0.5)
         longest.append(0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("toolkit.telemetry.writing.record_file.RecordFile.write", full)
+            patch.setattr("toolkit.telemetry.writing.record_appender.RecordFile.write", full)
             for step in range(1, 2000):
                 began = time.perf_counter()
                 log.log_step(step, train_loss=0.5, lr=1e-4)

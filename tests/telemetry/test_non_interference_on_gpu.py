@@ -21,7 +21,7 @@ from toolkit.telemetry import TelemetryLogger  # noqa: E402
 from toolkit.telemetry.logger_internals import internals  # noqa: E402
 from toolkit.telemetry.records.device_scalars import PLACES  # noqa: E402
 from toolkit.telemetry.records.plain_values import PlainValues  # noqa: E402
-from toolkit.telemetry.writing.record_file import RecordFile  # noqa: E402
+from toolkit.telemetry.writing.record_appender import RecordFile  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

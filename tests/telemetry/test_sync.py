@@ -11,7 +11,7 @@ from tests.telemetry.logged import make_logger
 from toolkit.core.guard import Guard
 from toolkit.runfolder import safefile
 from toolkit.runfolder.manifest import Heartbeat, Manifest, read_manifest
-from toolkit.telemetry.writing import record_file
+from toolkit.telemetry.writing import record_appender
 from toolkit.telemetry.writing.pipeline import _ManifestWriter
 
 PATIENCE_S = 60.0
@@ -46,12 +46,12 @@ def test_a_sync_in_the_midst_of_writing_again_does_not_count(log, monkeypatch):
     log.log_step(1, train_loss=1.0)
     log.flush(PATIENCE_S)
     with monkeypatch.context() as patch:
-        patch.setattr(record_file, "_fdatasync", fail)
-        patch.setattr(record_file, "pwrite", put)
+        patch.setattr(record_appender, "_fdatasync", fail)
+        patch.setattr(record_appender, "pwrite", put)
         assert writer.sync() is False
         held = list(file._unsynced)
         assert held
-        patch.setattr(record_file, "_fdatasync", lambda descriptor: None)
+        patch.setattr(record_appender, "_fdatasync", lambda descriptor: None)
         log.flush(PATIENCE_S)
 
     assert answers
@@ -68,7 +68,7 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
 
     def fail_once(descriptor):
         # The kernel reports a lost write to the first of two, and to no other.
-        monkeypatch.setattr(record_file, "_fdatasync", lambda descriptor: None)
+        monkeypatch.setattr(record_appender, "_fdatasync", lambda descriptor: None)
         is_under_way.set()
         may_fail.wait(PATIENCE_S)
         raise OSError(5, "Input/output error")
@@ -76,7 +76,7 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
     log.log_step(1, train_loss=1.0)
     log.flush(PATIENCE_S)
     monkeypatch.setattr("toolkit.telemetry.writing.writer._WAIT_FOR_SYNC_S", PATIENCE_S)
-    monkeypatch.setattr(record_file, "_fdatasync", fail_once)
+    monkeypatch.setattr(record_appender, "_fdatasync", fail_once)
     monkeypatch.setattr(writer._job, "wake", lambda: None)
     threads = [threading.Thread(target=lambda: answers.append(writer.sync())) for _ in range(2)]
     threads[0].start()

@@ -9,8 +9,8 @@ from toolkit.core.guard import MisuseError
 from toolkit.core.run_context import RunContext
 from toolkit.diagnostics.catalogue import CATALOGUE, WRONG_CALL
 from toolkit.diagnostics.finding import Finding
+from toolkit.telemetry.errors.error_recorder import ErrorContext, ErrorRecorder
 from toolkit.telemetry.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
-from toolkit.telemetry.errors.recorder import ErrorContext, ErrorRecorder
 from toolkit.telemetry.errors.stack import fingerprint
 from toolkit.telemetry.errors.watch import ErrorWatch
 from toolkit.telemetry.machine.shared_sampling import SharedSampling

@@ -10,9 +10,9 @@ from types import FrameType
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
+from toolkit.telemetry.errors.error_recorder import ErrorRecorder
 from toolkit.telemetry.errors.exits import EXITS
 from toolkit.telemetry.errors.output import SharedTail
-from toolkit.telemetry.errors.recorder import ErrorRecorder
 from toolkit.telemetry.errors.signals import SIGNALS
 from toolkit.telemetry.options.blocks import ErrorOptions
 

@@ -18,7 +18,7 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.records.completions.recorder import CompletionRecorder
+from toolkit.telemetry.records.completions.completion_recorder import CompletionRecorder
 
 TRAIN: Final = "train"
 EVAL: Final = "eval"

@@ -26,15 +26,15 @@ from toolkit.runfolder.status import FINISHED
 from toolkit.telemetry.control.control_file import was_answered
 from toolkit.telemetry.control.poller import ControlPoller
 from toolkit.telemetry.control.rank_control import RankControl
+from toolkit.telemetry.errors.error_recorder import AT_THE_END
 from toolkit.telemetry.errors.failure import describe_failure
-from toolkit.telemetry.errors.recorder import AT_THE_END
 from toolkit.telemetry.errors.run_errors import RunErrors
 from toolkit.telemetry.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.machine.peak_memory import peak_memory
 from toolkit.telemetry.machine.samplers.registry import default_samplers
 from toolkit.telemetry.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.records.completions.recorder import CompletionRecorder
+from toolkit.telemetry.records.completions.completion_recorder import CompletionRecorder
 from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues
 from toolkit.telemetry.records.record_queue import MUCH

@@ -12,7 +12,7 @@ from typing import Any, Final
 from toolkit.core.clock import SET_S, WallTimes
 from toolkit.core.run_context import RunContext
 from toolkit.runfolder.untrusted import is_number
-from toolkit.telemetry.errors.recorder import note_spans
+from toolkit.telemetry.errors.error_recorder import note_spans
 from toolkit.telemetry.options import SpanOptions
 from toolkit.telemetry.records.plain_values import PlainValues
 from toolkit.telemetry.records.record_queue import RecordQueue

@@ -24,8 +24,7 @@ from toolkit.telemetry.training.event_writer import EventWriter
 from toolkit.telemetry.training.job_log import JobLog
 from toolkit.telemetry.training.job_state import Evaluations, JobState
 from toolkit.telemetry.training.phase import PhaseKind
-from toolkit.telemetry.training.phase_seconds import PhaseSeconds
-from toolkit.telemetry.training.progress import IterationProgress
+from toolkit.telemetry.training.progress import IterationProgress, PhaseSeconds
 from toolkit.telemetry.training.saving import Saving
 from toolkit.timing import names
 

@@ -38,7 +38,7 @@ from toolkit.telemetry.records.device_scalars import PendingScalar
 from toolkit.telemetry.records.record_queue import RecordQueue
 from toolkit.telemetry.writing.key_values_sink import KeyValuesSink
 from toolkit.telemetry.writing.mirror import Mirror
-from toolkit.telemetry.writing.record_file import RecordFile
+from toolkit.telemetry.writing.record_appender import RecordFile
 from toolkit.telemetry.writing.session_folder import SessionFolder
 from toolkit.telemetry.writing.writer import Syncer, Writer
 from toolkit.telemetry.writing.writer_lock import WriterLock

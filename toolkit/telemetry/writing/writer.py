@@ -11,7 +11,7 @@ from toolkit.core.background import background_job
 from toolkit.core.guard import Guard, describe_error
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.records.record_queue import RecordQueue
-from toolkit.telemetry.writing.record_file import RecordFile
+from toolkit.telemetry.writing.record_appender import RecordFile
 from toolkit.telemetry.writing.writer_lock import WriterLock
 
 _RETRY_S = 0.2
