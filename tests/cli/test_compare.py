@@ -26,7 +26,7 @@ def test_settings_that_differ_and_last_and_best_values_are_printed(logs, capsys)
 
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == ["a", "b"]
-    assert ["learning_rate", "0.0001", "0.001"] in rows
+    assert ["learning_rate", "1e-4", "0.001"] in rows
     assert ["train_loss", "0.2", "0.3"] in rows
     assert ["best", "(min)", "0.1", "at", "2", "0.3", "at", "3"] in rows
     assert ["best", "(max)", "0.9", "at", "2", "0.7", "at", "3"] in rows

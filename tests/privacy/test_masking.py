@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -276,24 +275,6 @@ def test_a_container_that_raises_is_hidden_alone():
             raise RuntimeError("no")
 
     assert mask_secrets({"evil": Evil(a=1), "lr": 1}) == {"evil": "***", "lr": 1}
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        *("eyJ-", "-sk-", "a://b:", "--token ", "-----BEGIN ", "token=", "wandb login --x ", "xoxb-"),
-        *("password='", 'key="', 'key=\\"a', "key=('a',", "key!=", "key=", "key=a1b2c3d4e5!", ":="),
-        *("password:str=", 'key: "\\'),
-    ],
-)
-def test_a_hostile_text_takes_no_long_time(piece):
-    text = piece * (64 * 1024 // len(piece))
-
-    began = time.thread_time()
-    mask_secrets(text)
-
-    # What grows with the square of the length takes minutes.
-    assert time.thread_time() - began < 5
 
 
 pieces = st.sampled_from(

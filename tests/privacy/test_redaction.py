@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -53,17 +52,6 @@ def test_a_name_that_is_also_a_word_or_everyones_is_kept(name):
     text = f"{name} is fine"
 
     assert Redactor(environ={"USER": name}).redact_text(text) == text
-
-
-@pytest.mark.parametrize(
-    "piece", ["/!", "a.", "a-", "~/", "../", "home/", "1:", "%40", "@a.", "C:\\", "fe:", "+1 "]
-)
-def test_a_hostile_text_takes_no_long_time(piece):
-    redactor = Redactor(environ={})
-    began = time.thread_time()
-    redactor.redact_text((piece * 20_000)[:20_000])
-
-    assert time.thread_time() - began < 5.0
 
 
 @given(st.text(alphabet="/\\:.~@'\" \nabC1-=%", max_size=60))

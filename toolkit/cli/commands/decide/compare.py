@@ -33,6 +33,7 @@ from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.records import SPREAD
 from toolkit.runfolder.table.columns import write_csv
 from toolkit.runs.loss import loss_name
+from toolkit.runs.settings import setting_text
 
 JSON_FORM: Final = """\
 an object with `runs`, `config`, `metrics` and `baseline` (the position of the baseline in `runs`, or `null`). Each of \
@@ -277,7 +278,10 @@ def _rows(
         ("step", ["" if card.step is None else f"{card.step:,}" for card in cards]),
         ("age", [age_text(age_of(card, now)) for card in cards]),
     ]
-    rows += [(row["name"], [_text(value) for value in row["values"]]) for row in config]
+    rows += [
+        (row["name"], ["" if value is None else setting_text(value) for value in row["values"]])
+        for row in config
+    ]
     for row in metrics:
         reference = None if baseline is None else row["last"][baseline]
         rows.append(
@@ -304,12 +308,6 @@ def _last(value: Any, reference: Any) -> str:
     if not isinstance(reference, (int, float)) or not reference:
         return text
     return f"{text} ({100 * (value - reference) / abs(reference):+.3g} %)"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if type(value) is float else str(value)
 
 
 # ------------------------------------------------------------ forms
