@@ -18,7 +18,7 @@ from tests.dashboard.serving import dashboard
 _HERE = Path(__file__).parent
 _ARGUMENTS = (
     # Should a page ask for another host, it is not found; the request is seen all the same.
-    "--host-resolver-rules=MAP rebind.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )
 
 _started = []

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import fits_into, settle, wait_for_query
-from tests.dashboard.run_folders import append, write_run
+from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults, is_long
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><b>bold</b>"
@@ -90,12 +90,6 @@ def is_chosen(row):
     expect(row).to_have_attribute("aria-current", "true")
 
 
-def place_in_list(row):
-    return row.evaluate(
-        "row => row.getBoundingClientRect().top - row.parentElement.getBoundingClientRect().top"
-    )
-
-
 def text_shown(page):
     """Return the texts of the one that is shown."""
     return page.locator('[data-testid="stCode"] code')
@@ -123,23 +117,6 @@ def test_a_click_shows_the_text_and_goes_into_the_address(shown, page):
     page.keyboard.press("ArrowDown")
     expect(text_shown(page).nth(1)).to_have_text("the sky is blue number 36")
     is_chosen(rows(page).nth(3))
-
-
-@in_make_faults
-def test_a_choice_and_where_one_has_scrolled_to_stay_while_new_ones_arrive(shown, page):
-    open_completions(shown, page, "live")
-    row = page.locator(".telemetry-completion", has_text="answer 12")
-    row.click()
-    wait_for_query(page, "q.get('i')")
-    expect(text_shown(page).nth(1)).to_have_text("answer 12")
-    before = place_in_list(row)
-
-    append(shown.root / "live", [completion(100 + step, f"brand new {step}") for step in range(3)])
-    expect(rows(page)).to_have_count(33)
-
-    is_chosen(row)
-    expect(text_shown(page).nth(1)).to_have_text("answer 12")
-    assert place_in_list(row) == pytest.approx(before, abs=2)
 
 
 @pytest.mark.skipif(not is_long(), reason="tests/attacks/test_markup_in_a_browser.py tries more of it")

@@ -31,14 +31,6 @@ from tests.dashboard.run_folders import write_run
 from tests.records import read_records
 from toolkit.cli.main import main
 
-_SOCKET = """host => {
-    const socket = new WebSocket(`ws://${host}/_stcore/stream`);
-    return new Promise(resolve => {
-        socket.onopen = () => resolve("open");
-        socket.onclose = () => resolve("refused");
-    });
-}"""
-
 
 @pytest.fixture(scope="module")
 def beacon():
@@ -64,14 +56,6 @@ def _not_always_finite(step):
 def training(shown, tmp_path):
     with Training(shown.root, "live", tmp_path) as training:
         yield training
-
-
-@pytest.fixture
-def strange_page(contexts):
-    """A tab whose complaints do not matter."""
-    page = contexts().new_page()
-    yield page
-    page.close()
 
 
 def _logged(folder, step):
@@ -145,14 +129,6 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     expect(dialog).to_have_count(0)
     assert page.evaluate("window.notReloaded")
     assert training.manifest.control["log_every_now"] == 50
-
-
-def test_another_name_that_resolves_to_this_machine_is_not_served(shown, strange_page):
-    # The browser of these tests takes this name for 127.0.0.1, as after a change in someone's DNS.
-    answer = strange_page.goto(f"http://rebind.example:{shown.port}/")
-
-    assert answer.status == 403
-    assert strange_page.evaluate(_SOCKET, f"rebind.example:{shown.port}") == "refused"
 
 
 @pytest.mark.parametrize(("run", "command"), [("not-finite", "doctor"), ("poisoned", "report")])
