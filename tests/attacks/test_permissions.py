@@ -162,7 +162,7 @@ def test_an_export_does_not_write_through_a_planted_link(tmp_path, monkeypatch):
     place = tmp_path / "shared"
     place.mkdir()
     monkeypatch.chdir(place)
-    for name in ("r-trace.json", f".r-trace.json.{os.getpid()}.tmp", "r-shared.zip"):
+    for name in ("r-trace.json", f".r-trace.json.{os.getpid()}.tmp", "shared-run.zip"):
         (place / name).symlink_to(victim)
 
     assert main(["trace", str(run)]) == 0
