@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from toolkit.runfolder.key_values import USUAL_NAMES, settings_of
 from toolkit.runfolder.untrusted import is_number
-from toolkit.runs.formatting import clean, learning_rate
+from toolkit.runs.formatting import clean
 from toolkit.runs.listing.config_diff import DiffRow, flatten
+from toolkit.runs.settings import setting_text
 
 _FIRST: Final = {
     "Learning rate": "learning_rate",
@@ -85,10 +86,8 @@ def _last_name(key: str) -> str:
 
 
 def _shown(label: str, value: Any) -> str:
-    if label == "Learning rate" and isinstance(value, float):
-        return learning_rate(value)
     if isinstance(value, int) and label != "Seed":
         return f"{value:,d}"
-    text = clean(str(value))
+    text = clean(setting_text(value))
     # The end of a path says more than its start.
     return text if len(text) <= _MAX_VALUE else f"…{text[-_MAX_VALUE:]}"

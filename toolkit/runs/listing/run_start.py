@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from toolkit.runfolder.records import START
 from toolkit.runfolder.untrusted import is_number
-from toolkit.runs.formatting import learning_rate, short_number
 from toolkit.runs.listing.config_diff import flatten
+from toolkit.runs.settings import setting_text
 from toolkit.runs.store import RunStore
 
 _MAX_STARTS: Final = 20
@@ -81,13 +81,9 @@ def _flat(start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(name: str, value: Any) -> str:
-    if not is_number(value):
-        return str(value)[:_MAX_TEXT]
-    if name in ("learning_rate", "lr"):
-        return learning_rate(value)
-    if "warmup" in name and "ratio" not in name and value == int(value):
+    if is_number(value) and "warmup" in name and "ratio" not in name and value == int(value):
         return f"{int(value):,} steps"
-    return short_number(value)
+    return setting_text(value)[:_MAX_TEXT]
 
 
 def _session(record: Mapping[str, Any]) -> int:
