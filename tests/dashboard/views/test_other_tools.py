@@ -74,7 +74,7 @@ def test_the_list_shows_them_beside_our_own(some):
     assert shown.loc["ours"]["Logged by"] == ""
 
 
-@pytest.mark.parametrize("search", ["tool:tensorboard", "status:unknown run_b"])
+@pytest.mark.parametrize("search", ["tool:tensorboard", 'status:"no end" run_b'])
 def test_they_are_searched_for_like_ours(some, search):
     assert list(table(open_page("runs", q=search)).index) == ["run_b"]
 
