@@ -305,30 +305,6 @@ def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path, errors):
     assert end["status"] == "finished"
 
 
-def test_a_kill(tmp_path):
-    twice = Twice(tmp_path, "log = begin(errors={'excepthook': True})" + TRAINS + WAITS)
-    logged, plain = twice.run(kill_when_it_says("waiting", signal.SIGKILL))
-
-    assert_same_end(logged, plain)
-    assert logged.code == -signal.SIGKILL
-    assert status_of(twice).name == "lost"
-    repair(twice.run_folder)
-    errors, end = told(twice)
-    assert errors == []
-    assert end is None, "nobody was there to write one"
-
-
-def test_an_end_at_once(tmp_path):
-    twice = Twice(tmp_path, "log = begin(errors={'excepthook': True})" + TRAINS + "os._exit(5)")
-    logged, plain = twice.run()
-
-    assert_same_end(logged, plain)
-    assert logged.code == 5
-    assert status_of(twice).name == "lost"
-    repair(twice.run_folder)
-    assert told(twice) == ([], None)
-
-
 @pytest.mark.parametrize(
     ("ends", "status", "errors", "code"),
     [

@@ -36,19 +36,6 @@ def test_a_number_in_host_memory_is_taken_at_once(scalars, dtype, shape):
     assert type(taken) in (float, int, bool)
 
 
-def test_the_number_is_that_of_the_call(scalars):
-    tensor = torch.tensor(1.0)
-    taken = scalars.take(tensor)
-    tensor.zero_()
-
-    assert taken == 1.0
-
-
-def test_a_number_that_has_a_gradient_is_taken(scalars):
-    assert scalars.take(torch.tensor(0.5, requires_grad=True)) == 0.5
-    assert scalars.take(torch.nn.Parameter(torch.tensor([0.5]))) == 0.5
-
-
 def test_a_number_is_taken_in_every_mode(scalars):
     with torch.no_grad():
         assert scalars.take(torch.tensor(0.5)) == 0.5
@@ -58,14 +45,6 @@ def test_a_number_is_taken_in_every_mode(scalars):
         assert scalars.take(torch.tensor(0.5)) == 0.5
     with torch.device("meta"):
         assert scalars.take(torch.tensor(0.5, device="cpu")) == 0.5
-
-
-def test_what_a_view_shows_is_taken(scalars):
-    tensor = torch.arange(10.0)
-
-    assert scalars.take(tensor[3]) == 3.0
-    assert scalars.take(tensor[2:9:3][1:2]) == 5.0
-    assert scalars.take(tensor.view(2, 5).T[4, 1]) == 9.0
 
 
 def test_a_few_numbers_are_a_list_and_many_are_refused(scalars):

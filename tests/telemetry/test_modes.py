@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 
-from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from tests.telemetry.logged import make_logger
@@ -191,26 +190,6 @@ def test_a_run_that_is_local_to_a_thread_is_found_from_another():
     assert look() == ["MLflow", "Trackio"]
 
 
-def test_an_empty_module_with_the_name_of_a_tracker_is_left_out():
-    guard, names = Guard(), ("wandb", "mlflow", "comet_ml", "swanlab", "trackio", "clearml")
-
-    assert active_trackers(guard, {name: ModuleType(name) for name in names}) == []
-    assert guard.total == 0
-
-
-def test_a_tracker_that_fails_to_answer_is_not_active():
-    def fail():
-        raise RuntimeError("there is no run")
-
-    modules = {
-        "swanlab": SimpleNamespace(get_run=fail),
-        "mlflow": SimpleNamespace(),
-        "trackio": SimpleNamespace(),
-    }
-
-    assert active_trackers(Guard(), modules) == []
-
-
 # ---------------------------------------------------------------- the environment, and what is printed
 
 
@@ -253,24 +232,3 @@ def test_a_quiet_run_prints_nothing_but_mistakes(tmp_path, monkeypatch, capsys, 
     assert ("run_name=r" in printed.out) == (variable == "0")
     assert printed.err == ""
     assert "step -1 is negative" in caplog.text
-
-
-BARS = """
-import sys
-from toolkit.telemetry import TelemetryLogger
-from tqdm.auto import tqdm
-
-steps = tqdm(range(3), total=3, mininterval=0)
-log = TelemetryLogger("r", log_dir=sys.argv[1], system=False)
-for step in steps:
-    log.log_step(-1 - step)
-log.close()
-"""
-
-
-def test_a_progress_bar_stays_whole(tmp_path):
-    ended = run_python(["-c", BARS, tmp_path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    lines = [line.rpartition("\r")[2] for line in ended.stdout.decode().split("\n")]
-
-    assert [line for line in lines if "[telemetry]" in line and not line.startswith("[telemetry]")] == []
-    assert sum(line.startswith("[telemetry]") for line in lines) == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import pickle
 import threading
 
 import pytest
@@ -207,17 +206,6 @@ def test_limits_may_be_given_with_the_name(begin, clock):
     ]
 
 
-def test_the_summary_of_spans_has_their_spread(begin, clock):
-    log = begin()
-    for seconds in (1, 2, 3):
-        with log.profile_block("a"):
-            clock.now += seconds
-
-    summary = with_event(read(log), "span_summary")[-1]["span_times"]["profiling/a"]
-
-    assert (summary["count"], summary["total"], summary["max"]) == (3, 6.0, 3.0)
-
-
 def test_off_means_off_everywhere(begin, clock):
     log = begin(profiling=False)
 
@@ -285,16 +273,7 @@ def test_names_without_end_are_added_up_and_odd_ones_are_named(begin, clock):
     assert max(map(len, found)) < 200
 
 
-def test_a_profiled_function_can_be_sent_to_another_process():
-    assert pickle.loads(pickle.dumps(_profiled_at_import))(3) == 9
-
-
 _log = TelemetryLogger("run", enabled=False)
-
-
-@_log.profile
-def _profiled_at_import(number):
-    return number * number
 
 
 @pytest.mark.parametrize("decorator", ["profile", "timed", "capture_errors"])
@@ -334,35 +313,3 @@ def test_a_class_and_a_property_stay_what_they_are(begin, clock, decorator, capl
     log.log_step(1, train_loss=1.0)
     (step,) = steps(log)
     assert profiled(step) == ({"profiling/Data.size": 0.5} if decorator == "profile" else {})
-
-
-def test_methods_of_a_class_are_timed_below_their_decorators_too(begin, clock):
-    log = begin()
-
-    class Data:
-        @log.profile
-        @staticmethod
-        def double(value):
-            clock.now += 0.5
-            return 2 * value
-
-        @log.timed("timed")
-        @staticmethod
-        def triple(value):
-            return 3 * value
-
-        @log.profile(name="named")
-        @classmethod
-        def name(cls):
-            clock.now += 0.25
-            return cls.__name__
-
-    assert (Data().double(2), Data.double(3), Data().triple(1), Data.triple(2)) == (4, 6, 3, 6)
-    assert (Data().name(), Data.name()) == ("Data", "Data")
-    log.log_step(1, train_loss=1.0)
-
-    (step,) = steps(log)
-    assert {name: value for name, value in profiled(step).items() if not name.endswith("/max")} == {
-        "profiling/Data.double": 0.5,
-        "profiling/named": 0.25,
-    }

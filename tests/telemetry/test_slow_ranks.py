@@ -133,16 +133,6 @@ def test_what_other_ranks_wrote_is_examined_before_the_end_record(tmp_path):
 
 
 @pytest.mark.usefixtures("of_two")
-def test_without_files_of_other_ranks_nothing_is_read(tmp_path):
-    log = make_logger(tmp_path, log_every=1)
-    write_rank(log, 1, range(1, 60), data_loading=0.3, forward=0.1, backward=0.1)
-    log_steps(log, range(1, 60), data_loading=0.01, forward=0.1, backward=0.39)
-    log.close()
-
-    assert stragglers(log.run_folder) == []
-
-
-@pytest.mark.usefixtures("of_two")
 def test_a_resumed_run_compares_the_ranks_of_its_own_session(tmp_path):
     first = make_logger(tmp_path, log_every=1, ranks="all")
     write_rank(first, 1, range(1, 60), data_loading=0.3, forward=0.1, backward=0.1)
@@ -169,13 +159,3 @@ def test_a_rank_that_has_not_joined_the_resumed_session_is_not_called_dead(tmp_p
 
     kinds = {finding["kind"] for finding in read_records(second.run_folder / "metrics.jsonl", "finding")}
     assert kinds.isdisjoint({"rank_dead", "rank_silent", "rank_nan"})
-
-
-@pytest.mark.usefixtures("of_two")
-def test_the_start_record_says_how_many_processes_there_are(tmp_path):
-    log = make_logger(tmp_path)
-    log.log_step(1, train_loss=1.0)
-    log.close()
-    (start,) = read_records(log.run_folder / "metrics.jsonl", "start")
-
-    assert start["world_size"] == 2

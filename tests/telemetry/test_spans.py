@@ -580,28 +580,6 @@ def test_what_is_inside_an_iteration_is_of_its_step(make, clock, spans):
     assert [steps[name] for name in names] == [31] * 6
 
 
-# ---------------------------------------------------------------- the loop's thread and the keeper's
-
-
-def test_a_beginning_is_never_recorded_after_its_end(make, clock):
-    log = make()
-    span = log.start_span("encode")
-    clock.advance(2.0)
-
-    class EndsTheSpan(dict):
-        """Attributes whose reading takes so long that the span ends meanwhile, on its own thread."""
-
-        def items(self):
-            if not span.closed:
-                span.attributes = {}
-                span.stop()
-            return super().items()
-
-    span.attributes = {"odd": EndsTheSpan(n=1)}
-    tend(log)
-    assert [record["event"] for record in records_of(log) if record.get("id") == span.id] == ["span"]
-
-
 # ---------------------------------------------------------------- long spans, the end, and a kill
 
 

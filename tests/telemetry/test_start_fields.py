@@ -57,17 +57,6 @@ def test_of_several_processes_the_one_with_a_telemetry_block_is_meant():
     assert find_process({"config": {"process": [caption]}}) is caption
 
 
-def test_a_configuration_without_a_process_is_no_process():
-    for config in (
-        {},
-        {"config": None},
-        {"config": {"process": None}},
-        {"config": {"process": [None, 1]}},
-        {"lr": 1},
-    ):
-        assert find_process(config) == {}
-
-
 def test_a_lora_is_described_in_the_start_records_words():
     assert lora_fields(find_process(CONFIG)["network"]) == {
         "lora_type": "lora",
@@ -127,9 +116,3 @@ def test_what_is_not_stated_is_absent_rather_than_guessed():
         "batch_size": "auto",
         "gradient_accumulation_steps": 2,
     }
-
-
-def test_blocks_of_the_wrong_kind_are_passed_over():
-    assert training_fields({"train": ["lr"]}) == {}
-    assert model_fields({"model": "flux"}) == {}
-    assert lora_fields({"linear": 4, "network_kwargs": None}) == {"lora_rank": 4}

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
 from toolkit.core.guard import Guard
@@ -101,40 +100,6 @@ def test_what_is_no_mapping_is_kept_for_what_it_is_worth(odd, shown):
     found = fields(config=odd, lora=odd, model=odd, training=odd)
 
     assert (found["config"], found["lora"], found["model"], found["training"]) == (shown, shown, shown, shown)
-
-
-def test_keys_that_are_no_text_become_text():
-    assert fields(lora={1: "a"}, model={None: "b"}, training={2.5: "c"}) == {
-        "run_name": "r",
-        "lora_1": "a",
-        "model_None": "b",
-        "2.5": "c",
-    }
-
-
-class Moody(dict):
-    """As some libraries' configurations do: raises for a key that is there without a value."""
-
-    def get(self, key, default=None):
-        raise RuntimeError(f"missing mandatory value: {key}")
-
-
-def test_a_configuration_that_raises_loses_no_more_than_itself():
-    guard = Guard()
-    found = fields(config=Moody(a=1), training={"batch_size": 3}, guard=guard)
-
-    assert (found["run_name"], found["batch_size"], found["config"]) == ("r", 3, {"a": 1})
-    assert guard.counts == {}
-
-
-@in_make_faults
-def test_a_configuration_that_has_no_end_is_cut_off():
-    endless = []
-    for _ in range(25):
-        endless = [endless] * 10
-    found = fields(config={"endless": endless}, lora={"a": endless}, training={"batch_size": 3, "b": endless})
-
-    assert (found["run_name"], found["batch_size"]) == ("r", 3)
 
 
 def test_no_secret_gets_through_by_any_argument(monkeypatch):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import os
 import sys
-import threading
 
 import pytest
 
@@ -71,15 +69,6 @@ def test_a_script_that_ends_with_its_last_line_was_not_left(tmp_path, monkeypatc
         assert how_it_ends(log) == ("exit", None)
 
 
-def test_an_exit_of_a_thread_ends_that_thread_alone(tmp_path, left):
-    with make_logger(tmp_path) as log:
-        thread = threading.Thread(target=lambda: call(sys.exit, 3))
-        thread.start()
-        thread.join()
-
-        assert how_it_ends(log) == ("exit", None)
-
-
 def test_everything_is_given_back(tmp_path):
     quitter = type(builtins.exit)
     before = (sys.exit, quitter.__call__)
@@ -104,15 +93,6 @@ def test_one_that_someone_has_put_on_top_stays(tmp_path, monkeypatch):
         call(sys.exit, 4)
         assert log._run.errors.recorder._exit.status == 4
     assert sys.exit is theirs
-
-
-def test_a_forked_child_has_the_interpreters_own(tmp_path):
-    before = sys.exit
-    with make_logger(tmp_path):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if sys.exit is before else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_run_that_is_closed_on_the_way_out_has_failed_with_the_code(tmp_path):

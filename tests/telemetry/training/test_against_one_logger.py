@@ -338,41 +338,6 @@ def test_training_metrics_are_alike_except_the_extremes_and_the_rest(both):
     assert never <= set(we)
 
 
-def test_where_the_loop_begins_between_two_reports_the_interval_is_the_real_one(both):
-    them, us = both("between two reports")
-
-    [(_, they)], [(_, we), _] = named(them, "training_metrics_update"), named(us, "training_metrics_update")
-    assert_same(they, we, but=(*EXTREMES, "interval"))
-    # Explained: it is described as the iterations since the last such event, and there were three.
-    assert (they["interval"], they["num_iterations"]) == (5, 3)
-    assert (we["interval"], we["num_iterations"]) == (3, 3)
-
-
-def test_with_an_interval_of_one_the_first_iteration_counts_too(both):
-    them, us = both("in every iteration")
-
-    # Explained: OneLogger waits for the second iteration, as if a count of 1 were one of 0.
-    their_updates, our_updates = named(them, "training_metrics_update"), named(us, "training_metrics_update")
-    assert [update["current_iteration"] for _, update in their_updates] == [1, 2]
-    assert [update["current_iteration"] for _, update in our_updates] == [0, 1, 2]
-    for (_, they), (_, we) in zip(their_updates, our_updates[1:], strict=True):
-        assert_same(they, we, but=("total_flops",))
-        # Explained: operations that are not counted are not 0.
-        assert they["total_flops"] == 0
-        assert "total_flops" not in we
-
-
-def test_an_iteration_that_raised_is_no_progress(both):
-    them, us = both("one that raises")
-
-    # Explained: OneLogger counts it as done, and says nowhere that anything went wrong.
-    assert [update["num_iterations"] for _, update in named(them, "training_metrics_update")] == [2]
-    assert named(them, "error") == []
-    assert named(us, "training_metrics_update") == []
-    [(where, error)] = named(us, "error")
-    assert (where, error["exception_type"]) == ("training_single_iteration", "RuntimeError")
-
-
 @pytest.mark.parametrize(
     ("name", "says"),
     [
