@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runs.columns.test_thinning import long_curve
 
 from dashboard.charts.curve_layout import ChartMark, ChartStyle, Curve
 from dashboard.charts.curves import chart_label, curve_figure
@@ -18,7 +17,7 @@ from dashboard.charts.packing import packed, window_from_chart, x_values
 from dashboard.charts.palette import DARK, LIGHT, looks_of_runs, run_colour, shade
 from dashboard.charts.spans import Bar, bars_figure
 from tests.runfolder.plain_data import any_text, tries
-from tests.runs.columns.test_series import columns_of
+from tests.runs.columns.test_series import columns_of, long_curve
 from toolkit.runfolder.status import Status
 from toolkit.runs.columns.series import SeriesBuilder
 from toolkit.runs.columns.smoothing import AUTO_WIDTH

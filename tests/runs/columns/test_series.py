@@ -10,11 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from tests.runs.columns.test_thinning import curves, long_curve, numbers
 from toolkit.runs.columns.line_parser import Parsed
 from toolkit.runs.columns.run_columns import RunColumns
 from toolkit.runs.columns.series import SeriesBuilder
 from toolkit.runs.columns.thinning import runs_of
+
+numbers = st.one_of(
+    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0]), st.floats(-1e100, 1e100, width=64)
+)
+
+
+def long_curve(seed, count, odd):
+    """Return a curve that goes up and down, with a value that is no number here and there."""
+    random = np.random.default_rng(seed)
+    values = random.normal(size=count).round(2)
+    values[random.random(count) < odd] = random.choice([np.nan, np.inf, -np.inf])
+    return values
+
+
+# Lists that are made value by value stay short: a bucket with an inside takes long ones.
+curves = st.lists(numbers, max_size=30).map(lambda values: np.array(values, dtype=np.float64)) | st.builds(
+    long_curve, st.integers(0, 10**6), st.integers(0, 300), st.sampled_from([0.0, 0.05, 0.7])
+)
+
 
 AXES = ("step", "time", "elapsed", "epoch")
 
