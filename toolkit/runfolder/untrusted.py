@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-import orjson
-
 from toolkit.runfolder.safefile import open_regular
 
 MAX_DEPTH: Final = 32
@@ -78,6 +76,9 @@ def parse_object(data: bytes, name: str, max_bytes: int, invalid: type[ValueErro
     Raises:
         ValueError: of the type `invalid`: it is too large, or is not one object.
     """
+    # Not at the top: a program of ours that lacks packages says which, and needs this file for that.
+    import orjson
+
     if len(data) > max_bytes:
         raise invalid(f"{name} is larger than {max_bytes} bytes")
     try:

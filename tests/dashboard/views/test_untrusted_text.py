@@ -120,12 +120,6 @@ def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
     assert list(settings.value["Run"]) == list(run_table(compare)["Run"]) == ["key (a) lr=1", "this run"]
     assert len(settings.value.columns) == 3
 
-    tab = open_page("config_notes", "a")
-    tab.selectbox(key="_diff_against").set_value("b").run()
-
-    assert is_well(tab)
-    assert any(len(table.value.columns) == 3 and "this run" in table.value.columns for table in tab.dataframe)
-
 
 def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):
     log = write_run(logs, "good") / "metrics.jsonl"
