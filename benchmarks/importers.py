@@ -21,7 +21,7 @@ from benchmarks.report import Claim, Report
 from toolkit.exchange.export_runs import export, look_at
 from toolkit.exchange.exported_run import run_of_source
 from toolkit.importers.detect import find_sources
-from toolkit.importers.formats import table_file, tfevents
+from toolkit.importers.formats import table_file
 from toolkit.importers.framing import leveldb_log, tfrecord
 from toolkit.importers.source import RunSource, read_all
 from toolkit.importers.summary import summaries
@@ -57,19 +57,12 @@ def build(options: Options) -> Report:
     rows = [
         _row("EventAccumulator", theirs, events["theirs_mb"], theirs),
         _row("ours, with numpy, every checksum", events["ours_s"], events["ours_mb"], theirs),
-        _row("ours, without numpy", events["plain_s"], events["plain_mb"], theirs),
     ]
     claims = [
         Claim(
             text="CPU of an event file, with numpy",
             measured=events["ours_s"] / theirs,
             limit=1 / 15,
-            unit="x",
-        ),
-        Claim(
-            text="CPU of an event file, without numpy",
-            measured=events["plain_s"] / theirs,
-            limit=1 / 5,
             unit="x",
         ),
         Claim(
@@ -142,7 +135,7 @@ def read_events(folder: Path, scalars: int) -> dict[str, Any]:
     path = folder / "events.out.tfevents.1700000000.host.1.0"
     _write_events(path, scalars, 0)
     found = {}
-    for name in ("ours", "plain", "theirs"):
+    for name in ("ours", "theirs"):
         seconds, memory, points = _forked(_EVENT_READERS[name], folder)
         assert points == scalars, (name, points)
         found[f"{name}_s"], found[f"{name}_mb"] = seconds, memory
@@ -184,11 +177,6 @@ def _ours(folder: Path) -> int:
     return sum(len(column) for batch in read_all(source) for column in batch.columns)
 
 
-def _without_numpy(folder: Path) -> int:
-    tfevents._numpy = lambda: None  # noqa: SLF001
-    return _ours(folder)
-
-
 def _event_accumulator(folder: Path) -> int:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -199,7 +187,6 @@ def _event_accumulator(folder: Path) -> int:
 
 _EVENT_READERS: dict[str, Callable[[Path], int]] = {
     "ours": _ours,
-    "plain": _without_numpy,
     "theirs": _event_accumulator,
 }
 

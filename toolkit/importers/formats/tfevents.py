@@ -573,7 +573,9 @@ def _checksums_match(np: Any, rows: Any, length: int) -> Any:
     table = np.array(tfrecord.CRC_TABLE, np.uint32)
     crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
     for column in np.ascontiguousarray(rows[:, :length].T):
-        crc = table[(crc & np.uint32(0xFF)) ^ column] ^ (crc >> np.uint32(8))
+        place = column ^ crc.astype(np.uint8)
+        crc >>= np.uint32(8)
+        crc ^= table.take(place)
     crc ^= np.uint32(0xFFFFFFFF)
     crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
     written = np.ascontiguousarray(rows[:, length : length + 4]).view("<u4").ravel()

@@ -56,25 +56,18 @@ def frames(data: bytes) -> tuple[list[int], list[int], int, bool]:
     """
     starts: list[int] = []
     lengths: list[int] = []
-    add_start, add_length = starts.append, lengths.append
     at, size = 0, len(data)
     unpack = struct.Struct("<QI").unpack_from
-    checksums: dict[int, int] = {}
     last_header = size - HEADER
     while at <= last_header:
         length, checksum = unpack(data, at)
-        expected = checksums.get(length)
-        if expected is None:
-            expected = checksums[length] = checksum_of_length(length)
-            if len(checksums) > 100_000:
-                checksums.clear()
-        if expected != checksum:
+        if checksum_of_length(length) != checksum:
             return starts, lengths, at, True
         end = at + HEADER + length + FOOTER
         if end > size:
             break
-        add_start(at + HEADER)
-        add_length(length)
+        starts.append(at + HEADER)
+        lengths.append(length)
         at = end
     return starts, lengths, at, False
 
