@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.runs.listing.config_diff import diff
-from toolkit.runs.listing.config_summary import fold_lists, rows, summary, without_repeated
+from toolkit.runs.listing.config_summary import fold_lists, rows, summary
 
 
 def test_what_people_look_for_comes_from_the_clearest_name():
@@ -50,18 +49,3 @@ def test_lists_of_plain_values_are_one_row_and_nothing_is_there_twice():
     assert list(rows(config))[-1] == "run_id"
     assert fold_lists([1, 2]) == "1, 2"
     assert fold_lists([1]) == [1]
-
-
-def test_a_difference_is_listed_once():
-    found = diff(
-        [
-            {
-                "learning_rate": rate,
-                "config": {"train": {"lr": rate, "clip": rate}},
-                "run_name": f"run {rate}",
-            }
-            for rate in (1e-3, 2e-3)
-        ]
-    )
-
-    assert [row.key for row in without_repeated(found)] == ["learning_rate", "config.train.clip"]

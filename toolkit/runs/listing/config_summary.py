@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from toolkit.runfolder.key_values import USUAL_NAMES, settings_of
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import clean
-from toolkit.runs.listing.config_diff import DiffRow, flatten
+from toolkit.runs.listing.config_diff import flatten
 from toolkit.runs.settings import setting_text
 
 _FIRST: Final = {
@@ -47,19 +47,8 @@ def rows(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat = flatten(fold_lists(config))
     top = {key: value for key, value in flat.items() if not key.startswith("config.")}
-    kept = {key: value for key, value in flat.items() if key in top or not _repeats(key, value, top.items())}
+    kept = {key: value for key, value in flat.items() if key in top or not _repeats(key, value, top)}
     return dict(sorted(kept.items(), key=lambda item: item[0] in _IDENTITY))
-
-
-def without_repeated(found: Sequence[DiffRow]) -> list[DiffRow]:
-    """Return the rows without the names of the runs, and each setting once: it may have a name of ours as well."""
-    top = [(row.key, row.values) for row in found if not row.key.startswith("config.")]
-    return [
-        row
-        for row in found
-        if row.key not in _IDENTITY
-        and (not row.key.startswith("config.") or not _repeats(row.key, row.values, top))
-    ]
 
 
 def fold_lists(value: Any) -> Any:
@@ -75,10 +64,10 @@ def fold_lists(value: Any) -> Any:
     return value
 
 
-def _repeats(key: str, value: Any, top: Iterable[tuple[str, Any]]) -> bool:
+def _repeats(key: str, value: Any, top: Mapping[str, Any]) -> bool:
     name = _last_name(key)
     usual = USUAL_NAMES.get(name, name)
-    return any(USUAL_NAMES.get(other, other) == usual and value == same for other, same in top)
+    return any(USUAL_NAMES.get(other, other) == usual and value == same for other, same in top.items())
 
 
 def _last_name(key: str) -> str:
