@@ -19,9 +19,12 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
 from toolkit.core.job import Job, Turn, WakeUp
 
@@ -434,3 +437,69 @@ if sys.version_info >= (3, 12):
     _register: Any = getattr(threading, "_register_atexit", None)
     if _register is not None:
         _register(lambda: _background.prepare_for_exit())
+
+
+_FIRST_AFTER_S = 0.5
+_TICK_S = 1.0
+_SHORT_TICK_S = 0.5
+_TASK_EARLY_S = 0.25
+"""How much before its time a task is done: a tick that comes a little early would put it off to the next one."""
+
+
+@dataclass(slots=True)
+class Task:
+    """Something to do every `every_s` seconds."""
+
+    doing: str
+    every_s: float
+    do: Callable[[], None]
+    due: float = 0.0
+
+
+class PeriodicTasks:
+    """Does each task at its interval, in the background.
+
+    One that fails is counted and done again; one that hangs delays the others of these tasks.
+    """
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        *,
+        clock: Clock,
+        guard: Guard,
+        name: str = "telemetry-periodic",
+        disk: Path | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._guard = guard
+        self._is_stopped = False
+        self._job = background_job(name, self._turn, disk=disk)
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start(_FIRST_AFTER_S)
+
+    def close(self, timeout_s: float) -> None:
+        """Stop, and wait at most `timeout_s` for a running task."""
+        self._is_stopped = True
+        if self._job.is_started:
+            self._job.wake()
+            self._job.join(timeout_s)
+
+    def tick(self) -> None:
+        """Do the tasks that are due."""
+        now = self._clock.monotonic()
+        for task in self._tasks:
+            if now + _TASK_EARLY_S >= task.due:
+                task.due = now + task.every_s
+                with self._guard.catch(task.doing):
+                    task.do()
+
+    def _turn(self) -> float | None:
+        if self._is_stopped:
+            return None
+        self.tick()
+        is_whole = all(task.every_s % _TICK_S == 0.0 for task in self._tasks)
+        return _TICK_S if is_whole else _SHORT_TICK_S

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from toolkit.core.background import PeriodicTasks, Task
 from toolkit.core.clock import Clock
 from toolkit.core.guard import Guard
-from toolkit.core.periodic import PeriodicTasks, Task
 from toolkit.core.ranks import Rank, asking_in_background, process_group_store
 from toolkit.runfolder.control import decode_request, encode_request
 from toolkit.telemetry.control.consensus import StepConsensus

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.core.background import PeriodicTasks, Task
 from toolkit.core.lifetime import code_of, seconds_to_close
-from toolkit.core.periodic import PeriodicTasks, Task
 from toolkit.core.ranks import Rank
 from toolkit.core.run_context import RunContext
 from toolkit.core.sink import Sink
