@@ -77,7 +77,7 @@ def _state_of_the_process_is_restored():
         log.disabled, log.propagate = is_disabled, propagate
     logging.disable(disabled)
     for number, handler in handlers.items():
-        # None stands for a handler that was not set from Python.
+        # None means a handler that was not set from Python.
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
     sys.excepthook, threading.excepthook = hooks
@@ -105,7 +105,7 @@ _SIGNALS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_journals_left_in_shared_memory(tmp_path_factory):
-    """Take away what killed processes of these tests left behind, once nobody looks for it any more."""
+    """Take away what killed processes of these tests left behind, once no one looks for it any more."""
     yield
     remove_journals_of_runs_below(tmp_path_factory.getbasetemp())
 

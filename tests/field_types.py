@@ -1,4 +1,4 @@
-"""One type a field, whatever record it stands on: what a table of all records, or a schema of them, relies on."""
+"""One type a field, whatever record it is on: what a table of all records, or a schema of them, relies on."""
 
 from __future__ import annotations
 

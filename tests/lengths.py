@@ -13,7 +13,7 @@ LONG_VARIABLE = "TELEMETRY_LONG"
 
 
 def is_long() -> bool:
-    """Whether this is a long run, which nobody waits for."""
+    """Whether this is a long run, which no one waits for."""
     return os.environ.get(LONG_VARIABLE, "") not in ("", "0")
 
 

@@ -25,7 +25,7 @@ SECONDS_A_STEP = 0.5
 
 Curve = Sequence[float] | Callable[[int], float]
 
-_ENDED = {"finished": "finished", "stopped": "somebody asked for it", "failed": "ValueError: no such file"}
+_ENDED = {"finished": "finished", "stopped": "someone asked for it", "failed": "ValueError: no such file"}
 _LIVE = ("starting", "running", "stalled")
 
 

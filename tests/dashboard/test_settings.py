@@ -113,7 +113,7 @@ def _no_home():
         (CACHE_DIR_VARIABLE, "relative"),
         (ACCESS_VARIABLE, "anyone"),
         (ACCESS_VARIABLE, "{}"),
-        (ACCESS_VARIABLE, '{"by": "nobody", "allow_list": null}'),
+        (ACCESS_VARIABLE, '{"by": "no one", "allow_list": null}'),
         (ACCESS_VARIABLE, '{"by": "login", "allow_list": {"operators": [], "viewers": []}}'),
     ],
 )

@@ -25,19 +25,19 @@ from tests.project.markdown import ROOT
 
 LIKE_THE_TRAINER = """
     import signal, sys, time
-    told = []
+    reported = []
     def note(number, frame):
-        told.append(number)
+        reported.append(number)
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGINT, note)
     signal.signal(signal.SIGTERM, note)
     print("training", sys.argv[1:], flush=True)
-    while not told:
+    while not reported:
         time.sleep(0.01)
     print("saving", flush=True)
     time.sleep(float(sys.argv[1]))
     print("saved", flush=True)
-    raise SystemExit(130 if told[0] == signal.SIGINT else 143)
+    raise SystemExit(130 if reported[0] == signal.SIGINT else 143)
 """
 
 # A session of its own, whose terminal is what it was given as standard input: what a shell does for us.
@@ -50,7 +50,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def command(folder, trainer, *arguments):
-    """What `make run` starts, on a port nobody uses; `trainer` may take the place of run.py."""
+    """What `make run` starts, on a free port; `trainer` may take the place of run.py."""
     file = None
     if trainer is not None:
         file = folder / "trainer.py"

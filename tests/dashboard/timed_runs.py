@@ -34,7 +34,7 @@ def write_timed_run(
 ) -> Path:
     """Write a run of these sessions (their steps; one that begins behind an earlier one's end does its steps again).
 
-    `shares` is how each step's seconds are told; no shares at all make a run that tells nothing. Each session but the
+    `shares` is how each step's seconds are given; no shares at all make a run that tells nothing. Each session but the
     last ends `pause_s` before the next begins.
     """
     chance = random.Random(name)
@@ -60,12 +60,12 @@ def write_timed_run(
         for step in steps:
             took = step_s * (1 + noise * chance.gauss(0, 1))
             clock.advance(took)
-            told = {f"ledger/{entry}": share * took for entry, share in shares.items()}
+            reported = {f"ledger/{entry}": share * took for entry, share in shares.items()}
             if step == steps[0] and shares:
-                told["ledger/startup"] = startup_s
+                reported["ledger/startup"] = startup_s
             if power_w is not None:
                 log.log_event("system", **{"gpu/0/power_w": power_w})
-            log.log_step(step, train_loss=1.0 / step, lr=1e-4, samples_per_sec=4 / took, **told)
+            log.log_step(step, train_loss=1.0 / step, lr=1e-4, samples_per_sec=4 / took, **reported)
         log.close()
         moment = clock.wall() + pause_s
     return folder

@@ -57,7 +57,7 @@ def start_in_background(tmp_path_factory):
 
 @pytest.fixture
 def faulty_disk(tmp_path):
-    """A disk that fails as it is told to."""
+    """A disk that fails on request."""
     disk = FaultyDisk(tmp_path)
     disk.mount()
     yield disk

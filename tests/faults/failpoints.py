@@ -52,8 +52,8 @@ class Failpoint:
 def reached_by(work: Callable[[Callable[[str], None]], object]) -> dict[str, list[Failpoint]]:
     """Return the functions of ours that `work` reaches, by the part of it that reaches them.
 
-    `work` is given a function that it tells the name of each part. What it calls itself is none: a function that raises
-    instead of doing anything cannot guard itself.
+    `work` is given a function that takes the name of each part. What it calls itself does not count: a function
+    that raises instead of doing anything cannot guard itself.
     """
     part = ""
     reached: dict[CodeType, set[tuple[str, bool]]] = defaultdict(set)

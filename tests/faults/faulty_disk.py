@@ -1,4 +1,4 @@
-"""A disk that fails as it is told to: a user-space file system of ours, mounted for one test."""
+"""A disk that fails on request: a user-space file system of ours, mounted for one test."""
 
 from __future__ import annotations
 

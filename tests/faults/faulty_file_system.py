@@ -3,7 +3,7 @@
 python faulty_file_system.py SHOWN_FOLDER MOUNT_POINT RULES_FILE [mapped]
 
 It speaks to the kernel's FUSE device itself, so nothing has to be installed for it; only root may mount it. How often a
-rule was followed stands in RULES_FILE.hits. With `mapped` files can be mapped into memory, as databases want to; every
+rule was followed is in RULES_FILE.hits. With `mapped` files can be mapped into memory, as databases want to; every
 write still comes here at once.
 """
 
@@ -39,7 +39,7 @@ _OPS = {
 
 
 class _Opened:
-    """A file that somebody has open."""
+    """A file that someone has open."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         self.descriptor = descriptor

@@ -2,7 +2,7 @@
 
 python -m tests.faults.seeded_training FOLDER STEPS [WAYS...]
 
-Each way is a process of its own, forked from this one, which has imported what takes long. What became of it stands in
+Each way is a process of its own, forked from this one, which has imported what takes long. What became of it is in
 FOLDER/<way>.json, its output in FOLDER/<way>.out and .err.
 """
 
@@ -144,7 +144,7 @@ class Sink:
 
 
 class JumpingClock(SystemClock):
-    """A wall clock that somebody sets every few readings, by years."""
+    """A wall clock that someone sets every few readings, by years."""
 
     def __init__(self) -> None:
         self._readings = 0
@@ -406,7 +406,7 @@ ONE_BY_ONE: dict[str, Callable[[Path, int], dict[str, object]]] = {
     "with_no_journal": Way(before=[_have_no_journal]),
     "with_bad_values": Way(at_step=[_log_bad_values]),
 }
-"""What fails together above, each by itself: for a run that nobody waits for."""
+"""What fails together above, each by itself: for a run that no one waits for."""
 
 
 def _print_result(folder: Path, way: str, result: dict[str, object]) -> None:

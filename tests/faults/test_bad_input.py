@@ -100,7 +100,7 @@ class LyingFloat(float):
 
 class Bomb(Exception):
     def __str__(self):
-        raise RuntimeError("cannot be told")
+        raise RuntimeError("cannot be described")
 
     __repr__ = __str__
 
@@ -118,7 +118,7 @@ def without_storage():
 
 
 def changing():
-    """Return a mapping that another thread changes all the while, as long as somebody holds it."""
+    """Return a mapping that another thread changes all the while, as long as someone holds it."""
     mapping = {f"k{number}": number for number in range(100)}
 
     def change():
@@ -136,7 +136,7 @@ EVIL = {
     "raises": lambda: _evil("Raises", _raise(RuntimeError("evil")))(),
     "has no memory": lambda: _evil("NoMemory", _raise(MemoryError()))(),
     "stops an iteration": lambda: _evil("Stops", _raise(StopIteration()))(),
-    "raises what cannot be told": lambda: _evil("Untold", _raise(Bomb()))(),
+    "raises what cannot be described": lambda: _evil("Untold", _raise(Bomb()))(),
     "fails an assertion": lambda: _evil("Asserts", _raise(AssertionError()))(),
     "recurses": lambda: _evil("Recurses", _recurse)(),
     "logs again": lambda: _evil("LogsAgain", _log_again)(),
@@ -328,7 +328,7 @@ def test_the_run_is_whole_after_all_that_and_says_what_it_could_not_take(log, re
     )
     records = read_records(log.run_folder, of_any_type=True)
     assert_nothing_is_missing(records)
-    # An event may be called `=1`, which stands in the table as text.
+    # An event may be called `=1`, which is in the table as text.
     assert pd.read_csv(log.run_folder / "metrics.csv", low_memory=False)["seq"].tolist() == [
         record["seq"] for record in with_rows(log.run_folder, records)
     ]
@@ -347,7 +347,7 @@ class Untold(torch.Tensor):
 
     def __repr__(self):
         Untold.asked += 1
-        return "told"
+        return "reported"
 
     __str__ = __format__ = __repr__
 

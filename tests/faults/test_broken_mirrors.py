@@ -79,12 +79,12 @@ def test_a_mirror_that_raises_is_reported_once_switched_off_and_harms_no_one(tmp
             if step % 50 == 0:
                 log.flush(0.1)
 
-        def is_told():
+        def is_reported():
             # Each flush wakes the mirror, which says on its own thread, after five failures, that it is off.
             log.flush(0.1)
             return b"raising is off" in (tmp_path / "run" / "metrics.jsonl").read_bytes()
 
-        wait_until(is_told)
+        wait_until(is_reported)
 
     assert slowest < LONGEST_PAUSE_S
     assert raising.calls == 5
@@ -198,9 +198,9 @@ def test_mirrors_that_do_all_the_odd_things_there_are_leave_the_run_and_each_oth
     assert with_event(records, "end")[0]["status"] == "finished"
     assert ended.number("good") >= 500
     assert ended.number("in_order") == 1
-    told = {record["message"].partition(" is off")[0] for record in with_event(records, "error")}
+    reported = {record["message"].partition(" is off")[0] for record in with_event(records, "error")}
     for what in ("an exit", "an interrupt", "an exception of its own kind"):
-        assert f"{what} in write" in told, "a mirror that ended its thread is named"
+        assert f"{what} in write" in reported, "a mirror that ended its thread is named"
 
 
 @pytest.fixture

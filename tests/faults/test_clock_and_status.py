@@ -1,4 +1,4 @@
-"""A clock that somebody sets, and a process that is stopped, killed or ended: order and status stay right."""
+"""A clock that someone sets, and a process that is stopped, killed or ended: order and status stay right."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_a_run_that_was_started_in_the_future_can_be_resumed_and_keeps_counting(
 
 LOGS_UNTIL_TOLD = """
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)
-told = []
-threading.Thread(target=lambda: told.append(sys.stdin.readline()), daemon=True).start()
+reported = []
+threading.Thread(target=lambda: reported.append(sys.stdin.readline()), daemon=True).start()
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 step = 0
-while not told:
+while not reported:
     log.log_step(step, train_loss=1.0)
     acknowledged.set(step)
     step += 1

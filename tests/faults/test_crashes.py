@@ -23,7 +23,7 @@ say("the last words")
 """
 
 
-def told(twice):
+def reported(twice):
     """Return the error records, and the end record where there is one."""
     records = read_records(twice.run_folder)
     errors = [record for record in with_event(records, "error") if record.get("source") != "telemetry"]
@@ -52,7 +52,7 @@ fail(7)
 @pytest.mark.parametrize(
     ("source", "caught_by"),
     [
-        pytest.param("log = begin()" + TRAINS + FAILS + "fail(7)", "end", id="nobody looks"),
+        pytest.param("log = begin()" + TRAINS + FAILS + "fail(7)", "end", id="no one looks"),
         pytest.param(
             "log = begin(errors={'excepthook': True})" + TRAINS + FAILS + "fail(7)",
             "excepthook",
@@ -89,7 +89,7 @@ def test_an_exception(tmp_path, source, caught_by):
     assert_same_end(logged, plain)
     assert logged.code == 1
     assert "ValueError: no such batch: 7" in logged.err
-    (error,), end = told(twice)
+    (error,), end = reported(twice)
     assert (error["type"], error["module"], error["caught_by"]) == ("ValueError", "builtins", caught_by)
     assert error["message"] == "ValueError: no such batch: 7"
     assert error["stack"][-1].endswith(" in fail")
@@ -122,7 +122,7 @@ def test_an_exception_in_a_thread(tmp_path):
     assert_same_end(logged, plain)
     assert logged.code == 0
     assert logged.err.count("Exception in thread loader") == 3
-    (error,), end = told(twice)
+    (error,), end = reported(twice)
     assert (error["type"], error["thread"], error["caught_by"]) == ("OSError", "loader", "thread")
     assert end["status"] == "finished", "the script itself went on to its end"
     (counted,) = end["errors"]
@@ -155,7 +155,7 @@ def test_memory_runs_out(tmp_path, size):
         assert_same_end(logged, plain)
     assert f"hoard.append(bytearray({size}))" in logged.err
     assert "\nMemoryError\n" in logged.err
-    (error,), end = told(twice)
+    (error,), end = reported(twice)
     assert error["type"] == "MemoryError"
     memory = error["memory"]
     assert memory["rss_mb"] > 1
@@ -179,7 +179,7 @@ def test_a_signal(tmp_path, name):
 
     assert_same_end(logged, plain)
     assert logged.code == -number
-    (error,), end = told(twice)
+    (error,), end = reported(twice)
     assert (error["type"], error["caught_by"], error["severity"]) == (name, "signal", "warning")
     assert error["spans"] == ["training_loop", "backward"]
     began = script_stack(error["stack"])[0]
@@ -211,7 +211,7 @@ def test_a_signal_in_the_middle_of_telemetry_s_own_work(tmp_path):
 
         assert_same_end(logged, plain)
         assert logged.code == -signal.SIGTERM
-        (error,), end = told(twice)
+        (error,), end = reported(twice)
         assert error["type"] == "SIGTERM"
         assert end["reason"] == "signal"
 
@@ -242,7 +242,7 @@ def test_a_second_signal_does_not_wait(tmp_path):
 
     assert ended.code == -signal.SIGTERM
     repair(twice.run_folder)
-    assert told(twice)[0][0]["type"] == "SIGTERM", "it was written before anything that takes long"
+    assert reported(twice)[0][0]["type"] == "SIGTERM", "it was written before anything that takes long"
 
 
 def test_a_signal_that_the_script_handles_itself(tmp_path):
@@ -263,7 +263,7 @@ def test_a_signal_that_the_script_handles_itself(tmp_path):
     assert_same_end(logged, plain)
     assert logged.code == 4
     assert logged.out.endswith("stopping\n")
-    (left,), end = told(twice)
+    (left,), end = reported(twice)
     assert left["type"] == "SystemExit"
     assert "stop" in left["stack"][-1]
     assert "signal" not in end
@@ -300,7 +300,7 @@ def test_a_signal_for_a_forked_child_is_the_child_s(tmp_path, errors):
 
     assert_same_end(logged, plain)
     assert logged.out.count("the child ended with -15") == 2
-    errors, end = told(twice)
+    errors, end = reported(twice)
     assert errors == []
     assert end["status"] == "finished"
 
@@ -339,7 +339,7 @@ def test_sys_exit(tmp_path, ends, status, errors, code):
     logged, plain = twice.run()
 
     assert_same_end(logged, plain)
-    found, end = told(twice)
+    found, end = reported(twice)
     assert [error["type"] for error in found] == ["SystemExit"] * errors
     assert (end["status"], end.get("exit_code")) == (status, code)
     assert all(error["stack"][-1].endswith(" in <module>") for error in found), "where it was called"
@@ -356,7 +356,7 @@ def test_an_interruption_is_no_error(tmp_path):
 
     assert_same_end(logged, plain)
     assert logged.err.endswith("KeyboardInterrupt\n")
-    errors, end = told(twice)
+    errors, end = reported(twice)
     assert errors == []
     assert (end["status"], end["reason"]) == ("stopped", "interrupted")
 
@@ -383,7 +383,7 @@ def test_an_exception_in_a_worker_process(tmp_path):
 
     assert_same_end(logged, plain)
     assert logged.code == 1
-    (error,), end = told(twice)
+    (error,), end = reported(twice)
     assert error["type"] == "KeyError"
     (cause, *_) = error["caused_by"]
     assert "in load" in cause["message"], "what the worker sent along is where it happened"
@@ -402,7 +402,7 @@ def test_an_exception_that_ends_a_worker_process_is_not_the_run_s(tmp_path):
 
     assert_same_end(logged, plain)
     assert logged.code == 0
-    assert told(twice)[0] == []
+    assert reported(twice)[0] == []
 
 
 def test_a_hang(tmp_path):
@@ -414,8 +414,8 @@ def test_a_hang(tmp_path):
         lock = threading.Lock()
         lock.acquire()
         signal.signal(signal.SIGUSR1, lambda *_: lock.release())
-        is_told_to_end = []
-        signal.signal(signal.SIGUSR2, lambda *_: is_told_to_end.append(True))
+        is_asked_to_end = []
+        signal.signal(signal.SIGUSR2, lambda *_: is_asked_to_end.append(True))
         def wait_for_the_other_rank():
             with log.span("all_reduce"):
                 say("hanging")
@@ -431,7 +431,7 @@ def test_a_hang(tmp_path):
             log.log_step(step, train_loss=1.0 / step)
         wait_for_the_other_rank()
         say("going on")
-        while not is_told_to_end:
+        while not is_asked_to_end:
             step += 1
             time.sleep(0.02)
             log.log_step(step, train_loss=1.0 / step)
@@ -472,7 +472,7 @@ def test_a_hang(tmp_path):
     assert over["resolved_step"] >= 149
     assert "stacks" not in over
     stalls = [each for each in findings(twice) if each["kind"] == "stalled"]
-    assert stalls == [], "one trouble is told of once"
+    assert stalls == [], "one trouble is reported once"
 
 
 def findings(twice):

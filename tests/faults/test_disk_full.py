@@ -37,7 +37,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing_and_is_written_to_again_w
         child.tell("steps 1500")
         child.wait_for_line("done")
         steps += 1500
-        size_when_full = _size_once_it_stands_still(records_at)
+        size_when_full = _size_once_it_stays(records_at)
         assert records_at.read_bytes().count(b"\n") < steps, "the disk was not full after all"
         (disk / "ballast").unlink()
         resumed_after.append(_seconds_until_it_grows(records_at, size_when_full))
@@ -79,7 +79,7 @@ def test_a_file_that_may_not_grow_is_written_on_once_it_may(tmp_path, start):
     child.wait_for_line("done")
     steps, resumed_after = 100, []
     while min(resumed_after, default=AT_ONCE_S) >= AT_ONCE_S and len(resumed_after) < MOST_TRIES:
-        limit = 400_000 + _size_once_it_stands_still(run / "metrics.jsonl")
+        limit = 400_000 + _size_once_it_stays(run / "metrics.jsonl")
         child.limit_files(limit)
         child.tell("steps 1200")
         child.wait_for_line("done")
@@ -222,7 +222,7 @@ def _memory_of(journal):
     return journal.stat().st_blocks * 512
 
 
-def _size_once_it_stands_still(path):
+def _size_once_it_stays(path):
     deadline, size, since = time.monotonic() + 100, -1, time.monotonic()
     while time.monotonic() - since < 0.5:
         assert time.monotonic() < deadline

@@ -41,11 +41,11 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False) as l
     [
         pytest.param(LOGS_500_STEPS, 0, "finished", "exit", id="the script is over"),
         pytest.param(
-            LOGS_500_STEPS + "del log", 0, "finished", "exit", id="nobody holds the logger any more"
+            LOGS_500_STEPS + "del log", 0, "finished", "exit", id="no one holds the logger any more"
         ),
         pytest.param(LOGS_500_STEPS + "sys.exit(0)", 0, "finished", "exit", id="sys.exit(0)"),
         pytest.param(LOGS_500_STEPS + "sys.exit(3)", 3, "failed", "failed", id="sys.exit(3)"),
-        pytest.param(LOGS_500_STEPS + "1 / 0", 1, "failed", "failed", id="an exception nobody catches"),
+        pytest.param(LOGS_500_STEPS + "1 / 0", 1, "failed", "failed", id="an exception no one catches"),
         pytest.param(LOGS_500_STEPS + "raise KeyboardInterrupt", -2, "stopped", "interrupted", id="Ctrl-C"),
         pytest.param(LOGS_500_STEPS + "log.close()", 0, "finished", "finished", id="close"),
         pytest.param(LOGS_500_STEPS + "log.close('stopped')", 0, "stopped", "stopped", id="close, stopped"),
@@ -354,7 +354,7 @@ def test_an_end_that_is_interrupted_early_is_written_all_the_same(tmp_path, star
         assert (end["status"], read_manifest(run).latest.status) == ("finished", "finished")
 
 
-@pytest.mark.parametrize("stdout", ["full", "closed", "a pipe nobody reads"])
+@pytest.mark.parametrize("stdout", ["full", "closed", "a pipe no one reads"])
 def test_a_standard_output_that_takes_nothing_does_not_stop_a_training(tmp_path, stdout):
     source = PREAMBLE + LOGS_500_STEPS + "log.close(); open(sys.argv[1] + '/result', 'w').write('trained')"
     read, write = os.pipe()

@@ -58,14 +58,14 @@ def test_no_disk_fault_loses_a_record_or_delays_the_loop(tmp_path, start, layer,
         wait_until((logs / name / "metrics.csv").exists)
     wait_until(lambda: b'"event":"step"' in (logs / "opens-nothing" / "metrics.jsonl").read_bytes())
     set_rules(switch, *(_rule(name) for name in FAULTS))
-    # What is opened anew while nothing can be: the file was there, so what was in it is gone and has to be told.
+    # What is opened again while nothing can be: the file was there, so what was in it is gone and has to be reported.
     os.unlink(logs / "opens-nothing" / "metrics.jsonl")
     child.tell("faults")
     began = time.monotonic()
     child.wait_for_step(child.acknowledged + 300)
     # The sign of life of every run comes every five seconds, and each file is looked after every second.
     wait_until(lambda: time.monotonic() - began > longer(1.5, 3.0))
-    # Files that are opened anew are well: that is to be found out while the old ones still fail.
+    # Files that are opened again are well: that is to be found out while the old ones still fail.
     _wait_for_growth(logs / "forgot-its-open-files" / "metrics.jsonl")
     switch.unlink()
     for name in FAULTS:
@@ -76,7 +76,7 @@ def test_no_disk_fault_loses_a_record_or_delays_the_loop(tmp_path, start, layer,
     assert ended.code == 7, ended.err
     slowest = {name: ended.number(name) for name in FAULTS}
     assert max(slowest.values()) < LONGEST_PAUSE_S, slowest
-    # A table keeps the rows of records that somebody took away, until it is built again.
+    # A table keeps the rows of records that someone took away, until it is built again.
     repair(logs / "opens-nothing")
     logged = 0
     for name in FAULTS:

@@ -214,11 +214,11 @@ def test_a_folder_that_becomes_read_only_is_waited_for(tmp_path, start):
         size = (run / "metrics.jsonl").stat().st_size
         child.wait_for_step(child.acknowledged + 200)
         time.sleep(0.5)
-        stands_still = (run / "metrics.jsonl").stat().st_size == size
+        stays = (run / "metrics.jsonl").stat().st_size == size
     resumed_after = _seconds_until(lambda: (run / "metrics.jsonl").stat().st_size > size)
     ended = _end(child)
 
-    assert stands_still, "the folder was not read-only after all"
+    assert stays, "the folder was not read-only after all"
     assert resumed_after < 3.0 + LONGEST_PAUSE_S
     _assert_unharmed(ended)
     records = whole_run(run, steps=range(child.acknowledged + 1))
@@ -266,7 +266,7 @@ def test_a_log_dir_that_cannot_be_written_is_refused_at_once_by_its_name(tmp_pat
 @pytest.mark.parametrize("harm", ["deleted", "emptied", "cut in the middle of a row", "edited", "replaced"])
 def test_a_table_that_someone_damages_is_built_again(tmp_path, start, harm):
     table = tmp_path / "run" / "metrics.csv"
-    # No findings: for their columns the table is written anew, with whatever harm came a moment before that.
+    # No findings: for their columns the table is written again, with whatever harm came a moment before that.
     child = start(PROGRAMS / "log_until_end.py", tmp_path, "no-diagnostics")
     child.wait_for_step(200)
     _seconds_until(lambda: table.exists() and table.stat().st_size > 5000)
@@ -302,7 +302,7 @@ def test_a_table_that_is_lost_while_it_gets_new_columns_gets_all_its_rows_back(t
     ]
     lines += [{**line, "seq": line["seq"] + 50, "made_later": 1} for line in lines]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    # On a machine that is busy elsewhere it may take long to write it anew, and is then put off.
+    # On a machine that is busy elsewhere it may take long to write it again, and is then put off.
     monkeypatch.setattr(csv_table, "_QUICK_S", 60.0)
     mirror = CsvMirror(tmp_path, mode=0o600, form=SHORT)
     mirror.write(lines[:50])
@@ -322,7 +322,7 @@ def test_a_table_that_is_lost_while_it_gets_new_columns_gets_all_its_rows_back(t
 
 
 def _assert_table_has_them_all(run, records):
-    """The rows of records that somebody took away may still be in the table; repair goes by the records alone."""
+    """The rows of records that someone took away may still be in the table; repair goes by the records alone."""
     table = pd.read_csv(run / "metrics.csv")
     assert table["seq"].is_monotonic_increasing
     assert {record["seq"] for record in with_rows(run, records)} <= set(table["seq"])
@@ -341,7 +341,7 @@ def _assert_unharmed(ended):
 
 
 def _remove(folder):
-    """Remove a folder in which somebody is writing: a file may appear while it is being removed."""
+    """Remove a folder in which someone is writing: a file may appear while it is being removed."""
     for _ in range(50):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
@@ -373,7 +373,7 @@ def _numbered_rows(table):
 
 
 class _immutable:
-    """Within the block nobody, root included, may change these files or put anything into these folders."""
+    """Within the block no one, root included, may change these files or put anything into these folders."""
 
     def __init__(self, *paths):
         self._paths = [str(path) for path in paths]

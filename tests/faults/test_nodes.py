@@ -137,9 +137,9 @@ rank_folder._WAIT_FOR_FOLDER_S = 0.0
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, ranks="all", system=len(sys.argv) > 2, system_every=1)
 step = 0
-told = []
-threading.Thread(target=lambda: told.extend(iter(sys.stdin.readline, "")), daemon=True).start()
-while not told:
+reported = []
+threading.Thread(target=lambda: reported.extend(iter(sys.stdin.readline, "")), daemon=True).start()
+while not reported:
     log.log_step(step, train_loss=1.0, note="y" * 200)
     acknowledged.set(step)
     step += 1

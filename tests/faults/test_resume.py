@@ -280,7 +280,7 @@ def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
         for session in set(sessions):
             mine = {record["by"] for record in with_event(records, "step") if record["session"] == session}
             assert len(mine) == 1, "one process a session"
-    assert list(by.values()) == [5] * (rounds * together), "nobody's records are missing"
+    assert list(by.values()) == [5] * (rounds * together), "no one's records are missing"
     assert went_on >= rounds - 1, "of each round one got the run"
     record_property(
         "measured",

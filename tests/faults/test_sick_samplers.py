@@ -74,7 +74,7 @@ def test_no_error_and_no_lie_of_a_driver_becomes_a_value(tmp_path, start, driver
     assert len(answers) == len(cases)
     assert not [answer for answer in answers if answer["wrong"]]
     unseen = [answer for answer in answers if answer["kept"] < len(well["well"]) and not answer["failures"]]
-    # What the hardware does not offer is nobody's failure, nor is a machine without a driver.
+    # What the hardware does not offer is no one's failure, nor is a machine without a driver.
     assert {answer["code"] for answer in unseen} <= {3, 4, 9, 12, 13}, unseen
     assert lies["lies"] in ({}, {"nothing": 1}), "better no value than a false one"
     assert lies["seconds"] < 60.0, "a driver that counts four billion GPUs is not asked for each of them"
@@ -124,7 +124,7 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
             assert named, f"a driver that {way} is named"
         elif "hangs" not in way:
             messages = [record for record in with_event(records, "error") if "GPU 0" in record["doing"]]
-            assert len(messages) == 1, f"a driver that {way} is one kind of trouble, told of once"
+            assert len(messages) == 1, f"a driver that {way} is one kind of trouble, reported once"
     record_property(
         "measured",
         f"{len(ways)} ways to hang or go away, slowest call {slowest * 1e3:.1f} ms, end {closing:.1f} s",
@@ -177,7 +177,7 @@ def test_a_psutil_that_raises_anything_anywhere_loses_only_its_own_values(monkey
                 tried += 1
                 missing = set(whole) - set(values)
                 assert 1 <= len(missing) <= 2, (function, error, missing)
-                assert guard.total == 1, "told of once"
+                assert guard.total == 1, "reported once"
 
     record_property("measured", f"{tried} failures of psutil, each cost only its own metric")
 
@@ -231,6 +231,6 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_continues(
         if how == "hangs":
             assert any("host" in record.get("not_answering", []) for record in with_event(records, "system"))
         else:
-            told = [record["message"] for record in with_event(records, "error")]
-            assert told == ["RuntimeError: it ended its own thread, and is not asked again"]
+            reported = [record["message"] for record in with_event(records, "error")]
+            assert reported == ["RuntimeError: it ended its own thread, and is not asked again"]
     record_property("measured", "hang and exit of psutil, each named in the records, exit code unchanged")

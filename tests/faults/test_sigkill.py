@@ -1,4 +1,4 @@
-"""A process that is killed: everything it was told is found afterwards."""
+"""A process that is killed: everything it logged is found afterwards."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RATES = ("fast", "paced", "spans", "wide", "large", "threads")
 @pytest.mark.timeout(longer(600, 3_000))
 @pytest.mark.slow
 def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, start_in_background, record_property):
-    """Of three killed runs one is repaired, one is gone on with, and one is only read."""
+    """Of three killed runs one is repaired, one is resumed, and one is only read."""
     runs = tmp_path / "runs"
     chosen = random.Random(8)
     plan = {}
@@ -124,7 +124,7 @@ def _counts(path):
 
 
 def _as_a_reader_finds_it(run):
-    """Return what stands in the file and in the journal behind it, each record once and whole, none missing."""
+    """Return what is in the file and in the journal behind it, each record once and whole, none missing."""
     # The journal first: any run that starts on this machine may take its lines to the file, and remove it.
     in_journals = [line for path, _ in journals_of(run) for line in pending_lines(path)]
     records, cursor = [], Cursor()

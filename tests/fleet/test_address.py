@@ -257,7 +257,7 @@ def test_no_user_but_the_administrator_may_change_tables():
             assert " *.* " not in line
 
 
-def test_a_ca_file_that_is_none_is_refused(tmp_path):
+def test_a_ca_file_that_is_invalid_is_refused(tmp_path):
     (tmp_path / "ca.pem").write_text("not a certificate")
     for path in (tmp_path / "ca.pem", tmp_path / "missing.pem"):
         with pytest.raises(Exception, match="the CA file .* cannot be used"):

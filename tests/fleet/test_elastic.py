@@ -39,7 +39,7 @@ class Index:
 
 
 def leaves(value):
-    """Return the values of a field: those of a list are values of it too, and null is none."""
+    """Return the values of a field: those of a list are values of it too, and null is not one."""
     if isinstance(value, list):
         return list(chain.from_iterable(map(leaves, value)))
     return [] if value is None else [value]

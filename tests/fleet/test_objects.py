@@ -195,7 +195,7 @@ def test_hostile_paths_are_neither_read_nor_written_outside(engine, ask, logs, s
     assert list(stored_of(ask, folder)) == ["fine.png"]
     assert not shipped.objects.is_behind
     assert any("more than the limit of 20,000,000" in line for line in said)
-    # Rows of someone who may write to the engine: names that lead elsewhere, and hashes that are none.
+    # Rows of someone who may write to the engine: names that lead elsewhere, and hashes that are invalid.
     (shared.folder / "objects" / "x").write_text("not a hash")
     sha256 = hashlib.sha256(PNG).hexdigest()
     paths = (

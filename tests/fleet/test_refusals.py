@@ -150,7 +150,7 @@ def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, lo
     secret.write_text("wrong-hunter2\n")
     for user, mode, text, said in (
         ("ship", 0o600, "wrong-hunter2\n", "refused user ship: wrong user name or password"),
-        ("nobody", 0o600, "wrong-hunter2\n", "refused user nobody: wrong user name or password"),
+        ("stranger", 0o600, "wrong-hunter2\n", "refused user stranger: wrong user name or password"),
         (
             "ship",
             0o644,

@@ -403,7 +403,7 @@ def test_a_run_that_was_deleted_on_a_page_is_left_alone(engine, ask, logs):
     ask.query(
         "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
         f"('', {quote(run_id)}, 4000000000000, 'someone', '', 1, '2026-09-21')",
-        # A distributed table of 18.16 passes rows on later unless told to wait.
+        # A distributed table of 18.16 passes rows on later unless asked to wait.
         settings={"insert_distributed_sync": 1},
     )
     append(folder, range(5, 9))

@@ -174,7 +174,7 @@ def test_labels_of_a_clock_that_is_far_ahead_hide_no_later_change(engine, logs):
     Engine(engine.address()).query(
         "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
         f"('', {quote(id_of(ahead))}, 4000000000000, 'someone', '', 0, '2026-09-21')",
-        # A distributed table of 18.16 passes rows on later unless told to wait.
+        # A distributed table of 18.16 passes rows on later unless asked to wait.
         settings={"insert_distributed_sync": 1},
     )
     store.list_runs()

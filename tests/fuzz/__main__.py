@@ -116,7 +116,7 @@ def _with_atheris(target: Target, *, seconds: float, seed: int) -> Result:
     (out / "log.txt").write_text(said)
     executions = re.findall(r"stat::number_of_executed_units:\s+(\d+)", said) or re.findall(r"#(\d+)\s", said)
     coverage = re.findall(r"cov: (\d+) ft: (\d+)", said)
-    # As libFuzzer tells of them: one that an earlier run found already is a file that is already there.
+    # As libFuzzer reports them: one that an earlier run found already is a file that is already there.
     artifacts = [Path(path) for path in re.findall(r"Test unit written to (.+)", said)]
     if done.returncode and not artifacts:
         raise RuntimeError(f"{target.name} could not be fuzzed:\n{said[-2_000:]}")

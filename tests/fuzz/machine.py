@@ -1,7 +1,7 @@
 """Logger, reader and control as one state machine, compared with a model: a list of what was acknowledged.
 
 The machine does to a run what happens to runs: sessions begin, log, are steered, end, are killed between two calls or
-in the middle of a write, lose their power, find foreign bytes in their file, are repaired and gone on with. Readers
+in the middle of a write, lose their power, find foreign bytes in their file, are repaired and resumed. Readers
 look at it whenever they like. After every look the model says what must be there.
 """
 
@@ -526,7 +526,7 @@ class _Machine(RuleBasedStateMachine):
         """One row for each record, and no other.
 
         This is promised once a session has flushed, or after a repair. Between a power cut and whichever of the two
-        comes first, the table may have rows of records that are gone, and nobody is there to take them away.
+        comes first, the table may have rows of records that are gone, and no one is there to take them away.
         """
         numbered = []
         has_row = columns_for(table_form(self.run)).has_row

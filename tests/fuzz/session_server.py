@@ -1,6 +1,6 @@
 """Training processes for the state machine: forked from one that has everything imported, driven call by call.
 
-A forked child is a real process with a real logger. It does what it is told and says when the call has returned; it
+A forked child is a real process with a real logger. It does what it is asked and says when the call has returned; it
 can be killed between two calls, or in the middle of a write. The parent waits for it and says how it ended.
 """
 
@@ -164,7 +164,7 @@ def _be_a_training(commands: int, replies: int, log_dir: str, resume: bool) -> N
             if name == "close":
                 break
         code = 0
-    except BaseException:  # noqa: BLE001 - the machine is told of whatever it was
+    except BaseException:  # noqa: BLE001 - the machine is informed of whatever it was
         send(replies, ("raised", traceback.format_exc()))
     finally:
         os._exit(code)

@@ -280,7 +280,7 @@ def fuzz_table_of_records(data: bytes) -> None:
     tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
 )
 def fuzz_found_table(data: bytes) -> None:
-    """Whatever stands in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
+    """Whatever is in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
     from toolkit.mirrors.csv_mirror import CsvMirror
 
     folder = _scratch()
@@ -715,7 +715,7 @@ def fuzz_search(data: bytes) -> None:
     tokens=(b"--password ", b"-----BEGIN ", *b"token= https://a:b@c.de/ /home/x/ hf_ AKIA eyJ @".split()),
 )
 def fuzz_masking(data: bytes) -> None:
-    """A secret does not survive whatever stands around it, and the time grows with the text's length alone."""
+    """A secret does not survive whatever is around it, and the time grows with the text's length alone."""
     text = data.decode("utf-8", "surrogateescape")
     secret = "hf_" + "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC"
     masker = Masker({"MY_SECRET_TOKEN": "correct-horse-battery"})
@@ -742,7 +742,7 @@ def fuzz_masking(data: bytes) -> None:
     ),
 )
 def fuzz_answers(data: bytes) -> None:
-    """What a chat service answers, and an address that somebody wrote, ends in a yes or in a sentence."""
+    """What a chat service answers, and an address that someone wrote, ends in a yes or in a sentence."""
     text = data.decode("latin-1")
     for service in SERVICES.values():
         try:

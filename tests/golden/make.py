@@ -106,7 +106,7 @@ def second_session(log_dir: Path, clock: ManualClock) -> None:
 
 
 def settle_manifest(folder: Path) -> None:
-    """Put nobody's machine into the manifest."""
+    """Put no one's machine into the manifest."""
     manifest = read_manifest(folder)
     sessions = [
         replace(

@@ -104,8 +104,8 @@ def test_the_alerts_page_has_what_doctor_finds(folder, store, said):
     store.refresh("greyjacket", wait_s=PATIENCE_S)
     store.examine("greyjacket", wait_s=PATIENCE_S)
 
-    told = [(finding["kind"], finding["start_step"], finding["severity"]) for finding in found]
-    assert [(alert.kind, alert.step, alert.severity) for alert in alerts_of(store, "greyjacket")] == told
+    reported = [(finding["kind"], finding["start_step"], finding["severity"]) for finding in found]
+    assert [(alert.kind, alert.step, alert.severity) for alert in alerts_of(store, "greyjacket")] == reported
 
 
 def test_the_list_shows_step_loss_and_how_long_it_took(store):

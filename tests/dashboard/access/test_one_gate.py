@@ -1,4 +1,4 @@
-"""Everything that the dashboard changes on disk passes one gate, and who nobody let in gets past nothing."""
+"""Everything that the dashboard changes on disk passes one gate, and who no one let in gets past nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A figure keeps every point it is given, draws what is no number, and takes nobody's text for markup."""
+"""A figure keeps every point it is given, draws what is no number, and takes no one's text for markup."""
 
 import base64
 import itertools

@@ -1,4 +1,4 @@
-"""A browser tab for tests: opens a page through the app's own navigation, and says what stands on it."""
+"""A browser tab for tests: opens a page through the app's own navigation, and says what is on it."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_the_settings_behind_an_unstable_run_are_on_its_card(logs):
     assert "learning rate 1 · warm-up 25 steps · no gradient clipping in the configuration" in words
 
 
-# ---------------------------------------------------------------- a run that nobody watched
+# ---------------------------------------------------------------- a run that no one watched
 
 
 def test_a_run_without_finding_records_is_examined(logs):
@@ -295,7 +295,7 @@ def test_a_long_run_is_examined_in_slices_while_the_page_is_shown(logs, monkeypa
     assert "Divergence" in headings(tab)
 
 
-# ---------------------------------------------------------------- told by others
+# ---------------------------------------------------------------- reported by others
 
 
 @pytest.fixture
@@ -434,7 +434,7 @@ def test_a_muted_kind_leaves_no_mark_on_the_charts(logs):
         figure = json.loads(json.loads(chart_data(open_page("overview", "r"))[0])["figure"])
         return [note["text"] for note in figure["layout"]["annotations"]]
 
-    assert marks() == ["Divergence"], "one mark, however many records tell of it"
+    assert marks() == ["Divergence"], "one mark, however many records report it"
 
     session.store().label("r", Labels(muted=("divergence",)))
 

@@ -42,7 +42,7 @@ def test_a_critical_finding_is_announced_with_its_count(logs):
     assert is_well(tab)
     assert (data["count"], data["critical"]) == (1, True)
     assert data["say"].startswith("Critical: Divergence. train_loss left its level")
-    assert not data["live"], "a run that has ended notifies nobody"
+    assert not data["live"], "a run that has ended notifies no one"
 
 
 def test_what_was_muted_is_not_announced(logs):

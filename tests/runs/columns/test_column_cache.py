@@ -208,14 +208,14 @@ def _edited_in_its_tail(path):
         file.write(b"QUEUE")
 
 
-def _written_anew(path):
+def _written_again(path):
     with path.open("r+b") as file:
         file.truncate()
         file.writelines(b'{"event":"step","session":1,"train_loss":%d}\n' % i for i in range(9000))
 
 
 @pytest.mark.parametrize(
-    "change", [_replaced, _cut_short, _edited_in_its_head, _edited_in_its_tail, _written_anew]
+    "change", [_replaced, _cut_short, _edited_in_its_head, _edited_in_its_tail, _written_again]
 )
 def test_a_log_that_is_not_what_was_cached_is_read_again(path, cache, change):
     opened(path, cache)

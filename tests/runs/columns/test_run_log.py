@@ -1,4 +1,4 @@
-"""A log is read once as it grows, and whatever lies in its place is told and never waited for."""
+"""A log is read once as it grows, and whatever lies in its place is reported and never waited for."""
 
 import math
 import os

@@ -137,7 +137,7 @@ def test_no_extreme_no_end_and_nothing_non_finite_is_hidden(values, buckets, win
         assert min(numbers_drawn) <= finite.min()
         assert max(numbers_drawn) >= finite.max()
         assert (series.low, series.high) == (min(numbers_drawn), max(numbers_drawn))
-        # What the window borrows beyond its edges never stands in for an extreme inside of it.
+        # What the window borrows beyond its edges never replaces an extreme inside of it.
         if window is None:
             assert (min(numbers_drawn), max(numbers_drawn)) == (finite.min(), finite.max())
         else:
@@ -260,13 +260,13 @@ def resumed_runs(draw):
             reached = max(reached, step)
             clock += 1.0
             elapsed += 1.0
-            # An evaluation stands at the step before it.
+            # An evaluation is at the step before it.
             step += draw(st.integers(1, 2)) if kind == "step" else 0
     return rows
 
 
 def filled(rows):
-    """Return the step each row stands at: its own, or the session's last one, or the session's first to come."""
+    """Return the step each row is at: its own, or the session's last one, or the session's first to come."""
     steps, last = [], 0.0
     for i, row in enumerate(rows):
         if math.isfinite(row.step):
@@ -292,7 +292,7 @@ def counting(rows):
 
 
 def elapsed_of(rows):
-    """Return the seconds each row stands at when the sessions are put end to end, as far as they count."""
+    """Return the seconds each row is at when the sessions are put end to end, as far as they count."""
     counts, last = counting(rows), {}
     for row, counted in zip(rows, counts, strict=True):
         if counted:

@@ -1,4 +1,4 @@
-"""One alert an incident: from the run's own records where it was told, else from what the detectors find in them."""
+"""One alert an incident: from the run's own records where it was reported, else from what detectors find in them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_run_without_finding_records_is_examined(tmp_path, store):
     assert (alert.kind, alert.severity, alert.state) == ("divergence", "critical", "open")
     assert alert.title == "Divergence"
     assert 200 <= alert.step <= 205
-    assert alert.time is None, "nobody was told"
+    assert alert.time is None, "no one was informed"
     assert alert.confidence == STRENGTHS[CLEAR][0]
     assert alert.remedies[0] == "lr_scale"
 

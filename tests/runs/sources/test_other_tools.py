@@ -92,16 +92,18 @@ def test_every_series_has_every_point_and_nothing_changes(open_store):
         assert infos.keys() == series.keys(), card.key
         for name, info in infos.items():
             about = (card.key, name)
-            told = series[name]
-            not_finite = told["nan"] + told["inf"] + told["neg_inf"]
-            assert (info.count, info.non_finite) == (told["count"], not_finite), about
-            assert told["min"] is None or (info.low, info.high) == (told["min"], told["max"]), about
+            reported = series[name]
+            not_finite = reported["nan"] + reported["inf"] + reported["neg_inf"]
+            assert (info.count, info.non_finite) == (reported["count"], not_finite), about
+            assert reported["min"] is None or (info.low, info.high) == (reported["min"], reported["max"]), (
+                about
+            )
             drawn = store.series(card.key, name, buckets=10_000)
             left_out = sum(len(part.x) for part in drawn.superseded)
             # A point without a time or a step is on no axis.
-            assert drawn.total + left_out <= told["count"], about
-            if "steps_back" in told and run["sessions"] and name in run["metrics"]:
-                assert drawn.total + left_out == told["count"], about
+            assert drawn.total + left_out <= reported["count"], about
+            if "steps_back" in reported and run["sessions"] and name in run["metrics"]:
+                assert drawn.total + left_out == reported["count"], about
             seen += 1
         assert store.examine(card.key, wait_s=60.0) == 1.0
     assert seen > 100
