@@ -118,3 +118,28 @@ def test_with_text_everything_passes_without_secrets_and_paths():
         "prompt": "an orchid in <path>",
         "hf_token": "***",
     }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a1b2c3d4e5f6", "b1374f2199d8b5d00f35845f2b667f41", "v10.0.0.12", "host-10-0-0-12", "a351f368052a"],
+)
+def test_letters_and_numbers_that_may_be_a_token_or_an_address_are_not_plain_words(text):
+    assert Shareable().record({"event": "step", "type": text, text: 1, "metric": text}) == {
+        "event": "step",
+        "name_1": 1,
+        "metric": "name_1",
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command_line": ["--hf-token", "plum"]},
+        {"env": [{"name": "HF_TOKEN", "value": "plum"}]},
+        {"applied": {"kind": "Secret", "data": {"a": "plum"}}},
+        {"host": "plum", "boot_id": "plum", "gpu": [{"uuid": "plum"}]},
+    ],
+)
+def test_with_text_a_secret_is_known_by_what_is_next_to_it_and_a_machine_by_its_field(fields):
+    assert "plum" not in json.dumps(Shareable(redactor=Redactor(environ={})).record({"event": "x", **fields}))

@@ -36,6 +36,10 @@ class Redactor(TreeRewriter):
         """Return a copy of a tree of plain values with everything private replaced, in keys too. Never raises."""
         return self.rewrite(value)
 
+    def mask(self, value: Any) -> Any:
+        """Return a copy with secrets alone replaced."""
+        return self._masker.mask(value)
+
     def redact_text(self, text: str) -> str:
         """Return `text` with everything private replaced."""
         return self.rewrite_text(text, Position())

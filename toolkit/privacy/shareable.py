@@ -60,6 +60,8 @@ _FIELDS: Final = words(
 """Names of our own records and findings, besides those of plain words."""
 _IDS: Final = words("id parent_id span_id run_id fingerprint")
 _NAMES_OF_METRICS: Final = words("metric metrics span")
+_MACHINE: Final = words("boot_id host hostname node user username uuid")
+"""Names whose texts never pass: a short host name is not recognised elsewhere."""
 _NON_FINITE: Final = words("NaN Infinity -Infinity")
 
 _MADE_BY_THE_LOGGER = re.compile(r"(?:[0-9]{1,6}-[a-z]{1,10}-)?[0-9a-f]{8,16}")
@@ -67,6 +69,8 @@ _MADE_BY_THE_LOGGER = re.compile(r"(?:[0-9]{1,6}-[a-z]{1,10}-)?[0-9a-f]{8,16}")
 _VERSION = re.compile(
     r"[0-9]{1,4}(?:\.[0-9]{1,5}){0,2}(?:\.?(?:a|b|rc|dev|post)[0-9]{1,8})?(?:\+(?:cpu|cu[0-9]{2,3}))?"
 )
+# Single letters are plain words, and so could be those of a hexadecimal token.
+_LIKE_A_TOKEN = re.compile(r"(?:[0-9]+[A-Za-z]+){2}[0-9]|[A-Za-z][0-9]{5}|(?:[0-9]{1,3}[.-]){3}[0-9]")
 _NUMERAL = re.compile(r"[+-]?[0-9]{1,8}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?")
 
 
@@ -97,22 +101,27 @@ class Shareable:
 
     def record(self, record: Record) -> Record:
         """Return what may be shared of `record`."""
-        copied = self._mapping(record, "", 0)
+        copied = self._mapping(self._masked(record), "", 0)
         copied["event"] = self.name(str(record.get("event")))
         return copied
 
     def value(self, value: Any, name: str) -> Any:
         """Return what may be shared of a value called `name`; None if nothing may."""
-        return self._value(value, name, name, 0)
+        return self._value(self._masked({name: value})[name], name, name, 0)
 
     def text(self, text: str, name: str) -> str | None:
         """Return `text`, the value of `name`, if it may be shared."""
         if secrecy_of(name) is Secrecy.OPEN and self._passes(text, name):
             return text
-        if self._redactor is not None:
+        if self._redactor is not None and name not in _MACHINE:
             rewritten: str = self._redactor.redact({name: text}).popitem()[1]
             return rewritten
         return None
+
+    def _masked(self, tree: dict[str, Any]) -> dict[str, Any]:
+        """Return `tree` without the secrets that only what is next to them gives away: `--hf-token`, `abc`."""
+        masked: dict[str, Any] = tree if self._redactor is None else self._redactor.mask(tree)
+        return masked
 
     def _passes(self, text: str, name: str) -> bool:
         if name in _IDS:
@@ -181,4 +190,6 @@ class Shareable:
 
 def _is_known(name: str) -> bool:
     """Return whether `name` begins with a letter, and its parts are plain words or fields of ours."""
-    return name[:1].isalpha() and all(part in _FIELDS or is_plain(part) for part in name.split("/"))
+    return name[:1].isalpha() and all(
+        part in _FIELDS or (is_plain(part) and not _LIKE_A_TOKEN.search(part)) for part in name.split("/")
+    )
