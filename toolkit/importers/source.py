@@ -8,12 +8,14 @@ import math
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import orjson
+
+from toolkit.runfolder.untrusted import leaves
 
 NO_STEP: Final = -(2**63)
 """The step of a point that has none: measurements of the machine, for example."""
@@ -388,23 +390,10 @@ def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
     return state if type(state) is dict else None
 
 
-def flattened(value: Any, prefix: str = "", separator: str = ".") -> Iterable[tuple[str, Any]]:
-    """Yield the leaves of nested dicts with their joined names, without recursion.
-
-    What has too long a name is a leaf: the name would be repeated for each value in it.
-    """
-    stack: list[tuple[str, Any, int]] = [(prefix[:MAX_NAME_CHARS], value, 0)]
-    while stack:
-        name, item, depth = stack.pop()
-        if type(item) is dict and item and depth < 8 and len(name) < MAX_NAME_CHARS:
-            before = f"{name}{separator}" if name else ""
-            pairs = [
-                (f"{before}{key!s:.{MAX_NAME_CHARS}}"[:MAX_NAME_CHARS], inner, depth + 1)
-                for key, inner in item.items()
-            ]
-            stack += reversed(pairs)
-        else:
-            yield name, item
+def flattened(mapping: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested mappings with their joined names."""
+    for path, value in leaves(mapping, depth=9):
+        yield ".".join(str(part)[:MAX_NAME_CHARS] for part in path)[:MAX_NAME_CHARS], value
 
 
 class Growth:

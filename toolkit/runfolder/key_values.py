@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block, tail_records
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record, Run, runs_of
 from toolkit.runfolder.safefile import open_regular
-from toolkit.runfolder.untrusted import number_in
+from toolkit.runfolder.untrusted import leaves, number_in
 
 Scalar = str | int | float | bool | None
 
@@ -265,7 +266,7 @@ def settings_from(known: Mapping[str, Any], given: Any = None) -> dict[str, Scal
     found: dict[str, Scalar] = {}
     for name, value in known.items():
         _put(found, _usual_name([str(name)]), value)
-    for path, value in _leaves(given):
+    for path, value in islice(leaves(given, depth=_MAX_DEPTH, items=_with_mappings), 10 * MAX_SETTINGS):
         parts = _without_numbers(path)
         if not parts or parts[-1] in _NO_SETTINGS or _NO_SETTINGS & set(parts[:1]):
             continue
@@ -312,29 +313,16 @@ def _usual_name(parts: Sequence[str]) -> str:
     return ".".join(parts)
 
 
-def _without_numbers(path: Sequence[str]) -> list[str]:
+def _without_numbers(path: Sequence[str | int]) -> list[str]:
     """Return a path without `config.process.0.`, which every setting of a training file begins with."""
-    parts = [*path]
+    parts = [str(part) for part in path]
     while parts and (parts[0] in ("config", "process") or parts[0].isdecimal()) and len(parts) > 1:
         del parts[0]
     return parts
 
 
-def _leaves(value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield path and value of each scalar in nested mappings and lists, without recursion."""
-    stack: list[tuple[tuple[str, ...], Any]] = [((), value)]
-    taken = 0
-    while stack and taken < 10 * MAX_SETTINGS:
-        path, item = stack.pop()
-        if isinstance(item, Mapping):
-            if len(path) < _MAX_DEPTH:
-                stack += reversed([((*path, str(key)), inner) for key, inner in item.items()])
-        elif isinstance(item, (list, tuple)):
-            if len(path) < _MAX_DEPTH and any(isinstance(inner, Mapping) for inner in item[:100]):
-                stack += reversed([((*path, str(at)), inner) for at, inner in enumerate(item[:100])])
-        elif path:
-            taken += 1
-            yield path, item
+def _with_mappings(items: Sequence[Any]) -> Sequence[Any]:
+    return items[:100] if any(isinstance(item, Mapping) for item in items[:100]) else ()
 
 
 # ------------------------------------------------------------ from a record file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
@@ -54,6 +55,28 @@ def mapping_in(value: object) -> dict[str, Any]:
 def mappings_in(value: object) -> list[dict[str, Any]]:
     """Return the mappings in a list; none if `value` is not a list."""
     return [item for item in value if isinstance(item, dict)] if isinstance(value, (list, tuple)) else []
+
+
+def leaves(
+    value: object, *, depth: int, items: Callable[[Sequence[Any]], Sequence[Any]] = lambda _: ()
+) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield path and value of all that nested mappings hold, in their order and without recursion.
+
+    `items` returns what is looked at of a list, each under its number. What is empty, or more than `depth` levels down,
+    is a value itself.
+    """
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while waiting:
+        path, value = waiting.pop()
+        inside: list[tuple[str | int, Any]] = []
+        if isinstance(value, Mapping):
+            inside = [(str(key), item) for key, item in value.items()]
+        elif isinstance(value, (list, tuple)):
+            inside = [*enumerate(items(value))]
+        if inside and len(path) < depth:
+            waiting += [((*path, key), item) for key, item in reversed(inside)]
+        elif path:
+            yield path, value
 
 
 def read_object(

@@ -208,7 +208,7 @@ class _Reading:
         value = loaded(raw)
         if type(value) is dict:
             self._media(key, value, step, moment)
-        for name, leaf in flattened(value, key):
+        for name, leaf in flattened({key: value}):
             place = {"piece": stream.piece, "session": stream.session, "repeated": stream.repeated}
             is_number = out.value(name, step, moment, leaf, **place)
             if not is_number and type(leaf) is str and name == key and not is_part:
@@ -249,7 +249,7 @@ class _Reading:
                 moment = timestamp(record, at, stop)
             elif number == 3 and wire == BYTES:
                 key, raw = _item(record, at, stop)
-                for name, leaf in flattened(loaded(raw), key):
+                for name, leaf in flattened({key: loaded(raw)}):
                     value = as_number(leaf)
                     if value is not None:
                         piece, session, again = stream.piece, stream.session, stream.repeated

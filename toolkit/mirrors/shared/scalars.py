@@ -8,7 +8,7 @@ from typing import Any, Final
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.untrusted import is_number
+from toolkit.runfolder.untrusted import MAX_DEPTH, is_number, leaves
 
 _PREFIXES: Final = {kinds.STEP: "", kinds.EVAL: "eval/", kinds.EPOCH: "epoch/", kinds.SYSTEM: "system/"}
 _NOT_METRICS: Final = frozenset({*kinds.ENVELOPE, "global_step", kinds.NAN_INF_DETECTED})
@@ -42,21 +42,18 @@ Plain = str | bool | int | float | list[str] | list[bool] | list[int] | list[flo
 _LARGEST_WHOLE: Final = 2**63 - 1
 
 
-def plain_attributes(attributes: Any, prefix: str = "") -> dict[str, Plain]:
+def plain_attributes(attributes: Any) -> dict[str, Plain]:
     """Return `attributes` flattened to dotted names, without nulls.
 
     A list has one type throughout, as OpenTelemetry and OneLogger require; a mixed one becomes a list of strings.
     """
     plain: dict[str, Plain] = {}
-    if not isinstance(attributes, Mapping):
-        return plain
-    for name, value in attributes.items():
-        if isinstance(value, Mapping):
-            plain.update(plain_attributes(value, f"{prefix}{name}."))
-        elif isinstance(value, list | tuple):
-            plain[f"{prefix}{name}"] = _list(value)
-        elif value is not None:
-            plain[f"{prefix}{name}"] = _scalar(value)
+    for path, value in leaves(attributes, depth=MAX_DEPTH):
+        name = ".".join(map(str, path))
+        if isinstance(value, list | tuple):
+            plain[name] = _list(value)
+        elif value is not None and not isinstance(value, Mapping):
+            plain[name] = _scalar(value)
     return plain
 
 

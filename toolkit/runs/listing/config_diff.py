@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
-from toolkit.runfolder.untrusted import is_number
+from toolkit.runfolder.untrusted import is_number, leaves
 
 MAX_DEPTH = 12
 MAX_KEYS = 5_000
@@ -48,11 +48,11 @@ def flatten(mapping: Mapping[str, Any]) -> dict[str, Any]:
     At most `MAX_KEYS` keys and `MAX_DEPTH` levels are included.
     """
     flat: dict[str, Any] = {}
-    for key, value in _leaves(mapping, "", 1):
+    for path, value in leaves(mapping, depth=MAX_DEPTH, items=list):
         if len(flat) == MAX_KEYS:
             flat[CUT] = f"more than {MAX_KEYS} keys"
             break
-        flat[key] = value
+        flat[_name_of(path)] = CUT if value and isinstance(value, (Mapping, list, tuple)) else value
     return flat
 
 
@@ -88,28 +88,13 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    inner: Iterator[tuple[str, Any]]
-    if isinstance(value, Mapping):
-        inner = ((f"{path}.{_part(key)}" if path else _part(key), item) for key, item in value.items())
-    elif isinstance(value, (list, tuple)):
-        inner = ((f"{path}[{i}]", item) for i, item in enumerate(value))
-    else:
-        yield path, value
-        return
-    if not value:
-        # The empty mapping at the top has no key.
-        if path:
-            yield path, value
-    elif depth > MAX_DEPTH:
-        yield path, CUT
-    else:
-        for inner_path, item in inner:
-            yield from _leaves(item, inner_path, depth + 1)
+def _name_of(path: Sequence[str | int]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{_part(part)}" for part in path).removeprefix(
+        "."
+    )
 
 
-def _part(key: Any) -> str:
-    text = str(key)
+def _part(text: str) -> str:
     if text and not any(character in '.[]"' for character in text) and text != CUT:
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')

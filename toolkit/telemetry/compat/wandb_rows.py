@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.compat.wandb_media import Media, MediaTarget, find_media
 from toolkit.telemetry.compat.wandb_summary import Summary
 from toolkit.telemetry.logger import TelemetryLogger
-
-_PLAIN: Final = frozenset({int, float, bool, str})
-_MAX_DEPTH: Final = 16
+from toolkit.telemetry.records.media import PLAIN, flat_items
 
 
 class Rows:
@@ -120,22 +118,10 @@ def _split(row: Mapping[Any, Any]) -> tuple[dict[str, Any], list[tuple[str, list
     """Return a row's values and its media, both under flat names such as `outer/inner`."""
     values: dict[str, Any] = {}
     media: list[tuple[str, list[Media]]] = []
-    for name, value in _flat(row.items()):
-        found = None if type(value) in _PLAIN else find_media(value)
+    for name, value in flat_items(row):
+        found = None if type(value) in PLAIN else find_media(value)
         if found is None:
             values[name] = value
         else:
             media.append((name, found))
     return values, media
-
-
-def _flat(items: Iterable[tuple[Any, Any]], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, value in items:
-        name = f"{prefix}{key}"
-        if type(value) in _PLAIN:
-            # Checking for a mapping would take longer than all the rest.
-            yield name, value
-        elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
-            yield from _flat(value.items(), f"{name}/", depth + 1)
-        else:
-            yield name, value

@@ -16,6 +16,7 @@ from toolkit.core.guard import MisuseError
 from toolkit.telemetry.records.png import png_of
 
 MOST_BINS: Final = 512
+PLAIN: Final = frozenset({int, float, bool, str})
 _MOST_LEVELS: Final = 16
 _IMAGES_IN_A_ROW: Final = 8
 _POLL_S: Final = 0.002
@@ -177,16 +178,18 @@ def split_media(data: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, Any]
     values: dict[str, Any] = {}
     images: dict[str, Any] = {}
     tables: dict[str, Any] = {}
-    for name, value in _flat(data, "", 0):
+    for name, value in flat_items(data):
         into = images if _is_image(value) else tables if _is_table(value) else values
         into[name] = value
     return values, images, tables
 
 
-def _flat(data: Mapping[Any, Any], prefix: str, level: int) -> Iterator[tuple[str, Any]]:
+def flat_items(data: Mapping[Any, Any], prefix: str = "", level: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield what nested mappings hold, each by its flat name such as `outer/inner`."""
     for key, value in data.items():
-        if isinstance(value, Mapping) and level < _MOST_LEVELS:
-            yield from _flat(value, f"{prefix}{key}/", level + 1)
+        # On the training's thread: checking for a mapping would take longer than all the rest, also in `leaves`.
+        if type(value) not in PLAIN and isinstance(value, Mapping) and level < _MOST_LEVELS:
+            yield from flat_items(value, f"{prefix}{key}/", level + 1)
         else:
             yield f"{prefix}{key}", value
 

@@ -180,6 +180,7 @@ class PlainValues:
         notes: dict[str, str],
         left: list[int],
     ) -> None:
+        # Not by `leaves`: it names what is left out, and calls code of the script's own, inside the guard.
         for key, value in given.items():
             left[0] -= 1
             if len(found) + len(notes) >= _MAX_FIELDS or left[0] < 0:
