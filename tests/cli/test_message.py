@@ -236,7 +236,7 @@ def test_a_run_folder_that_keeps_no_secret_asks_for_the_yaml(tmp_path, message):
         ("config: {name: x}", "has no messages: block under telemetry:"),
         ("telemetry: {messages: []}", "has no messages: block"),
         ("- a\n- b", "not a mapping"),
-        ("a: [1", "invalid YAML, line"),
+        ("a: [1", "line 1: invalid YAML"),
         ("telemetry: {messages: [{to: fax, url_env: A}]}", "telemetry.messages[0].to is 'fax'"),
         (
             "telemetry: {messages: [{to: slack, url: s3cr3t}]}",

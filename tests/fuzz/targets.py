@@ -28,7 +28,6 @@ import numpy as np
 import orjson
 
 from toolkit.cli import main as command_line
-from toolkit.cli.training_yaml import UnusableError, read_training_yaml
 from toolkit.core.clock import SystemClock
 from toolkit.diagnostics.examiner import examine
 from toolkit.diagnostics.policy import policy_of_run
@@ -67,6 +66,7 @@ from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_fr
 from toolkit.timing.chrome_trace import chrome_trace
 from toolkit.timing.ledger import LedgerBuilder
 from toolkit.timing.span_record import read_span
+from toolkit.trainer.config import read_training_yaml
 
 LONGEST_INPUT = 16 * 1024
 """Longer inputs find little more and are slow; what is about size has tests of its own."""
@@ -640,7 +640,7 @@ def fuzz_foreign_file(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.cli.training_yaml",
+    "toolkit.trainer.config",
     "toolkit.telemetry.options",
     "toolkit.core.checks",
     "toolkit.core.fields",
@@ -652,7 +652,7 @@ def fuzz_training_yaml(data: bytes) -> None:
     path.write_bytes(data)
     try:
         config = read_training_yaml(path)
-    except UnusableError as error:
+    except OptionsError as error:
         str(error).encode("utf-8")
         return
     try:

@@ -48,6 +48,14 @@ def chosen_run(path: Path) -> Path | None:
     return folder
 
 
+def run_at(path: Path) -> Path:
+    """Return the run at `path`, or the newest one below it. Raises FileNotFoundError if there is no run."""
+    folder = find_run(path)
+    if folder is None:
+        raise FileNotFoundError(no_run_in(path))
+    return folder
+
+
 def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0) -> str:
     """Return the message for a `path` without a run; `deleted` is how many were deleted in the tool that wrote them."""
     part = part_in(path)

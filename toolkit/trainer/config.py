@@ -282,11 +282,23 @@ def _check_together(process: ProcessOptions) -> None:
 def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
     """Return the content of `path`, with `${VARIABLE}` and `[name]` replaced.
 
-    Variables are replaced before the file is parsed, as in ai-toolkit, so a value may be a number.
     `[name]` becomes `name`, or `config.name` by default.
 
     Raises:
-        OptionsError: the file cannot be read or parsed, a variable is not set, or there is no name.
+        OptionsError: as `read_training_yaml`, or there is no name.
+    """
+    content = read_training_yaml(path)
+    filled: dict[str, Any] = _fill_in_name(content, _job_name(content, name))
+    return filled
+
+
+def read_training_yaml(path: Path) -> dict[str, Any]:
+    """Return the configuration in a YAML or JSON file, with each `${VARIABLE}` replaced from the environment.
+
+    They are replaced before the file is parsed, as in ai-toolkit, so a value may be a number.
+
+    Raises:
+        OptionsError: the file cannot be read or parsed, is not a mapping, or a variable is not set.
             The message does not name the file: the caller does.
     """
     try:
@@ -297,9 +309,8 @@ def read_config_file(path: Path, *, name: str | None = None) -> dict[str, Any]:
         raise OptionsError(f"is not valid UTF-8: {error.reason}") from error
     content = parse_config(_fill_in_environment(text), is_json=path.suffix.lower() == ".json")
     if not isinstance(content, dict):
-        raise OptionsError("must be a mapping with the keys job and config")
-    filled: dict[str, Any] = _fill_in_name(content, _job_name(content, name))
-    return filled
+        raise OptionsError("is not a mapping, as the configuration of a training must be")
+    return content
 
 
 def _fill_in_environment(text: str) -> str:
@@ -310,7 +321,7 @@ def _fill_in_environment(text: str) -> str:
             raise OptionsError(f"line {line}: the environment variable {variable} is not set")
         return os.environ[variable]
 
-    return re.sub(r"\$\{([^}]+)\}", value, text)
+    return re.sub(r"\$\{([^}\n]{1,200})\}", value, text)
 
 
 def parse_config(text: str, *, is_json: bool = False) -> object:
@@ -323,11 +334,12 @@ def parse_config(text: str, *, is_json: bool = False) -> object:
     except json.JSONDecodeError as error:
         raise OptionsError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
     except yaml.MarkedYAMLError as error:
+        # PyYAML's own message repeats the line, which may contain a secret.
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise OptionsError(f"{line}invalid YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # PyYAML passes on Python's errors for a date such as 2001-99-99.
-        raise OptionsError(f"invalid {'JSON' if is_json else 'YAML'}: {error}") from error
+        # PyYAML passes on Python's errors for a date such as 2001-99-99; these, too, may repeat a value.
+        raise OptionsError(f"invalid {'JSON' if is_json else 'YAML'}: it cannot be parsed") from error
 
 
 def _job_name(content: Mapping[str, Any], name: str | None) -> str:

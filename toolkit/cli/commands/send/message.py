@@ -11,9 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS, printable, refuse, status_of
+from toolkit.cli.chosen_run import LOGS, printable, refuse, run_at, status_of
 from toolkit.cli.terminal import add_json_argument, print_json
-from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.mirrors.messages.delivery import DELIVERED, Delivery, deliver
 from toolkit.mirrors.messages.message import TEST, Message, RunState
 from toolkit.mirrors.messages.options import MessageOptions
@@ -32,6 +31,7 @@ from toolkit.telemetry.options import (
     options_from_config,
     run_name_from_config,
 )
+from toolkit.trainer.config import read_training_yaml
 
 _MOST_ATTEMPTS: Final = 2
 _TAIL_BYTES: Final = 256 * 1024
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Send a test message to every receiver, or print it; return 1 if one fails, 2 if there are no receivers."""
     try:
         options, run_state, folder = _options_and_state(args.path)
-    except (UnusableError, OptionsError, OSError) as error:
+    except (OptionsError, OSError) as error:
         refuse(f"{args.path}: {error}")
         return 2
     receivers = options.message_options
@@ -134,7 +134,7 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
     start = _start_of(folder)
     kept = start.get("config")
     if not isinstance(kept, Mapping):
-        raise UnusableError("its start record has no configuration; give the training's YAML instead")
+        raise OptionsError("its start record has no configuration; give the training's YAML instead")
     reader = RunEventReader(run_name=str(start.get("run_name", folder.name)))
     for record in [start, *_last_records(folder)]:
         reader.take(record)
@@ -142,7 +142,7 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
     try:
         return options_from_config(kept), run_state, folder.name
     except OptionsError as error:
-        raise UnusableError(
+        raise OptionsError(
             f"{error} (a run folder contains no secrets: give the training's YAML instead)"
         ) from error
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.chosen_run import LOGS, printable, refuse, run_at
 from toolkit.cli.terminal import add_json_argument, print_json
-from toolkit.cli.training_yaml import UnusableError, read_training_yaml, run_at
 from toolkit.importers.summary import plain
 from toolkit.mirrors.usage.events import UsageEvent, events_of
 from toolkit.mirrors.usage.options import OFF, SENT_TO, why_not
@@ -28,6 +27,7 @@ from toolkit.telemetry.options import (
     run_name_from_config,
 )
 from toolkit.telemetry.session.start_record import start_fields
+from toolkit.trainer.config import read_training_yaml
 
 JSON_FORM: Final = """\
 an object with `state`, a list of sentences that say whether reports are sent, and with `--show` `events`: each has \
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         )
         state = _state_of_run(args.path) if is_run else _state(config)
         events = list(events_of(records)) if args.show else []
-    except (UnusableError, OptionsError, OSError) as error:
+    except (OptionsError, OSError) as error:
         return refuse(f"{args.path}: {error}")
     if args.json:
         shown = {"events": [plain(event.shown()) for event in events]} if args.show else {}
