@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolkit.runfolder.records import Record
@@ -98,6 +98,21 @@ def finding_from(record: Record) -> Finding | None:
         remedies=tuple(texts_in(record.get("remedies"))),
         confidence=_share_or_none(record.get("confidence")),
     )
+
+
+def latest_findings(records: Sequence[Record], detected: Iterable[Finding]) -> dict[str, Finding]:
+    """Return findings by their ids: of `records`, newest first, or else detected, with the detectors' latest count."""
+    found = {finding.id: finding for record in reversed(records) if (finding := finding_from(record))}
+    for finding in detected:
+        known = found.setdefault(finding.id, finding)
+        is_same = all(
+            getattr(known, name) == getattr(finding, name) for name in ("kind", "state", "start_step")
+        )
+        # With a lower count, the detectors have not reached it yet.
+        if is_same and finding.count >= known.count:
+            newer = {name: getattr(finding, name) for name in ("count", "evidence", "message", "confidence")}
+            found[finding.id] = replace(known, **newer)
+    return found
 
 
 def _share_or_none(value: object) -> float | None:

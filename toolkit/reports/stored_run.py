@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.diagnostics.finding import Finding, finding_from
+from toolkit.diagnostics.finding import Finding, latest_findings
 from toolkit.diagnostics.history import Diagnosis
 from toolkit.reports.content import RunContent, masked, window_of
 from toolkit.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
@@ -99,10 +99,11 @@ def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, l
     notes = [f"The detectors have seen {examined:.0%} of the records."] if examined < 1.0 else []
     manifest = store.meta(key).manifest
     endings = endings_of(store, key)
+    records = store.events(key, (FINDING,), limit=_MAX_FINDINGS)
     found = Diagnosis(
         name=key,
         path=Path(),
-        findings=_findings(store, key),
+        findings=[*latest_findings(records, store.findings(key)).values()],
         ending=None if manifest is None else endings.ending(manifest, time.time()),
         errors=endings.errors(),
         manifest=manifest,
@@ -140,20 +141,6 @@ def _curve_of(
         low=min(finite, key=lambda point: point.y, default=None),
         high=max(finite, key=lambda point: point.y, default=None),
     )
-
-
-def _findings(store: RunStore, key: str) -> list[Finding]:
-    """Return the run's newest record of each finding, else what the detectors found."""
-    found: dict[str, Finding] = {}
-    for record in reversed(store.events(key, (FINDING,), limit=_MAX_FINDINGS)):
-        finding = finding_from(record)
-        if finding is not None:
-            found[finding.id] = finding
-    for finding in store.findings(key):
-        # The detectors may be ahead of the last record that the run wrote about it.
-        if finding.id not in found or finding.count > found[finding.id].count:
-            found[finding.id] = finding
-    return list(found.values())
 
 
 def _evidence(

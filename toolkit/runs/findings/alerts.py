@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolkit.diagnostics.catalogue import title_of
-from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from
+from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from, latest_findings
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import END, ERROR, FINDING, LOST, MAX_RECORD_BYTES, Record
@@ -91,27 +91,13 @@ def alerts_of(store: RunStore, key: str) -> list[Alert]:
 
 def findings_of(store: RunStore, key: str) -> list[Alert]:
     """Return one alert per finding: the run's newest record of it, else the detectors', with their latest count."""
-    recorded = _merged_by_id(
-        _from_record(record) for record in store.events(key, (FINDING,), limit=_MAX_READ)
-    )
-    examined = {finding.id: _from_finding(finding) for finding in store.findings(key)}
-    found = [_with_latest_count(alert, examined.pop(alert.id, alert)) for alert in recorded]
-    return found + list(examined.values())
-
-
-def _with_latest_count(recorded: Alert, examined: Alert) -> Alert:
-    if (recorded.kind, recorded.state, recorded.step) != (examined.kind, examined.state, examined.step):
-        return recorded
-    if examined.count < recorded.count:
-        # The detectors have not reached it yet.
-        return recorded
-    return replace(
-        recorded,
-        count=examined.count,
-        evidence=examined.evidence,
-        message=examined.message,
-        confidence=examined.confidence,
-    )
+    records = store.events(key, (FINDING,), limit=_MAX_READ)
+    found = {alert.id: alert for alert in _merged_by_id(map(_from_record, records))}
+    for name, finding in latest_findings(records, store.findings(key)).items():
+        alert = _from_finding(finding)
+        recorded = found.get(name, alert)
+        found[name] = replace(alert, time=recorded.time, details=recorded.details)
+    return list(found.values())
 
 
 def unseen_alerts(alerts: Iterable[Alert], labels: Labels) -> list[Alert]:
