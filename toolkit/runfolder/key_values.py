@@ -15,6 +15,7 @@ from toolkit.runfolder.metrics import (
     CARRIES_METRICS,
     EPOCH_PREFIX,
     NOT_METRICS,
+    TRAIN_LOSSES,
     as_float,
     is_evaluation,
     metric_direction,
@@ -393,7 +394,7 @@ def _evaluation_lines(data: bytes) -> list[bytes]:
 _SAMPLE_BYTES: Final = 8 * 1024
 _STEP_LINES: Final = (b'{"event":"step"', b'{"event": "step"')
 """How a step record starts: ours, and one written by Python's json module."""
-_LOSSES: Final = ("train_loss_mean", "train_loss", "loss")
+_LOSSES: Final = ("train_loss_mean", *TRAIN_LOSSES)
 
 
 def trend_of(log: Path, points: int) -> list[float]:

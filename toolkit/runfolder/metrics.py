@@ -120,6 +120,7 @@ TRAIN_LOSSES: Final = (
     "loss/loss",
     "loss/current",
     "train_loss_step",
+    "train/train_loss",
 )
 """Names of the training loss; the first one that a run has is used."""
 

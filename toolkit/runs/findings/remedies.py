@@ -12,7 +12,7 @@ import numpy as np
 from toolkit.diagnostics.catalogue import LOWER_LR, SAVE, SAVE_AND_STOP, STOP
 from toolkit.diagnostics.finding import declared_remedies
 from toolkit.runfolder.control import as_id
-from toolkit.runfolder.metrics import metric_direction
+from toolkit.runfolder.metrics import TRAIN_LOSSES, metric_direction
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.findings.alerts import Alert
@@ -25,7 +25,6 @@ _ACTIONS: Final = {SAVE: "Save now", STOP: "Stop", SAVE_AND_STOP: "Save and stop
 _FACTORS: Final = ("lr_scale", "lr_multiplier")
 """Knobs with a default of 1."""
 
-_LOSSES: Final = ("train_loss", "loss", "train/loss")
 _JUDGED_BY_LOSS: Final = frozenset({"lr_problem", "loss_scale"})
 """Kinds whose own metric is set by the change or changes anyway: the loss shows whether it helped."""
 
@@ -139,7 +138,7 @@ def is_knob_change_after(record: Record, step: int) -> bool:
 
 def _judged_by(store: RunStore, key: str, alert: Alert) -> str | None:
     names = {info.name for info in store.metrics(key)}
-    candidates = _LOSSES if alert.kind in _JUDGED_BY_LOSS else (alert.metric, *_LOSSES)
+    candidates = TRAIN_LOSSES if alert.kind in _JUDGED_BY_LOSS else (alert.metric, *TRAIN_LOSSES)
     return next((name for name in candidates if name in names), None)
 
 

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from toolkit.runfolder.metrics import TRAIN_LOSSES
+
 _EVALUATION: Final = re.compile(r"(val|valid|validation|eval|evaluation|test)([_/.\-: ]|$)", re.IGNORECASE)
-_TRAINING_LOSS: Final = (
-    *("train_loss", "train/loss", "loss", "training_loss", "loss/train", "train/train_loss"),
-)
-_LEARNING_RATE: Final = ("learning_rate", "train/lr", "train/learning_rate", "train_lr")
 _NAMED: Final = (
-    ("train_loss", tuple(f"{loss}{ending}" for loss in _TRAINING_LOSS for ending in ("", "_step"))),
-    ("lr", _LEARNING_RATE),
+    ("train_loss", tuple(f"{loss}{ending}" for loss in TRAIN_LOSSES for ending in ("", "_step"))),
+    ("lr", ("learning_rate", "train/lr", "train/learning_rate", "train_lr")),
 )
 # Lightning's `grad_norm` utility gives the total norm such a name.
 _GRADIENT_NORM: Final = re.compile(r"(train[_/])?(grad_norm|grad_2(\.0)?_norm_total)$")
