@@ -11,6 +11,7 @@ from typing import Any, Final
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.diagnostics.finding import INFO, Finding
 from toolkit.runs.listing.config_diff import to_yaml
+from toolkit.runs.settings import as_number, setting_text
 
 _LR: Final = ("learning_rate", "lr", "base_lr", "max_lr", "unet_lr")
 _WARMUP: Final = ("warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup")
@@ -112,7 +113,7 @@ _NewValue = Callable[[Any], Any]
 
 def _scaled(factor: float, *, least: float = 0.0) -> _NewValue:
     def new(value: Any) -> float | None:
-        number = _number(value)
+        number = as_number(value)
         if number is None or number < 0 or (number == 0 and not least):
             return None
         return max(float(f"{number * factor:.3g}"), least)
@@ -121,20 +122,20 @@ def _scaled(factor: float, *, least: float = 0.0) -> _NewValue:
 
 
 def _clipped(value: Any) -> float | None:
-    number = _number(value)
+    number = as_number(value)
     return None if number is not None and 0 < number <= _CLIP_AT else _CLIP_AT
 
 
 def _ending_at(step: float | None) -> _NewValue:
     def new(value: Any) -> int | None:
-        number = _number(value)
+        number = as_number(value)
         return int(step) if number is not None and step is not None and 0 < step < number else None
 
     return new
 
 
 def _more_workers(value: Any) -> int | None:
-    number = _number(value)
+    number = as_number(value)
     if number is None or not 0 <= number <= 16:
         return None
     return 4 if number < 2 else int(2 * number)
@@ -169,7 +170,7 @@ class _Editor:
         self._done.add(names)
         if place is not None:
             where, key = place
-            self._because(f"{key}: {_text(where[key])} → {_text(value)}", finding)
+            self._because(f"{key}: {setting_text(where[key])} → {setting_text(value)}", finding)
             where[key] = value
         elif beside is not None:
             where, key = beside
@@ -177,17 +178,19 @@ class _Editor:
             at = list(where).index(key) + 1
             where.clear()
             where.update([*items[:at], (names[0], add), *items[at:]])
-            self._because(f"{names[0]}: {add:g}, new here: check what your trainer calls it", finding)
+            self._because(
+                f"{names[0]}: {setting_text(add)}, new here: check what your trainer calls it", finding
+            )
 
     def warm_up(self, finding: Finding) -> None:
         place = self._place(_STEPS)
-        steps = None if place is None else _number(place[0][place[1]])
+        steps = None if place is None else as_number(place[0][place[1]])
         wanted = max(_MIN_WARMUP, int(steps * 0.05)) if steps is not None else _MIN_WARMUP
         if steps is not None and wanted > steps / 4:
             wanted = max(1, int(steps / 10))
 
         def new(value: Any) -> int | None:
-            number = _number(value)
+            number = as_number(value)
             return wanted if number is not None and number < wanted else None
 
         self.change(_WARMUP, finding, new, add=wanted)
@@ -234,18 +237,3 @@ def _places(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
             waiting += item.values()
         elif isinstance(item, list):
             waiting += [inner for inner in item if isinstance(inner, dict)]
-
-
-def _number(value: Any) -> float | None:
-    """Return a setting as a number; YAML reads 1e-4 as a text."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _text(value: Any) -> str:
-    number = _number(value)
-    return f"{number:g}" if number is not None else str(value).lower()

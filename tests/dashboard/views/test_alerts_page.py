@@ -459,12 +459,12 @@ def test_the_remedy_writes_the_request_and_shows_pending_then_the_answer(live):
     tab = open_page("alerts", "r")
 
     remedy = tab.main.button(key="_remedy r 1-spike-train_loss-200")
-    assert remedy.label.replace("\\", "") == "Halve lr_scale: 1.0 → 0.5"
+    assert remedy.label.replace("\\", "") == "Halve lr_scale: 1 → 0.5"
     remedy.click().run()
 
     request = read_request(folder)
     assert dict(request.knobs) == {"lr_scale": 0.5}
-    assert "Halve lr_scale: 1.0 → 0.5: pending, sent" in "".join(
+    assert "Halve lr_scale: 1 → 0.5: pending, sent" in "".join(
         text.value for text in tab.main.markdown
     ).replace("\\", "")
     assert tab.main.button(key="_remedy r 1-spike-train_loss-200").disabled, "one at a time"
@@ -485,9 +485,9 @@ def test_the_remedy_writes_the_request_and_shows_pending_then_the_answer(live):
     )
     tab.run()
 
-    assert "Halve lr_scale: 1.0 → 0.5: applied at step 399" in said(tab)
+    assert "Halve lr_scale: 1 → 0.5: applied at step 399" in said(tab)
     assert "pending" not in said(tab)
-    assert "lr_scale 1.0 → 0.5 at step 399: too early to say: 0 of 20 records." in said(tab)
+    assert "lr_scale 1 → 0.5 at step 399: too early to say: 0 of 20 records." in said(tab)
 
     later = time.time() + 1
     append(folder, [{**step_record(400 + n, train_loss=0.9), "time": later + n} for n in range(25)])

@@ -16,6 +16,7 @@ from toolkit.runfolder.metrics import TRAIN_LOSSES, metric_direction
 from toolkit.runfolder.records import CONTROL_CHANGE, FINDING, Record
 from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.settings import setting_text
 from toolkit.runs.store import Floats, RunStore
 
 RECORDS_BESIDE: Final = 20
@@ -95,7 +96,7 @@ def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Offer 
         return None
     word = "Halve" if new == half else "Lower"
     return Offer(
-        label=f"{word} {name}: {knob_value_text(now)} → {knob_value_text(new)}",
+        label=f"{word} {name}: {setting_text(now)} → {setting_text(new)}",
         request={"knobs": {name: new}},
     )
 
@@ -179,8 +180,8 @@ def knob_changes_text(record: Record) -> str:
     """Return the knob changes in a run's answer as text; empty if there are none."""
     parts = []
     for name, change in _knobs_in(record).items():
-        old = f"{knob_value_text(change['old'])} → " if change.get("old") is not None else "→ "
-        parts.append(f"{name} " + old + knob_value_text(change["new"]) if "new" in change else name)
+        old = f"{setting_text(change['old'])} → " if change.get("old") is not None else "→ "
+        parts.append(f"{name} " + old + setting_text(change["new"]) if "new" in change else name)
     return ", ".join(parts)
 
 
@@ -196,11 +197,3 @@ def _knobs_in(record: Record) -> dict[str, dict[str, Any]]:
     for name, change in nested.items() if isinstance(nested, dict) else ():
         found.setdefault(str(name), dict(change) if isinstance(change, Mapping) else {})
     return found
-
-
-def knob_value_text(value: Any) -> str:
-    """Return a knob's value as text: 1.0, 0.5, 2e-05."""
-    if isinstance(value, float) and math.isfinite(value):
-        text = f"{value:.6g}"
-        return text if any(mark in text for mark in ".e") else f"{text}.0"
-    return str(value)
