@@ -215,6 +215,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             if save_to is not None:
                 self._save_to = os.fspath(save_to)
                 self._declare_save()
+            # Private: Accelerate has no public list of what `prepare` was given.
             for optimizer in getattr(accelerator, "_optimizers", ()):
                 inner = getattr(optimizer, "optimizer", optimizer)
                 # Only torch's own optimizers have such hooks.

@@ -169,7 +169,7 @@ class TrainerCompletions:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._current is not None:
                 with self.guard.catch("collecting rewards"):
-                    self._read_rewards(sys._getframe(1))  # noqa: SLF001
+                    self._read_rewards(sys._getframe(1))  # noqa: SLF001 - rewards are locals of the caller
             return original(*args, **kwargs)
 
         return call

@@ -32,7 +32,7 @@ def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, number: int) -
     assert log is not None, "only a run that was opened gets here"
     if step.is_recorded(number, log.log_every):
         # Lightning collects all metrics, which is slow: only for a step that is recorded.
-        metrics = {**batch_metrics(trainer), **run.take_metrics()}
+        metrics = new_metrics(metrics_so_far(trainer), trainer.logged_metrics) | run.take_metrics()
     else:
         metrics = fresh_metrics(trainer, step.seen)
     fields: dict[str, Any] = with_known_names(metrics)
@@ -104,11 +104,6 @@ def new_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in now.items() if before.get(name) is not value}
 
 
-def batch_metrics(trainer: Any) -> dict[str, Any]:
-    """Return what was logged in the batch that ends now. Call it on all ranks or on one: it gathers nothing."""
-    return new_metrics(metrics_so_far(trainer), dict(trainer.logged_metrics))
-
-
 def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
     """Return what was logged for single batches since the last call, without gathering or averaging.
 
@@ -127,6 +122,7 @@ def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
 
 def batch_metric_names(trainer: Any) -> set[str]:
     """Return the names of the metrics of single batches, in the loop that is running."""
+    # Private: the public dictionaries do not say what belongs to a batch.
     names = set()
     for metric in (getattr(trainer, "_results", None) or {}).values():
         meta = metric.meta

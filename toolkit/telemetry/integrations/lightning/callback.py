@@ -305,6 +305,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if other.run is not run or run.is_off:
             return
         run.has_callback = True
+        # Private: only there is Lightning's own logging told from the script's.
         self._call.patches.around(
             connector,
             "log_metrics",
@@ -359,6 +360,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call.patches.wrap(trainer, "save_checkpoint", call.checkpoints.wrap)
         loop = trainer.fit_loop.epoch_loop
         begin, end = call.batch.begin, call.batch.end
+        # Private: no hook is called before a batch is fetched.
         call.patches.wrap(loop, "_on_before_fetch", partial(_followed_by, begin))
         call.patches.wrap(loop, "_on_after_fetch", partial(_preceded_by, end))
         for optimizer in trainer.optimizers:

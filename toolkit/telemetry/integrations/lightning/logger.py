@@ -87,6 +87,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @guarded
     def log_graph(self, model: Any, *_: Any, **__: Any) -> None:
         """Write the start record if no callback does; Lightning calls this once the hyperparameters are known."""
+        # The public property raises where a module has no trainer.
         self._trainer = trainer = getattr(model, "_trainer", None)
         # Predictions log nothing.
         if self.run.has_callback or (trainer is not None and trainer.predicting):
@@ -124,10 +125,8 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @guarded
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
         """Record a checkpoint, if no callback does."""
-        path = (
-            getattr(checkpoint_callback, "_last_checkpoint_saved", None)
-            or checkpoint_callback.best_model_path
-        )
+        # Both private: what is public names the best file and the last one, not the one saved now and its step.
+        path = getattr(checkpoint_callback, "_last_checkpoint_saved", None)
         if path and not self.run.has_callback and self._opened():
             step = getattr(checkpoint_callback, "_last_global_step_saved", 0)
             is_best = checkpoint_callback.monitor is not None and path == checkpoint_callback.best_model_path
