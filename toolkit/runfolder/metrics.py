@@ -170,11 +170,6 @@ def is_evaluation(name: str, *, event: str = "step") -> bool:
     return direction == "max" or (name in TRAIN_LOSSES if event == "step" else direction is not None)
 
 
-def is_train_loss(name: str) -> bool:
-    """Return whether a metric is the training loss."""
-    return name in TRAIN_LOSSES
-
-
 def guess_primary_metric(runs: Iterable[Collection[str]]) -> str | None:
     """Return the metric by which runs are compared, from the names of the evaluations of each run.
 
@@ -208,7 +203,7 @@ def _kind(name: str) -> int:
         return 0
     if _words(name) & _EVALUATION:
         return 1 if "loss" in name.lower() else 2
-    if is_train_loss(name):
+    if name in TRAIN_LOSSES:
         return 5
     if metric_direction(name) == "max":
         # The sum of several rewards before one of its parts.

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from toolkit.core.run_search import text_of
 from toolkit.runfolder.labels import ProjectSettings
-from toolkit.runfolder.metrics import Direction, guess_primary_metric, is_train_loss, metric_direction
+from toolkit.runfolder.metrics import TRAIN_LOSSES, Direction, guess_primary_metric, metric_direction
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import ago, clock, count, duration, short_number
 from toolkit.runs.settings import setting_text
@@ -188,7 +188,7 @@ def default_columns(cards: Sequence[RunCard], primary: Primary | None) -> list[s
         shown.append("alerts")
     if primary is not None:
         shown.append(f"best:{primary.metric}")
-        if not is_train_loss(primary.metric):
+        if primary.metric not in TRAIN_LOSSES:
             shown.append(f"last:{primary.metric}")
     shown.append("loss")
     found = differences_of(cards)
