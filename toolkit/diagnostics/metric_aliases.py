@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.metrics import TRAIN_LOSSES
+from toolkit.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES
 from toolkit.runfolder.records import EPOCH, EVAL, NON_FINITE, Record
 
 LOSS: Final = "loss"
@@ -37,12 +37,7 @@ ZERO_GRADS: Final = "zero_grads"
 # Names of each signal. If a record has several of them, the first one is used.
 _SIGNAL_OF: Final[dict[str, str]] = {
     **dict.fromkeys(TRAIN_LOSSES, LOSS),
-    "val_loss": VAL_LOSS,
-    "eval_loss": VAL_LOSS,
-    "eval/loss": VAL_LOSS,
-    "val/loss": VAL_LOSS,
-    "loss/val": VAL_LOSS,
-    "validation_loss": VAL_LOSS,
+    **dict.fromkeys(VAL_LOSSES, VAL_LOSS),
     "grad_norm": GRAD_NORM,
     "train/grad_norm": GRAD_NORM,
     "gradient_norm": GRAD_NORM,

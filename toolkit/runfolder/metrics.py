@@ -124,6 +124,8 @@ TRAIN_LOSSES: Final = (
 )
 """Names of the training loss; the first one that a run has is used."""
 
+VAL_LOSSES: Final = ("val_loss", "eval_loss", "eval/loss", "val/loss", "validation_loss", "loss/val")
+
 _LOWER: Final = frozenset(
     "loss error perplexity ppl mse rmse mae nll bpb wer cer fid kid lpips brier regret".split()
 )
@@ -187,19 +189,8 @@ def guess_primary_metric(runs: Iterable[Collection[str]]) -> str | None:
     return min(shared or counts, key=lambda name: (_kind(name), -counts[name], order[name]))
 
 
-_USUAL: Final = (
-    "val_loss",
-    "eval_loss",
-    "eval/loss",
-    "val/loss",
-    "validation_loss",
-    "loss/val",
-    "epoch/val_loss",
-)
-
-
 def _kind(name: str) -> int:
-    if name in _USUAL:
+    if name.removeprefix(EPOCH_PREFIX) in VAL_LOSSES:
         return 0
     if _words(name) & _EVALUATION:
         return 1 if "loss" in name.lower() else 2
