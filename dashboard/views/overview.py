@@ -25,9 +25,9 @@ from dashboard.components.curve_panel import (
 from dashboard.components.event_list import event_list
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.pictures import latest_samples
-from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, VAL_LOSS, signal_of
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, signal_of
 from toolkit.reports.ledger_labels import has_content
-from toolkit.runfolder.metrics import INTERNAL
+from toolkit.runfolder.metrics import INTERNAL, VAL_LOSSES
 from toolkit.runfolder.records import (
     is_spread,
 )
@@ -37,14 +37,13 @@ from toolkit.runs.statistics import trend_of
 from toolkit.runs.store import MetricInfo
 
 _SPARK_POINTS = 64
-_VAL = ("val_loss", "eval_loss", "epoch/val_loss")
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
 _KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *INTERNAL)
 _REWARDS: Final = ("reward", "reward_mean", "mean_reward", "rewards_mean", "reward/mean")
 _MAX_CUSTOM = 6
 _RECENT: Final = 100
-_OWN_NAMES: Final = {LOSS: "train_loss", VAL_LOSS: "val_loss", LR: "lr", GRAD_NORM: "grad_norm"}
+_OWN_NAMES: Final = {LOSS: "train_loss", LR: "lr", GRAD_NORM: "grad_norm"}
 
 _FIRST_WAIT_S = 0.05
 _WAIT_S = 0.4
@@ -154,7 +153,7 @@ def _reward(metrics: dict[str, MetricInfo]) -> MetricCard | None:
 
 
 def _validation_name(metrics: dict[str, MetricInfo]) -> str | None:
-    return next((name for name in _VAL if name in metrics), None) or _named(VAL_LOSS, metrics)
+    return next((name for name in (*VAL_LOSSES, "epoch/val_loss") if name in metrics), None)
 
 
 def _validation(metrics: dict[str, MetricInfo]) -> MetricCard | None:
