@@ -87,7 +87,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(
             {"job": "extension", "config": {"name": "x", "process": [{}]}},
             "config.process[0].type is None; it must be",
         ),
-        ([1, 2], "must be a mapping"),
+        ([1, 2], "is not a mapping"),
     ],
 )
 def test_a_file_that_is_no_job_says_what_is_missing(content, said, tmp_path, capsys):
