@@ -305,7 +305,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if other.run is not run or run.is_off:
             return
         run.has_callback = True
-        # Private: only there is Lightning's own logging told from the script's.
+        # Private: there is no other place where Lightning's own logging is separate from the script's.
         self._call.patches.around(
             connector,
             "log_metrics",
