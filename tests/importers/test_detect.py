@@ -160,7 +160,7 @@ def test_images_are_read_where_they_are_and_never_outside():
             source.blob(type(images[0].blob)(path=path))
 
 
-def test_a_git_lfs_pointer_is_named(tmp_path):
+def test_a_git_lfs_pointer_is_named(tmp_path, capsys):
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
     (tmp_path / "events.out.tfevents.1581933911.host1").write_text(text)
 
@@ -168,6 +168,8 @@ def test_a_git_lfs_pointer_is_named(tmp_path):
 
     assert run["metrics"] == {}
     assert "is a Git LFS pointer" in run["notes"][0]
+    assert main(["ls", str(tmp_path)]) == 0
+    assert "not read: 1 Git LFS pointers" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

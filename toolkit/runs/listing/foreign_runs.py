@@ -74,6 +74,7 @@ class ForeignRun:
     cursor: bytes | None = None
     read_at: float = -math.inf
     problem: str | None = None
+    passed_over: str | None = None
     folders: frozenset[str] = frozenset()
     """Where it is, and every folder above that."""
     _config: Mapping[str, Scalar] = field(default_factory=dict)
@@ -136,7 +137,9 @@ class ForeignRun:
                 break
             self.problem = None
             if batch.replaced:
-                self.summary = RunSummary()
+                self.summary, self.passed_over = RunSummary(), None
+            for (_, reason), count in batch.passed_over.most_common(1):
+                self.passed_over = f"not read: {count:,} {reason}"
             self.summary.add(self.reading.info, batch)
             is_same = batch.cursor == self.cursor
             self.cursor = batch.cursor
@@ -171,7 +174,7 @@ class ForeignRun:
             config=self._settings(),
             evaluations=summary.key_values.evaluations,
             colour=labels.colour,
-            problem=self.problem or self.labels_problem,
+            problem=self.problem or self.passed_over or self.labels_problem,
             format=info.format,
             deleted=info.deleted,
             logged_by=self.title,
