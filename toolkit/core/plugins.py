@@ -1,8 +1,9 @@
 """Plug-ins: importers, mirrors, samplers, detectors and commands of other packages, found by their entry points.
 
 Each registry has a table of its own for the built-in ones, and asks here for the others. The first question reads the
-metadata of the installed packages, once in a process; a training asks on a background thread. The variable
-`TELEMETRY_PLUGINS` names the packages that may bring some: `all`, which is the default, `off`, or a list.
+metadata of the installed packages, once in a process; a training asks on a background thread, except for the mirrors
+that its options name. The variable `TELEMETRY_PLUGINS` names the packages that may bring some: `all`, which is the
+default, `off`, or a list.
 """
 
 from __future__ import annotations
@@ -65,14 +66,18 @@ def load(
     problem_of: Callable[[Any], str],
     *,
     taken: Collection[str] = (),
+    only: Collection[str] | None = None,
     guard: Guard | None = None,
 ) -> list[Plugin]:
     """Return the plug-ins of a kind that can be used; each of the others is reported once, and skipped.
 
     `problem_of` says what is wrong with a loaded value, if anything is; `taken` are the names of the built-in ones.
+    With `only`, no others than those of these names are loaded.
     """
     usable = []
     for plugin in installed(kind):
+        if only is not None and plugin.name not in only:
+            continue
         if plugin.value is None and not plugin.problem:
             try:
                 value = plugin.call(plugin.entry_point.load)

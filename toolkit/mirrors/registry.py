@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -103,22 +103,26 @@ def make_exporters(options: ExporterOptions, run: ExportedRun, *, may_send: bool
     return found
 
 
-def load_plugins(guard: Guard | None = None) -> dict[str, plugins.Plugin]:
+def load_plugins(
+    only: Collection[str] | None = None, guard: Guard | None = None
+) -> dict[str, plugins.Plugin]:
     """Return the mirrors of plug-ins by name: each is a function of its settings and the run that returns a sink."""
     found = plugins.load(
-        "mirrors", lambda value: "" if callable(value) else "it cannot be called", guard=guard
+        "mirrors", lambda value: "" if callable(value) else "it cannot be called", only=only, guard=guard
     )
     return {plugin.name: plugin for plugin in found}
 
 
 def _make_plugins(wanted: Mapping[str, Any], run: ExportedRun, guard: Guard) -> list[Sink]:
-    known, sinks = load_plugins(guard), []
+    # No others: the script waits for the import.
+    known, sinks = load_plugins([name for name in wanted if wanted[name] is not False], guard), []
     for name, settings in wanted.items():
         with guard.catch(f"setting up the mirror {name!r}"):
             if settings is False:
                 continue
             if name not in known:
-                named = f"{', '.join(known)} can" if known else "none can"
+                names = [plugin.name for plugin in plugins.installed("mirrors") if not plugin.problem]
+                named = f"{', '.join(names)} can" if names else "none can"
                 raise LookupError(f"no installed plug-in that works has this name; {named} be used")
             sink = known[name].call(known[name].value, {} if settings is True else dict(settings), run)
             if not callable(getattr(sink, "write", None)) or not callable(getattr(sink, "close", None)):
