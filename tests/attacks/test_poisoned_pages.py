@@ -198,8 +198,8 @@ def test_a_graphics_card_with_a_number_of_5000_digits_leaves_the_page_whole(logs
     tab = open_page("system", "r")
 
     assert is_well(tab)
-    assert "utilization 1e308 %" in said(tab)
-    assert max(len(text) for text in markdown_of(tab)) < 500
+    cells = [str(cell) for table in tab.dataframe for cell in table.value.to_numpy().ravel()]
+    assert max(len(text) for text in (*markdown_of(tab), *cells)) < 500
 
 
 def test_sessions_with_numbers_that_no_column_holds_are_listed(logs):
