@@ -114,6 +114,7 @@ def test_a_manifest_that_cannot_be_used_is_an_unreadable_run_and_no_failure(root
     assert card.status.name == "unreadable"
     assert "run.json" in card.problem
     assert card.name == "r"
+    assert card.step == store.card("good").step is not None
     assert store.card("good").status.name == "finished"
     assert store.refresh("r").records > 0
 

@@ -224,6 +224,9 @@ class RootListing:
                 manifest = read_manifest(folder)
             except (ManifestError, OSError) as error:
                 problem = clean(str(error))
+                # The records are there all the same.
+                with suppress(OSError):
+                    log_at = _stat(f"{place}/{METRICS_JSONL}")
         if manifest is None and another_programs_file(folder) is not None:
             return None
         try:
