@@ -75,11 +75,11 @@ class Outbox(Generic[_T]):
                 return
             self._waiting.append(item)
             self._changed.notify_all()
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name=f"telemetry-{self._name.replace(' ', '-')}", daemon=True
-            )
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"telemetry-{self._name.replace(' ', '-')}", daemon=True
+                )
+                self._thread.start()
 
     def close(self, timeout_s: float) -> None:
         """Try once more to send what waits, at most for `timeout_s`; nothing is sent later."""
