@@ -681,7 +681,7 @@ def _problems(runs: RunList) -> None:
     if len(skipped) < len(runs.problems):
         st.caption("Still looking for runs of other tools; they appear when all folders were looked at.")
     if skipped:
-        with st.expander(f"{count(len(skipped))} entries were skipped"):
+        with st.expander(f"Skipped: {count(len(skipped))}"):
             st.text("\n".join(clean(problem) for problem in skipped[:100]))
 
 

@@ -41,7 +41,7 @@ def test_the_exit_code_says_whether_the_run_is_well(tmp_path, capsys):
     manifest["summary"] |= {"findings_critical": 1, "findings_warning": 2}
     (finished / "run.json").write_text(json.dumps(manifest))
     assert main(["status", str(finished)]) == 0
-    assert "3 findings: `telemetry doctor`" in capsys.readouterr().out
+    assert "findings: 3, which `telemetry doctor`" in capsys.readouterr().out
     failed = make_logger(tmp_path, "failed")
     failed.close("failed")
     assert main(["status", str(failed.run_folder)]) == 1

@@ -75,5 +75,5 @@ def _line(about: dict[str, Any]) -> str:
     if about["last_sign"]:
         parts.append(f"last sign {age_text(time.time() - about['last_sign'])} ago")
     if about["findings"]:
-        parts.append(f"{about['findings']} findings: `telemetry doctor` explains them")
+        parts.append(f"findings: {about['findings']}, which `telemetry doctor` explains")
     return ", ".join(parts)
