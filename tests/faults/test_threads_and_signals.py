@@ -82,11 +82,11 @@ def test_what_a_signal_handler_raises_where_we_expect_the_systems_errors_arrives
     tmp_path, start, record_property
 ):
     # A TimeoutError is an OSError, too.
-    part, most = longer(("runfolder", 25), ("", 10_000))
-    ended = start(PROGRAMS / "raise_at_lines.py", tmp_path, part, most).end(longer(150, 3_000))
+    part, most = longer(("runfolder", 6), ("", 10_000))
+    ended = start(PROGRAMS / "raise_at_lines.py", tmp_path, part, most).end(longer(220, 3_000))
 
     assert ended.code == 0, ended.err
-    assert ended.number("raised") >= 20
+    assert ended.number("raised") >= longer(5, 20)
     assert ended.number("arrived") == ended.number("raised"), ended.out
     record_property("measured", f"raised at {ended.number('raised'):.0f} lines, all of them arrived")
 
