@@ -162,6 +162,7 @@ def darken(page):
     settle(page)
 
 
+@in_make_faults
 def test_the_keyboard_opens_pages_and_runs_but_types_in_a_field(shown, page, axe):
     shown.open(page, "/")
     page.locator(".trt tbody tr a").first.wait_for()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.children import repair
 from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, script_stack, wait_for_line
-from tests.lengths import longer
+from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.runfolder.manifest import read_manifest
@@ -405,6 +405,7 @@ def test_an_exception_that_ends_a_worker_process_is_not_the_run_s(tmp_path):
     assert reported(twice)[0] == []
 
 
+@in_make_faults
 def test_a_hang(tmp_path):
     # Some seconds, since the usual time from step to step has to be known first.
     twice = Twice(

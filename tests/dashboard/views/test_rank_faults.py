@@ -58,6 +58,7 @@ def ranks(logs):
         process.wait()
 
 
+@in_make_faults
 def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs, ranks, capsys):
     run = logs / "run"
     wait_until(lambda: all((logs / f"rank_{rank}").exists() for rank in range(RANKS)), ranks[0])
