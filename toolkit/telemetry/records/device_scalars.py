@@ -106,6 +106,7 @@ class _PinnedPool:
                 torch.int64: memory.view(torch.int64),
             }
         self._memory = memory
+        # Views of the pinned memory: its numbers are read without a call of torch.
         address = memory.data_ptr()
         self._bits32 = (ctypes.c_uint32 * (PLACES * 2)).from_address(address)
         self._bits64 = (ctypes.c_uint64 * PLACES).from_address(address)

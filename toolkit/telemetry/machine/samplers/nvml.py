@@ -151,7 +151,7 @@ def import_where_there_are_gpus() -> None:
 
 
 def _has_library() -> bool:
-    # Not at the top: a training without GPUs may never need it.
+    # Asks only whether the driver's library is there. Not at the top: a training without GPUs may never need it.
     import ctypes
 
     try:
