@@ -1,32 +1,14 @@
 """Whatever is left out of a drawn curve, it is no extreme, no end, and nothing that is no number."""
 
 import itertools
-import math
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
+from tests.runs.columns.test_series import curves
 from toolkit.runs.columns.thinning import bucket_size, runs_of, select
-
-numbers = st.one_of(
-    st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0]), st.floats(-1e100, 1e100, width=64)
-)
-
-
-def long_curve(seed, count, odd):
-    """Return a curve that goes up and down, with a value that is no number here and there."""
-    random = np.random.default_rng(seed)
-    values = random.normal(size=count).round(2)
-    values[random.random(count) < odd] = random.choice([np.nan, np.inf, -np.inf])
-    return values
-
-
-# Lists that are made value by value stay short: a bucket with an inside takes long ones.
-curves = st.lists(numbers, max_size=30).map(lambda values: np.array(values, dtype=np.float64)) | st.builds(
-    long_curve, st.integers(0, 10**6), st.integers(0, 300), st.sampled_from([0.0, 0.05, 0.7])
-)
 
 
 def buckets_of(count, start, size):
