@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from itertools import accumulate
 from typing import Any, Final, TypeVar
@@ -71,14 +71,6 @@ class RefusedError(EngineError):
 
 class FullError(EngineError):
     """The engine is out of memory or disk space, or cannot keep up with merging; it may take the data later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The body of an answer, and how far this machine's clock is ahead of the engine's."""
-
-    body: bytes
-    clock_ahead_s: float | None
 
 
 def quote(text: str | bytes) -> str:

@@ -70,10 +70,6 @@ class Masker(TreeRewriter):
         """Return a copy of `value` in which every secret reads `***`. Never raises."""
         return self.rewrite(value)
 
-    def add_secrets(self, texts: Iterable[str]) -> None:
-        """Hide these texts as well."""
-        self.secrets = _forms_of([*self.secrets, *texts])
-
     def cut(self, text: str, length: int) -> str:
         """Return the first `length` characters of `text`, masked; a secret at the cut is removed completely."""
         return self.rewrite_text(text[: length + min(length, _BEYOND_A_CUT)])[:length]
