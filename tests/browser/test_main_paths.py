@@ -95,7 +95,9 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     page.mouse.move(place["x"] + place["width"] / 2, place["y"] + 5, steps=2)
     tip = page.locator(".telemetry-tip")
     expect(tip).to_contain_text("logged")
-    said = re.search(r"step ([\d,]+) · (?:[\d-]{10} )?[\d:]{8} .*\ntrain loss\s+logged (\S+)", tip.inner_text())
+    said = re.search(
+        r"step ([\d,]+) · (?:[\d-]{10} )?[\d:]{8} .*\ntrain loss\s+logged (\S+)", tip.inner_text()
+    )
     assert float(said[2]) == pytest.approx(_logged(training.folder, int(said[1].replace(",", ""))), rel=1e-5)
     page.mouse.move(5, 5)
     expect(tip).to_have_count(0)

@@ -92,7 +92,7 @@ def engine_as(filled, tmp_path):
         )
         if user == "telemetry_ship":
             # What the views need: on a server they have the rights of the administrator who made them.
-            lines += ["SELECT ON telemetry.inbox_1", "INSERT ON telemetry.records"]
+            lines += ["SELECT ON telemetry.inbox", "INSERT ON telemetry.records"]
             lines += ["INSERT ON telemetry.points", "INSERT ON telemetry.metrics"]
         if user == "telemetry_admin":
             # The front says USE for the database of each request, which a server does not.
@@ -170,12 +170,12 @@ def test_the_page_reads_everything_and_writes_labels_and_requests(engine_as):
 def test_the_administrator_makes_and_checks_tables_and_nothing_else(engine_as):
     engine = engine_as("telemetry_admin")
 
-    assert "tables of version 1 checked" in set_up(engine.address())[0]
+    assert "tables of version 2 checked" in set_up(engine.address())[0]
     connection = Engine(engine.address())
-    connection.query("DROP TABLE telemetry.inbox_1_metrics")
-    connection.query("DROP TABLE telemetry.inbox_1")
+    connection.query("DROP TABLE telemetry.inbox_metrics")
+    connection.query("DROP TABLE telemetry.inbox")
     set_up(engine.address())
-    assert connection.rows("SELECT count() FROM telemetry.inbox_1", "UInt64") == [(0,)]
+    assert connection.rows("SELECT count() FROM telemetry.inbox", "UInt64") == [(0,)]
     assert connection.rows("SELECT 1 FROM system.macros LIMIT 1", "UInt8") == []
     _refuses(
         connection,
@@ -195,7 +195,7 @@ def test_a_reader_pulls_and_writes_nothing(filled, engine_as, tmp_path):
         connection,
         *FORBIDDEN,
         "INSERT INTO telemetry.labels (run_id) VALUES ('x')",
-        "INSERT INTO telemetry.inbox_1 (run_id, line) VALUES ('x', 'y')",
+        "INSERT INTO telemetry.inbox (run_id, line) VALUES ('x', 'y')",
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fleet.engines import PASSWORD, Cluster, NoEngine, free_ports
+from tests.fleet.engines import DATABASE, PASSWORD, Cluster, NoEngine, free_ports
 from tests.fleet.flaky_front import (
     DROP_ANSWER,
     DROP_REQUEST,
@@ -292,3 +292,22 @@ def test_prometheus_gets_the_last_values_of_live_runs(engine, logs):
         assert found[(f"telemetry_run_{name}", *sorted({**labels, **more}.items()))] == value
     assert "# TYPE telemetry_ship_batches_total counter\n" in text
     assert (found["telemetry_ship_behind_bytes",], found["telemetry_ship_lines_total",]) == (0.0, 8.0)
+
+
+def test_tables_of_another_layout_are_refused_in_one_sentence(engine, ask, capsys):
+    url = f"clickhouse://127.0.0.1:{ask.address.hosts[0][1]}/{DATABASE}"
+    cases = [(["--replicas"], "replicas are hosts of a cluster: add --cluster NAME")]
+    if engine.cluster:
+        cases += [
+            (
+                ["--cluster", engine.cluster, "--replicas"],
+                "has no macro shard and no macro replica; see <macros>",
+            ),
+            ([], "are on the cluster fleet; only a new database can be different"),
+        ]
+    for more, said in cases:
+        command = ["ship", "--set-up", "--to", url, *more]
+        assert main(command) == 2, command
+        out, err = capsys.readouterr()
+        assert said in err, command
+        assert (out, err.count("\n")) == ("", 1)

@@ -31,7 +31,7 @@ from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet import tail as tail_module
 from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, pull
-from toolkit.fleet.schema import require_tables, set_up
+from toolkit.fleet.schema import VERSION, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.layout import rank_file
@@ -467,15 +467,18 @@ def test_tables_of_another_version_are_refused_by_name(engine, logs):
     Engine(engine.address("default")).query(f"CREATE DATABASE {database}")
     with pytest.raises(EngineError, match="has no telemetry tables; `telemetry ship --set-up` makes them"):
         require_tables(nowhere)
-    nowhere.query(
-        "CREATE VIEW schema_version AS SELECT toUInt32(2) AS version, '' AS cluster, toUInt32(0) AS keep_days"
-    )
-
-    for refused in (lambda: ship(engine_at(engine, database), logs), lambda: set_up(address, engine.cluster)):
-        with pytest.raises(
-            EngineError, match="have version 2 and this program writes version 1: upgrade this"
+    for version, said in (
+        (VERSION - 1, "make a new database, and the shippers fill it from their folders"),
+        (VERSION + 1, "upgrade this program"),
+    ):
+        nowhere.query("DROP TABLE IF EXISTS schema_version")
+        nowhere.query(f"CREATE VIEW schema_version AS SELECT toUInt32({version}) AS version, '' AS cluster")
+        for refused in (
+            lambda: ship(engine_at(engine, database), logs),
+            lambda: set_up(address, engine.cluster),
         ):
-            refused()
+            with pytest.raises(EngineError, match=f"have version {version} and this program needs .* {said}"):
+                refused()
 
 
 class engine_at:

@@ -11,12 +11,10 @@ from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
 from toolkit.runfolder.untrusted import parse_object
 
-VERSION: Final = 1
-INBOX: Final = f"inbox_{VERSION}"
-"""Where lines go in. A later version has another inbox beside it, into the same tables, so old shippers continue.
-
-A version only adds columns, so that programs of an older one can read and write beside it.
-"""
+VERSION: Final = 2
+"""Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
+INBOX: Final = "inbox"
+"""Where lines go in."""
 
 _ABOUT: Final = "schema_version"
 _FIRST_MODERN: Final = 20
@@ -183,7 +181,7 @@ _VIEWS: Final = (
 
 
 def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quorum: int = 0) -> list[str]:
-    """Make the tables and columns that are missing on every host of `address`; return what was done, in words.
+    """Make the tables that are missing on every host of `address`; return what was done, in words.
 
     On a cluster each host gets its part of every table, and a table over all parts. No data is ever dropped.
     With `keep_days` the engine removes the lines and numbers of runs that were created longer ago.
@@ -213,35 +211,19 @@ def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quo
             if quorum:
                 _require_macros(engine, host)
             if found is not None:
-                _require_same_layout(found, cluster, quorum, address)
+                _require_same(found, cluster, quorum, address)
             is_modern = _is_modern(engine_version)
             if keep_days and not is_modern:
                 raise SchemaError(
                     f"ClickHouse {engine_version} cannot remove old rows by itself; leave out --keep-days"
                 )
-            is_older = found is not None and found.version < VERSION
-            if found is not None and is_older:
-                _add_columns(engine, cluster, is_modern=is_modern)
-                keep_days = keep_days or found.keep_days
-            made = Tables(
-                version=VERSION,
-                # An old engine refuses what an older inbox sends to a table that has more columns since.
-                oldest=found.oldest if found is not None and is_modern else VERSION,
-                cluster=cluster,
-                keep_days=keep_days,
-                quorum=quorum,
-            )
-            for statement in statements(address.database, made, is_modern=is_modern, is_upgrade=is_older):
+            made = Tables(cluster=cluster, keep_days=keep_days, quorum=quorum)
+            for statement in statements(address.database, made, is_modern=is_modern):
                 engine.query(statement)
         finally:
             engine.close()
-        if found is None:
-            done = f"tables of version {VERSION} made"
-        elif is_older:
-            done = f"tables upgraded from version {found.version} to {VERSION}"
-        else:
-            done = f"tables of version {VERSION} checked"
-        said.append(f"{host[0]}:{host[1]}: {done} (ClickHouse {engine_version})")
+        done = "made" if found is None else "checked"
+        said.append(f"{host[0]}:{host[1]}: tables of version {VERSION} {done} (ClickHouse {engine_version})")
     return said
 
 
@@ -250,8 +232,6 @@ class Tables:
     """How the tables were made."""
 
     version: int = VERSION
-    oldest: int = VERSION
-    """Programs of this version and later may write."""
     cluster: str | None = None
     """The cluster they are spread over; None for a single engine."""
     keep_days: int = 0
@@ -261,7 +241,7 @@ class Tables:
     engine_version: str = ""
 
 
-def statements(database: str, tables: Tables, *, is_modern: bool, is_upgrade: bool = False) -> Iterator[str]:
+def statements(database: str, tables: Tables, *, is_modern: bool) -> Iterator[str]:
     """Yield the statements that make what is missing."""
     cluster = tables.cluster
     local = "" if cluster is None else "_local"
@@ -279,13 +259,10 @@ def statements(database: str, tables: Tables, *, is_modern: bool, is_upgrade: bo
     if cluster is not None:
         yield _over_all(INBOX, "run_id", database, cluster)
     # Last, so that tables are used only if all of them are there.
-    if is_upgrade and not is_modern:
-        yield f"DROP TABLE {_ABOUT}"
     yield (
-        f"CREATE {'OR REPLACE VIEW' if is_upgrade and is_modern else 'VIEW IF NOT EXISTS'} {_ABOUT} AS "
+        f"CREATE VIEW IF NOT EXISTS {_ABOUT} AS "
         f"SELECT toUInt32({tables.version}) AS version, {quote(cluster or '')} AS cluster, "
-        f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum, "
-        f"toUInt32({tables.oldest}) AS oldest"
+        f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum"
     )
 
 
@@ -304,8 +281,7 @@ def require_tables(engine: Engine) -> Tables:
         raise SchemaError(
             f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
         )
-    if not found.oldest <= VERSION <= found.version:
-        raise _other_version(found, engine.address)
+    _require_version(found, engine.address)
     if found.cluster and _is_modern(found.engine_version):
         engine.read_settings["optimize_skip_unused_shards"] = 1
     if found.quorum:
@@ -397,13 +373,11 @@ def _tables(engine: Engine) -> Tables | None:
     try:
         answer = engine.query(f"SELECT *, version() AS engine_version FROM {_ABOUT} FORMAT JSONEachRow")
         # What a later version adds is not for this one; what an earlier one lacks has its default.
-        found = {"oldest": None, **parse_object(answer, "about", _MAX_ABOUT, ValueError)}
+        found = parse_object(answer, "about", _MAX_ABOUT, ValueError)
         known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}
         if not isinstance(found["version"], int):
             raise TypeError
-        return Tables(
-            **{**known, "cluster": found["cluster"] or None, "oldest": found["oldest"] or found["version"]}
-        )
+        return Tables(**{**known, "cluster": found["cluster"] or None})
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
@@ -412,19 +386,21 @@ def _tables(engine: Engine) -> Tables | None:
         raise EngineError(f"{engine.address} gave an answer of another form than asked for") from error
 
 
-def _other_version(found: Tables, address: Address) -> SchemaError:
-    what = (
-        "upgrade this program" if found.version > VERSION else "run `telemetry ship --set-up` of this version"
-    )
-    return SchemaError(
-        f"the tables of the database {address.database} have version {found.version} and this program writes "
-        f"version {VERSION}: {what}"
-    )
+def _require_version(found: Tables, address: Address) -> None:
+    if found.version != VERSION:
+        raise SchemaError(
+            f"the tables of the database {address.database} have version {found.version} and this program needs "
+            f"version {VERSION}: "
+            + (
+                "upgrade this program"
+                if found.version > VERSION
+                else "let `telemetry ship --set-up` make a new database, and the shippers fill it from their folders"
+            )
+        )
 
 
-def _require_same_layout(found: Tables, cluster: str | None, quorum: int, address: Address) -> None:
-    if found.version > VERSION:
-        raise _other_version(found, address)
+def _require_same(found: Tables, cluster: str | None, quorum: int, address: Address) -> None:
+    _require_version(found, address)
     if found.cluster != cluster:
         where = f"on the cluster {found.cluster}" if found.cluster else "not on a cluster"
         raise SchemaError(
@@ -435,21 +411,6 @@ def _require_same_layout(found: Tables, cluster: str | None, quorum: int, addres
         raise SchemaError(
             f"the tables of the database {address.database} were made {how}; only a new database can be different"
         )
-
-
-def _add_columns(engine: Engine, cluster: str | None, *, is_modern: bool) -> None:
-    """Add the columns that this version has more than the tables; their part first, then the table over all parts."""
-    rows = engine.rows(
-        f"SELECT table, name FROM system.columns WHERE database = {quote(engine.address.database)}",
-        *("String", "String"),
-    )
-    known = set(rows)
-    for table in _TABLES:
-        for name in (table.name,) if cluster is None else (f"{table.name}_local", table.name):
-            for column in _split(_columns(table, is_modern=is_modern)):
-                if (name, column.split()[0]) not in known:
-                    unless = "IF NOT EXISTS " if is_modern else ""
-                    engine.query(f"ALTER TABLE {name} ADD COLUMN {unless}{column}")
 
 
 def _require_macros(engine: Engine, host: tuple[str, int]) -> None:
@@ -487,11 +448,6 @@ def _create(table: _Table, local: str, database: str, tables: Tables, *, is_mode
 def _columns(table: _Table, *, is_modern: bool) -> str:
     columns = table.columns.replace("{LC}", "LowCardinality(String)" if is_modern else "String")
     return columns if is_modern else re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)", "", columns)
-
-
-def _split(columns: str) -> list[str]:
-    """Return the declarations in a list of columns: its commas outside of parentheses separate them."""
-    return [part.strip() for part in re.split(r",(?![^()]*(?:\([^()]*\)[^()]*)*\))", columns)]
 
 
 def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:
