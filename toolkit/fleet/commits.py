@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -45,6 +45,10 @@ class Commit:
     def key(self) -> FileKey:
         """The file it is about."""
         return self.run_id, self.rank
+
+    def next_generation(self, why: str) -> Commit:
+        """Return where the next generation of the file begins."""
+        return replace(self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why)
 
 
 def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Commit]:

@@ -32,7 +32,7 @@ from toolkit.fleet.engine import Engine, EngineError, Shards
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
 from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
-from toolkit.fleet.verify import differing_parts, expected_of, only_parts, rows_of_file
+from toolkit.fleet.verify import REPLACED, verify_file
 from toolkit.fleet.watch import ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.runfolder.metrics import position_of
 from toolkit.runfolder.reader import last_record
@@ -49,14 +49,15 @@ _RECHECK_S: Final = 60.0
 _CRC_AT_ONCE: Final = 256 * 1024 * 1024
 """Bytes of shipped files that are checked before new lines are sent again."""
 
+_VERIFY_AT_ONCE_S: Final = EVERY_S / 4
+"""How long files are compared with the engine before new lines are sent again."""
+
 _EVERYWHERE: Final = -1
 """Stands for no shard in particular."""
 _REQUESTS: Final = -2
 """Stands for the requests of shard 0, and what is below it for those of the next shards."""
 
 _COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
-_REPLACED: Final = "the file was truncated or replaced"
-_MIXED: Final = "the engine had lines that the file has not"
 _MOST_MOVES: Final = 3
 """How often a file goes back and forth between shippers within a session."""
 _LAST_GENERATION: Final = 2**16 - 1
@@ -108,6 +109,8 @@ class Shipper:
         self._reported = 0
         """The version of the last report of this shipper."""
         self._next_recheck: dict[int, float] = {}
+        self._verifying: dict[int, Iterator[str | None]] = {}
+        """What each shard's runs are being compared by."""
         self._keep_days = 0
         self._courier = None if request_key is None else Courier(request_key, self.node, self._failure)
 
@@ -174,7 +177,8 @@ class Shipper:
         has_more = self.ship_some()
         self._report(all_runs=False)
         self._deliver_requests()
-        self._verify_when_due()
+        for shard in {run.shard for run in self.runs.values()}:
+            self._verify_some(shard)
         return has_more
 
     def ship_some(self) -> bool:
@@ -203,24 +207,13 @@ class Shipper:
                         sent.append(batch)
         return sent
 
-    def verify(self, runs: Iterable[ShippedRun] | None = None) -> list[str]:
-        """Compare runs (default: all) with the engine and send again what differs; return what was repaired, in words.
+    def verify(self) -> list[str]:
+        """Compare all runs with the engine and send again what differs; return what was repaired, in words.
 
         Raises:
             EngineError: the engine refused or does not answer.
         """
-        repaired = []
-        for run in list(self.runs.values()) if runs is None else runs:
-            if self.objects is not None:
-                self.objects.verify(run.found.key.run_id)
-            for file in () if self._is_left_alone(run) else run.files.values():
-                try:
-                    found = self._verify(file)
-                except OSError as error:
-                    self._problem(file, error)
-                else:
-                    repaired += [f"{file.path}: {found}"] if found else []
-        return repaired
+        return [said for run in self.runs.values() for said in self._verify(run) if said]
 
     # ------------------------------------------------------------ asking the engine what it has
 
@@ -293,7 +286,7 @@ class Shipper:
         if file.problem is not None:
             self._failure(f"{file.path} is {file.problem}")
             return found.end
-        file.commit, file.has_begun = found if is_same else _next_generation(found, _REPLACED), is_same
+        file.commit, file.has_begun = found if is_same else found.next_generation(REPLACED), is_same
         if is_same and found.end == file.size:
             file.read_size = file.size
         return found.end
@@ -331,7 +324,7 @@ class Shipper:
         for key, commit in commits.items():
             # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
             while commit.gen in mixed.get(key, ()):
-                commit, by_key[key].has_begun = _next_generation(commit, _REPLACED), False
+                commit, by_key[key].has_begun = commit.next_generation(REPLACED), False
             commits[key] = commit
         counters = counters_at(engine, [commit for commit in commits.values() if commit.end])
         for file in files:
@@ -419,44 +412,39 @@ class Shipper:
 
     # ------------------------------------------------------------ comparing
 
-    def _verify(self, file: ShippedFile) -> str | None:
-        """Compare a file with the engine; return what was wrong, None if nothing was."""
-        engine, run = self._engine(file.run.shard), file.run.found.key
-        commit = newest_commits(engine, [run.run_id]).get(file.key)
-        if commit is None or file.is_superseded or (file.commit is not None and file.commit.gen > commit.gen):
-            return None
-        if crc_of(file.path, commit.end) != commit.crc:
-            file.forget()
-            return f"{_REPLACED}, and is shipped again"
-        expected = expected_of(file.path, run, commit)
-        parts = differing_parts(engine, commit, expected)
-        if not parts:
-            return None
-        for rows in rows_of_file(file.path, run, commit):
-            chosen = only_parts(rows, parts, commit.end)
-            if len(chosen):
-                engine.insert(INBOX, _COLUMNS, chosen.to_block())
-        if differing_parts(engine, commit, expected):
-            # A shipper never deletes: what does not belong there is left behind in its generation.
-            file.forget()
-            file.commit, file.has_begun = _next_generation(commit, _MIXED), False
-            return f"{_MIXED}; it is shipped again as a new generation"
-        return f"{len(parts)} of {len(expected.parts) or 1} parts differed and were sent again"
+    def _verify(self, run: ShippedRun) -> Iterator[str | None]:
+        """Compare a run with the engine, a slice at a time; yield what was repaired, in words, and None in between."""
+        if self.objects is not None:
+            self.objects.verify(run.found.key.run_id)
+        for file in () if self._is_left_alone(run) else list(run.files.values()):
+            try:
+                for said in verify_file(self._engine(run.shard), file):
+                    yield said and f"{file.path}: {said}"
+            except OSError as error:
+                self._problem(file, error)
 
-    def _verify_when_due(self) -> None:
-        """Verify a run that has ended, or was not verified for a day; one at a time, as a large one takes a while."""
+    def _verify_due(self, shard: int) -> Iterator[str | None]:
+        """Verify the runs of a shard that have ended, or were not verified for a day."""
         now = time.monotonic()
-        for run in self.runs.values():
-            is_due = run.report.has_ended or now >= run.next_verify
-            if not is_due or any(file.has_more for file in run.files.values()):
-                continue
-            with self._trying(run.shard) as is_ready:
-                if is_ready:
-                    for repaired in self.verify([run]):
-                        self._failure(repaired)
-                    run.report.has_ended = False
-                    run.next_verify = next_verify()
-                    return
+        for run in list(self.runs.values()):
+            is_due = run.shard == shard and (run.report.has_ended or now >= run.next_verify)
+            if is_due and not any(file.has_more for file in run.files.values()):
+                yield from self._verify(run)
+                run.report.has_ended = False
+                run.next_verify = next_verify()
+
+    def _verify_some(self, shard: int) -> None:
+        """Go on verifying for a moment: live runs of the node wait for it."""
+        until = time.monotonic() + _VERIFY_AT_ONCE_S
+        with self._trying(shard) as is_ready:
+            if is_ready:
+                slices = self._verifying.pop(shard, None) or self._verify_due(shard)
+                for said in slices:
+                    if said:
+                        self._failure(said)
+                    if time.monotonic() >= until:
+                        self._verifying[shard] = slices
+                        break
 
     # ------------------------------------------------------------ reports and failures
 
@@ -550,7 +538,3 @@ def _is_outdated(file: ShippedFile, found: Commit | None) -> bool:
 
 def _nothing_of(file: ShippedFile) -> Commit:
     return Commit(run_id=file.key[0], rank=file.rank, gen=1, end=0, crc=0, lines=0, bad_lines=0)
-
-
-def _next_generation(commit: Commit, why: str) -> Commit:
-    return replace(commit, gen=commit.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why)

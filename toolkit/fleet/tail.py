@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -208,16 +209,17 @@ class RecordTail:
             if counter.last is not None:
                 yield name, counter.last
 
-    def read(self, rows: Rows) -> bool:
+    def read(self, rows: Rows, until: int = sys.maxsize) -> bool:
         """Append the next complete lines to `rows`; return False if the file was truncated or replaced.
 
-        At most about a megabyte is read at once, and `rows` gets at most one line more than fit.
+        At most about a megabyte is read at once, and `rows` gets at most one line more than fit. Lines behind `until`,
+        where one ends, are left.
 
         Raises:
             OSError: the file is missing or unreadable.
             LineTooLong: its next line is longer than any that is shipped.
         """
-        block = read_block(self.path, self._cursor, max_bytes=_READ_BYTES)
+        block = read_block(self.path, self._cursor, max_bytes=min(_READ_BYTES, until - self.offset))
         if block.replaced:
             return False
         cursor = block.cursor

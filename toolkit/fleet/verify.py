@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,12 +13,19 @@ from toolkit.core.ranks import node_name
 from toolkit.fleet.commits import Commit, FileKey, half_md5, newest_commits, newest_labels
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
-from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey, bytes_of, crc_of
+from toolkit.fleet.schema import INBOX, INBOX_COLUMNS
+from toolkit.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of
+from toolkit.fleet.watch import ShippedFile
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
 PART_BYTES: Final = 4 * 1024 * 1024
 """Files are compared, and sent again, in parts of this size."""
+_PARTS_AT_ONCE: Final = 4
+"""How many of them the engine is asked for at once: a live run of the same node waits for the answer."""
+
+REPLACED: Final = "the file was truncated or replaced"
+_MIXED: Final = "the engine had lines that the file has not"
 
 _WRAP: Final = 2**64
 _BITS: Final = struct.Struct("<Q")
@@ -37,34 +44,65 @@ class Expected:
     """For each metric the number of its values, and how many are not finite."""
 
 
-def rows_of_file(path: Path, run: RunKey, commit: Commit) -> Iterator[Rows]:
-    """Yield the rows of a file from its start to the commit's end, some at a time; the last may be of lines behind it.
+def verify_file(engine: Engine, file: ShippedFile) -> Iterator[str | None]:
+    """Compare a file with the engine and send again what differs; yield what was wrong, and None after each slice.
+
+    Lines may be sent between two slices: what is compared ends where the file was shipped to at first.
 
     Raises:
-        OSError: it cannot be read.
+        EngineError: the engine refused or does not answer.
+        OSError: the file cannot be read.
     """
-    tail = RecordTail(path, run, commit.rank, commit.gen, Position())
-    while tail.position.end < commit.end:
+    commit = newest_commits(engine, [file.run.found.key.run_id]).get(file.key)
+    if commit is None or _is_past(file, commit):
+        return
+    expected = yield from _expected_of(_from_start(file, commit), commit)
+    if expected is None:
+        file.forget()
+        yield f"{REPLACED}, and is shipped again"
+        return
+    parts = yield from _differing_parts(engine, commit, expected)
+    if not parts:
+        return
+    for rows in _rows_until(_from_start(file, commit), commit.end):
+        chosen = rows.only([at // PART_BYTES in parts for at in rows.at])
+        if len(chosen):
+            engine.insert(INBOX, tuple(name for name, _ in INBOX_COLUMNS), chosen.to_block())
+        yield None
+    still = yield from _differing_parts(engine, commit, expected)
+    if still and not _is_past(file, commit):
+        # A shipper never deletes: what does not belong there is left behind in its generation.
+        file.forget()
+        file.commit, file.has_begun = commit.next_generation(_MIXED), False
+        yield f"{_MIXED}; it is shipped again as a new generation"
+    else:
+        yield f"{len(parts)} of {len(expected.parts) or 1} parts differed and were sent again"
+
+
+def _is_past(file: ShippedFile, commit: Commit) -> bool:
+    """Return whether it does not matter any more what the engine has of this generation."""
+    return file.is_superseded or (file.commit is not None and file.commit.gen > commit.gen)
+
+
+def _from_start(file: ShippedFile, commit: Commit) -> RecordTail:
+    return RecordTail(file.path, file.run.found.key, file.rank, commit.gen, Position())
+
+
+def _rows_until(tail: RecordTail, end: int) -> Iterator[Rows]:
+    """Yield the rows of a file up to `end`, some at a time."""
+    while tail.position.end < end:
         rows, before = Rows(), tail.offset
-        if not tail.read(rows) or tail.offset == before:
+        if not tail.read(rows, until=end) or tail.offset == before:
             return
-        if len(rows):
-            yield rows
+        yield rows
 
 
-def expected_of(path: Path, run: RunKey, commit: Commit) -> Expected:
-    """Return what the file adds up to, as far as the commit goes.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    found = Expected()
-    sums: dict[int, list[int]] = {}
-    for rows in rows_of_file(path, run, commit):
+def _expected_of(tail: RecordTail, commit: Commit) -> Generator[None, None, Expected | None]:
+    """Return what the file adds up to, as far as the commit goes; None if it is another file."""
+    found, sums = Expected(), dict[int, list[int]]()
+    for rows in _rows_until(tail, commit.end):
         begin = 0
         for at, after, line, last in zip(rows.at, rows.next, rows.line, rows.ends, strict=True):
-            if at >= commit.end:
-                break
             part = sums.setdefault(at // PART_BYTES, [0, 0, 0, 0])
             part[0] += 1
             part[1] += half_md5(b"%d:%d:%s" % (at, after, line))
@@ -74,35 +112,39 @@ def expected_of(path: Path, run: RunKey, commit: Commit) -> Expected:
                 part[3] += half_md5(b"%s:%d:%d:%d:%d" % (rows.names[i], rows.ns[i], rows.bads[i], at, bits))
                 found.totals[rows.names[i]] = (rows.ns[i], rows.bads[i])
             begin = last
+        yield
+    if (tail.position.end, tail.position.crc) != (commit.end, commit.crc):
+        return None
     found.parts = {number: _sums(part) for number, part in sums.items()}
     return found
 
 
-def differing_parts(engine: Engine, commit: Commit, expected: Expected) -> set[int]:
-    """Return the numbers of the parts in which the engine has something else than the file.
-
-    Raises:
-        EngineError: the engine did not answer.
-    """
-    low, high = _parts_in_engine(engine, commit)
-    parts = expected.parts.keys() | low.keys() | high.keys()
-    differing = {
-        number for number in parts if not low.get(number) == high.get(number) == expected.parts.get(number)
-    }
+def _differing_parts(engine: Engine, commit: Commit, expected: Expected) -> Generator[None, None, set[int]]:
+    """Return the numbers of the parts in which the engine has something else than the file."""
+    differing = set()
+    for first in range(0, commit.end // PART_BYTES + 1, _PARTS_AT_ONCE):
+        numbers = range(first, first + _PARTS_AT_ONCE)
+        low, high = _parts_in_engine(engine, commit, numbers)
+        differing |= {
+            number
+            for number in numbers
+            if not low.get(number) == high.get(number) == expected.parts.get(number)
+        }
+        yield
     if not differing and not _has_totals(engine, commit, expected.totals):
         # The table of totals was lost; each part has some of it.
         return set(expected.parts)
     return differing
 
 
-def only_parts(rows: Rows, parts: set[int], end: int) -> Rows:
-    """Return the rows of the lines that begin in one of `parts`, before `end`."""
-    return rows.only([at < end and at // PART_BYTES in parts for at in rows.at])
-
-
-def _parts_in_engine(engine: Engine, commit: Commit) -> tuple[dict[int, Sums], dict[int, Sums]]:
+def _parts_in_engine(
+    engine: Engine, commit: Commit, numbers: range
+) -> tuple[dict[int, Sums], dict[int, Sums]]:
     """Return the sums twice: of rows with the same key once with the least and once with the greatest hash."""
-    where = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} AND at < {commit.end}"
+    where = (
+        f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
+        f"AND at >= {numbers.start * PART_BYTES} AND at < {min(numbers.stop * PART_BYTES, commit.end)}"
+    )
     lines = engine.rows(
         f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
         "SELECT at, min(hash) AS low, max(hash) AS high FROM ("
