@@ -26,6 +26,7 @@ from dashboard.missing_packages import missing_login_packages_message, missing_p
 from dashboard.network_guard import PublicUrl
 from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
 from toolkit.fleet.address import PASSWORD_VARIABLE, AddressError, address_of, read_password
+from toolkit.fleet.fleet_file import VARIABLE, FleetFileError, fill_in
 from toolkit.fleet.object_store import FORMS, PlaceError, object_store
 
 if TYPE_CHECKING:
@@ -118,18 +119,24 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         parser.error(str(error))
     log_dirs = tuple(dict.fromkeys(chosen.log_dir)) if chosen.log_dir else default_log_dirs()
     engine_options = ("password_file", "ca", "request_key", "objects", "objects_endpoint")
-    given = {name: getattr(chosen, name) for name in engine_options if getattr(chosen, name) is not None}
-    if chosen.store is None and given:
-        parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
-    if chosen.store is not None and chosen.log_dir:
+    if chosen.engine is not None and chosen.log_dir:
         parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
+    flags = [name for name in engine_options if getattr(chosen, name) is not None]
+    try:
+        if not chosen.log_dir and (sources := fill_in(chosen, "dashboard")):
+            print(_printable(f"options from {sources}"), file=sys.stderr)
+    except FleetFileError as error:
+        parser.error(_printable(str(error)))
+    if chosen.engine is None and flags:
+        parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
+    given = {name: getattr(chosen, name) for name in engine_options if getattr(chosen, name) is not None}
     if given.get("objects") == "none":
         del given["objects"]
     return LaunchOptions(
         settings=DashboardSettings(
             log_dirs=log_dirs,
             read_only=chosen.read_only,
-            engine=None if chosen.store is None else EngineSettings(url=chosen.store, **given),
+            engine=None if chosen.engine is None else EngineSettings(url=chosen.engine, **given),
             other_tools=not chosen.no_other_tools,
         ),
         host=chosen.host,
@@ -159,7 +166,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="show only our own run folders, not TensorBoard, W&B, MLflow and other logs below --log-dir",
     )
     parser.add_argument(
+        "--config",
+        type=_file,
+        metavar="FILE",
+        help=f"options of a fleet in a file, see docs/fleet.md (default: the variable {VARIABLE}, else ./fleet.toml)",
+    )
+    parser.add_argument(
         "--store",
+        dest="engine",
         metavar="ADDRESS",
         help="show the runs that were shipped to ClickHouse instead: clickhouse://USER@HOST:PORT/DATABASE "
         "(see docs/fleet.md)",

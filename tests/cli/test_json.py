@@ -48,7 +48,7 @@ LS = (
 ).split()
 """The fields of a run, which compare has too."""
 
-ELSEWHERE = {"plugins", "pull", "ship"}
+ELSEWHERE = {"archive", "plugins", "pull", "ship"}
 """Those need an engine, or plug-ins: tests/fleet, tests/core/test_plugins.py."""
 
 

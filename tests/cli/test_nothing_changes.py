@@ -34,6 +34,7 @@ COMMANDS = {
     "trace": [["{run}", "--output", "{out}.trace.json"]],
 }
 OTHERS = {
+    "archive": "takes run folders of ours only: tests/fleet",
     "completion": "prints a script",
     "dashboard": "tests/dashboard/views/test_other_tools.py",
     "message": "reads a YAML",

@@ -52,7 +52,7 @@ def test_the_exit_code_says_whether_the_run_is_well(tmp_path, capsys):
 @pytest.mark.parametrize("name", RENAMED)
 def test_an_earlier_name_of_a_command_names_the_new_one(name, capsys):
     with pytest.raises(SystemExit) as ended:
-        main([name, "x"])
+        main([*name.split(), "x"])
 
     assert ended.value.code == 2
     assert f"`telemetry {name}` is `telemetry {RENAMED[name]}` now" in capsys.readouterr().err

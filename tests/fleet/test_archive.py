@@ -42,7 +42,7 @@ def place(tmp_path):
 
 
 def archive(logs, place, *more):
-    return main(["ship", str(logs), "--archive", f"file://{place}", *more])
+    return main(["archive", str(logs), "--to", f"file://{place}", *more])
 
 
 def file_of(place, table, folder):
@@ -138,20 +138,20 @@ def test_bad_input_is_one_sentence(logs, place, tmp_path, capsys):
     assert f"{logs / 'run'} is not archived: it is a copy of {copy}" in capsys.readouterr().err
     assert archive(logs, tmp_path / "missing") == 2
     assert "is missing; make or mount it" in capsys.readouterr().err
-    assert main(["ship", str(logs), "--archive", "parquet"]) == 2
+    assert main(["archive", str(logs), "--to", "parquet"]) == 2
     assert "is not a place for files" in capsys.readouterr().err
-    assert main(["ship", str(logs)]) == 2
-    assert "--to is missing" in capsys.readouterr().err
+    assert main(["archive", str(logs)]) == 2
+    assert "where should the files go? --to PLACE" in capsys.readouterr().err
 
 
 def test_without_pyarrow_the_sentence_names_the_extra(logs, place, monkeypatch, capsys):
     make_run(logs, "run")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for more in (
-        ["--archive", f"file://{place}"],
-        ["--to", "clickhouse://127.0.0.1:1", "--objects", "s3://bucket"],
+        ["archive", "--to", f"file://{place}"],
+        ["ship", "--to", "clickhouse://127.0.0.1:1", "--objects", "s3://bucket"],
     ):
-        assert main(["ship", str(logs), *more]) == 2
+        assert main([*more, str(logs)]) == 2
         assert 'needs pyarrow: pip install "ai-toolkit-telemetry[fleet]"' in capsys.readouterr().err
 
 
@@ -163,7 +163,7 @@ def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, mo
     for name, value in s3.keys("ship").items():
         monkeypatch.setenv(name, value)
 
-    assert main(["ship", str(logs), "--archive", f"s3://{BUCKET}/archive"]) == 0
+    assert main(["archive", str(logs), "--to", f"s3://{BUCKET}/archive"]) == 0
 
     source = f"s3('{s3.endpoint}/{BUCKET}/archive/points/month=*/*.parquet', 'page', '{SECRET}', 'Parquet')"
     found = ask.rows(
@@ -181,7 +181,7 @@ def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, mo
 @in_make_faults
 def test_killed_at_any_moment_the_archive_has_whole_files_and_is_completed(logs, place):
     folders = [make_run(logs, f"run-{number}", 400) for number in range(30)]
-    command = [sys.executable, "-m", "toolkit.cli", "ship", str(logs), "--archive", f"file://{place}"]
+    command = [sys.executable, "-m", "toolkit.cli", "archive", str(logs), "--to", f"file://{place}"]
     for pause in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2):
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         time.sleep(pause)  # where it is killed is left to chance

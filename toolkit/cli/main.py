@@ -19,6 +19,7 @@ from toolkit.core import plugins
 
 SUBCOMMANDS: Final = {
     "ai-toolkit": "record the trainings of an ai-toolkit checkout, by a file in its extensions",
+    "archive": "write finished runs as Parquet, to S3 or a folder",
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
     "compare": "show runs side by side: settings that differ, last and best values",
     "completion": "print a script that completes commands, options and paths in bash, zsh or fish",
@@ -56,7 +57,7 @@ GROUPS: Final = {
     "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
     "decide": ("Decide", "compare report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
-    "send": ("Send", "share message metrics ship pull usage"),
+    "send": ("Send", "share message metrics ship pull archive usage"),
     "setup": ("Set up", "train ai-toolkit completion plugins"),
 }
 """The folders in `toolkit/cli/commands`: what one does, and the subcommands for it, in the order of the help."""
@@ -67,8 +68,9 @@ RENAMED: Final = {
     "detach": "ai-toolkit detach",
     "formats": "ls --formats",
     "import": "export --to run-folder",
+    "ship --archive": "archive --to",
 }
-"""Earlier names of subcommands, and what to type today."""
+"""Earlier names of subcommands and options, and what to type today."""
 
 _NO_COLOUR_HELP: Final = "print no colours, as with the variable NO_COLOR"
 
@@ -110,6 +112,9 @@ def _run(arguments: Sequence[str]) -> int:
     parser, command_parser, subcommand = _parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
+        earlier = f"{_requested(arguments)} {unknown[0].partition('=')[0]}"
+        if earlier in RENAMED:
+            parser.error(f"`telemetry {earlier}` is `telemetry {RENAMED[earlier]}` now")
         options = list((command_parser or parser)._option_string_actions)  # noqa: SLF001 - there is no public list
         near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

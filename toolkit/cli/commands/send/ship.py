@@ -18,15 +18,16 @@ from toolkit.cli.engine_arguments import (
     add_objects_arguments,
     chosen_engine,
     chosen_objects,
+    fill_in_options,
 )
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.core.outbox import Backoff
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
-from toolkit.fleet.archive import archive_runs
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
+from toolkit.fleet.fleet_file import FleetFileError
 from toolkit.fleet.last_values import HELP, samples
-from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
+from toolkit.fleet.object_store import PlaceError, StoreError
 from toolkit.fleet.objects import ObjectShipper, missing_objects
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
@@ -39,8 +40,7 @@ LATE_S: Final = 60.0
 JSON_FORM: Final = """\
 with `--once` and `--verify` an object with `lines`, `record_files`, `files_stored`, `files_waiting` and `problems`; \
 with `--status` one with `record_files`, `bytes_behind`, `late`, `behind` (`path`, `bytes`, `age_s`), `files`, \
-`files_missing` and `shippers`; with `--archive` one with `written`, `unchanged`, `live` and `failed`; with `--set-up` \
-one with `done` and `grants`. A shipper that keeps running has none."""
+`files_missing` and `shippers`; with `--set-up` one with `done` and `grants`. A shipper that keeps running has none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"log directories or run folders (default: {LOGS})",
     )
-    add_engine_arguments(parser, "--to", required=False)
+    add_engine_arguments(parser, "--to")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--once", action="store_true", help="ship what is there now and exit")
     what.add_argument(
@@ -64,11 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--set-up", action="store_true", help="make the tables that are missing, and print the grants"
     )
-    what.add_argument(
-        "--archive",
-        metavar="PLACE",
-        help=f"write each finished run as Parquet to {FORMS}, and exit; needs no engine",
-    )
     add_objects_arguments(parser, "also store sample images and other files that records point to")
     parser.add_argument(
         "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
@@ -79,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=whole(),
         const=2,
-        default=0,
         help="with --set-up --cluster: the hosts of a shard are replicas, and an insert succeeds once QUORUM of them "
         "have it (default: 2)",
     )
@@ -87,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep-days",
         metavar="DAYS",
         type=whole(),
-        default=0,
         help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
     )
     parser.add_argument(
@@ -110,26 +103,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked; return 1 if some files were not shipped or archived, 2 if it could not be done."""
-    folders = args.folders or [LOGS]
+    """Do what was asked; return 1 if some files were not shipped, 2 if it could not be done."""
     try:
-        if args.json and not (args.once or args.verify or args.status or args.set_up or args.archive):
-            return refuse("--json needs --once, --verify, --status, --set-up or --archive")
-        if args.archive is not None:
-            return _archive(folders, args)
-        if args.engine is None:
-            hint = "; without an engine, `telemetry metrics` shows runs to Prometheus" if args.metrics else ""
-            return refuse(
-                f"--to is missing: which engine to ship to, clickhouse://USER@HOST:PORT/DATABASE{hint}"
-            )
+        if args.json and not (args.once or args.verify or args.status or args.set_up):
+            return refuse("--json needs --once, --verify, --status or --set-up")
+        fill_in_options(args, "set-up" if args.set_up else "status" if args.status else "ship")
+        if args.engine is None and args.metrics:
+            return refuse("--to is missing; without an engine, `telemetry metrics` shows runs to Prometheus")
+        folders = args.folders or [LOGS]
         address = chosen_engine(args)
         if args.set_up:
-            return _set_up(args, address, args.cluster, args.keep_days, args.replicas)
+            return _set_up(args, address, args.cluster, args.keep_days or 0, args.replicas or 0)
         _require_folders(folders)
         if args.status:
             return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
-    except (AddressError, EngineError, PlaceError, PrometheusError, StoreError, OSError) as error:
+    except (
+        AddressError,
+        EngineError,
+        FleetFileError,
+        PlaceError,
+        PrometheusError,
+        StoreError,
+        OSError,
+    ) as error:
         return refuse(str(error))
 
 
@@ -137,19 +134,6 @@ def _require_folders(folders: list[Path]) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder")
-
-
-def _archive(folders: list[Path], args: argparse.Namespace) -> int:
-    _require_folders(folders)
-    done = archive_runs(folders, object_store(args.archive, args.objects_endpoint), say=_say)
-    if args.json:
-        print_json({name: getattr(done, name) for name in ("written", "unchanged", "live", "failed")})
-        return 1 if done.failed else 0
-    print(
-        f"{done.written} runs archived, {done.unchanged} were there already, {done.live} not finished, "
-        f"{done.failed} failed"
-    )
-    return 1 if done.failed else 0
 
 
 def _set_up(
