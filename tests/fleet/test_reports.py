@@ -102,6 +102,7 @@ def test_names_of_any_length_take_bounded_room_in_the_text_for_prometheus(logs):
     append(folder, range(3), **{"m" * 100_000: 1.0})
     shipper = Shipper(Taking(), [logs], node="node")
     shipper._shards = mock.Mock(of=lambda ids: dict.fromkeys(ids, 0))
+    shipper._finder.look()
     shipper._watch.look()
     (file,) = shipper.files
     file.commit = _nothing_of(file)

@@ -33,7 +33,7 @@ from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
 from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import REPLACED, verify_file
-from toolkit.fleet.watch import ShippedFile, ShippedRun, Watch, next_verify
+from toolkit.fleet.watch import Finder, ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.runfolder.metrics import position_of
 from toolkit.runfolder.reader import last_record
 
@@ -99,7 +99,10 @@ class Shipper:
         # A name from the environment may have any bytes.
         self.node = (node or node_name()).encode("utf-8", "replace").decode()
         self.totals = Totals()
-        self._watch = Watch(places, self.node, assign=self._assign, failure=self._failure)
+        self._finder = Finder(
+            places, self.node, assign=self._assign, watch_of=lambda _: self._watch, failure=self._failure
+        )
+        self._watch = Watch(self.node, given_back=self._finder.given_back, failure=self._failure)
         self._say = say
         self._shards: Shards | None = None
         self._backoffs: dict[int, Backoff] = {}
@@ -147,8 +150,9 @@ class Shipper:
         Raises:
             EngineError: the engine refused or does not answer; what was sent until then is there.
         """
-        self._watch.waits_for_manifest = False
+        self._finder.waits_for_manifest = False
         # Once: files that keep growing would never come to an end.
+        self._finder.look()
         self._watch.look()
         while self._send_batches() or self._has_unknown_files:
             self._raise_failure()
@@ -183,6 +187,7 @@ class Shipper:
 
     def ship_some(self) -> bool:
         """Look for new lines and send a batch to each shard that has some; return whether there is more to do now."""
+        self._finder.look()
         self._watch.look()
         sent = self._send_batches()
         # A batch that is not full has taken all there was: the next one waits for more lines.

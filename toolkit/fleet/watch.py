@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from toolkit.fleet.commits import Commit, FileKey
@@ -38,41 +39,41 @@ AssignShards = Callable[[list[str]], dict[str, int] | None]
 """Returns the shard of each run id, or None if that cannot be found out now."""
 
 
-class Watch:
-    """The runs below some places and their files."""
+class Finder:
+    """Finds the run folders below some places, and gives each to the watch of its shard."""
 
     def __init__(
-        self, places: Iterable[Path], node: str, *, assign: AssignShards, failure: Callable[[str], None]
+        self,
+        places: Iterable[Path],
+        node: str,
+        *,
+        assign: AssignShards,
+        watch_of: Callable[[int], Watch],
+        failure: Callable[[str], None],
     ) -> None:
-        self.runs: dict[Path, ShippedRun] = {}
-        self.files: dict[FileKey, ShippedFile] = {}
-        """Each file of a run once, whoever's turn it is first."""
         self.waits_for_manifest = True
         """Whether a folder without run.json is left alone while it is new."""
         self._places = list(places)
         self._node = node
         self._assign = assign
+        self._watch_of = watch_of
         self._failure = failure
-        self._whole: dict[str, RunFolder] = {}
-        """The runs that are not parts, by id."""
+        self._given: dict[Path, Watch] = {}
+        self.given_back: SimpleQueue[Path] = SimpleQueue()
+        """Folders that have another run now."""
         self._listed: dict[Path, tuple[int, float, list[Path]]] = {}
 
     def look(self) -> None:
-        """Find what is new, changed or gone. What has not changed for long is looked at less often."""
+        """Find folders that are new or gone."""
         now = time.monotonic()
         there = {folder for place in self._places for folder in self._list(place, now)}
-        for gone in self.runs.keys() - there:
-            self._drop(gone)
-        new = there - self.runs.keys()
+        while not self.given_back.empty():
+            self._given.pop(self.given_back.get(), None)
+        for gone in self._given.keys() - there:
+            self._given.pop(gone).drop(gone)
+        new = there - self._given.keys()
         if new:
             self._add(sorted(new, key=_changed_last, reverse=True))
-        for folder, run in list(self.runs.items()):
-            if now >= run.next_look:
-                self._look_at(folder, run, now)
-
-    def to_the_back(self, file: ShippedFile) -> None:
-        """Let the other files have their turn first next time."""
-        self.files[file.key] = self.files.pop(file.key)
 
     def _list(self, place: Path, now: float) -> list[Path]:
         known = self._listed.get(place)
@@ -89,24 +90,71 @@ class Watch:
         return found
 
     def _add(self, folders: list[Path]) -> None:
-        found = [run for folder in folders if (run := self._read(folder)) is not None]
+        found = [
+            run
+            for folder in folders
+            if (run := read_run_folder(folder, self._node, is_waiting=self.waits_for_manifest)) is not None
+        ]
         shards = self._assign([run.key.run_id for run in found]) if found else None
         if shards is not None:
             # Runs first: they say whose parts are theirs.
             for run in sorted(found, key=lambda run: run.is_part):
-                self.runs[run.folder] = ShippedRun(found=run, shard=shards[run.key.run_id])
-                if not run.is_part:
-                    self._whole.setdefault(run.key.run_id, run)
+                watch = self._given[run.folder] = self._watch_of(shards[run.key.run_id])
+                watch.add(run, shards[run.key.run_id])
 
-    def _read(self, folder: Path) -> RunFolder | None:
-        return read_run_folder(folder, self._node, is_waiting=self.waits_for_manifest)
+
+class Watch:
+    """Some runs and their files; all folders of a run are in the same watch.
+
+    Another thread may call `add` and `drop`.
+    """
+
+    def __init__(self, node: str, *, given_back: SimpleQueue[Path], failure: Callable[[str], None]) -> None:
+        self.runs: dict[Path, ShippedRun] = {}
+        self.files: dict[FileKey, ShippedFile] = {}
+        """Each file of a run once, whoever's turn it is first."""
+        self._node = node
+        self._failure = failure
+        self._whole: dict[str, RunFolder] = {}
+        """The runs that are not parts, by id."""
+        self._inbox: SimpleQueue[ShippedRun | Path] = SimpleQueue()
+        """What to add, and the folders to drop."""
+        self._given_back = given_back
+
+    def add(self, run: RunFolder, shard: int) -> None:
+        """Watch a run from the next look on."""
+        self._inbox.put(ShippedRun(found=run, shard=shard))
+
+    def drop(self, folder: Path) -> None:
+        """Watch a run no longer, from the next look on."""
+        self._inbox.put(folder)
+
+    def look(self) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at less often."""
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if isinstance(item, Path):
+                self._drop(item)
+                continue
+            self.runs[item.found.folder] = item
+            if not item.found.is_part:
+                self._whole.setdefault(item.found.key.run_id, item.found)
+        now = time.monotonic()
+        for folder, run in list(self.runs.items()):
+            if now >= run.next_look:
+                self._look_at(folder, run, now)
+
+    def to_the_back(self, file: ShippedFile) -> None:
+        """Let the other files have their turn first next time."""
+        self.files[file.key] = self.files.pop(file.key)
 
     def _look_at(self, folder: Path, run: ShippedRun, now: float) -> None:
         if signature_of(folder / MANIFEST) != run.found.signature:
-            found = self._read(folder)
+            found = read_run_folder(folder, self._node)
             if found is not None and found.key != run.found.key:
                 # Another run is in the folder now; it is found at the next look.
                 self._drop(folder)
+                self._given_back.put(folder)
                 return
             if found is not None:
                 run.found, run.changed = found, now
@@ -149,7 +197,9 @@ class Watch:
         return not is_part_of(run.folder, run.manifest, whole.folder, whole.manifest)
 
     def _drop(self, folder: Path) -> None:
-        run = self.runs.pop(folder)
+        run = self.runs.pop(folder, None)
+        if run is None:
+            return
         self._drop_files(run)
         whole = self._whole.get(run.found.key.run_id)
         if whole is not None and whole.folder == folder:
