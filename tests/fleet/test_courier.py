@@ -137,6 +137,28 @@ def test_only_requests_that_are_signed_valid_and_new_are_delivered(engine, logs)
     assert not (folder / "control.json").exists()
 
 
+def test_rows_without_a_signature_neither_hold_up_nor_replace_a_request(an_engine, logs, record_property):
+    folder = make_live_run(logs, "flooded")
+    run_id, node, connection = id_of(folder), Node(an_engine, logs), Engine(an_engine.address())
+    put(an_engine, run_id, "good", asked=time.time() - 5)
+    forged = 1_500
+    connection.query(
+        "INSERT INTO requests (run_id, id, asked, expires, body, mac, created) SELECT "
+        f"{quote(run_id)}, if(number = 0, 'good', toString(number)), toUnixTimestamp(now()) + number % 7, "
+        f"toUnixTimestamp(now()) + 600, '{{}}', repeat('a', 64), '2026-09-21' FROM numbers({forged})"
+    )
+    connection.query(f"OPTIMIZE TABLE requests{'_local' if an_engine.cluster else ''} FINAL")
+
+    rounds = 0
+    while not (folder / "control.json").exists():
+        rounds += 1
+        assert rounds <= 2
+        node.round()
+
+    assert read_request(folder).id == "good"
+    record_property("measured", f"{forged:,} rows without a signature, delivered in round {rounds}")
+
+
 def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed(an_engine, logs):
     folder = make_live_run(logs, "two")
     run_id = id_of(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,7 +45,8 @@ _ANSWER_WITHIN_S: Final = 600.0
 CLOCK_NOISE_S: Final = 2.0
 """The engine's clock is known to a second: a smaller difference is ignored."""
 _EACH: Final = 100
-"""Requests of one run that are looked at, the newest ones."""
+_PAGES: Final = 10
+"""Of a run that has more requests, so many times as many are looked at in a round, and the next ones in the next."""
 _BLOCK_BYTES: Final = 1024 * 1024
 _NAMED: Final = CONTROL_CHANGE.encode()
 
@@ -84,6 +85,10 @@ class _KnownRun:
     answers: _Answers = field(default_factory=_Answers)
     delivered: set[str] = field(default_factory=set)
     next_report: float = 0.0
+    signed: dict[str, SignedRequest] = field(default_factory=dict)
+    """Requests with a valid signature that have not expired long ago."""
+    looked_at: int = 0
+    """How many of the newest requests were looked at, in this round and those before."""
 
 
 class Courier:
@@ -110,10 +115,10 @@ class Courier:
             return
         self._report(engine, list(live.values()))
         for some in chunks(live):
-            now, found = self._open_requests(engine, some)
-            for run_id, requests in found.items():
+            now = self._look(engine, {run_id: live[run_id] for run_id in some})
+            for run_id in some:
                 try:
-                    self._deliver_next(engine, live[run_id], requests, now)
+                    self._deliver_next(engine, live[run_id], now)
                 except OSError as error:
                     self._say(f"requests of {live[run_id].found.folder} wait: {error.strerror or error}")
 
@@ -140,37 +145,59 @@ class Courier:
             return str(error.strerror or error)
         return ""
 
-    def _open_requests(
-        self, engine: Engine, run_ids: Sequence[str]
-    ) -> tuple[float, dict[str, list[SignedRequest]]]:
-        """Return the engine's time and the requests that expire later or expired a moment ago, oldest first."""
-        texts = ", ".join(map(quote, run_ids))
+    def _look(self, engine: Engine, runs: Mapping[str, ShippedRun]) -> float:
+        """Keep the signed requests that expire later or expired a moment ago; return the engine's time.
+
+        Whoever can write rows can write many without a signature: they are passed over, and do not count.
+        """
+        now, counts = self._take(engine, runs, f"{_EACH} BY run_id")
+        for run_id, run in runs.items():
+            known = self._known[run_id]
+            known.signed = {
+                name: row for name, row in known.signed.items() if row.expires > now - _ANSWER_WITHIN_S
+            }
+            known.looked_at = max(known.looked_at, _EACH) if counts[run_id] == _EACH else 0
+            for _ in range(_PAGES if known.looked_at else 0):
+                _, more = self._take(engine, {run_id: run}, f"{known.looked_at}, {_EACH}")
+                known.looked_at += _EACH
+                if more[run_id] < _EACH:
+                    known.looked_at = 0
+                    break
+        return now
+
+    def _take(
+        self, engine: Engine, runs: Mapping[str, ShippedRun], limit: str
+    ) -> tuple[float, dict[str, int]]:
+        """Keep the signed ones of some requests; return the engine's time, and how many each run has."""
         rows = engine.rows(
             "SELECT toUInt32(now()), run_id, substring(id, 1, 256), asked, expires, substring(`by`, 1, 4096), "
             f"substring(body, 1, {MAX_BYTES + 1}), substring(mac, 1, 256) FROM {engine.table(REQUESTS)} "
-            f"WHERE run_id IN ({texts}) AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} "
-            f"ORDER BY run_id, asked DESC LIMIT {_EACH} BY run_id",
+            f"WHERE run_id IN ({', '.join(map(quote, runs))}) "
+            f"AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} ORDER BY run_id, asked DESC, id LIMIT {limit}",
             *("UInt32", "Bytes", "Bytes", "Float64", "Float64", "Bytes", "Bytes", "Bytes"),
         )
-        found: dict[str, list[SignedRequest]] = {}
-        now = 0.0
+        # Without a row there is none that has not expired long ago.
+        now, counts = math.inf, dict.fromkeys(runs, 0)
         for moment, run_id, request_id, asked, expires, by, body, mac in rows:
-            now = float(moment)
+            now, run = float(moment), runs[run_id.decode()]
+            counts[run.found.key.run_id] += 1
             request = SignedRequest(
                 run_id=run_id, id=request_id, asked=asked, expires=expires, by=by, body=body, mac=mac
             )
-            found.setdefault(run_id.decode(), []).insert(0, request)
-        return now, found
+            if self._is_signed(run, request):
+                self._known[run.found.key.run_id].signed[_text(request_id)] = request
+        return now, counts
 
-    def _deliver_next(
-        self, engine: Engine, run: ShippedRun, requests: Sequence[SignedRequest], now: float
-    ) -> None:
+    def _deliver_next(self, engine: Engine, run: ShippedRun, now: float) -> None:
         """Deliver the oldest open request of a run, unless it still has to answer another."""
         known = self._known[run.found.key.run_id]
+        if not known.signed:
+            return
         answered = known.answers.read(run)
-        signed = {_text(request.id): request for request in requests if self._is_signed(run, request)}
         unanswered = {
-            request_id: request for request_id, request in signed.items() if request_id not in answered
+            request_id: request
+            for request_id, request in sorted(known.signed.items(), key=lambda item: item[1].asked)
+            if request_id not in answered
         }
         if not unanswered:
             return

@@ -106,7 +106,8 @@ _TABLES: Final = (
         columns="""project {LC}, run_id String, id String, asked Float64, expires Float64, by String, body String,
             mac String, created Date""",
         engine="ReplacingMergeTree",
-        key="(run_id, id)",
+        # With the signature: whoever does not have the key cannot replace a request.
+        key="(run_id, id, mac)",
     ),
     _Table(
         name="deliveries",
