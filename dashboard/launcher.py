@@ -25,9 +25,9 @@ from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenErro
 from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
 from dashboard.network_guard import PublicUrl
 from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
-from toolkit.fleet.address import PASSWORD_VARIABLE, AddressError, address_of, read_password
-from toolkit.fleet.fleet_file import VARIABLE, FleetFileError, fill_in
-from toolkit.fleet.object_store import FORMS, PlaceError, object_store
+from toolkit.fleet.address import AddressError, address_of, read_password
+from toolkit.fleet.object_store import PlaceError, object_store
+from toolkit.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
 
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
@@ -123,9 +123,9 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
     flags = [name for name in engine_options if getattr(chosen, name) is not None]
     try:
-        if not chosen.log_dir and (sources := fill_in(chosen, "dashboard")):
-            print(_printable(f"options from {sources}"), file=sys.stderr)
-    except FleetFileError as error:
+        if not chosen.log_dir:
+            fill_in(chosen, "dashboard")
+    except AddressError as error:
         parser.error(_printable(str(error)))
     if chosen.engine is None and flags:
         parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
@@ -165,47 +165,16 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="show only our own run folders, not TensorBoard, W&B, MLflow and other logs below --log-dir",
     )
-    parser.add_argument(
-        "--config",
-        type=_file,
-        metavar="FILE",
-        help=f"options of a fleet in a file, see docs/fleet.md (default: the variable {VARIABLE}, else ./fleet.toml)",
-    )
-    parser.add_argument(
-        "--store",
-        dest="engine",
-        metavar="ADDRESS",
-        help="show the runs that were shipped to ClickHouse instead: clickhouse://USER@HOST:PORT/DATABASE "
-        "(see docs/fleet.md)",
-    )
-    parser.add_argument(
-        "--password-file",
-        type=_file,
-        metavar="FILE",
-        help=f"file with the password for --store, readable by you alone (or set {PASSWORD_VARIABLE})",
-    )
-    parser.add_argument(
-        "--ca",
-        type=_file,
-        metavar="FILE",
-        help="CA that signed the certificate of --store (default: the system's)",
+    add_engine_arguments(
+        parser, "--store", "show the runs that were shipped to ClickHouse instead (docs/fleet.md)"
     )
     parser.add_argument(
         "--request-key",
-        type=_file,
+        type=file_path,
         metavar="FILE",
         help="control runs of --store: sign requests with the key in FILE, which their shippers share",
     )
-    parser.add_argument(
-        "--objects",
-        metavar="PLACE",
-        help=f"where `telemetry ship` stores sample images and other files: {FORMS}",
-    )
-    parser.add_argument(
-        "--objects-endpoint",
-        metavar="URL",
-        help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
-    )
+    add_objects_arguments(parser, "where `telemetry ship` stores sample images and other files")
     parser.add_argument(
         "--port",
         type=_port,
@@ -240,20 +209,20 @@ def _add_access_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--token-file",
-        type=_file,
+        type=file_path,
         metavar="FILE",
         help="use the token in FILE instead of a new one (or set TELEMETRY_DASHBOARD_TOKEN)",
     )
     group.add_argument("--reader-token", action="store_true", help="also print a read-only link")
     group.add_argument(
         "--reader-token-file",
-        type=_file,
+        type=file_path,
         metavar="FILE",
         help="use the token in FILE for read-only access (or set TELEMETRY_DASHBOARD_READER_TOKEN)",
     )
     group.add_argument(
         "--login",
-        type=_file,
+        type=file_path,
         metavar="FILE",
         help="require a login with the OpenID Connect provider and the users in FILE (see docs/remote.md)",
     )
@@ -518,12 +487,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _log_dir(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a folder with run folders, got ''")
-    path = _with_home(text)
+    path = file_path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"expected a folder with run folders, got the file {text!r}")
-    return path.absolute()
+    return path
 
 
 def _port(text: str) -> int:
@@ -532,28 +499,12 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _file(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a file, got ''")
-    # Absolute, because the process changes its current directory.
-    return _with_home(text).absolute()
-
-
 def _header(text: str) -> UserHeader:
     if not re.fullmatch(r"[A-Za-z0-9-]+", text):
         raise argparse.ArgumentTypeError(
             f"expected the name of a header such as X-Forwarded-Email, got {text!r}"
         )
     return UserHeader(text)
-
-
-def _with_home(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise argparse.ArgumentTypeError(
-            f"the home folder in {text!r} is unknown; use an absolute path"
-        ) from error
 
 
 def _public_url(text: str) -> PublicUrl:

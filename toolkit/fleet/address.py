@@ -23,7 +23,7 @@ _MAX_PASSWORD_BYTES: Final = 4096
 
 
 class AddressError(ValueError):
-    """An invalid address or password file; the message says what is wrong and never contains a password."""
+    """An invalid address, password file or option; the message says what is wrong and never contains a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.engine_arguments import add_config_argument, fill_in_options
 from toolkit.cli.terminal import add_json_argument, print_json
+from toolkit.fleet.address import AddressError
 from toolkit.fleet.archive import archive_runs
-from toolkit.fleet.fleet_file import FleetFileError
 from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
+from toolkit.fleet.options import add_config_argument, add_endpoint_argument, fill_in
 
 JSON_FORM: Final = "an object with `written`, `unchanged`, `live` and `failed`."
 
@@ -26,12 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"log directories or run folders (default: {LOGS})",
     )
-    parser.add_argument("--to", dest="archive", metavar="PLACE", help=f"where the files go: {FORMS}")
-    parser.add_argument(
-        "--objects-endpoint",
-        metavar="URL",
-        help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
-    )
+    parser.add_argument("--to", dest="archive_to", metavar="PLACE", help=f"where the files go: {FORMS}")
+    add_endpoint_argument(parser)
     add_config_argument(parser)
     add_json_argument(parser)
     parser.epilog = (
@@ -43,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the finished runs; return 1 if one could not be written, 2 if none could."""
     try:
-        fill_in_options(args, "archive")
-        if args.archive is None:
+        fill_in(args, "archive")
+        if args.archive_to is None:
             return refuse(f"where should the files go? --to PLACE, with {FORMS}")
         folders = args.folders or [LOGS]
         for folder in folders:
             if not folder.is_dir():
                 return refuse(f"{folder} is not a folder")
-        done = archive_runs(folders, object_store(args.archive, args.objects_endpoint), say=_say)
-    except (FleetFileError, PlaceError, StoreError, OSError) as error:
+        done = archive_runs(folders, object_store(args.archive_to, args.objects_endpoint), say=_say)
+    except (AddressError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
     if args.json:
         print_json({name: getattr(done, name) for name in ("written", "unchanged", "live", "failed")})

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.engine_arguments import (
+from toolkit.cli.terminal import add_json_argument, print_json
+from toolkit.fleet.address import AddressError
+from toolkit.fleet.engine import Engine, EngineError
+from toolkit.fleet.object_store import PlaceError
+from toolkit.fleet.options import (
     add_engine_arguments,
     add_objects_arguments,
     chosen_engine,
     chosen_objects,
-    fill_in_options,
+    fill_in,
 )
-from toolkit.cli.terminal import add_json_argument, print_json
-from toolkit.fleet.address import AddressError
-from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.fleet_file import FleetFileError
-from toolkit.fleet.object_store import PlaceError
 from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import require_tables
 
@@ -47,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the run folder; return 1 if a file is missing, 2 if it could not be done."""
     try:
-        fill_in_options(args, "pull")
+        fill_in(args, "pull")
         objects = chosen_objects(args)
         engine = Engine(chosen_engine(args))
         require_tables(engine)
         pulled = pull(engine, args.run, args.to, objects)
-    except (AddressError, EngineError, FleetFileError, PlaceError, PullError, OSError) as error:
+    except (AddressError, EngineError, PlaceError, PullError, OSError) as error:
         return refuse(str(error))
     if args.json:
         print_json(

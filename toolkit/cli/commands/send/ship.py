@@ -13,22 +13,21 @@ from typing import Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import LOGS, printable, refuse
-from toolkit.cli.engine_arguments import (
-    add_engine_arguments,
-    add_objects_arguments,
-    chosen_engine,
-    chosen_objects,
-    fill_in_options,
-)
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.core.outbox import Backoff
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
 from toolkit.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.fleet.fleet_file import FleetFileError
 from toolkit.fleet.last_values import HELP, samples
 from toolkit.fleet.object_store import PlaceError, StoreError
 from toolkit.fleet.objects import ObjectShipper, missing_objects
+from toolkit.fleet.options import (
+    add_engine_arguments,
+    add_objects_arguments,
+    chosen_engine,
+    chosen_objects,
+    fill_in,
+)
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.signed_requests import read_key
@@ -107,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.json and not (args.once or args.verify or args.status or args.set_up):
             return refuse("--json needs --once, --verify, --status or --set-up")
-        fill_in_options(args, "set-up" if args.set_up else "status" if args.status else "ship")
+        fill_in(args, "set-up" if args.set_up else "status" if args.status else "ship")
         if args.engine is None and args.metrics:
             return refuse("--to is missing; without an engine, `telemetry metrics` shows runs to Prometheus")
         folders = args.folders or [LOGS]
@@ -118,15 +117,7 @@ def run(args: argparse.Namespace) -> int:
         if args.status:
             return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
-    except (
-        AddressError,
-        EngineError,
-        FleetFileError,
-        PlaceError,
-        PrometheusError,
-        StoreError,
-        OSError,
-    ) as error:
+    except (AddressError, EngineError, PlaceError, PrometheusError, StoreError, OSError) as error:
         return refuse(str(error))
 
 
