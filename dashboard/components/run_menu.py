@@ -16,7 +16,7 @@ from toolkit.reports.markdown import to_markdown
 from toolkit.reports.overview import overview
 from toolkit.reports.stored_run import content_of_run
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runs.columns.export import download_name, to_csv, to_parquet
+from toolkit.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet
 from toolkit.runs.formatting import clean, md, size
 from toolkit.runs.store import Refused, RunCard, RunQuery, RunStore
 
@@ -112,15 +112,9 @@ def export(store: RunStore, key: str) -> None:
         "Exports all logged data, not only the points a chart draws. To save a chart as PNG, use its own button."
     )
 
-    def csv() -> bytes:
-        return to_csv(store.table(key, metrics), present=store.present(key, metrics))
-
-    def parquet() -> bytes:
-        return to_parquet(store.table(key, metrics), present=store.present(key, metrics))
-
     st.download_button(
         "All metrics as CSV",
-        csv,
+        lambda: metrics_to_csv(store, key, metrics),
         download_name(card.name, "metrics", "csv"),
         "text/csv",
         on_click="ignore",
@@ -128,7 +122,7 @@ def export(store: RunStore, key: str) -> None:
     )
     st.download_button(
         "All metrics as Parquet",
-        parquet,
+        lambda: metrics_to_parquet(store, key, metrics),
         download_name(card.name, "metrics", "parquet"),
         "application/vnd.apache.parquet",
         on_click="ignore",

@@ -29,7 +29,7 @@ from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.metrics import INTERNAL
 from toolkit.runfolder.records import EPOCH, EVAL, is_spread
-from toolkit.runs.columns.export import download_name, shown_frame, to_csv
+from toolkit.runs.columns.export import download_name, metrics_to_csv, shown_frame
 from toolkit.runs.formatting import count, md
 from toolkit.runs.listing.pins import Pins
 from toolkit.runs.store import MetricInfo
@@ -193,6 +193,8 @@ def _charts(
     if options.with_marks:
         options = replace(options, marks=marks_of(page, options.axis))
     tally = Tally()
+    drawn = [info.name for group in opened for info in groups.get(group, [])[:_MOST_IN_GROUP]]
+    page.store.load(page.key, [name + end for name in drawn for end in ("", "_min", "_max")])
     for group in opened:
         infos = groups.get(group, [])
         section(f"{md(group)} :gray[{len(infos)}]")
@@ -251,7 +253,7 @@ def _data(page: RunPage, options: ChartOptions) -> None:
         st.caption(f"{count(series.drawn)} of {count(series.total)} points, as drawn in the chart.")
         st.download_button(
             "All points as CSV",
-            lambda: to_csv(page.store.table(page.key, [name]), present=page.store.present(page.key, [name])),
+            lambda: metrics_to_csv(page.store, page.key, [name]),
             download_name(page.card.name, name, "csv"),
             "text/csv",
             on_click="ignore",

@@ -6,6 +6,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any, Final
 
@@ -92,6 +93,8 @@ _Reader = Callable[[bytes, int], tuple[Any, int]]
 def rows_of(data: bytes, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows in `data`, whose columns have `types`: numbers, `String` (as text) and `Bytes` (as bytes).
 
+    `Items(N)` is an array whose items have N bytes each, as bytes.
+
     Raises:
         IndexError, struct.error: they are not of this form.
     """
@@ -112,6 +115,8 @@ def _reader_of(kind: str) -> _Reader:
         return _read_text
     if kind.startswith("Array("):
         return _array_reader(_reader_of(kind[6:-1]))
+    if kind.startswith("Items("):
+        return partial(_read_bytes, item_bytes=int(kind[6:-1]))
     form = struct.Struct(f"<{_FIXED[kind]}")
     unpack, size = form.unpack_from, form.size
     return lambda data, at: (unpack(data, at)[0], at + size)
@@ -141,8 +146,9 @@ def _read_length(data: bytes, at: int) -> tuple[int, int]:
     raise IndexError("a length without end")
 
 
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+def _read_bytes(data: bytes, at: int, item_bytes: int = 1) -> tuple[bytes, int]:
     length, at = _read_length(data, at)
+    length *= item_bytes
     if length > len(data) - at:
         raise IndexError("a text beyond the end")
     return data[at : at + length], at + length

@@ -61,6 +61,7 @@ def content_of_run(
     if card.problem:
         notes.append(card.problem)
     infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
+    store.load(key, [info.name for info in infos])
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key)
     config = start_of(store, key).get("config")

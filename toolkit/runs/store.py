@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from toolkit.runs.spans import SpanTable
     from toolkit.timing.ledger import Ledger
 
+FIRST_COLUMNS: Final = ("global_step", "time", "session")
+"""The columns of every table of metrics."""
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 XAxis = Literal["step", "time", "elapsed", "epoch"]
 """The x axis of a chart: step, wall time, seconds since the start, or epoch."""
@@ -501,6 +503,9 @@ class RunStore(Protocol):
         any, inf and -inf. `last_step` is the step of the last value, or the last step before it if its record has none.
         """
 
+    def load(self, key: str, metrics: Iterable[str]) -> None:
+        """Prepare to answer questions about these metrics: together they may cost less. Names of none are ignored."""
+
     def series(
         self,
         key: str,
@@ -548,14 +553,19 @@ class RunStore(Protocol):
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the means of at most `buckets` parts of a metric, for a sparkline; NaN for a part without a number."""
 
-    def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
+    def table(
+        self, key: str, metrics: Sequence[str] | None = None, *, rows: tuple[int, int] | None = None
+    ) -> Mapping[str, Floats]:
         """Return metrics as columns with a row for each record that has metrics, NaN where it lacks one.
 
         First come `global_step`, which is the last known one if a record has none, `time` and `session`, then
         `metrics` in their order, or all of them; a metric that the run has not logged is left out.
+        `rows` are the first one and the one behind the last; without them it is every row.
         """
 
-    def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
+    def present(
+        self, key: str, metrics: Sequence[str], *, rows: tuple[int, int] | None = None
+    ) -> Mapping[str, npt.NDArray[np.bool_]]:
         """Return which rows of `table` have each metric: a logged NaN is not an empty cell."""
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:

@@ -11,13 +11,34 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import any_text, tries
 from toolkit.runfolder.layout import is_safe_name
-from toolkit.runs.columns.export import download_name, to_csv, to_parquet
+from toolkit.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet, to_csv
+from toolkit.runs.store import Refused
 
 
 def read_csv(data):
     # Before pandas 3 the quick parser is a digit off now and then, and the exact one is asked for by name.
     exact = {} if int(pd.__version__.split(".")[0]) >= 3 else {"float_precision": "round_trip"}
     return pd.read_csv(io.BytesIO(data), **exact)
+
+
+class Rows:
+    """The tables of a store with one run."""
+
+    def __init__(self, length, **metrics):
+        self.columns = {
+            name: np.arange(length, dtype=np.float64) for name in ("global_step", "time", "session")
+        }
+        self.metrics = metrics
+
+    def load(self, key, metrics):
+        pass
+
+    def table(self, key, metrics, *, rows=(None, None)):
+        found = self.columns | {name: self.metrics[name][0] for name in metrics if name in self.metrics}
+        return {name: column[slice(*rows)] for name, column in found.items()}
+
+    def present(self, key, metrics, *, rows):
+        return {name: self.metrics[name][1][slice(*rows)] for name in metrics if name in self.metrics}
 
 
 cells = st.lists(st.tuples(st.floats(), st.booleans()), max_size=8)
@@ -43,12 +64,11 @@ def test_parquet_keeps_absent_and_nan_apart(cells):
     column = np.array([value for value, _ in cells], dtype=np.float64)
     there = np.array([present for _, present in cells], dtype=bool)
 
-    back = pq.read_table(io.BytesIO(to_parquet({"a": column, "b": column}, {"a": there})))
+    back = pq.read_table(io.BytesIO(metrics_to_parquet(Rows(len(column), a=(column, there)), "r", ["a"])))
 
     assert back["a"].is_valid().to_pylist() == there.tolist()
-    assert back["b"].null_count == 0
+    assert back["time"].null_count == 0
     np.testing.assert_array_equal(np.array(back["a"].to_pylist(), dtype=np.float64)[there], column[there])
-    np.testing.assert_array_equal(back["b"].to_numpy(), column)
 
 
 def test_absent_nan_and_infinity_are_three_things_in_the_csv():
@@ -86,7 +106,30 @@ def test_any_metric_name_can_be_exported(name):
     columns = {name: np.array([1.0]), "other one": np.array([2.0])}
 
     assert to_csv(columns).endswith(b"\n1,2\n")
-    assert to_parquet(columns)
+    one = np.array([1.0]), np.array([True])
+    assert metrics_to_parquet(Rows(1, **{name: one, "other one": one}), "r", [name, "other one"])
+
+
+def test_a_table_is_written_a_few_rows_at_a_time(monkeypatch):
+    there = np.arange(7) % 3 > 0
+    store = Rows(7, a=(np.arange(7.0) / 3, there), b=(np.full(7, np.nan), ~there))
+    files = []
+    for cells in (1, 10, 1000):
+        monkeypatch.setattr("toolkit.runs.columns.export._CELLS_AT_ONCE", cells)
+        table = pq.read_table(io.BytesIO(metrics_to_parquet(store, "r", ["a", "b"])))
+        files.append((metrics_to_csv(store, "r", ["a", "b"]), str(table.to_pydict())))
+
+    assert files[0] == files[1] == files[2]
+    assert files[0][0].count(b"\n") == 8
+
+
+def test_a_table_that_is_too_large_or_lacks_a_metric_is_refused(monkeypatch):
+    store = Rows(3, a=(np.arange(3.0), np.ones(3, dtype=bool)))
+    with pytest.raises(Refused, match="1 of 2 metrics could not be read"):
+        metrics_to_csv(store, "r", ["a", "b"])
+    monkeypatch.setattr("toolkit.runs.columns.export._MAX_CELLS", 11)
+    with pytest.raises(Refused, match="this one has 12"):
+        metrics_to_parquet(store, "r", ["a"])
 
 
 def test_nothing_to_export_is_no_failure():

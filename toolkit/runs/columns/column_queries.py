@@ -41,6 +41,9 @@ class ColumnQueries:
     def read_records(self, places: Sequence[Place]) -> Sequence[Record | None]:
         """Return the records at these offsets and lengths; None for invalid ones. Raises OSError."""
 
+    def load(self, names: Iterable[str]) -> None:
+        """Fill the columns of these metrics, if not every one is filled by `refresh`."""
+
     @property
     def nbytes(self) -> int:
         """Memory used by the columns."""
@@ -73,6 +76,7 @@ class ColumnQueries:
         self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return one metric as a curve."""
+        self.load([name])
         with self._lock:
             return self._builder.build(name, axis, window, buckets, smoothing)
 
@@ -102,6 +106,7 @@ class ColumnQueries:
 
     def recent(self, name: str, count: int) -> Floats:
         """Return the last values of a metric."""
+        self.load([name])
         with self._lock:
             metric = self._columns.metrics.get(name)
             if metric is None or count < 1:
@@ -110,6 +115,7 @@ class ColumnQueries:
 
     def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time, at most `count` of each."""
+        self.load([name])
         with self._lock:
             metric = self._columns.metrics.get(name)
             if metric is None or count < 1:
@@ -126,6 +132,7 @@ class ColumnQueries:
 
         The parts start at multiples of a power of two, so that appending points rarely changes an older one.
         """
+        self.load([name])
         with self._lock:
             metric = self._columns.metrics.get(name)
             if metric is None:
@@ -137,37 +144,43 @@ class ColumnQueries:
             with np.errstate(invalid="ignore"):
                 return np.asarray(sums / np.add.reduceat(finite.astype(np.float64), starts))
 
-    def table(self, names: Sequence[str] | None) -> dict[str, Floats]:
+    def table(self, names: Sequence[str] | None, rows: tuple[int, int] | None = None) -> dict[str, Floats]:
         """Return metrics as columns of one length, NaN for missing values, with step, time and session."""
+        wanted = [info.name for info in self.metrics()] if names is None else names
+        self.load(wanted)
         with self._lock:
             columns = self._columns
-            rows = columns.rows
-            session = np.zeros(rows)
+            first, last = rows or (0, columns.rows)
+            session = np.zeros(columns.rows)
             for segment in columns.segments:
                 session[segment.start : segment.end] = segment.session
             table: dict[str, Floats] = {
-                "global_step": columns.step.values.copy(),
-                "time": columns.time.values.copy(),
-                "session": session,
+                "global_step": columns.step.values[first:last].copy(),
+                "time": columns.time.values[first:last].copy(),
+                "session": session[first:last],
             }
-            for name in names if names is not None else list(columns.metrics):
+            for name in wanted:
                 metric = columns.metrics.get(name)
                 if metric is not None:
-                    column = np.full(rows, np.nan)
-                    column[metric.rows.values] = metric.values.values
-                    table[name] = column
+                    at = slice(*np.searchsorted(metric.rows.values, (first, last)))
+                    table[name] = np.full(len(table["time"]), np.nan)
+                    table[name][metric.rows.values[at] - first] = metric.values.values[at]
             return table
 
-    def present(self, names: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
+    def present(
+        self, names: Sequence[str], rows: tuple[int, int] | None = None
+    ) -> dict[str, npt.NDArray[np.bool_]]:
         """Return, for each metric, which rows have it: a logged NaN is not an empty cell."""
+        self.load(names)
         with self._lock:
             found = {}
+            first, last = rows or (0, self._columns.rows)
             for name in names:
                 metric = self._columns.metrics.get(name)
                 if metric is not None:
-                    mask = np.zeros(self._columns.rows, dtype=bool)
-                    mask[metric.rows.values] = True
-                    found[name] = mask
+                    at = slice(*np.searchsorted(metric.rows.values, (first, last)))
+                    found[name] = np.zeros(min(last, self._columns.rows) - first, dtype=bool)
+                    found[name][metric.rows.values[at] - first] = True
             return found
 
     def counts(self) -> dict[str, int]:

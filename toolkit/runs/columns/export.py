@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,15 +19,17 @@ from pandas.api.types import is_numeric_dtype
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.table.columns import no_formula, write_csv
 from toolkit.runs.formatting import clean
-from toolkit.runs.store import Floats, Series, XAxis
+from toolkit.runs.store import FIRST_COLUMNS, Floats, Refused, RunStore, Series, XAxis
 
 Present = Mapping[str, npt.NDArray[np.bool_]]
 """For some columns, which rows have a value; other columns have one in every row."""
 
 _MAX_ROWS: Final = 1_000_000
+_MAX_CELLS: Final = 50_000_000
+_CELLS_AT_ONCE: Final = 2_000_000
 
 
-def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
+def to_csv(columns: Mapping[str, Floats], present: Present | None = None, *, header: bool = True) -> bytes:
     """Return `columns` as a CSV table that pandas reads back; the digits are enough for the same float64.
 
     A row without a value has an empty cell; non-finite values are `nan`, `inf` or `-inf`. A header that a
@@ -38,7 +40,7 @@ def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> byt
     """
     table = _table(columns, present)
     head = io.StringIO()
-    write_csv(head, [table.column_names])
+    write_csv(head, [table.column_names] if header else ())
     body = io.BytesIO()
     pa_csv.write_csv(table, body, pa_csv.WriteOptions(include_header=False, quoting_style="needed"))
     data = body.getvalue()
@@ -48,11 +50,40 @@ def to_csv(columns: Mapping[str, Floats], present: Present | None = None) -> byt
     return head.getvalue().encode() + data
 
 
-def to_parquet(columns: Mapping[str, Floats], present: Present | None = None) -> bytes:
-    """Return `columns`, of one length, as a Parquet file; a row without a value is null, and NaN stays NaN."""
+def metrics_to_csv(store: RunStore, key: str, metrics: Sequence[str]) -> bytes:
+    """Return these metrics of a run as `to_csv` does. Raises Refused if one cannot be read, or it is too large."""
+    parts = enumerate(_parts(store, key, metrics))
+    return b"".join(to_csv(columns, there, header=not number) for number, (columns, there) in parts)
+
+
+def metrics_to_parquet(store: RunStore, key: str, metrics: Sequence[str]) -> bytes:
+    """Return them as a Parquet file: a row without a value is null, and NaN stays NaN. Raises Refused likewise."""
     sink = io.BytesIO()
-    pa_parquet.write_table(_table(columns, present), sink, compression="zstd")
+    schema = pa.schema([(clean(name), pa.float64()) for name in (*FIRST_COLUMNS, *metrics)])
+    with pa_parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for columns, there in _parts(store, key, metrics):
+            writer.write_table(_table(columns, there))
     return sink.getvalue()
+
+
+def _parts(
+    store: RunStore, key: str, metrics: Sequence[str]
+) -> Iterator[tuple[Mapping[str, Floats], Present]]:
+    """Yield the table of these metrics, a few rows at a time."""
+    store.load(key, metrics)
+    total, width = len(store.table(key, [])["time"]), len(FIRST_COLUMNS) + len(metrics)
+    if total * width > _MAX_CELLS:
+        raise Refused(
+            f"a browser is sent tables of up to {_MAX_CELLS:,} cells, and this one has {total * width:,}; "
+            "`telemetry export` writes it from the run folder"
+        )
+    step = max(1, _CELLS_AT_ONCE // width)
+    for first in range(0, max(1, total), step):
+        rows = (first, min(total, first + step))
+        columns, there = store.table(key, metrics, rows=rows), store.present(key, metrics, rows=rows)
+        if missing := width - len(columns):
+            raise Refused(f"{missing:,} of {len(metrics):,} metrics could not be read now")
+        yield columns, there
 
 
 class TooManyRows(ValueError):  # noqa: N818 - the name says what happened

@@ -125,6 +125,10 @@ class StoreQueries:
         """Return the metrics read so far."""
         return self._log(key, rank).metrics()
 
+    def load(self, key: str, metrics: Iterable[str]) -> None:
+        """Prepare to answer questions about these metrics."""
+        self._log(key).load(metrics)
+
     def series(
         self,
         key: str,
@@ -189,13 +193,17 @@ class StoreQueries:
         """Return the mean of each of about `buckets` parts of a metric."""
         return self._log(key).means(metric, buckets)
 
-    def table(self, key: str, metrics: Sequence[str] | None = None) -> Mapping[str, Floats]:
+    def table(
+        self, key: str, metrics: Sequence[str] | None = None, *, rows: tuple[int, int] | None = None
+    ) -> Mapping[str, Floats]:
         """Return metrics as columns of one length."""
-        return self._log(key).table(metrics)
+        return self._log(key).table(metrics, rows)
 
-    def present(self, key: str, metrics: Sequence[str]) -> Mapping[str, npt.NDArray[np.bool_]]:
+    def present(
+        self, key: str, metrics: Sequence[str], *, rows: tuple[int, int] | None = None
+    ) -> Mapping[str, npt.NDArray[np.bool_]]:
         """Return which rows of `table` have each metric."""
-        return self._log(key).present(metrics)
+        return self._log(key).present(metrics, rows)
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records without metrics, newest first."""

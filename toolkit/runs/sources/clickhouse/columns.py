@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.record_source import Place
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.record_source import EngineSource, Taken
-from toolkit.runs.store import Floats, Health, MetricInfo, Series, Smoothing, XAxis
+from toolkit.runs.store import Health, MetricInfo
 
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
 """How much of a file is asked for at once."""
@@ -35,6 +35,10 @@ _CATCH_UP_BYTES: Final = 8 * 1024 * 1024
 """Beyond this the metrics that were looked at are loaded again when needed."""
 _LOOK_EVERY_S: Final = 0.5
 _METRICS_AT_ONCE: Final = 200
+_NAMES_BYTES: Final = 100_000
+_POINTS_AT_ONCE: Final = 2_000_000
+_FEW_POINTS: Final = 100_000
+"""Metrics that were not asked for come along up to this: another question would take longer."""
 _LINES_AT_ONCE: Final = 50
 _KINDS: Final = ("", STEP, SYSTEM, EVAL, EPOCH)
 _KIND_SQL: Final = (
@@ -93,6 +97,8 @@ class EngineLog(ColumnQueries):
         """Metrics that are not in the file, and how far it had been read then."""
         self._infos: tuple[int, list[MetricInfo]] = (-1, [])
         """The metrics, and how far the file had been read then."""
+        self._counts: dict[str, int] = {}
+        """How many values each of them had."""
         self._order: dict[str, tuple[int, int]] = {}
         """Where each metric appeared first: the line, and its place in it."""
         self._use_columns(RunColumns())
@@ -299,7 +305,9 @@ class EngineLog(ColumnQueries):
     def lacks(self, name: str) -> bool:
         """Return whether a metric would have to be asked for."""
         with self._lock:
-            return self._end > 0 and name not in self._columns.metrics and self._absent.get(name) != self._end
+            if not self._end or name in self._columns.metrics or self._absent.get(name) == self._end:
+                return False
+            return self._infos[0] != self._end or name in self._counts
 
     def add_metric(self, name: str, position: tuple[int, int], points: npt.NDArray[Any]) -> None:
         """Take all points of a metric, unless the file was read further than `position` meanwhile."""
@@ -318,18 +326,46 @@ class EngineLog(ColumnQueries):
                 np.ascontiguousarray(points["value"]),
             )
 
-    def _need(self, names: Iterable[str]) -> None:
+    def load(self, names: Iterable[str]) -> None:
         """Load metrics that were not looked at before; without an answer of the engine they stay empty."""
+        wanted = [name for name in dict.fromkeys(names) if self.lacks(name)]
+        if len(wanted) > 1:
+            self.metrics()
         with suppress(EngineError):
-            for name in names:
-                if self.lacks(name):
-                    gen, end = position = self.position
-                    points = self.source.link.array(
-                        f"SELECT at, value FROM points WHERE {self.source.where(gen)} AND metric = {_text(name)} "
-                        f"AND at < {end}",
-                        _POINT,
-                    )
+            for some in self._together(wanted):
+                position = self.position
+                for name, points in self._points_of(some, *position).items():
                     self.add_metric(name, position, points)
+
+    def _together(self, wanted: Sequence[str]) -> Iterator[list[str]]:
+        """Yield metrics that are asked for with one question: few enough names for its text, points for its answer."""
+        counts = self._counts
+        others = [name for name in counts if self.lacks(name)] if wanted else []
+        some: list[str] = []
+        points = length = 0
+        for number, name in enumerate(dict.fromkeys((*wanted, *others))):
+            points, length = points + counts.get(name, 0), length + len(_text(name))
+            most = _POINTS_AT_ONCE if number < len(wanted) else _FEW_POINTS
+            if some and (points > most or length > _NAMES_BYTES):
+                yield some
+                if number >= len(wanted):
+                    return
+                some, points, length = [], counts.get(name, 0), len(_text(name))
+            some.append(name)
+        if some:
+            yield some
+
+    def _points_of(self, names: Sequence[str], gen: int, end: int) -> dict[str, npt.NDArray[Any]]:
+        where = f"{self.source.where(gen)} AND at < {end} AND metric IN ({', '.join(map(_text, names))})"
+        if len(names) == 1:
+            # It may have millions.
+            return {names[0]: self.source.link.array(f"SELECT at, value FROM points WHERE {where}", _POINT)}
+        rows = self.source.link.rows(
+            f"SELECT metric, groupArray((at, value)) FROM points WHERE {where} GROUP BY metric",
+            *("String", f"Items({_POINT.itemsize})"),
+        )
+        found = {name: np.frombuffer(data, _POINT) for name, data in rows}
+        return {name: found.get(name, np.empty(0, _POINT)) for name in names}
 
     def _catch_up(self) -> None:
         """Read the new values of metrics that were looked at; the next time, if the engine does not answer now."""
@@ -364,6 +400,7 @@ class EngineLog(ColumnQueries):
             if self._infos[0] != self._end and self._end:
                 with suppress(EngineError, OSError):
                     self._infos = (self._end, self._ask_for_metrics())
+                    self._counts = {info.name: info.count for info in self._infos[1]}
             return self._infos[1]
 
     def _ask_for_metrics(self) -> list[MetricInfo]:
@@ -428,41 +465,6 @@ class EngineLog(ColumnQueries):
             for name, at in places.items()
             if len(steps)
         }
-
-    # ------------------------------------------------------------ queries that need metrics
-
-    def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
-    ) -> Series:
-        """Return one metric as a curve."""
-        self._need([name])
-        return super().series(name, axis, window, buckets, smoothing)
-
-    def recent(self, name: str, count: int) -> Floats:
-        """Return the last values of a metric."""
-        self._need([name])
-        return super().recent(name, count)
-
-    def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
-        """Return a metric's values just before and just after a wall time."""
-        self._need([name])
-        return super().values_around(name, moment, count)
-
-    def means(self, name: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` parts of a metric."""
-        self._need([name])
-        return super().means(name, buckets)
-
-    def table(self, names: Sequence[str] | None) -> dict[str, Floats]:
-        """Return metrics as columns of one length."""
-        wanted = [info.name for info in self.metrics()] if names is None else names
-        self._need(wanted)
-        return super().table(wanted)
-
-    def present(self, names: Sequence[str]) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return which rows have each metric."""
-        self._need(names)
-        return super().present(names)
 
 
 def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
