@@ -63,6 +63,7 @@ _SHIPPING = (
     "test_live.py",
     "test_refusals.py",
     "test_shipping.py",
+    "test_verify.py",
 )
 _DEPEND_ON_THE_ENGINE = (
     "test_a_run_of_the_logger_comes_back_byte_for_byte",

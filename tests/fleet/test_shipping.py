@@ -6,7 +6,6 @@ import itertools
 import os
 import shutil
 import threading
-from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.fleet.shipped_runs import (
     BROKEN,
     append,
+    drop_parts,
     engine_bytes,
     engine_points,
     file_points,
@@ -313,14 +313,6 @@ def test_verify_sends_dropped_parts_again(engine, ask, logs, tmp_path):
         assert len(repaired) == (0 if table == "commits" else 2), table
     assert shipper.verify() == []
     assert record_bytes(pull(ask, id_of(folder), tmp_path / "back").folder) == record_bytes(folder)
-
-
-def drop_parts(engine, table):
-    """Lose a month of a table, on every shard; no other test needs its rows any more."""
-    for host in engine.address().hosts:
-        connection = Engine(replace(engine.address(), hosts=(host,)))
-        connection.query(f"ALTER TABLE {table}{'_local' if engine.cluster else ''} DROP PARTITION 202609")
-        connection.close()
 
 
 def totals(connection, run_id):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Final
 
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
-from toolkit.fleet.tail import LONGEST_LINE, Counter
+from toolkit.fleet.tail import LONGEST_LINE, Counter, half_md5
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.safefile import open_regular
 
@@ -196,11 +195,6 @@ def gens_not_in(path: Path, strays: Iterable[Stray]) -> set[int]:
     finally:
         os.close(descriptor)
     return found
-
-
-def half_md5(data: bytes) -> int:
-    """Return what the engine's halfMD5 does."""
-    return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
 
 
 def whole_line(at: int, after: int, line: bytes) -> bytes:

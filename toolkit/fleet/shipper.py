@@ -218,7 +218,7 @@ class Shipper:
         Raises:
             EngineError: the engine refused or does not answer.
         """
-        return [said for run in self.runs.values() for said in self._verify(run) if said]
+        return [said for run in self.runs.values() for said in self._verify(run, reads_all=True) if said]
 
     # ------------------------------------------------------------ asking the engine what it has
 
@@ -417,13 +417,15 @@ class Shipper:
 
     # ------------------------------------------------------------ comparing
 
-    def _verify(self, run: ShippedRun) -> Iterator[str | None]:
-        """Compare a run with the engine, a slice at a time; yield what was repaired, in words, and None in between."""
+    def _verify(self, run: ShippedRun, *, reads_all: bool = False) -> Iterator[str | None]:
+        """Compare the files of a run that changed, or all of them, with the engine, as `verify_file` does."""
         if self.objects is not None:
             self.objects.verify(run.found.key.run_id)
         for file in () if self._is_left_alone(run) else list(run.files.values()):
+            if file.signature == file.verified and not reads_all:
+                continue
             try:
-                for said in verify_file(self._engine(run.shard), file):
+                for said in verify_file(self._engine(run.shard), file, reads_all=reads_all):
                     yield said and f"{file.path}: {said}"
             except OSError as error:
                 self._problem(file, error)

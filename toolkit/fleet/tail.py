@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
 import zlib
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress, repeat
 from math import isfinite
+from operator import mul, sub
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +29,14 @@ BATCH_BYTES: Final = 2 * 1024 * 1024
 BATCH_ROWS: Final = 50_000
 LONGEST_LINE: Final = 16 * 1024 * 1024
 """A longer line is no record of anyone's: shipping of its file stops there."""
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Files are compared, and sent again, in parts of this size."""
+AT_WEIGHT: Final = 0x9E3779B97F4A7C15
+N_WEIGHT: Final = 0xC2B2AE3D27D4EB4F
+BAD_WEIGHT: Final = 0x165667B19E3779F9
+"""What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
+_WRAP: Final = 2**64
 
 FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
 """Records that point to a file of the run folder."""
@@ -183,6 +195,50 @@ _BY_ROW: Final = ("at", "next", "seq", "session", "event", "time", "elapsed", "s
 _BY_VALUE: Final = ("names", "ns", "bads", "values")
 
 
+class Sums:
+    """What the lines of a file and their values add up to, by the part of the file in which a line begins."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, list[int]] = {}
+        """For each part the number and the sum of its lines, and the number and the sum of its values."""
+        self._weights = _Weights()
+
+    def add(self, rows: Rows, first: int) -> None:
+        """Add the rows from number `first` on; the engine adds up the same in `verify`."""
+        while first < len(rows):
+            number = rows.at[first] // PART_BYTES
+            last = bisect_left(rows.at, (number + 1) * PART_BYTES, first)
+            at, ends, begin = rows.at[first:last], rows.ends[first:last], rows.ends[first - 1] if first else 0
+            values = slice(begin, ends[-1])
+            part = self.parts.setdefault(number, [0, 0, 0, 0])
+            part[0] += last - first
+            part[1] += sum(map(_line_hash, rows.line[first:last])) + AT_WEIGHT * sum(at)
+            part[1] += N_WEIGHT * sum(rows.next[first:last])
+            part[2] += ends[-1] - begin
+            # A value counts as its bits plus what says where it belongs: each column is added up on its own, fast.
+            part[3] += sum(array("Q", array("d", rows.values[values]).tobytes()))
+            part[3] += sum(map(self._weights.__getitem__, rows.names[values]))
+            part[3] += N_WEIGHT * sum(rows.ns[values]) + BAD_WEIGHT * sum(rows.bads[values])
+            part[3] += AT_WEIGHT * sum(map(mul, at, map(sub, ends, [begin, *ends])))
+            part[1], part[3] = part[1] % _WRAP, part[3] % _WRAP
+            first = last
+
+
+class _Weights(dict[bytes, int]):
+    def __missing__(self, name: bytes) -> int:
+        return self.setdefault(name, half_md5(name))
+
+
+def half_md5(data: bytes) -> int:
+    """Return what the engine's halfMD5 does."""
+    return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
+
+
+def _line_hash(line: bytes) -> int:
+    # Twice as fast as MD5 on most processors.
+    return int.from_bytes(hashlib.sha1(line, usedforsecurity=False).digest()[:8], "little")
+
+
 class RecordTail:
     """Reads one record file from a position on."""
 
@@ -196,6 +252,8 @@ class RecordTail:
         """Severity of each finding that was read and is not resolved, by its id."""
         self.files: list[str] = []
         """The paths of files that records pointed to, until someone takes them."""
+        self.sums = Sums() if position.end == 0 else None
+        """Of all lines up to the position; None if reading did not begin at the start."""
         self._cursor = Cursor(offset=position.end)
 
     @property
@@ -219,6 +277,7 @@ class RecordTail:
             OSError: the file is missing or unreadable.
             LineTooLong: its next line is longer than any that is shipped.
         """
+        before = len(rows)
         block = read_block(self.path, self._cursor, max_bytes=min(_READ_BYTES, until - self.offset))
         if block.replaced:
             return False
@@ -234,6 +293,8 @@ class RecordTail:
             if end < block.start + len(block.data):
                 cursor = replace(cursor, offset=end, long_line_at=None)
         self._cursor = cursor
+        if self.sums is not None:
+            self.sums.add(rows, before)
         rows.belong_to(self.run, self.rank, self.gen)
         return True
 

@@ -3,66 +3,84 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from toolkit.core.ranks import node_name
-from toolkit.fleet.commits import Commit, FileKey, half_md5, newest_commits, newest_labels
+from toolkit.fleet.commits import Commit, FileKey, newest_commits, newest_labels
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
 from toolkit.fleet.schema import INBOX, INBOX_COLUMNS
-from toolkit.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of
+from toolkit.fleet.tail import (
+    AT_WEIGHT,
+    BAD_WEIGHT,
+    N_WEIGHT,
+    PART_BYTES,
+    Position,
+    RecordTail,
+    Rows,
+    bytes_of,
+    crc_of,
+)
 from toolkit.fleet.watch import ShippedFile
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 
-PART_BYTES: Final = 4 * 1024 * 1024
-"""Files are compared, and sent again, in parts of this size."""
 _PARTS_AT_ONCE: Final = 4
-"""How many of them the engine is asked for at once: a live run of the same node waits for the answer."""
+"""How many parts of a file the engine is asked for at once: a live run of the same node waits for the answer."""
 
 REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
 
-_WRAP: Final = 2**64
-_BITS: Final = struct.Struct("<Q")
-_FLOAT: Final = struct.Struct("<d")
-
-Sums = tuple[int, int, int, int]
-"""Number and hash of the lines of a part, number and hash of its values."""
+_Sums = tuple[int, ...]
+"""Number and sum of the lines of a part, number and sum of its values."""
 
 
-@dataclass(slots=True)
-class Expected:
-    """What a file adds up to."""
+class _Expected:
+    """What a file adds up to, as far as it was read."""
 
-    parts: dict[int, Sums] = field(default_factory=dict)
-    totals: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """For each metric the number of its values, and how many are not finite."""
+    def __init__(self, tail: RecordTail) -> None:
+        self.parts = {number: tuple(part) for number, part in tail.sums.parts.items()} if tail.sums else {}
+        self.totals = {one.name: (one.n, one.bad) for one in tail.position.counters.values()}
+        """For each metric the number of its values, and how many are not finite."""
 
 
-def verify_file(engine: Engine, file: ShippedFile) -> Iterator[str | None]:
+def verify_file(
+    engine: Engine, file: ShippedFile, *, reads_all: bool = False
+) -> Generator[str | None, None, None]:
     """Compare a file with the engine and send again what differs; yield what was wrong, and None after each slice.
 
+    What this process has sent is not read again, unless it differs from what the engine has or `reads_all` is set.
     Lines may be sent between two slices: what is compared ends where the file was shipped to at first.
 
     Raises:
         EngineError: the engine refused or does not answer.
         OSError: the file cannot be read.
     """
+    signature = file.signature
     commit = newest_commits(engine, [file.run.found.key.run_id]).get(file.key)
     if commit is None or _is_past(file, commit):
         return
-    expected = yield from _expected_of(_from_start(file, commit), commit)
-    if expected is None:
+    sent = file.tail
+    is_known = sent is not None and (sent.gen, sent.position.end) == (commit.gen, commit.end)
+    if sent is not None and sent.sums and is_known and not reads_all:
+        differing = yield from _differing_parts(engine, commit, _Expected(sent))
+        if not differing:
+            file.verified = signature
+            return
+    tail = _from_start(file, commit)
+    for _ in _rows_until(tail, commit.end):
+        yield None
+    if (tail.position.end, tail.position.crc) != (commit.end, commit.crc):
         file.forget()
         yield f"{REPLACED}, and is shipped again"
         return
+    expected = _Expected(tail)
     parts = yield from _differing_parts(engine, commit, expected)
     if not parts:
+        file.verified = signature
         return
     for rows in _rows_until(_from_start(file, commit), commit.end):
         chosen = rows.only([at // PART_BYTES in parts for at in rows.at])
@@ -97,29 +115,7 @@ def _rows_until(tail: RecordTail, end: int) -> Iterator[Rows]:
         yield rows
 
 
-def _expected_of(tail: RecordTail, commit: Commit) -> Generator[None, None, Expected | None]:
-    """Return what the file adds up to, as far as the commit goes; None if it is another file."""
-    found, sums = Expected(), dict[int, list[int]]()
-    for rows in _rows_until(tail, commit.end):
-        begin = 0
-        for at, after, line, last in zip(rows.at, rows.next, rows.line, rows.ends, strict=True):
-            part = sums.setdefault(at // PART_BYTES, [0, 0, 0, 0])
-            part[0] += 1
-            part[1] += half_md5(b"%d:%d:%s" % (at, after, line))
-            for i in range(begin, last):
-                part[2] += 1
-                bits = _BITS.unpack(_FLOAT.pack(rows.values[i]))[0]
-                part[3] += half_md5(b"%s:%d:%d:%d:%d" % (rows.names[i], rows.ns[i], rows.bads[i], at, bits))
-                found.totals[rows.names[i]] = (rows.ns[i], rows.bads[i])
-            begin = last
-        yield
-    if (tail.position.end, tail.position.crc) != (commit.end, commit.crc):
-        return None
-    found.parts = {number: _sums(part) for number, part in sums.items()}
-    return found
-
-
-def _differing_parts(engine: Engine, commit: Commit, expected: Expected) -> Generator[None, None, set[int]]:
+def _differing_parts(engine: Engine, commit: Commit, expected: _Expected) -> Generator[None, None, set[int]]:
     """Return the numbers of the parts in which the engine has something else than the file."""
     differing = set()
     for first in range(0, commit.end // PART_BYTES + 1, _PARTS_AT_ONCE):
@@ -139,7 +135,7 @@ def _differing_parts(engine: Engine, commit: Commit, expected: Expected) -> Gene
 
 def _parts_in_engine(
     engine: Engine, commit: Commit, numbers: range
-) -> tuple[dict[int, Sums], dict[int, Sums]]:
+) -> tuple[dict[int, _Sums], dict[int, _Sums]]:
     """Return the sums twice: of rows with the same key once with the least and once with the greatest hash."""
     where = (
         f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
@@ -148,20 +144,21 @@ def _parts_in_engine(
     lines = engine.rows(
         f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
         "SELECT at, min(hash) AS low, max(hash) AS high FROM ("
-        "SELECT at, halfMD5(concat(toString(at), ':', toString(next), ':', line)) AS hash "
+        "SELECT at, reinterpretAsUInt64(SHA1(line)) "
+        f"+ at * {AT_WEIGHT} + next * {N_WEIGHT} AS hash "
         f"FROM {engine.table('records')} WHERE {where}) GROUP BY at) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     values = engine.rows(
         f"SELECT toUInt64(intDiv(place, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
         "SELECT metric, n, max(at) AS place, min(hash) AS low, max(hash) AS high FROM ("
-        "SELECT metric, n, at, halfMD5(concat(toString(metric), ':', toString(n), ':', toString(bad), ':', "
-        "toString(at), ':', toString(reinterpretAsUInt64(reinterpretAsString(value))))) AS hash "
+        "SELECT metric, n, at, reinterpretAsUInt64(reinterpretAsString(value)) + halfMD5(metric) "
+        f"+ at * {AT_WEIGHT} + n * {N_WEIGHT} + bad * {BAD_WEIGHT} AS hash "
         f"FROM {engine.table('points')} WHERE {where}) GROUP BY metric, n) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     counted = {part: row for part, *row in values}
-    low, high = {}, {}
+    low, high = dict[int, _Sums](), dict[int, _Sums]()
     for part, count, least, greatest in lines:
         of_values = counted.pop(part, [0, 0, 0])
         low[part] = (count, least, of_values[0], of_values[1])
@@ -184,11 +181,6 @@ def _has_totals(engine: Engine, commit: Commit, expected: dict[bytes, tuple[int,
         count <= found.get(metric, (0, 0))[0] and bad <= found.get(metric, (0, 0))[1]
         for metric, (count, bad) in expected.items()
     )
-
-
-def _sums(part: list[int]) -> Sums:
-    lines, line_hash, values, value_hash = part
-    return lines, line_hash % _WRAP, values, value_hash % _WRAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,6 +245,8 @@ class ShippedFile:
         """The last generation that this shipper sent or found to be the file; 0 before that."""
         self.rivals = 0
         """How often another shipper began a generation behind that one."""
+        self.verified: Signature = ()
+        """Of the file, when it was last found to be in the engine as it is."""
         self.is_superseded = False
         """Whether another node ships a newer file of the same run and rank."""
 
@@ -275,6 +277,9 @@ class ShippedFile:
 
     def changed_to(self, signature: Signature) -> None:
         """Note that the file was written or replaced."""
+        if self.tail is not None and signature[1] <= self.size:
+            # It did not just grow: what was read may have been changed.
+            self.tail.sums = None
         self.signature, self.size = signature, signature[1]
         self.read_size = -1
 
