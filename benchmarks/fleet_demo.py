@@ -1,7 +1,7 @@
 """A whole fleet on this machine, until Ctrl-C (`make fleet`).
 
-A ClickHouse cluster of two shards, two nodes with a log directory and a `telemetry ship` each, 200 runs of the real
-logger, one training that runs now, and the dashboard on the cluster.
+ClickHouse inside a process (chdb), or with `--cluster` two servers of Debian's; two nodes with a log directory and a
+`telemetry ship` each, 200 runs of the real logger, one training that runs now, and the dashboard on the engine.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,17 +25,18 @@ from benchmarks.child import ROOT
 from dashboard.access.access_options import without_tokens
 from dashboard.launcher import (
     LaunchError,
-    LaunchOptions,
     PreparedDashboard,
     exit_on_signals,
     open_browser,
+    parse_options,
     prepare,
     raise_exit_on_signals,
     startup_message,
     wait_for_page_threads,
 )
-from dashboard.settings import DashboardSettings, EngineSettings
-from tests.fleet.engines import Cluster, NoEngine
+from tests.fleet.engines import Cluster, Embedded, NoEngine
+from toolkit.fleet.address import Address
+from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.schema import set_up
 
 CONFIG = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
@@ -48,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--port", type=int, help="port of the dashboard (default: 8501, or the next free one)"
     )
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="two clickhouse-server processes instead of the embedded engine",
+    )
     parser.add_argument("--no-training", action="store_true", help="without the training that runs now")
     chosen = parser.parse_args(argv)
     exit_on_signals()
@@ -60,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ended.callback(shutil.rmtree, folder, ignore_errors=True)
         demo = Demo(folder, ended)
         try:
-            prepared = demo.start(chosen.port)
+            prepared = demo.start(chosen.port, has_cluster=chosen.cluster)
         except (NoEngine, LaunchError) as error:
             print(f"make fleet: {error}", file=sys.stderr)
             return 1
@@ -76,39 +84,46 @@ class Demo:
     def __init__(self, folder: Path, ended: ExitStack) -> None:
         self.folder = folder
         self._ended = ended
-        self._address = ""
+        self._options = folder / "fleet.toml"
+        self._address: Address
 
-    def start(self, port: int | None) -> PreparedDashboard:
-        """Start the cluster and the shippers; return the dashboard, which listens.
+    def start(self, port: int | None, *, has_cluster: bool) -> PreparedDashboard:
+        """Start the engine and the shippers; return the dashboard, which listens.
 
         Raises:
-            NoEngine: there is no ClickHouse, and it cannot be installed.
+            NoEngine: there is no such ClickHouse, and it cannot be installed.
             LaunchError: the dashboard cannot start.
         """
-        print("Starting a ClickHouse cluster of two shards …", flush=True)
-        cluster = Cluster(
-            self.folder / "engine", name="server" if os.environ.get("CLICKHOUSE_BIN") else "18.16"
+        place, name = self.folder / "engine", "server" if os.environ.get("CLICKHOUSE_BIN") else "18.16"
+        print(
+            f"Starting ClickHouse {f'{name}, two shards' if has_cluster else '26.9, embedded'} …", flush=True
         )
-        self._ended.callback(cluster.stop)
-        cluster.start()
-        address = cluster.address()
-        set_up(address, cluster.cluster)
-        hosts = ",".join(f"{host}:{number}" for host, number in address.hosts)
-        self._address = f"clickhouse://{hosts}/{address.database}"
-        shared = self.folder / "shared"
+        engine = Cluster(place, name=name) if has_cluster else Embedded(place)
+        self._ended.callback(engine.stop)
+        engine.start()
+        self._address = engine.address()
+        set_up(self._address, engine.cluster)
+        shared, key = self.folder / "shared", self.folder / "control.key"
         shared.mkdir()
-        key = self.folder / "control.key"
         # The folder is the user's alone, and so is the file.
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_hex(32).encode())
-        ship = ("-m", "toolkit.cli", "ship", "logs", "--to", self._address)
-        more = ("--objects", shared.as_uri(), "--deliver-requests", str(key))
+        self._options.write_text(
+            "\n".join(
+                [
+                    f'engine = "{self._address}"',
+                    f'objects = "{shared.as_uri()}"',
+                    f"folders = {[f'{node}/logs' for node in NODES]}",
+                    f'[dashboard]\nrequest-key = "{key.name}"',
+                ]
+            )
+        )
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)
-            self._run(node, *ship, *more)
-        engine = EngineSettings(url=self._address, objects=shared.as_uri(), request_key=key)
-        settings = DashboardSettings(engine=engine)
-        return prepare(LaunchOptions(settings=settings, port=port))
+            ship = ("-m", "toolkit.cli", "ship", "logs", "--config", str(self._options))
+            self._run(node, *ship, "--deliver-requests", str(key))
+        which = () if port is None else ("--port", str(port))
+        return prepare(parse_options(["--config", str(self._options), *which]))
 
     def serve(self, prepared: PreparedDashboard, *, runs: int, trains: bool) -> None:
         """Log `runs` runs, train, and serve pages until a signal."""
@@ -126,12 +141,12 @@ class Demo:
             ]
             if trains:
                 self._run(NODES[0], str(ROOT / "run.py"), str(self._long_training()), stop_with=signal.SIGINT)
-            threading.Thread(target=self._say_when_logged, args=(loggers, runs), daemon=True).start()
+            threading.Thread(target=self._say_when_shipped, args=(loggers, runs), daemon=True).start()
             if has_terminal and prepared.opens_without_token:
                 open_browser(prepared.listener.url)
 
         prepared.server.serve_until_stopped(on_ready=begin, on_signal=lambda _number: prepared.server.stop())
-        print("Stopping the training, the shippers and the cluster …", flush=True)
+        print("Stopping the training, the shippers and the engine …", flush=True)
 
     def _long_training(self) -> Path:
         """Return the example's configuration with steps for hours: it is there to be watched and stopped."""
@@ -148,15 +163,32 @@ class Demo:
                 f"  {runs} runs are being logged{now}; they appear within seconds.",
                 f"  engine   {self._address}",
                 *(f"  {node}   {self.folder / node / 'logs'}, output in {node}/out" for node in NODES),
-                f"  a folder back:   telemetry pull sweep-00007 --from {self._address} --to pulled",
-                f"  how far behind:  telemetry ship --status {self.folder}/node-*/logs --to {self._address}",
             ]
         )
 
-    def _say_when_logged(self, loggers: list[subprocess.Popen[bytes]], runs: int) -> None:
+    def _say_when_shipped(self, loggers: list[subprocess.Popen[bytes]], runs: int) -> None:
         codes = [logger.wait() for logger in loggers]
-        if not any(codes):
-            print(f"All {runs} runs are logged.", flush=True)
+        if any(codes):
+            return
+        engine = Engine(self._address)
+        shipped = "SELECT uniqExact(run_id) FROM runs WHERE status NOT IN ('running', 'starting')"
+        try:
+            while int(engine.query(shipped)) < runs:
+                time.sleep(1.0)
+        except EngineError:
+            # It was stopped meanwhile.
+            return
+        telemetry = [str(Path(sys.executable).with_name("telemetry"))]
+        options = ["--config", str(self._options)]
+        pulled = str(self.folder / "pulled")
+        print(f"All {runs} runs are in the engine. In another terminal:")
+        for command in (
+            ["ship", "--status", *options],
+            ["pull", "sweep-00007", *options, "--to", pulled],
+            ["show", f"{pulled}/sweep-00007"],
+        ):
+            print(f"  {shlex.join(telemetry + command)}")
+        print(end="", flush=True)
 
     def _run(
         self, node: str, *arguments: str, stop_with: signal.Signals = signal.SIGTERM

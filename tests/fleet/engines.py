@@ -168,6 +168,7 @@ class Embedded:
             stdin=subprocess.DEVNULL,
             stdout=(self.folder / "out").open("ab"),
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         wait_until(port_file.exists, self.process)
         self.port = int(port_file.read_text())
