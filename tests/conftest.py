@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from itertools import chain
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,7 @@ from tests.git_once import git_is_asked_once
 from tests.leftovers import remove_journals_of_runs_below
 from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
+from toolkit.runfolder.records import OF_THE_JOB
 
 __all__ = ["git_is_asked_once"]
 
@@ -43,6 +45,7 @@ _ABOUT_OTHER_JOBS = (
     "LOCAL_RANK",
     "WORLD_SIZE",
     "SLURM_PROCID",
+    *chain(*OF_THE_JOB.values()),
     "OMPI_COMM_WORLD_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",

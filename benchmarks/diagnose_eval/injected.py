@@ -200,6 +200,14 @@ def _idles(seed: int) -> Iterator[Fault]:
         yield made.changed(made.clean_run(seed, records=600), "gpu_util", _scaled(begins, share)), begins
 
 
+def _is_cut_short(seed: int) -> Iterator[Fault]:
+    for share, eval_every, noise in itertools.product((0.5, 0.8), (0, 25), (0.03, 0.3)):
+        records = made.clean_run(seed, records=800, eval_every=eval_every, speed_noise=noise)
+        # It is not sure before a tenth of the time has passed.
+        limit = records[0]["time"] + share * records[-1]["elapsed"]
+        yield [{**records[0], "job_end_time": limit}, *records[1:]], 0
+
+
 FAULTS: dict[str, Callable[[int], Iterator[Fault]]] = {
     "vanishing_grad": _vanishes,
     "memory_growth": _leaks,
@@ -210,5 +218,6 @@ FAULTS: dict[str, Callable[[int], Iterator[Fault]]] = {
     "throughput_drop": _slower,
     "data_starvation": _waits_for_data,
     "low_gpu_util": _idles,
+    "time_limit": _is_cut_short,
 }
 """How each kind is injected: several strengths, places and noise levels per seed."""

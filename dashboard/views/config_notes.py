@@ -15,7 +15,8 @@ from dashboard.components.frame import RunPage, open_run, read
 from dashboard.components.notes import notes_field, notes_in
 from dashboard.components.page_states import section
 from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.records import ENVELOPE
+from toolkit.runfolder.records import ENVELOPE, OF_THE_JOB
+from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
 from toolkit.runs.listing import config_summary
 from toolkit.runs.listing.config_diff import flatten, to_yaml
@@ -35,7 +36,9 @@ _MACHINE: Final = (
     "pid",
     "boot_id",
     "process_started",
+    *OF_THE_JOB,
 )
+_TIMES: Final = ("process_started", "job_start_time", "job_end_time")
 
 
 def main() -> None:
@@ -188,6 +191,7 @@ def _environment(meta: RunMeta) -> None:
     if not found:
         st.info("The run has not logged its environment.", icon=":material/info:")
         return
+    found |= {key: clock(moment) for key in _TIMES if (moment := finite_in(found.get(key))) is not None}
     rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
     page_states.show_table(rows, "Environment", max_rows=14)
 

@@ -21,7 +21,7 @@ from toolkit.diagnostics.incident import Incidents
 KINDS = {
     *("nan", "spike", "divergence", "plateau", "overfit", "exploding_grad", "vanishing_grad", "val_spike"),
     *("throughput_drop", "data_starvation", "low_gpu_util", "memory_growth", "stalled", "lr_problem"),
-    *("loss_scale", "straggler", "rank_nan"),
+    *("loss_scale", "straggler", "rank_nan", "time_limit"),
     *(
         "reward_hacking",
         "policy_collapse",
@@ -141,6 +141,7 @@ def _faulty_runs():
     yield epochs(stairs=0.3, noise=0.03, shuffled=False)
     yield run_of(losses, grad_norm=norms(0.5))
     yield run_of(losses, zero_grad_share=[0.1] * 100 + [0.8] * 200)
+    yield [{**run[0], "job_end_time": run[0]["time"] + 600.0}, *run[1:]]
 
 
 RUNS = list(_faulty_runs())

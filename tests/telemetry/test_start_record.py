@@ -1,6 +1,7 @@
 """The start record says what is trained and how, whoever says it and in whatever form, and gives no secret away."""
 
 import dataclasses
+import json
 import threading
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
+from toolkit.cli.main import main
 from toolkit.core.guard import Guard
 from toolkit.telemetry.machine import environment
 from toolkit.telemetry.session import start_record
@@ -233,3 +235,45 @@ def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch)
 
         assert probe.result(60) == {}
         assert guard.total == 1
+
+
+def test_the_job_of_a_scheduler_is_in_the_start_record_and_can_be_searched_for(tmp_path, monkeypatch, capsys):
+    given = {
+        "SLURM_JOB_ID": "4713",
+        "SLURM_ARRAY_JOB_ID": "4711",
+        "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_RESTART_COUNT": "1",
+        "SLURM_JOB_START_TIME": "1763400000",
+        "SLURM_JOB_END_TIME": "1763486400",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with make_logger(tmp_path, csv=True) as log:
+        log.log_step(1, train_loss=1.0)
+
+    (start,) = [record for record in read_records(log.run_folder) if record["event"] == "start"]
+    assert {name: value for name, value in start.items() if name.startswith("job_")} == {
+        "job_id": "4713",
+        "job_array_id": "4711",
+        "job_array_task": 2,
+        "job_restarts": 1,
+        "job_start_time": 1763400000,
+        "job_end_time": 1763486400,
+    }
+    assert "job_" not in (log.run_folder / "metrics.csv").read_text()
+    capsys.readouterr()
+    for search, found in (("job_id=4713", ["r"]), ("job_array_id=4711", ["r"]), ("job_id=4711", [])):
+        assert main(["ls", str(tmp_path), "--json", "--filter", search]) == 0
+        assert [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]] == found
+
+
+def test_variables_of_a_job_that_are_no_numbers_are_kept_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "")
+    monkeypatch.setenv("TELEMETRY_JOB_ID", "train-7f9c4")
+    monkeypatch.setenv("TELEMETRY_JOB_END_TIME", "UNLIMITED")
+    with make_logger(tmp_path, csv=True) as log:
+        log.log_step(1, train_loss=1.0)
+
+    start = read_records(log.run_folder)[0]
+    assert (start["job_id"], start["x_job_end_time"]) == ("train-7f9c4", "UNLIMITED")
+    assert "job_end_time" not in start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any, Final
 
 from toolkit.runfolder.untrusted import is_number
@@ -31,6 +32,11 @@ def duration(seconds: float) -> str:
     first = next((i for i, (count, _) in enumerate(parts) if count), len(parts) - 1)
     shown = [f"{count} {unit}" for count, unit in parts[first : first + 2] if count]
     return " ".join(shown) or "0 s"
+
+
+def utc_minute(moment: float) -> str:
+    """Return a time that reads the same in all time zones: 2026-05-18 14:00 UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(max(0.0, min(moment, _LONGEST_S))))
 
 
 def both_ends(text: str, longest: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolkit.core.formatting import duration, utc_minute
 from toolkit.diagnostics.finding import CRITICAL, WARNING, ranks_in_words
 from toolkit.diagnostics.incident import Incident
 
@@ -586,7 +587,24 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Count the labels of a batch that are not masked.",
         ),
     ),
+    "time_limit": Kind(
+        title="Will not finish in time",
+        severity=WARNING,
+        message="At this pace the run ends {late_s} after the limit of its job, {limit_time}.",
+        causes=(
+            "The job asked for less time than its steps, evaluations and checkpoints take.",
+            "The run is slower than it was expected to be, or began late.",
+        ),
+        advice=(
+            "Save by {limit_time}, and resume in another job.",
+            "Ask for more time, such as with `scontrol update`, or plan fewer steps.",
+        ),
+        remedies=(SAVE_AND_STOP, SAVE),
+    ),
 }
+
+_IN_WORDS: Final[Mapping[str, Callable[[float], str]]] = {"late_s": duration, "limit_time": utc_minute}
+"""Evidence that is no plain number in a sentence."""
 
 
 def describe(incident: Incident, kind: Kind | None = None) -> str:
@@ -636,7 +654,7 @@ class _Shown(dict[str, str]):
 
 
 def _shown(incident: Incident) -> _Shown:
-    shown = _Shown({name: short(value) for name, value in incident.evidence.items()})
+    shown = _Shown({name: _IN_WORDS.get(name, short)(value) for name, value in incident.evidence.items()})
     shown["metric"] = incident.metric
     shown["start"] = f"{incident.start_step:,}"
     shown["noticed"] = f"{incident.noticed_step:,}"

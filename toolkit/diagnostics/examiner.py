@@ -52,7 +52,7 @@ class Examiner:
         self._not_made = dict(enumerate(detectors.DETECTORS))
         self._make_detectors(frozenset())
         self._has_plugins = False
-        self._compares_ranks = False
+        self._made_late: set[str] = set()
         self._between: Callable[[], None] | None = None
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
@@ -97,7 +97,7 @@ class Examiner:
             # Only rank 0: the result must be the same without the files of the other ranks.
             incidents.rows += 1
         else:
-            self._compare_ranks()
+            self._make_late(detectors.SEVERAL_RANKS)
         if row.event == START:
             self._begin_session(record)
         elif is_rank_0 and row.values:
@@ -189,11 +189,11 @@ class Examiner:
                 self._detectors[turn] = detectors.make_detector(file, self._incidents)
                 del self._not_made[turn]
 
-    def _compare_ranks(self) -> None:
-        """Make the detectors that compare ranks."""
-        if not self._compares_ranks:
-            self._compares_ranks = True
-            self._make_detectors({detectors.SEVERAL_RANKS})
+    def _make_late(self, reason: str) -> None:
+        """Make the detectors for which there is only now a reason, such as a record of a second rank."""
+        if reason not in self._made_late:
+            self._made_late.add(reason)
+            self._make_detectors({reason})
             self._plans.clear()
             self._row.forget_plans()
 
@@ -205,7 +205,9 @@ class Examiner:
         if type(ranks) is int and 0 < ranks < FARTHEST:
             self._incidents.ranks = ranks
             if ranks > 1:
-                self._compare_ranks()
+                self._make_late(detectors.SEVERAL_RANKS)
+        if "job_end_time" in record:
+            self._make_late(detectors.TIME_LIMIT)
         session = record.get("session")
         if type(session) is int and self._incidents.session < session < FARTHEST:
             self._incidents.session = session

@@ -399,6 +399,20 @@ ZERO_SHARE_RECORDS: Final = 20
 ZERO_SHARE_LOOKS: Final = 2
 """Half of the gradients, and twice the share at the start: embeddings have many zeros that mean nothing."""
 
+# ---------------------------------------------------------------- the time limit of a job
+
+LIMIT_LOOKS_OF_PLAN: Final = 1000
+LIMIT_FEWEST_LOOKS: Final = 20
+LIMIT_SEEN: Final = 0.1
+"""A thousand looks at the pace in the planned steps. After twenty, and a tenth of the time, caches are filled."""
+LIMIT_LOOKS: Final = 3
+LIMIT_LEAST_S: Final = 60.0
+LIMIT_SHARE: Final = 0.1
+"""How late it must be, three times in a row: a minute, a tenth of what is left, and the longest pause so far."""
+LIMIT_GRACE_S: Final = 600.0
+LIMIT_FARTHEST_S: Final = 1e11
+"""Who still logs so long after the limit was given more time. Larger values than the second are not times."""
+
 # ---------------------------------------------------------------- how sure a finding is
 
 CLEAR_RATIO: Final = 5.0

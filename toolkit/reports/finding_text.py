@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from toolkit.core.formatting import utc_minute
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.confidence import CERTAIN, counts_behind, is_calibrated
 from toolkit.diagnostics.confidence_table import KINDS, RUNS
@@ -201,6 +202,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "free_mib": ("{} free", _mib),
     "rank": ("rank {}", _whole),
     "others": ("{} on the others", duration),
+    "late_s": ("{} after the limit", duration),
+    "limit_time": ("limit {}", utc_minute),
     "of": ("of {} records", _whole),
     "times": ("{} records", _whole),
 }

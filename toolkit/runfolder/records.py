@@ -93,6 +93,16 @@ def is_spread(name: str, names: Container[str]) -> bool:
     )
 
 
+OF_THE_JOB: Final = {
+    "job_id": ("SLURM_JOB_ID", "TELEMETRY_JOB_ID"),
+    "job_array_id": ("SLURM_ARRAY_JOB_ID",),
+    "job_array_task": ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX"),
+    "job_restarts": ("SLURM_RESTART_COUNT",),
+    "job_start_time": ("SLURM_JOB_START_TIME",),
+    "job_end_time": ("SLURM_JOB_END_TIME", "TELEMETRY_JOB_END_TIME"),
+}
+"""Fields of a start record that a scheduler's variables give: Slurm's, those of a Kubernetes Job, or our own."""
+
 FIRST_STEP: Final = "first_step"
 """Field of a start record, and of a manifest's summary: the number of the run's first step, where it is known."""
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from toolkit.runfolder.records import OF_THE_JOB
+
 _SEEDS: Final = frozenset({"seed", "random_seed", "data_seed", "global_seed", "torch_seed"})
 _LABELS: Final = frozenset(
     {
@@ -22,6 +24,7 @@ _LABELS: Final = frozenset(
             "pid",
             "port",
         ),
+        *OF_THE_JOB,
         *("commit", "git_commit", "created", "created_at", "started", "date", "time", "timestamp", "version"),
     }
 )

@@ -33,6 +33,7 @@ DETECTORS: Final = {
     "lr_too_small": "start_of_run:LearningRateTooSmall",
     "data_repeated": "data_repeated:DataRepeated",
     "underflow": "underflow:Underflow",
+    "time_limit": "time_limit:TimeLimit",
 }
 """File and class of each detector by its name, in the order in which they look at a record.
 
@@ -42,6 +43,8 @@ To add one: write the class, add a line here, add its kind of finding to `catalo
 
 SEVERAL_RANKS: Final = "several ranks"
 """Not a signal: the run has declared several ranks, or there is a record of another one than rank 0."""
+TIME_LIMIT: Final = "time limit"
+"""Not a signal either: the start record says when the job must end."""
 
 READ_SELDOM: Final = {
     "data_starvation": (DATA_TIME,),
@@ -51,6 +54,7 @@ READ_SELDOM: Final = {
     "dead_lora": (LORA_B,),
     "straggler": (SEVERAL_RANKS,),
     "rank_nan": (SEVERAL_RANKS,),
+    "time_limit": (TIME_LIMIT,),
 }
 """Detectors whose signals most records do not have, with these: they are imported when there is such a record.
 

@@ -16,6 +16,7 @@ from toolkit.runfolder.records import (
     MEDIA_DROPPED,
     MESSAGE,
     NON_FINITE,
+    OF_THE_JOB,
     SPAN,
     SPAN_EVENT,
     SPAN_START,
@@ -56,7 +57,7 @@ _OF_METRICS: Final = frozenset({STEP, EVAL, EPOCH})
 _NOT_METRICS: Final = ("time/", "device_time/", "ledger/", "profiling/", "gpu/")
 """How names begin that say where time went and what the machine did: they come with the spans and the system."""
 _OF_THE_MACHINE: Final = frozenset(
-    {"host", "os", "python", "memory_gb", "pid", "boot_id", "process_started", "session_tag"}
+    {"host", "os", "python", "memory_gb", "pid", "boot_id", "process_started", "session_tag", *OF_THE_JOB}
 )
 _LONGEST: Final = 200
 

@@ -41,6 +41,7 @@ from toolkit.telemetry.records.record_queue import MUCH
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.session.start_record import (
     EnvironmentProbe,
+    job_fields,
     of_one_type,
     samples_per_step,
     start_fields,
@@ -300,7 +301,7 @@ class LiveRun:
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
         # Secrets are masked where the record is taken.
         described = self._values.tree({**(others or {}), **(environment or {})})
-        plain = of_one_type({**ranks, **fields, **tags, **counted, **described})
+        plain = of_one_type({**job_fields(os.environ), **ranks, **fields, **tags, **counted, **described})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
             for name, value in plain.items()

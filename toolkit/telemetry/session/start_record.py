@@ -14,6 +14,7 @@ from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
+from toolkit.runfolder.records import OF_THE_JOB
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.untrusted import is_number
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
@@ -27,6 +28,7 @@ _NUMBERS: Final = frozenset(
         *("learning_rate", "unet_learning_rate", "text_encoder_learning_rate", "max_grad_norm", "seed"),
         *("first_step", "resumed_from_step", "world_size", "epochs", "max_epochs"),
         *("model_total_params", "model_trainable_params", "total_params", "trainable_params"),
+        *("job_array_task", "job_restarts", "job_start_time", "job_end_time"),
     }
 )
 _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
@@ -145,6 +147,12 @@ def start_fields(
     masker = Masker()
     masked: dict[str, Any] = masker.mask(bounded(values.tree(fields), masker.cut))
     return of_one_type(masked)
+
+
+def job_fields(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the scheduler's variables say about the job. No scheduler is asked: that may take seconds."""
+    found = {name: [environ[key] for key in keys if environ.get(key)] for name, keys in OF_THE_JOB.items()}
+    return {name: values[0] for name, values in found.items() if values}
 
 
 def _stated_in(config: Mapping[str, Any]) -> dict[str, Any]:
