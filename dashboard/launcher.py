@@ -172,7 +172,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "--request-key",
         type=file_path,
         metavar="FILE",
-        help="control runs of --store: sign requests with the key in FILE, which their shippers share",
+        help="the key that shippers of --store have: show only what is signed with it, and sign requests to runs",
     )
     add_objects_arguments(parser, "where `telemetry ship` stores sample images and other files")
     parser.add_argument(

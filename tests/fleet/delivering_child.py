@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.fleet import courier, shipper
@@ -26,7 +27,9 @@ def main(address: str, logs: str, key_file: str, marker: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     courier.deliver = deliver_and_die
-    started = shipper.Shipper(Engine(address_of(address)), [Path(logs)], request_key=read_key(Path(key_file)))
+    key = read_key(Path(key_file))
+    engine = Engine(replace(address_of(address), key=key))
+    started = shipper.Shipper(engine, [Path(logs)], request_key=key)
     started.start()
     started.run(threading.Event())
 

@@ -36,6 +36,8 @@ class Address:
     secure: bool
     password: str = field(default="", repr=False)
     ca: Path | None = None
+    key: bytes | None = field(default=None, repr=False)
+    """The team's: commits are signed with it, and others are ignored. Without one, all are taken."""
 
     def __str__(self) -> str:
         places = ",".join(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hmac
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
+from toolkit.fleet.address import Address
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
+from toolkit.fleet.signed_requests import signature
 from toolkit.fleet.tail import LONGEST_LINE, Counter, half_md5
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.safefile import open_regular
@@ -37,6 +41,8 @@ class Commit:
     """Why this generation began, if it is not the first."""
     node: str = ""
     """The node that sent it; empty before that."""
+    received: int = 0
+    """When the engine took it, by its own clock, in seconds."""
     moves: int = 0
     """How often a generation came from another node than the one before."""
 
@@ -45,35 +51,67 @@ class Commit:
         """The file it is about."""
         return self.run_id, self.rank
 
+    def signatures(self, key: bytes | None) -> tuple[bytes, bytes]:
+        """Return the seal of the generation, and the signature of all that is said here of it; empty without a key.
+
+        The seal is in the key of the table, and no shipper may read it: without it no row replaces a signed one.
+        """
+        if key is None:
+            return b"", b""
+        file = (self.run_id.encode(), struct.pack(">II", self.rank, self.gen))
+        numbers = struct.pack(">QIQI", self.end, self.crc, self.lines, self.bad_lines)
+        whole = signature(key, b"telemetry commit 1", *file, numbers, self.why.encode(), self.node.encode())
+        return signature(key, b"telemetry generation 1", *file), whole
+
     def next_generation(self, why: str) -> Commit:
         """Return where the next generation of the file begins."""
         return replace(self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why)
 
 
-def newest_commits(engine: Engine, run_ids: Iterable[str]) -> dict[FileKey, Commit]:
-    """Return the commit of the newest generation of every file of these runs."""
+class Asks(Protocol):
+    """An engine, or several connections to one."""
+
+    address: Address
+
+    def table(self, name: str) -> str:
+        """Return what a table is called there."""
+
+    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT."""
+
+
+def newest_commits(
+    engine: Asks, run_ids: Iterable[str], ignored: Callable[[str, str], None] = lambda *_: None
+) -> dict[FileKey, Commit]:
+    """Return the commit of the newest generation of every file of these runs, of those that the team's key has signed.
+
+    Of others `ignored` gets the run id and a sentence.
+    """
     found: dict[FileKey, Commit] = {}
     for some in chunks(run_ids):
-        rows = engine.iterate(
-            "SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end), argMax(lines, end), "
-            "argMax(bad_lines, end), argMax(why, end), argMax(node, end) "
-            f"FROM {engine.table('commits')} WHERE run_id IN ({', '.join(map(quote, some))}) "
-            "GROUP BY run_id, rank, gen ORDER BY run_id, rank, gen",
+        rows = engine.rows(
+            "SELECT run_id, rank, gen, last, its_crc, its_lines, its_bad_lines, its_why, its_node, seen, its_mac "
+            f"FROM {engine.table('newest_commits')} WHERE run_id IN ({', '.join(map(quote, some))}) "
+            "ORDER BY run_id, rank, gen, last",
             *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String", "String"),
+            *("UInt32", "Bytes"),
         )
-        for run_id, rank, gen, end, crc, lines, bad_lines, why, node in rows:
-            before = found.get((run_id, rank))
-            found[run_id, rank] = Commit(
-                run_id=run_id,
-                rank=rank,
-                gen=gen,
-                end=end,
-                crc=crc,
-                lines=lines,
-                bad_lines=bad_lines,
-                why=why,
-                node=node,
-                moves=before.moves + (before.node != node) if before is not None else 0,
+        wrong: dict[str, set[int]] = {}
+        for *row, mac in rows:
+            commit = Commit(**dict(zip(_FIELDS, row, strict=True)))
+            if not hmac.compare_digest(
+                mac if engine.address.key else b"", commit.signatures(engine.address.key)[1]
+            ):
+                wrong.setdefault(commit.run_id, set()).add(commit.rank)
+                continue
+            before = found.get(commit.key)
+            moves = before.moves + (before.node != commit.node) if before is not None else 0
+            found[commit.key] = replace(commit, moves=moves)
+        for run_id, ranks in wrong.items():
+            ignored(
+                run_id,
+                f"commits of {len(ranks)} record files of the run {run_id} have no valid signature and are ignored: "
+                "their shipper has another key or none, or someone without the key wrote them",
             )
     return found
 
@@ -93,17 +131,19 @@ def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int
 
 def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: str) -> None:
     """Record that these files were taken so far; with each commit goes the day its run was created."""
-    rows = [
-        (one.run_id, one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines, one.why, node, day)
-        for one, day in commits
-    ]
+    rows = []
+    for one, day in commits:
+        seal, mac = replace(one, node=node).signatures(engine.address.key)
+        numbers = (one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines)
+        rows.append((one.run_id, *numbers, one.why, node, seal, mac, day))
     engine.insert_rows("commits", _TYPES, rows)
 
 
 _TYPES: Final = types_of(
     "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
-    "why String, node String, created Date"
+    "why String, node String, seal String, mac String, created Date"
 )
+_FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "received")
 
 
 def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:

@@ -6,18 +6,20 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of, read_password
 from toolkit.fleet.object_store import FORMS, ObjectStore, object_store
+from toolkit.fleet.signed_requests import read_key
 
 VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
     **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics", "cluster"), "a text"),
-    **dict.fromkeys(("password-file", "ca", "deliver-requests", "request-key"), "a path"),
+    **dict.fromkeys(("password-file", "ca", "deliver-requests", "key", "request-key"), "a path"),
     **dict.fromkeys(("replicas", "keep-days"), "a whole number above 0"),
 }
 """What a file may say, and what the value is."""
@@ -46,6 +48,16 @@ def add_engine_arguments(parser: argparse.ArgumentParser, option: str, what: str
         metavar="FILE",
         type=file_path,
         help="CA that signed the engine's certificate (default: the system's)",
+    )
+
+
+def add_key_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the team's key."""
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        type=file_path,
+        help="the team's key: sign what is shipped, and take only what is signed (default: take all)",
     )
 
 
@@ -79,17 +91,19 @@ def add_endpoint_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_engine(args: argparse.Namespace) -> Address:
-    """Return the address that was given.
+    """Return the address that was given, with the password and the key.
 
     Raises:
-        AddressError: there is none, or it, or the password file, is invalid.
+        AddressError: there is none, or it, or the file of the password or the key, is invalid.
     """
     if args.engine is None:
         raise AddressError(
             "which engine? clickhouse://USER@HOST:PORT/DATABASE as an option (see --help), "
             f"as engine in {_DEFAULT} or in the variable {VARIABLE}_ENGINE"
         )
-    return address_of(args.engine, password=read_password(args.password_file), ca=args.ca)
+    address = address_of(args.engine, password=read_password(args.password_file), ca=args.ca)
+    key = getattr(args, "key", None) or getattr(args, "deliver_requests", None)
+    return address if key is None else replace(address, key=read_key(key))
 
 
 def chosen_objects(args: argparse.Namespace) -> ObjectStore | None:

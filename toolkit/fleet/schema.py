@@ -82,9 +82,9 @@ _TABLES: Final = (
     _Table(
         name="commits",
         columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32,
-            why String, node {LC}, received DateTime DEFAULT now(), created Date""",
+            why String, node {LC}, seal String, mac String, received DateTime DEFAULT now(), created Date""",
         engine="ReplacingMergeTree(end)",
-        key="(run_id, rank, gen)",
+        key="(run_id, rank, gen, seal)",
     ),
     _Table(
         name="runs",
@@ -180,6 +180,17 @@ _VIEWS: Final = (
     ),
 )
 
+_READ: Final = (
+    (
+        "newest_commits",
+        """SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end) AS its_crc, argMax(lines, end) AS its_lines,
+        argMax(bad_lines, end) AS its_bad_lines, argMax(why, end) AS its_why, argMax(node, end) AS its_node,
+        argMax(mac, end) AS its_mac, max(toUInt32(received)) AS seen
+        FROM {commits} GROUP BY run_id, rank, gen, seal""",
+    ),
+)
+"""Views with the rights of whoever makes the tables: what a shipper reads, without contents and seals."""
+
 
 def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quorum: int = 0) -> list[str]:
     """Make the tables that are missing on every host of `address`; return what was done, in words.
@@ -259,6 +270,11 @@ def statements(database: str, tables: Tables, *, is_modern: bool) -> Iterator[st
         )
     if cluster is not None:
         yield _over_all(INBOX, "run_id", database, cluster)
+    how = "DEFINER = CURRENT_USER SQL SECURITY DEFINER " if is_modern else ""
+    for part in dict.fromkeys((local, "")):
+        named = {table.name: f"{table.name}{part}" for table in _TABLES}
+        for name, select in _READ:
+            yield f"CREATE VIEW IF NOT EXISTS {name}{part} {how}AS {select.format(**named)}"
     # Last, so that tables are used only if all of them are there.
     yield (
         f"CREATE VIEW IF NOT EXISTS {_ABOUT} AS "

@@ -246,7 +246,8 @@ class Shipper:
                 file.problem = None
             opened = [file for file in self._of(shard) if file.tail is not None]
         unknown = [file for file in self._of(shard) if file.is_unknown]
-        commits = newest_commits(engine, {file.key[0] for file in (*unknown, *opened)})
+        ids = {file.key[0] for file in (*unknown, *opened)}
+        commits = newest_commits(engine, ids, lambda _, sentence: self._failure(sentence))
         for file in opened:
             if _is_outdated(file, commits.get(file.key)):
                 file.forget()

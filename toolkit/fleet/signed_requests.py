@@ -46,6 +46,13 @@ def key_id_of(key: bytes) -> str:
     return hmac.new(key, b"telemetry key id", hashlib.sha256).hexdigest()[:16]
 
 
+def signature(key: bytes, *fields: bytes) -> bytes:
+    """Return the HMAC-SHA256 of `fields`, of which the first says what they are."""
+    # Each behind its length: no two lists of fields have the same bytes.
+    message = b"".join(struct.pack(">Q", len(field)) + field for field in fields)
+    return hmac.digest(key, message, "sha256").hex().encode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
     """A row of the table `requests`; nothing in it is trusted before the signature was checked."""
@@ -66,11 +73,8 @@ class SignedRequest:
 
     def signature(self, key: bytes) -> bytes:
         """Return the signature of this request."""
-        # Each field behind its length: no two requests have the same bytes.
         times = struct.pack(">dd", self.asked, self.expires)
-        fields = (_PURPOSE, self.run_id, self.id, times, self.by, self.body)
-        message = b"".join(struct.pack(">Q", len(field)) + field for field in fields)
-        return hmac.new(key, message, hashlib.sha256).hexdigest().encode()
+        return signature(key, _PURPOSE, self.run_id, self.id, times, self.by, self.body)
 
 
 def request_block(request: ControlRequest, key: bytes, *, by: str, project: str, day: int) -> bytes:

@@ -23,6 +23,7 @@ from toolkit.fleet.object_store import PlaceError, StoreError
 from toolkit.fleet.objects import ObjectShipper, missing_objects
 from toolkit.fleet.options import (
     add_engine_arguments,
+    add_key_argument,
     add_objects_arguments,
     chosen_engine,
     chosen_objects,
@@ -30,7 +31,6 @@ from toolkit.fleet.options import (
 )
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.shipper import Shipper
-from toolkit.fleet.signed_requests import read_key
 from toolkit.fleet.verify import Lag, lags_of, run_ids_of
 
 LATE_S: Final = 60.0
@@ -82,11 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(),
         help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
     )
+    add_key_argument(parser)
     parser.add_argument(
         "--deliver-requests",
         metavar="KEYFILE",
         type=Path,
-        help="deliver requests from pages to the runs here, if they are signed with this key "
+        help="as --key, and deliver requests from pages to the runs here, if they are signed with this key "
         "(default: none are delivered; see docs/fleet.md)",
     )
     parser.add_argument(
@@ -180,7 +181,7 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
     is_short = args.once or args.verify
     if args.deliver_requests is not None and is_short:
         return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
-    key = None if args.deliver_requests is None else read_key(args.deliver_requests)
+    key = None if args.deliver_requests is None else address.key
     store = chosen_objects(args)
     objects = ObjectShipper(address, store, say=_say) if store is not None else None
     shipper = Shipper(Engine(address), folders, objects=objects, say=_say, request_key=key)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
 from toolkit.runfolder.reader import BadLine, parse_line
@@ -22,7 +23,7 @@ from toolkit.runs.columns.run_columns import MetricColumn, RunColumns
 from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.record_source import Place
 from toolkit.runs.sources.clickhouse.link import EngineLink
-from toolkit.runs.sources.clickhouse.record_source import EngineSource, Taken
+from toolkit.runs.sources.clickhouse.record_source import EngineSource
 from toolkit.runs.store import Health, MetricInfo
 
 _WINDOW_BYTES: Final = 64 * 1024 * 1024
@@ -80,7 +81,7 @@ class EngineLog(ColumnQueries):
         self._replaced_at: float | None = None
         self._read_ms = 0.0
         self._looked_at = -math.inf
-        self._taken: Taken | None = None
+        self._taken: Commit | None = None
         self._start_again(0)
 
     def _start_again(self, gen: int) -> None:
@@ -277,7 +278,9 @@ class EngineLog(ColumnQueries):
             columns, taken = self._columns, self._taken
             is_reading = self._reader is not None and self._reader.is_alive()
             pending = taken.end - self._end if taken is not None else 0
-            problem = self.source.link.problem or self._problem
+            problem = (
+                self.source.link.problem or self.source.commits.problem(self.source.run_id) or self._problem
+            )
             if problem is None and len(self._infos[1]) >= MAX_METRICS:
                 problem = f"metrics beyond the first {MAX_METRICS:,} are not shown"
             return Health(

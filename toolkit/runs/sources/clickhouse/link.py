@@ -46,6 +46,10 @@ class EngineLink:
             "The page shows what it had read before, and asks again every few seconds."
         )
 
+    def table(self, name: str) -> str:
+        """Return what a table is called: as it is."""
+        return name
+
     def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT without FORMAT, whose columns have `types`.
 

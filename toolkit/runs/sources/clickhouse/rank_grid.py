@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import quote
 from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.sources.clickhouse.link import EngineLink
-from toolkit.runs.sources.clickhouse.record_source import Taken
 from toolkit.runs.sources.rank_grid import LARGEST_STEP, MAX_CELLS, RankCells, width_for
 
 _RANGE: Final = np.dtype(
@@ -31,7 +31,7 @@ _CELL: Final = np.dtype([("rank", "<u4"), ("cell", "<i8"), ("mean", "<f8"), ("hi
 
 
 def rank_grid_of(
-    link: EngineLink, run_id: str, taken: Mapping[int, Taken], metric: str, buckets: int
+    link: EngineLink, run_id: str, taken: Mapping[int, Commit], metric: str, buckets: int
 ) -> RankGrid:
     """Return one metric of every rank, each value once however often it was sent.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from toolkit.fleet.commits import whole_line
+from toolkit.fleet.commits import Commit, newest_commits, whole_line
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.reader import Block, Cursor, Identity, cut_block
@@ -29,32 +29,27 @@ Line = tuple[int, int, bytes]
 """Where a line begins, where the next one does, and its bytes without the newline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """How far the engine has taken the newest generation of a record file."""
-
-    gen: int
-    end: int
-    received: int
-    """When it took the last of it, by its own clock, in seconds."""
-
-
 class Commits:
     """How far the engine has taken the files of each run; asked at most once a second for a run. Thread-safe."""
 
     def __init__(self, link: EngineLink) -> None:
         self._link = link
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[float, dict[int, Taken]]] = OrderedDict()
+        self._known: OrderedDict[str, tuple[float, dict[int, Commit], str | None]] = OrderedDict()
 
-    def of(self, run_id: str) -> dict[int, Taken]:
+    def problem(self, run_id: str) -> str | None:
+        """Return what is wrong with the commits of a run, as a sentence."""
+        with self._lock:
+            return self._known.get(run_id, (0.0, {}, None))[2]
+
+    def of(self, run_id: str) -> dict[int, Commit]:
         """Return it by rank, ascending; while the engine does not answer, what is known.
 
         Raises:
             EngineError: nothing is known.
         """
         with self._lock:
-            asked, known = self._known.get(run_id, (-_COMMITS_EVERY_S, {}))
+            asked, known, _ = self._known.get(run_id, (-_COMMITS_EVERY_S, {}, None))
         if time.monotonic() - asked < _COMMITS_EVERY_S:
             return known
         try:
@@ -72,18 +67,13 @@ class Commits:
         Raises:
             EngineError: the engine does not answer.
         """
-        rows = self._link.rows(
-            "SELECT run_id, rank, gen, max(end), max(toUInt32(received)) FROM commits "
-            f"WHERE run_id IN ({', '.join(map(quote, run_ids))}) GROUP BY run_id, rank, gen ORDER BY run_id, rank, gen",
-            *("String", "UInt32", "UInt16", "UInt64", "UInt32"),
-        )
-        found: dict[str, dict[int, Taken]] = {run_id: {} for run_id in run_ids}
-        for run_id, rank, gen, end, received in rows:
-            # The newest generation comes last.
-            found[run_id][rank] = Taken(gen, end, received)
+        found: dict[str, dict[int, Commit]] = {run_id: {} for run_id in run_ids}
+        problems: dict[str, str] = {}
+        for (run_id, rank), commit in newest_commits(self._link, run_ids, problems.__setitem__).items():
+            found[run_id][rank] = commit
         with self._lock:
             for run_id, taken in found.items():
-                self._known[run_id] = (time.monotonic(), taken)
+                self._known[run_id] = (time.monotonic(), taken, problems.get(run_id))
                 self._known.move_to_end(run_id)
             while len(self._known) > _MAX_RUNS:
                 self._known.popitem(last=False)
@@ -129,7 +119,7 @@ class EngineSource:
         """The name of the file."""
         return rank_file(Path(), self.rank).name
 
-    def taken(self) -> Taken:
+    def taken(self) -> Commit:
         """Return how far the engine has it.
 
         Raises:

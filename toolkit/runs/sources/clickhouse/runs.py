@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.fleet.commits import Commit, newest_commits
 from toolkit.fleet.engine import EngineError, chunks, quote
 from toolkit.runfolder.journal.end_record import ended_by
 from toolkit.runfolder.key_values import KeyValues
@@ -391,7 +392,7 @@ class EngineRuns:
                 self._without_ends[run_id] = None
         elif latest is not None and latest.status == RUNNING and name not in (RUNNING, STALLED, LOST):
             # Its node found the end in the records.
-            run.manifest = ended_by(manifest, end_in(self._last_lines(run_id), latest.session))
+            run.manifest = ended_by(manifest, end_in(self._last_lines(run_id)[1], latest.session))
         return run
 
     def _label(self, run: EngineRun) -> None:
@@ -403,29 +404,25 @@ class EngineRuns:
             run.labels, run.labels_problem = Labels(), clean(str(error))
 
     def _ends(self, run_id: str) -> LogEnds:
+        commit, last = self._last_lines(run_id)
         first = self._link.rows(
             f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND at = 0 "
-            "ORDER BY gen DESC LIMIT 1",
+            f"AND gen = {commit.gen if commit is not None else 0} LIMIT 1",
             "Bytes",
         )
         record = parse_line(0, first[0][0]) if first else {}
-        return ends_of({} if isinstance(record, BadLine) else record, self._last_lines(run_id))
+        return ends_of({} if isinstance(record, BadLine) else record, last)
 
-    def _last_lines(self, run_id: str) -> list[bytes]:
-        newest = self._link.rows(
-            f"SELECT gen, max(end) FROM commits WHERE run_id = {quote(run_id)} AND rank = 0 GROUP BY gen "
-            "ORDER BY gen DESC LIMIT 1",
-            *("UInt16", "UInt64"),
-        )
-        if not newest:
-            return []
-        gen, end = newest[0]
+    def _last_lines(self, run_id: str) -> tuple[Commit | None, list[bytes]]:
+        commit = newest_commits(self._link, [run_id]).get((run_id, 0))
+        if commit is None:
+            return None, []
         rows = self._link.rows(
-            f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND gen = {gen} "
-            f"AND at >= {max(0, end - _END_BYTES)} AND at < {end} ORDER BY at LIMIT 1 BY at",
+            f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND gen = {commit.gen} "
+            f"AND at >= {max(0, commit.end - _END_BYTES)} AND at < {commit.end} ORDER BY at LIMIT 1 BY at",
             "Bytes",
         )
-        return [line for (line,) in rows]
+        return commit, [line for (line,) in rows]
 
 
 def _text(text: str) -> str:

@@ -1,0 +1,100 @@
+"""Whoever has the nodes' password, but not the team's key, cannot hide, replace or end a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.fleet.requests_to_runs import KEY
+from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
+from tests.lengths import is_long
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.pull import pull
+from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+
+PATIENCE_S = 120.0
+OTHER_KEY = b"o" * 32
+
+
+@pytest.fixture
+def an_engine(engine):
+    """The engine that `make test` tries; `make faults` tries every one."""
+    if engine.name != "26.9" and not is_long():
+        pytest.skip("in make faults; on 26.9 here")
+    return engine
+
+
+class Signed:
+    """An engine as those see it who have a key."""
+
+    def __init__(self, engine, key=KEY):
+        self._engine, self._key = engine, key
+
+    def address(self):
+        return replace(self._engine.address(), key=self._key)
+
+    def bytes_of(self, run_id, folder):
+        """Return the records as `pull` brings them back, and what a page says about them."""
+        store = ClickHouseStore(self._engine.address(), patience_s=PATIENCE_S, request_key=self._key)
+        health = store.refresh(run_id, wait_s=PATIENCE_S)
+        pulled = record_bytes(pull(Engine(self.address()), run_id, folder).folder)
+        assert b"".join(store.record_lines(run_id)) == pulled["metrics.jsonl"]
+        return pulled, health.problem
+
+
+def forge(engine, table, **values):
+    connection = Engine(engine.address())
+    texts = [quote(value) if isinstance(value, str) else str(value) for value in values.values()]
+    connection.query(
+        f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(texts)})",
+        settings={"insert_distributed_sync": 1},
+    )
+    connection.query(f"OPTIMIZE TABLE {table}{'_local' if engine.cluster else ''} FINAL")
+
+
+def test_a_forged_commit_hides_and_replaces_nothing_and_is_named(an_engine, logs, tmp_path):
+    folder = make_run(logs, "real")
+    run_id, signed = id_of(folder), Signed(an_engine)
+    ship(signed, logs)
+    seal, mac = Engine(an_engine.address()).rows(
+        f"SELECT seal, mac FROM commits WHERE run_id = {quote(run_id)}", "String", "String"
+    )[0]
+    common = {"run_id": run_id, "rank": 0, "created": "2026-09-21"}
+    forge(an_engine, "commits", **common, gen=65535, end=0)
+    forge(an_engine, "commits", **common, gen=1, end=10**15, mac=mac)
+    # The signature of another run, and of another generation of this one.
+    forge(an_engine, "commits", **common, gen=2, end=5, seal="x" * 64, mac=mac)
+
+    pulled, problem = signed.bytes_of(run_id, tmp_path / "pulled")
+
+    assert pulled == record_bytes(folder)
+    assert f"of 1 record files of the run {run_id} have no valid signature and are ignored" in problem
+    append(folder, range(20, 25))
+    said = []
+    shipper = ship(signed, logs, say=said.append)
+    assert shipper.totals.lines == 5
+    assert [file.problem for file in shipper.files] == [None]
+    assert shipper.verify() == []
+    assert sum("have no valid signature" in line for line in said) == 1
+    assert signed.bytes_of(run_id, tmp_path / "again")[0] == record_bytes(folder)
+    assert len(seal) == 64
+
+
+def test_with_a_new_key_everything_is_committed_again(an_engine, logs, tmp_path):
+    folder = make_run(logs, "moved")
+    run_id = id_of(folder)
+    ship(an_engine, logs)
+    for key in (KEY, OTHER_KEY):
+        signed = Signed(an_engine, key)
+        store = ClickHouseStore(an_engine.address(), patience_s=PATIENCE_S, request_key=key)
+        health = store.refresh(run_id, wait_s=PATIENCE_S)
+        assert (health.records, "no valid signature" in health.problem) == (0, True)
+
+        ship(signed, logs)
+
+        assert signed.bytes_of(run_id, tmp_path / key[:1].decode())[0] == record_bytes(folder)
+    generations = Engine(an_engine.address()).rows(
+        f"SELECT DISTINCT gen FROM records WHERE run_id = {quote(run_id)}", "UInt16"
+    )
+    assert generations == [(1,)]
