@@ -167,6 +167,23 @@ def place_of(page, title):
     )
 
 
+def hover(page, title, across, down):
+    """Move the mouse over a chart until its tooltip appears; return what that says.
+
+    The places are shares of the chart. Once is not enough: what a refresh adds above the chart moves it.
+    """
+
+    def said():
+        place = place_of(page, title)
+        x, y = place["x"] + place["width"] * across, place["y"] + place["height"] * down
+        page.mouse.move(x - 10, y)
+        page.mouse.move(x, y, steps=2)
+        page.wait_for_timeout(100)
+        return "".join(page.locator(".telemetry-tip").all_inner_texts())
+
+    return wait_in(page, said)
+
+
 def drag(page, title, start, end):
     """Drag the mouse over a part of a chart, from one share of its width to another."""
     place = place_of(page, title)

@@ -16,7 +16,7 @@ from tests.attacks.page_checks import Beacon
 from tests.browser.browser_helpers import (
     chart,
     figure,
-    place_of,
+    hover,
     refresh_every,
     settle,
     sidebar,
@@ -91,16 +91,12 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     wait_for_chart(page, "Loss", f"Math.max(...figure.traces[0].x) >= {x + 20}")
 
     # What the tooltip calls logged is a record, in the empty area above the curve too.
-    place = place_of(page, "Loss")
-    page.mouse.move(place["x"] + place["width"] / 2, place["y"] + 5, steps=2)
-    tip = page.locator(".telemetry-tip")
-    expect(tip).to_contain_text("logged")
-    said = re.search(
-        r"step ([\d,]+) · (?:[\d-]{10} )?[\d:]{8} .*\ntrain loss\s+logged (\S+)", tip.inner_text()
-    )
+    text = hover(page, "Loss", 0.5, 0.03)
+    said = re.search(r"step ([\d,]+) · (?:[\d-]{10} )?[\d:]{8} .*\ntrain loss\s+logged (\S+)", text)
+    assert said is not None, text
     assert float(said[2]) == pytest.approx(_logged(training.folder, int(said[1].replace(",", ""))), rel=1e-5)
     page.mouse.move(5, 5)
-    expect(tip).to_have_count(0)
+    expect(page.locator(".telemetry-tip")).to_have_count(0)
 
     # It logs less often when asked to, and the moment is marked.
     side = sidebar(page)

@@ -13,6 +13,7 @@ from tests.browser.browser_helpers import (
     double_click,
     drag,
     figure,
+    hover,
     place_of,
     query,
     trace,
@@ -189,13 +190,8 @@ def _with_a_spike(step):
 
 def test_hovering_names_the_logged_and_the_smoothed_value(shown, page):
     shown.open(page, "/overview", run="finished")
-    place = place_of(page, "Loss")
-    page.mouse.move(place["x"] + place["width"] * 0.4, place["y"] + place["height"] * 0.5)
-    page.mouse.move(place["x"] + place["width"] * 0.5, place["y"] + place["height"] * 0.5, steps=3)
+    text = hover(page, "Loss", 0.5, 0.5)
     tip = page.locator(".telemetry-tip")
-    expect(tip).to_contain_text("smoothed")
-    expect(tip).to_contain_text("since the start")
-    text = tip.inner_text()
 
     step = int(re.search(r"step ([\d,]+)", text)[1].replace(",", ""))
     logged = 2.0 / (1.0 + step / 50.0) + 0.05 * (step % 7)
