@@ -29,7 +29,7 @@ from dashboard.access.access_options import Access
 from dashboard.access.login import CALLBACK_PATH, Login, LoginGate, UserHeader, UserHeaderGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
-from dashboard.asgi import AsgiApp
+from dashboard.asgi import AsgiApp, Message, Receive, Send, answer
 from dashboard.assets import (
     SAMPLE_FILE_URL,
     page_script,
@@ -86,7 +86,7 @@ class DashboardServer(uvicorn.Server):
             pages = UserHeaderGate(pages, access)
         super().__init__(
             uvicorn.Config(
-                NetworkGuard(pages, listener.allowed_hosts),
+                NetworkGuard(_with_health(pages), listener.allowed_hosts),
                 # Fixed, whatever else is installed: httptools accepts headers of any length.
                 loop="asyncio",
                 http="h11",
@@ -213,6 +213,18 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
         "secrets.files": [],
         **THEME_OPTIONS,
     }
+
+
+def _with_health(gate: AsgiApp) -> AsgiApp:
+    """Answer health checks, which have no token and no login, before `gate`: they learn that it serves, and no more."""
+
+    async def pages(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/_stcore/health":
+            await answer(send, 200, "ok", content_type="text/plain")
+        else:
+            await gate(scope, receive, send)
+
+    return pages
 
 
 def _trusted_headers(access: Access) -> dict[str, str]:

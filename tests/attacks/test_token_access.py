@@ -53,7 +53,7 @@ def reader(guarded):
 
 
 PATHS = (
-    *("/", "/overview?run=alive", "/_stcore/health", "/_stcore/host-config", "/_stcore/metrics"),
+    *("/", "/overview?run=alive", "/_stcore/health/x", "/_stcore/host-config", "/_stcore/metrics"),
     *("/static/index.html", "/media/x", "/component/x/y", "/favicon.png", "/auth/login"),
     *("/oauth2callback", "/no/such/page"),
 )
@@ -108,8 +108,10 @@ def test_without_the_token_nothing_is_served_over_http_or_websocket(guarded, rec
         if status != 403 or "set-cookie" in answer or visitor.knock(**headers) != 403:
             let_in.append((attempt, status))
     record_property("measured", f"{tried} requests without the token, {len(let_in)} answered")
+    status, headers, body = Visitor(guarded.port).get("/_stcore/health")
 
     assert let_in == []
+    assert (status, body, "set-cookie" in headers) == (200, b"ok", False)
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(guarded):
@@ -351,7 +353,7 @@ def test_a_fixed_token_survives_a_restart_and_cookies_are_secure_behind_https(tm
         said = started.out + started.err
         unknown = visitor.knock()
         status, headers, _ = visitor.get(f"/?token={token}")
-        _, more, _ = visitor.get("/_stcore/health")
+        _, more, _ = visitor.get("/_stcore/host-config")
         granted = visitor.knock()
         in_the_clear = visitor.knock(origin="http://runs.example.org")
         elsewhere = visitor.knock(origin="https://runs.example.org:8443")
