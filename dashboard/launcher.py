@@ -25,7 +25,7 @@ from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenErro
 from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
 from dashboard.network_guard import PublicUrl
 from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
-from toolkit.fleet.address import AddressError, address_of, read_password
+from toolkit.fleet.address import AddressError, address_of
 from toolkit.fleet.object_store import PlaceError, object_store
 from toolkit.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
 
@@ -292,7 +292,7 @@ def _check_engine(engine: EngineSettings) -> None:
     except PlaceError as error:
         raise LaunchError(f"--objects: {_printable(str(error))}") from error
     try:
-        address = address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca)
+        address = address_of(engine.url, password_file=engine.password_file, ca=engine.ca)
         connection = Engine(address, patience_s=_ENGINE_TIMEOUT_S)
         try:
             require_tables(connection)

@@ -15,7 +15,7 @@ from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
 from dashboard.settings import DashboardSettings, EngineSettings
 from toolkit.core.user_folders import labels_dir
-from toolkit.fleet.address import address_of, read_password
+from toolkit.fleet.address import address_of
 from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
@@ -63,7 +63,7 @@ def _store(
     gc.freeze()
     if engine is not None:
         return ClickHouseStore(
-            address_of(engine.url, password=read_password(engine.password_file), ca=engine.ca),
+            address_of(engine.url, password_file=engine.password_file, ca=engine.ca),
             read_only=read_only,
             read_only_reason=_viewer_reason,
             visitor=_visitor,

@@ -38,7 +38,7 @@ from toolkit.cli.main import main
 from toolkit.core import outbox
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine, EngineError, UnreachableError
+from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
 from toolkit.fleet.schema import grants, set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
@@ -172,6 +172,28 @@ def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, lo
     secret.write_text(PASSWORD + "\n")
     address = f"clickhouse://ship@{hosts}/telemetry"
     assert main(["ship", str(logs), "--once", "--to", address, "--password-file", str(secret)]) == 0
+
+
+def test_a_password_that_was_changed_is_read_again(engine, tmp_path):
+    if engine.cluster is None:
+        pytest.skip("the embedded engine has no users behind its front")
+    secret = tmp_path / "password"
+    secret.write_text("the one before\n")
+    secret.chmod(0o600)
+    url = f"clickhouse://ship@127.0.0.1:{engine.address().hosts[0][1]}/telemetry"
+    connection = Engine(address_of(url, password_file=secret))
+    with pytest.raises(RefusedError, match="refused user ship: wrong user name or password$"):
+        connection.query("SELECT 1")
+
+    secret.unlink()
+    with pytest.raises(
+        RefusedError, match="wrong user name or password; the password file .* cannot be read"
+    ):
+        connection.query("SELECT 1")
+
+    secret.write_text(PASSWORD)
+    secret.chmod(0o600)
+    assert connection.query("SELECT 1") == b"1\n"
 
 
 def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsys):

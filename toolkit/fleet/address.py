@@ -35,6 +35,8 @@ class Address:
     database: str
     secure: bool
     password: str = field(default="", repr=False)
+    password_file: Path | None = None
+    """Where the password came from: it may have another one later."""
     ca: Path | None = None
     key: bytes | None = field(default=None, repr=False)
     """The team's: commits are signed with it, and others are ignored. Without one, all are taken."""
@@ -46,13 +48,15 @@ class Address:
         return f"{SCHEME}://{self.user}@{places}/{self.database}"
 
 
-def address_of(text: str, *, password: str = "", ca: Path | None = None) -> Address:
-    """Return the address in `text`.
+def address_of(
+    text: str, *, password: str | None = None, password_file: Path | None = None, ca: Path | None = None
+) -> Address:
+    """Return the address in `text`; the password is the one in the file or the environment, unless it is given.
 
     TLS is used unless every host is this machine; `?secure=1` or a CA ask for it there too.
 
     Raises:
-        AddressError: it is invalid.
+        AddressError: it, or the password file, is invalid.
     """
     form = f"{SCHEME}://USER@HOST:PORT/DATABASE"
     scheme, _, rest = text.partition("://")
@@ -81,7 +85,8 @@ def address_of(text: str, *, password: str = "", ca: Path | None = None) -> Addr
         user=_one_line(unquote(login), "the user name") if at else "default",
         database=database,
         secure=secure,
-        password=password,
+        password=read_password(password_file) if password is None else password,
+        password_file=password_file,
         ca=ca,
     )
 

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
-from toolkit.fleet.address import Address
+from toolkit.fleet.address import Address, AddressError, read_password
 from toolkit.fleet.binary_form import block_of_rows, rows_of
 
 PATIENCE_S: Final = 30.0
@@ -188,7 +188,25 @@ class Engine:
             body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
             headers["Content-Encoding"] = "gzip"
         with self._lock:
-            return self._ask_hosts(path, body, headers)
+            try:
+                return self._ask_hosts(path, body, headers)
+            except RefusedError as error:
+                if not self._has_new_password(error):
+                    raise
+                headers["X-ClickHouse-Key"] = self.address.password.encode()
+                return self._ask_hosts(path, body, headers)
+
+    def _has_new_password(self, error: RefusedError) -> bool:
+        """Return whether the password file has another password than the one that was refused, which is used then."""
+        if error.code not in _AUTHENTICATION or self.address.password_file is None:
+            return False
+        try:
+            password = read_password(self.address.password_file)
+        except AddressError as problem:
+            raise RefusedError(f"{error}; {problem}") from problem
+        is_new = password != self.address.password
+        self.address = replace(self.address, password=password)
+        return is_new
 
     def _ask_hosts(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> bytes:
         failures: list[UnreachableError] = []

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of, read_password
+from toolkit.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of
 from toolkit.fleet.object_store import FORMS, ObjectStore, object_store
 from toolkit.fleet.signed_requests import read_key
 
@@ -101,7 +101,7 @@ def chosen_engine(args: argparse.Namespace) -> Address:
             "which engine? clickhouse://USER@HOST:PORT/DATABASE as an option (see --help), "
             f"as engine in {_DEFAULT} or in the variable {VARIABLE}_ENGINE"
         )
-    address = address_of(args.engine, password=read_password(args.password_file), ca=args.ca)
+    address = address_of(args.engine, password_file=args.password_file, ca=args.ca)
     key = getattr(args, "key", None) or getattr(args, "deliver_requests", None)
     return address if key is None else replace(address, key=read_key(key))
 
