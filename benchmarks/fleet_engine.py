@@ -20,8 +20,9 @@ from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
 from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
 from toolkit.fleet.address import address_of
+from toolkit.fleet.commits import Commit, insert_commits
 from toolkit.fleet.engine import Engine, Shards
-from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, set_up
+from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest
@@ -152,7 +153,7 @@ class _Trial:
         sizes: dict[str, int] = {}
         for place in servers:
             own = Engine(address_of(f"clickhouse://{place}/{DATABASE}"), patience_s=PATIENCE_S)
-            for table in ("records", "points", "metrics"):
+            for table in ("records", "points", "commits"):
                 own.query(f"OPTIMIZE TABLE {table}{suffix} FINAL")
                 (size,) = own.rows(
                     f"SELECT sum(bytes_on_disk) FROM system.parts WHERE active AND table = '{table}{suffix}'",
@@ -170,13 +171,27 @@ class _Trial:
         tail = RecordTail(path, key, 0, 1, Position())
         rows = Rows()
         tail.read(rows)
-        first = rows.only([number < _SMALL_INSERT for number in range(len(rows))]).to_block()
-        columns = tuple(column for column, _ in INBOX_COLUMNS)
+        blocks = rows.only([number < _SMALL_INSERT for number in range(len(rows))]).blocks()
+        at = tail.position
+        commit = Commit(
+            run_id=key.run_id,
+            rank=0,
+            gen=1,
+            end=at.end,
+            crc=at.crc,
+            lines=at.lines,
+            bad_lines=0,
+            metrics=at.summary(),
+        )
         shards = Shards(self._ask, self._engine.cluster)
         own = shards.engines[shards.of([key.run_id])[key.run_id]]
-        self._found["insert"] = self._meter.of(
-            lambda: own.insert(INBOX, columns, first), self._plan["repeats"]
-        )
+
+        def insert() -> None:
+            for block in blocks:
+                own.insert(*block)
+            insert_commits(own, [(commit, key.day)], "node")
+
+        self._found["insert"] = self._meter.of(insert, self._plan["repeats"])
 
     def _list(self) -> None:
         copy_runs(self._ask, self._plan["runs"] - len(self._small) - 2)

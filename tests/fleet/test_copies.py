@@ -152,7 +152,7 @@ def test_an_engine_that_was_emptied_is_filled_again_while_the_shipper_runs(engin
     one = Shipper(Engine(address), [logs])
     one.start()
     look_now(one)
-    for table in ("records", "points", "metrics", "commits"):
+    for table in ("records", "points", "commits"):
         ask.query(f"TRUNCATE TABLE {table}")
     append(folder, range(5, 8))
 

@@ -90,10 +90,6 @@ def engine_as(filled, tmp_path):
         lines = re.findall(
             rf"^GRANT (.*) TO (?:.*, )?{user}(?:,.*)?;$", grants("telemetry", None), re.MULTILINE
         )
-        if user == "telemetry_ship":
-            # What the views need: on a server they have the rights of the administrator who made them.
-            lines += ["SELECT ON telemetry.inbox", "INSERT ON telemetry.records"]
-            lines += ["INSERT ON telemetry.points", "INSERT ON telemetry.metrics"]
         if user == "telemetry_admin":
             # The front says USE for the database of each request, which a server does not.
             lines += ["SHOW DATABASES ON default.*"]
@@ -172,10 +168,9 @@ def test_the_administrator_makes_and_checks_tables_and_nothing_else(engine_as):
 
     assert "tables of version 2 checked" in set_up(engine.address())[0]
     connection = Engine(engine.address())
-    connection.query("DROP TABLE telemetry.inbox_metrics")
-    connection.query("DROP TABLE telemetry.inbox")
+    connection.query("DROP TABLE telemetry.points")
     set_up(engine.address())
-    assert connection.rows("SELECT count() FROM telemetry.inbox", "UInt64") == [(0,)]
+    assert connection.rows("SELECT count() FROM telemetry.points", "UInt64") == [(0,)]
     assert connection.rows("SELECT 1 FROM system.macros LIMIT 1", "UInt8") == []
     _refuses(
         connection,
@@ -195,7 +190,7 @@ def test_a_reader_pulls_and_writes_nothing(filled, engine_as, tmp_path):
         connection,
         *FORBIDDEN,
         "INSERT INTO telemetry.labels (run_id) VALUES ('x')",
-        "INSERT INTO telemetry.inbox (run_id, line) VALUES ('x', 'y')",
+        "INSERT INTO telemetry.records (run_id, line) VALUES ('x', 'y')",
     )
 
 

@@ -142,7 +142,7 @@ def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs, monkeypatch,
 
     check()
     connection = Engine(engine.address())
-    columns = "project, run_id, metric, rank, gen, n, bad, at, session, time, step, value, created"
+    columns = "run_id, metric, rank, gen, n, bad, at, step, value, created"
     connection.query(
         f"INSERT INTO points ({columns}) SELECT {columns} FROM points "
         f"WHERE run_id = {quote(key)} AND metric = 'sec_per_step' AND n < 20",

@@ -6,7 +6,7 @@ import hmac
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -15,7 +15,7 @@ from toolkit.fleet.address import Address
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.signed_requests import signature
-from toolkit.fleet.tail import LONGEST_LINE, Counter, half_md5
+from toolkit.fleet.tail import LONGEST_LINE, SUMMARY_TYPES, Counter, Position, Summary, half_md5
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.safefile import open_regular
 
@@ -45,6 +45,8 @@ class Commit:
     """When the engine took it, by its own clock, in seconds."""
     moves: int = 0
     """How often a generation came from another node than the one before."""
+    metrics: Summary = field(default=Position().summary(), compare=False)
+    """What is written of each metric; not read back."""
 
     @property
     def key(self) -> FileKey:
@@ -65,7 +67,9 @@ class Commit:
 
     def next_generation(self, why: str) -> Commit:
         """Return where the next generation of the file begins."""
-        return replace(self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why)
+        return replace(
+            self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why, metrics=Position().summary()
+        )
 
 
 class Asks(Protocol):
@@ -135,13 +139,13 @@ def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: 
     for one, day in commits:
         seal, mac = replace(one, node=node).signatures(engine.address.key)
         numbers = (one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines)
-        rows.append((one.run_id, *numbers, one.why, node, seal, mac, day))
+        rows.append((one.run_id, *numbers, one.why, node, seal, mac, day, *one.metrics))
     engine.insert_rows("commits", _TYPES, rows)
 
 
 _TYPES: Final = types_of(
     "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
-    "why String, node String, seal String, mac String, created Date"
+    f"why String, node String, seal String, mac String, created Date, {SUMMARY_TYPES}"
 )
 _FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "received")
 
@@ -159,17 +163,30 @@ def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
 
 
 def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict[str, Counter]]:
-    """Return for each file and metric how many values it has before its commit's end, and how many are not finite."""
+    """Return what is known of each metric of a file before its commit's end."""
     found: dict[FileKey, dict[str, Counter]] = {}
     for some in chunks(commits):
         rows = engine.iterate(
-            f"SELECT run_id, rank, metric, max(n), argMax(bad, n) FROM {engine.table('points')} "
+            "SELECT run_id, rank, metric, max(n), argMax(bad, n), argMax(value, n), max(at), "
+            "min(if(isFinite(value), value, 1 / 0)), max(if(isFinite(value), value, -1 / 0)), min(at) AS first "
+            f"FROM {engine.table('points')} "
             f"WHERE {_any_of((commit.run_id, commit.rank, commit.gen, f'at < {commit.end}') for commit in some)} "
-            "GROUP BY run_id, rank, metric",
-            *("String", "UInt32", "Bytes", "UInt32", "UInt32"),
+            "GROUP BY run_id, rank, metric ORDER BY first",
+            *(
+                "String",
+                "UInt32",
+                "Bytes",
+                "UInt32",
+                "UInt32",
+                "Float64",
+                "UInt64",
+                "Float64",
+                "Float64",
+                "UInt64",
+            ),
         )
-        for run_id, rank, metric, n, bad in rows:
-            found.setdefault((run_id, rank), {})[metric.decode()] = Counter(metric, n, bad)
+        for run_id, rank, metric, *known in rows:
+            found.setdefault((run_id, rank), {})[metric.decode()] = Counter(metric, *known)
     return found
 
 

@@ -13,8 +13,6 @@ from toolkit.runfolder.untrusted import parse_object
 
 VERSION: Final = 2
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
-INBOX: Final = "inbox"
-"""Where lines go in."""
 
 _ABOUT: Final = "schema_version"
 _FIRST_MODERN: Final = 20
@@ -47,7 +45,7 @@ class _Table:
 _TABLES: Final = (
     _Table(
         name="records",
-        columns=f"""project {{LC}}, run_id String, rank UInt32, gen UInt16,
+        columns=f"""run_id String, rank UInt32, gen UInt16,
             at UInt64 CODEC({_STEPPED}), next UInt64 CODEC({_STEPPED}),
             seq Int64 CODEC({_STEPPED}), session UInt32, event {{LC}},
             time Float64 CODEC({_CLOSE}), elapsed Float64 CODEC({_CLOSE}),
@@ -59,30 +57,20 @@ _TABLES: Final = (
     ),
     _Table(
         name="points",
-        columns=f"""project {{LC}}, run_id String, metric {{LC}}, rank UInt32, gen UInt16,
-            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}),
-            at UInt64 CODEC({_STEPPED}), session UInt32,
-            time Float64 CODEC({_CLOSE}), step Float64 CODEC({_CLOSE}),
-            value Float64 CODEC({_RAW}), created Date""",
+        columns=f"""run_id String, metric {{LC}}, rank UInt32, gen UInt16,
+            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}), at UInt64 CODEC({_STEPPED}),
+            step Float64 CODEC({_CLOSE}), value Float64 CODEC({_RAW}), created Date""",
         engine="ReplacingMergeTree",
         key="(run_id, metric, rank, gen, n)",
         expires=True,
         granularity=2048,
     ),
     _Table(
-        name="metrics",
-        columns="""run_id String, rank UInt32, gen UInt16, metric {LC}, created Date, project {LC},
-            count AggregateFunction(max, UInt32), bad AggregateFunction(max, UInt32),
-            last AggregateFunction(argMax, Float64, UInt32), last_step AggregateFunction(argMax, Float64, UInt32),
-            low AggregateFunction(min, Float64), high AggregateFunction(max, Float64),
-            first_at AggregateFunction(min, UInt64), kind AggregateFunction(argMin, String, UInt64)""",
-        engine="AggregatingMergeTree",
-        key="(run_id, rank, gen, metric, project)",
-    ),
-    _Table(
         name="commits",
         columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32,
-            why String, node {LC}, seal String, mac String, received DateTime DEFAULT now(), created Date""",
+            why String, node {LC}, seal String, mac String, received DateTime DEFAULT now(), created Date,
+            metric Nested(name String, count UInt32, bad UInt32, last Float64, last_at UInt64, low Float64,
+            high Float64, first_at UInt64)""",
         engine="ReplacingMergeTree(end)",
         key="(run_id, rank, gen, seal)",
     ),
@@ -131,52 +119,6 @@ _TABLES: Final = (
         key="node",
         shard_by="node",
         partition="tuple()",
-    ),
-)
-
-INBOX_COLUMNS: Final = (
-    ("project", "String"),
-    ("run_id", "String"),
-    ("rank", "UInt32"),
-    ("gen", "UInt16"),
-    ("at", "UInt64"),
-    ("next", "UInt64"),
-    ("seq", "Int64"),
-    ("session", "UInt32"),
-    ("event", "String"),
-    ("time", "Float64"),
-    ("elapsed", "Float64"),
-    ("step", "Float64"),
-    ("epoch", "Float64"),
-    ("line", "String"),
-    ("created", "Date"),
-    ("names", "Array(String)"),
-    ("ns", "Array(UInt32)"),
-    ("bads", "Array(UInt32)"),
-    ("vals", "Array(Float64)"),
-)
-"""Name and type of what a shipper sends for a line; the views make rows of three tables of it."""
-
-_VIEWS: Final = (
-    (
-        "records",
-        """SELECT project, run_id, rank, gen, at, next, seq, session, event, time, elapsed, step, epoch, line, created
-        FROM {inbox}""",
-    ),
-    (
-        "points",
-        """SELECT project, run_id, m AS metric, rank, gen, i AS n, k AS bad, at, session, time, step,
-        v AS value, created
-        FROM {inbox} ARRAY JOIN names AS m, ns AS i, bads AS k, vals AS v""",
-    ),
-    (
-        "metrics",
-        """SELECT run_id, rank, gen, m AS metric, created, project, maxState(i) AS count, maxState(k) AS bad,
-        argMaxState(v, i) AS last, argMaxState(step, i) AS last_step,
-        minState(if(isFinite(v), v, 1/0)) AS low, maxState(if(isFinite(v), v, -1/0)) AS high,
-        minState(at) AS first_at, argMinState(event, at) AS kind
-        FROM {inbox} ARRAY JOIN names AS m, ns AS i, bads AS k, vals AS v
-        GROUP BY run_id, rank, gen, m, created, project""",
     ),
 )
 
@@ -261,15 +203,6 @@ def statements(database: str, tables: Tables, *, is_modern: bool) -> Iterator[st
         yield _create(table, local, database, tables, is_modern=is_modern)
         if cluster is not None:
             yield _over_all(table.name, table.shard_by, database, cluster)
-    columns = ", ".join(f"{name} {kind}" for name, kind in INBOX_COLUMNS)
-    yield f"CREATE TABLE IF NOT EXISTS {INBOX}{local} ({columns}) ENGINE = Null"
-    for target, select in _VIEWS:
-        yield (
-            f"CREATE MATERIALIZED VIEW IF NOT EXISTS {INBOX}_{target} TO {target}{local} AS "
-            + select.format(inbox=f"{INBOX}{local}")
-        )
-    if cluster is not None:
-        yield _over_all(INBOX, "run_id", database, cluster)
     how = "DEFINER = CURRENT_USER SQL SECURITY DEFINER " if is_modern else ""
     for part in dict.fromkeys((local, "")):
         named = {table.name: f"{table.name}{part}" for table in _TABLES}
@@ -325,11 +258,13 @@ def grants(database: str, cluster: str | None) -> str:
         "-- telemetry_ship: writes on the nodes. It reads what it has written, to resume and to verify.",
         *(
             f"GRANT INSERT ON {table} TO telemetry_ship;"
-            for table in on(INBOX, "commits", "runs", "labels", "deliveries", "objects", "shippers")
+            for table in on(
+                "records", "points", "commits", "runs", "labels", "deliveries", "objects", "shippers"
+            )
         ),
         *(
             f"GRANT SELECT ON {table} TO telemetry_ship;"
-            for table in on("records", "points", "metrics", "commits", "requests", "deliveries", "shippers")
+            for table in on("records", "points", "commits", "requests", "deliveries", "shippers")
         ),
         "GRANT SELECT ON system.clusters TO telemetry_ship;",
         *(f"GRANT SELECT(run_id, version) ON {table} TO telemetry_ship;" for table in on("runs")),
@@ -359,7 +294,8 @@ def grants(database: str, cluster: str | None) -> str:
         f"GRANT SELECT ON {database}.{_ABOUT} TO team_x;",
         *(
             line
-            for name in (*(table.name for table in _TABLES if "project" in table.columns), "commits")
+            for name in tables
+            if name != "shippers"
             for table in on(name)
             for line in _policies(name, table)
         ),
@@ -373,9 +309,11 @@ def grants(database: str, cluster: str | None) -> str:
 
 def _policies(name: str, table: str) -> Iterator[str]:
     # All of a run is on one shard: a part of a table needs only the part of `runs` beside it.
-    runs = table.replace("commits", "runs")
+    runs = table.replace(name, "runs")
     owned = (
-        f"run_id IN (SELECT run_id FROM {runs} WHERE project = 'x')" if name == "commits" else "project = 'x'"
+        f"run_id IN (SELECT run_id FROM {runs} WHERE project = 'x')"
+        if name in ("records", "points", "commits")
+        else "project = 'x'"
     )
     policy = table.rpartition(".")[2]
     yield f"CREATE ROW POLICY IF NOT EXISTS {policy}_of_x ON {table} USING {owned} TO team_x;"

@@ -30,8 +30,8 @@ from toolkit.fleet.commits import (
 from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError, Shards
 from toolkit.fleet.objects import ObjectShipper
-from toolkit.fleet.schema import INBOX, INBOX_COLUMNS, require_tables
-from toolkit.fleet.tail import Position, RecordTail, Rows, crc_of
+from toolkit.fleet.schema import require_tables
+from toolkit.fleet.tail import Block, Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import REPLACED, verify_file
 from toolkit.fleet.watch import Finder, ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.runfolder.metrics import position_of
@@ -57,7 +57,6 @@ _EVERYWHERE: Final = -1
 _REQUESTS: Final = -2
 """Stands for the requests of shard 0, and what is below it for those of the next shards."""
 
-_COLUMNS: Final = tuple(name for name, _ in INBOX_COLUMNS)
 _MOST_MOVES: Final = 3
 """How often a file goes back and forth between shippers within a session."""
 _LAST_GENERATION: Final = 2**16 - 1
@@ -65,8 +64,8 @@ _LAST_GENERATION: Final = 2**16 - 1
 
 @dataclass(slots=True)
 class _Batch:
-    block: bytes | None
-    """None once it was taken."""
+    blocks: list[Block]
+    """What was not taken yet."""
     commits: list[tuple[ShippedFile, Commit]]
     lines: int
     is_full: bool
@@ -369,8 +368,7 @@ class Shipper:
             commit = self._read(file, rows)
             if commit is not None:
                 commits.append((file, commit))
-        block = rows.to_block() if len(rows) else None
-        return _Batch(block, commits, len(rows), rows.is_full) if commits else None
+        return _Batch(rows.blocks(), commits, len(rows), rows.is_full) if commits else None
 
     def _read(self, file: ShippedFile, rows: Rows) -> Commit | None:
         """Append new lines of a file; return how far it is then shipped, None if there are none."""
@@ -396,16 +394,21 @@ class Shipper:
         if position.end == begin and file.has_begun:
             return None
         return replace(
-            before, end=position.end, crc=position.crc, lines=position.lines, bad_lines=position.bad_lines
+            before,
+            end=position.end,
+            crc=position.crc,
+            lines=position.lines,
+            bad_lines=position.bad_lines,
+            metrics=position.summary(),
         )
 
     def _send(self, shard: int, batch: _Batch) -> None:
         engine = self._engine(shard)
         for file, commit in batch.commits:
             file.gen = max(file.gen, commit.gen)
-        if batch.block is not None:
-            engine.insert(INBOX, _COLUMNS, batch.block)
-            batch.block = None
+        while batch.blocks:
+            engine.insert(*batch.blocks[0])
+            del batch.blocks[0]
         insert_commits(
             engine, [(commit, file.run.found.key.day) for file, commit in batch.commits], self.node
         )

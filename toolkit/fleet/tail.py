@@ -12,13 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress, repeat
-from math import isfinite
+from math import inf, isfinite, nan
 from operator import mul, sub
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.fleet.binary_form import block_of, numbers, text
-from toolkit.fleet.schema import INBOX_COLUMNS
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
@@ -42,8 +41,6 @@ FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
 """Records that point to a file of the run folder."""
 
 _DAY_S: Final = 86_400
-_KEYS_BYTES: Final = 32 * 1024 * 1024
-"""What ids and projects may take in a batch: each row has them, and they may be long."""
 _READ_BYTES: Final = 1024 * 1024
 _MOST_FINDINGS: Final = 1_000
 _NOT_A_RECORD: Final = BadLine(0, 0, "empty")
@@ -62,11 +59,6 @@ class RunKey:
     day: int
     """The day the run was created, since 1970: all of a run is in one partition."""
 
-    @property
-    def size(self) -> int:
-        """About how many bytes it takes in each row."""
-        return len(self.run_id) + len(self.project) + 1
-
     def is_older_than(self, keep_days: int) -> bool:
         """Return whether an engine that keeps runs for so many days would remove its lines; 0 keeps all."""
         return 0 < keep_days <= time.time() // _DAY_S - self.day
@@ -81,8 +73,14 @@ class Counter:
     """How many there were."""
     bad: int = 0
     """How many of them were not finite."""
-    last: float | None = None
-    """None if no value was read since the shipper started."""
+    last: float = nan
+    last_at: int = 0
+    """Where the line of the last one begins."""
+    low: float = inf
+    """The lowest of the finite ones."""
+    high: float = -inf
+    first_at: int = 0
+    """Where the line of the first one begins."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +93,19 @@ class Position:
     bad_lines: int = 0
     counters: dict[str, Counter] = field(default_factory=dict)
     """By metric, in the order of their first value."""
+
+    def summary(self) -> Summary:
+        """Return what is known of each metric, by column."""
+        return tuple(tuple(getattr(one, name) for one in self.counters.values()) for name in _SUMMARY)
+
+
+Summary = tuple[tuple[Any, ...], ...]
+_SUMMARY: Final = ("name", "n", "bad", "last", "last_at", "low", "high", "first_at")
+SUMMARY_TYPES: Final = (
+    "metric.name Array(String), metric.count Array(UInt32), metric.bad Array(UInt32), metric.last Array(Float64), "
+    "metric.last_at Array(UInt64), metric.low Array(Float64), metric.high Array(Float64), metric.first_at Array(UInt64)"
+)
+"""The columns of a summary in the engine."""
 
 
 class Rows:
@@ -120,7 +131,6 @@ class Rows:
         self.values: list[float] = []
         self._files: list[tuple[int, RunKey, int, int]] = []
         self._owned = 0
-        self.key_bytes = 0
 
     def __len__(self) -> int:
         return len(self.at)
@@ -128,13 +138,12 @@ class Rows:
     @property
     def is_full(self) -> bool:
         """Whether the batch is sent without waiting for more."""
-        return self.bytes >= BATCH_BYTES or len(self) >= BATCH_ROWS or self.key_bytes >= _KEYS_BYTES
+        return self.bytes >= BATCH_BYTES or len(self) >= BATCH_ROWS
 
     def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
         """Say which file the rows are of that were added since the last call."""
         if len(self) > self._owned:
             self._files.append((len(self) - self._owned, run, rank, gen))
-            self.key_bytes += (len(self) - self._owned) * run.size
             self._owned = len(self)
 
     def only(self, chosen: Sequence[bool]) -> Rows:
@@ -156,33 +165,52 @@ class Rows:
         found._owned = len(found)
         return found
 
-    def to_block(self) -> bytes:
-        """Return the rows as one Native block."""
-        ends = numbers("UInt64", self.ends)
-        files = self._files
-        data = (
-            b"".join(text(run.project.encode()) * count for count, run, _, _ in files),
-            b"".join(text(run.run_id.encode()) * count for count, run, _, _ in files),
-            b"".join(numbers("UInt32", [rank]) * count for count, _, rank, _ in files),
-            b"".join(numbers("UInt16", [gen]) * count for count, _, _, gen in files),
-            numbers("UInt64", self.at),
-            numbers("UInt64", self.next),
-            numbers("Int64", self.seq),
-            numbers("UInt32", self.session),
-            _texts([event.encode() for event in self.event]),
-            numbers("Float64", self.time),
-            numbers("Float64", self.elapsed),
-            numbers("Float64", self.step),
-            numbers("Float64", self.epoch),
-            b"".join(map(text, self.line)),
-            b"".join(numbers("Date", [run.day]) * count for count, run, _, _ in files),
-            ends + _texts(self.names),
-            ends + numbers("UInt32", self.ns),
-            ends + numbers("UInt32", self.bads),
-            ends + numbers("Float64", self.values),
+    def blocks(self) -> list[Block]:
+        """Return what is inserted: first the lines, as a value without its line would not be found after a kill."""
+        if not self.at:
+            return []
+        files = [(run, rank, gen, count) for count, run, rank, gen in self._files]
+        lines = (
+            *(*_same(files), ("at", "UInt64", numbers("UInt64", self.at))),
+            ("next", "UInt64", numbers("UInt64", self.next)),
+            ("seq", "Int64", numbers("Int64", self.seq)),
+            ("session", "UInt32", numbers("UInt32", self.session)),
+            ("event", "String", _texts([event.encode() for event in self.event])),
+            *((name, "Float64", numbers("Float64", getattr(self, name))) for name in _FLOATS),
+            ("line", "String", b"".join(map(text, self.line))),
         )
-        columns = [(name, kind, encoded) for (name, kind), encoded in zip(INBOX_COLUMNS, data, strict=True)]
-        return block_of(columns, len(self))
+        lengths = list(map(sub, self.ends, [0, *self.ends]))
+        places = list(accumulate((count for *_, count in files), initial=0))
+        by_value = [
+            (*file[:3], sum(lengths[begin:end]))
+            for file, begin, end in zip(files, places, places[1:], strict=False)
+        ]
+        values = (
+            *(*_same(by_value), ("metric", "String", _texts(self.names))),
+            ("n", "UInt32", numbers("UInt32", self.ns)),
+            ("bad", "UInt32", numbers("UInt32", self.bads)),
+            ("at", "UInt64", numbers("UInt64", chain.from_iterable(map(repeat, self.at, lengths)))),
+            ("step", "Float64", numbers("Float64", chain.from_iterable(map(repeat, self.step, lengths)))),
+            ("value", "Float64", numbers("Float64", self.values)),
+        )
+        both = (("records", lines, len(self)), ("points", values, len(self.values)))
+        return [
+            (table, tuple(name for name, _, _ in columns), block_of(columns, count))
+            for table, columns, count in both
+            if count
+        ]
+
+
+Block = tuple[str, tuple[str, ...], bytes]
+"""A table, its columns, and rows for it."""
+
+
+def _same(files: list[tuple[RunKey, int, int, int]]) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the columns that are the same in all rows of a file, each of which has so many."""
+    yield "run_id", "String", b"".join(text(run.run_id.encode()) * count for run, _, _, count in files)
+    yield "rank", "UInt32", b"".join(numbers("UInt32", [rank]) * count for _, rank, _, count in files)
+    yield "gen", "UInt16", b"".join(numbers("UInt16", [gen]) * count for _, _, gen, count in files)
+    yield "created", "Date", b"".join(numbers("Date", [run.day]) * count for run, _, _, count in files)
 
 
 def _texts(values: list[bytes]) -> bytes:
@@ -193,6 +221,7 @@ def _texts(values: list[bytes]) -> bytes:
 
 _BY_ROW: Final = ("at", "next", "seq", "session", "event", "time", "elapsed", "step", "epoch", "line")
 _BY_VALUE: Final = ("names", "ns", "bads", "values")
+_FLOATS: Final = ("time", "elapsed", "step", "epoch")
 
 
 class Sums:
@@ -262,10 +291,9 @@ class RecordTail:
         return self._cursor.offset
 
     def last_values(self) -> Iterator[tuple[str, float]]:
-        """Yield name and last value of each metric that was read."""
+        """Yield name and last value of each metric."""
         for name, counter in self.position.counters.items():
-            if counter.last is not None:
-                yield name, counter.last
+            yield name, counter.last
 
     def read(self, rows: Rows, until: int = sys.maxsize) -> bool:
         """Append the next complete lines to `rows`; return False if the file was truncated or replaced.
@@ -301,15 +329,13 @@ class RecordTail:
     def _take_lines(self, rows: Rows, data: bytes, start: int) -> int:
         """Append the lines of `data`, as many as fit; return where the first one begins that was not taken."""
         at = start
-        lines = data[:-1].split(b"\n")
-        room = max(1, min(BATCH_ROWS - len(rows), (_KEYS_BYTES - rows.key_bytes) // self.run.size))
-        if len(lines) > room:
-            del lines[room:]
-            data = data[: sum(map(len, lines)) + len(lines)]
-        for line in lines:
+        for line in data[:-1].split(b"\n"):
             after = at + len(line) + 1
             self._take(rows, at, after, line)
             at = after
+            if len(rows) >= BATCH_ROWS:
+                data = data[: at - start]
+                break
         self.position.crc = zlib.crc32(data, self.position.crc)
         self.position.end = at
         rows.bytes += len(data)
@@ -339,14 +365,14 @@ class RecordTail:
             self._add(rows, at, after, line, "", {})
             return
         if event in CARRIES_METRICS:
-            self._take_values(rows, record)
+            self._take_values(rows, at, record)
         elif event == FINDING:
             self._note_finding(record)
         elif event in FILE_EVENTS and (path := file_in(record)) is not None:
             self.files.append(path)
         self._add(rows, at, after, line, event, record)
 
-    def _take_values(self, rows: Rows, record: Record) -> None:
+    def _take_values(self, rows: Rows, at: int, record: Record) -> None:
         counters = self.position.counters
         names, ns, bads, values = rows.names, rows.ns, rows.bads, rows.values
         for name, value in metrics_of(record):
@@ -354,11 +380,16 @@ class RecordTail:
             if counter is None:
                 if len(counters) >= MAX_METRICS:
                     continue
-                counter = counters[name] = Counter(name.encode())
+                counter = counters[name] = Counter(name.encode(), first_at=at)
             counter.n += 1
             if not isfinite(value):
                 counter.bad += 1
-            counter.last = value
+            else:
+                if value < counter.low:
+                    counter.low = value
+                if value > counter.high:
+                    counter.high = value
+            counter.last, counter.last_at = value, at
             names.append(counter.name)
             ns.append(counter.n)
             bads.append(counter.bad)

@@ -12,7 +12,6 @@ from toolkit.core.ranks import node_name
 from toolkit.fleet.commits import Commit, FileKey, newest_commits, newest_labels
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
-from toolkit.fleet.schema import INBOX, INBOX_COLUMNS
 from toolkit.fleet.tail import (
     AT_WEIGHT,
     BAD_WEIGHT,
@@ -38,13 +37,9 @@ _Sums = tuple[int, ...]
 """Number and sum of the lines of a part, number and sum of its values."""
 
 
-class _Expected:
-    """What a file adds up to, as far as it was read."""
-
-    def __init__(self, tail: RecordTail) -> None:
-        self.parts = {number: tuple(part) for number, part in tail.sums.parts.items()} if tail.sums else {}
-        self.totals = {one.name: (one.n, one.bad) for one in tail.position.counters.values()}
-        """For each metric the number of its values, and how many are not finite."""
+def _expected(tail: RecordTail) -> dict[int, _Sums]:
+    """Return what a file adds up to by part, as far as it was read."""
+    return {number: tuple(part) for number, part in tail.sums.parts.items()} if tail.sums else {}
 
 
 def verify_file(
@@ -66,7 +61,7 @@ def verify_file(
     sent = file.tail
     is_known = sent is not None and (sent.gen, sent.position.end) == (commit.gen, commit.end)
     if sent is not None and sent.sums and is_known and not reads_all:
-        differing = yield from _differing_parts(engine, commit, _Expected(sent))
+        differing = yield from _differing_parts(engine, commit, _expected(sent))
         if not differing:
             file.verified = signature
             return
@@ -77,15 +72,15 @@ def verify_file(
         file.forget()
         yield f"{REPLACED}, and is shipped again"
         return
-    expected = _Expected(tail)
+    expected = _expected(tail)
     parts = yield from _differing_parts(engine, commit, expected)
     if not parts:
         file.verified = signature
         return
     for rows in _rows_until(_from_start(file, commit), commit.end):
         chosen = rows.only([at // PART_BYTES in parts for at in rows.at])
-        if len(chosen):
-            engine.insert(INBOX, tuple(name for name, _ in INBOX_COLUMNS), chosen.to_block())
+        for block in chosen.blocks():
+            engine.insert(*block)
         yield None
     still = yield from _differing_parts(engine, commit, expected)
     if still and not _is_past(file, commit):
@@ -94,7 +89,7 @@ def verify_file(
         file.commit, file.has_begun = commit.next_generation(_MIXED), False
         yield f"{_MIXED}; it is shipped again as a new generation"
     else:
-        yield f"{len(parts)} of {len(expected.parts) or 1} parts differed and were sent again"
+        yield f"{len(parts)} of {len(expected) or 1} parts differed and were sent again"
 
 
 def _is_past(file: ShippedFile, commit: Commit) -> bool:
@@ -115,21 +110,18 @@ def _rows_until(tail: RecordTail, end: int) -> Iterator[Rows]:
         yield rows
 
 
-def _differing_parts(engine: Engine, commit: Commit, expected: _Expected) -> Generator[None, None, set[int]]:
+def _differing_parts(
+    engine: Engine, commit: Commit, expected: dict[int, _Sums]
+) -> Generator[None, None, set[int]]:
     """Return the numbers of the parts in which the engine has something else than the file."""
     differing = set()
     for first in range(0, commit.end // PART_BYTES + 1, _PARTS_AT_ONCE):
         numbers = range(first, first + _PARTS_AT_ONCE)
         low, high = _parts_in_engine(engine, commit, numbers)
         differing |= {
-            number
-            for number in numbers
-            if not low.get(number) == high.get(number) == expected.parts.get(number)
+            number for number in numbers if not low.get(number) == high.get(number) == expected.get(number)
         }
         yield
-    if not differing and not _has_totals(engine, commit, expected.totals):
-        # The table of totals was lost; each part has some of it.
-        return set(expected.parts)
     return differing
 
 
@@ -167,20 +159,6 @@ def _parts_in_engine(
         low[part] = (0, 0, count, least)
         high[part] = (0, 0, count, greatest)
     return low, high
-
-
-def _has_totals(engine: Engine, commit: Commit, expected: dict[bytes, tuple[int, int]]) -> bool:
-    rows = engine.rows(
-        f"SELECT metric, maxMerge(count), maxMerge(bad) FROM {engine.table('metrics')} "
-        f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} GROUP BY metric",
-        *("Bytes", "UInt32", "UInt32"),
-    )
-    found = {metric: (count, bad) for metric, count, bad in rows}
-    # It may have more: lines that are sent and not committed yet.
-    return all(
-        count <= found.get(metric, (0, 0))[0] and bad <= found.get(metric, (0, 0))[1]
-        for metric, (count, bad) in expected.items()
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import EngineError, quote
+from toolkit.fleet.tail import SUMMARY_TYPES
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM, Record
@@ -67,6 +69,7 @@ _POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
 _POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
 
 assert set(_KINDS[1:]) == CARRIES_METRICS
+_SUMMARY: Final = types_of(SUMMARY_TYPES)
 
 
 class EngineLog(ColumnQueries):
@@ -407,30 +410,32 @@ class EngineLog(ColumnQueries):
             return self._infos[1]
 
     def _ask_for_metrics(self) -> list[MetricInfo]:
-        rows = self.source.link.rows(
-            "SELECT metric, argMinMerge(kind), maxMerge(count), argMaxMerge(last), argMaxMerge(last_step), "
-            "minMerge(low), maxMerge(high), maxMerge(bad), minMerge(first_at) FROM metrics "
-            f"WHERE {self.source.where(self._gen)} GROUP BY metric",
-            *("String", "String", "UInt32", "Float64", "Float64", "Float64", "Float64", "UInt32", "UInt64"),
+        taken, link = self._taken, self.source.link
+        assert taken is not None
+        # Of a commit that is read from the table itself, the seal says that it is not someone else's.
+        rows = link.rows(
+            f"SELECT {', '.join(_SUMMARY)} FROM commits WHERE {self.source.where(self._gen)} "
+            f"AND seal = {quote(taken.signatures(link.address.key)[0])} ORDER BY end DESC LIMIT 1",
+            *_SUMMARY.values(),
         )
-        # A batch that was taken and not committed is already in this table.
-        rows = [row for row in rows if row[8] < self._end]
-        self._place({row[0]: row[8] for row in rows})
-        steps = self._steps_before({row[0]: row[2] for row in rows if not math.isfinite(row[4])})
-        found = [
+        # The commit may be newer than what was read.
+        found = [row for row in zip(*rows[0], strict=True) if row[-1] < self._end] if rows else []
+        self._place({row[0]: row[-1] for row in found})
+        known, kinds, steps = self._row_at.values, self._row_kind.values, self._columns.step.values
+        infos = [
             MetricInfo(
                 name=name,
-                event=kind,
+                event=_KINDS[kinds[np.searchsorted(known, first_at)]],
                 count=count,
                 last=last,
-                last_step=steps.get(name, last_step),
+                last_step=float(steps[min(int(np.searchsorted(known, last_at)), len(steps) - 1)]),
                 low=low,
                 high=high,
                 non_finite=bad,
             )
-            for name, kind, count, last, last_step, low, high, bad, _ in rows
+            for name, count, bad, last, last_at, low, high, first_at in found
         ]
-        return sorted(found, key=lambda info: self._order.get(info.name, (0, 0)))
+        return sorted(infos, key=lambda info: self._order.get(info.name, (0, 0)))
 
     def _place(self, first: dict[str, int]) -> None:
         """Find out in which order new metrics appeared; those of one line in the order of its fields."""
@@ -445,29 +450,6 @@ class EngineLog(ColumnQueries):
                     for number, (name, _) in enumerate(metrics_of(record)):
                         if first.get(name) == at:
                             self._order[name] = (at, number)
-
-    def _steps_before(self, counts: dict[str, int]) -> dict[str, float]:
-        """Return the last step before the last value of each of these metrics."""
-        places: dict[str, int] = {}
-        names = list(counts)
-        for begin in range(0, len(names), _METRICS_AT_ONCE):
-            last = " OR ".join(
-                f"(metric = {_text(name)} AND n = {counts[name]})"
-                for name in names[begin : begin + _METRICS_AT_ONCE]
-            )
-            places.update(
-                self.source.link.rows(
-                    f"SELECT metric, max(at) FROM points WHERE {self.source.where(self._gen)} AND ({last}) "
-                    "GROUP BY metric",
-                    *("String", "UInt64"),
-                )
-            )
-        known, steps = self._row_at.values, self._columns.step.values
-        return {
-            name: float(steps[min(int(np.searchsorted(known, at)), len(steps) - 1)])
-            for name, at in places.items()
-            if len(steps)
-        }
 
 
 def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
