@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 from dashboard.access.access_options import Access, AccessError, AccessOptions, decide
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 CANNOT_START = 2
 """The exit code, as of every command that could not do what it was asked."""
 
+_OF_A_STORE = ("password_file", "ca", "request_key", "objects", "objects_endpoint")
+_SECRETS = ("password_file", "request_key")
+"""Never taken for another store than they were given for."""
+_TEAM = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 _PACKAGE = Path(__file__).resolve().parent
 _PAGES_TIMEOUT_S = 0.5
 _ENGINE_TIMEOUT_S = 10.0
@@ -118,25 +122,22 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     except AccessError as error:
         parser.error(str(error))
     log_dirs = tuple(dict.fromkeys(chosen.log_dir)) if chosen.log_dir else default_log_dirs()
-    engine_options = ("password_file", "ca", "request_key", "objects", "objects_endpoint")
-    if chosen.engine is not None and chosen.log_dir:
+    if chosen.engine and chosen.log_dir:
         parser.error("--store and --log-dir cannot be combined: runs come from an engine or from folders")
-    flags = [name for name in engine_options if getattr(chosen, name) is not None]
+    flags = [name for name in _OF_A_STORE if getattr(chosen, name) is not None]
     try:
         if not chosen.log_dir:
             fill_in(chosen, "dashboard")
+        engines = _engines(chosen)
     except AddressError as error:
         parser.error(_printable(str(error)))
-    if chosen.engine is None and flags:
+    if not engines and flags:
         parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
-    given = {name: getattr(chosen, name) for name in engine_options if getattr(chosen, name) is not None}
-    if given.get("objects") == "none":
-        del given["objects"]
     return LaunchOptions(
         settings=DashboardSettings(
             log_dirs=log_dirs,
             read_only=chosen.read_only,
-            engine=None if chosen.engine is None else EngineSettings(url=chosen.engine, **given),
+            engines=engines,
             other_tools=not chosen.no_other_tools,
         ),
         host=chosen.host,
@@ -145,6 +146,38 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
         access=access,
         public=chosen.public_url,
     )
+
+
+def _engines(chosen: argparse.Namespace) -> tuple[EngineSettings, ...]:
+    """Return the stores, each with its own options. Raises AddressError if it is not clear whose they are."""
+
+    def listed(name: str) -> list[Any]:
+        given = getattr(chosen, name)
+        return given if isinstance(given, list) else [] if given is None else [given]
+
+    stores, found = listed("engine"), []
+    for name in _OF_A_STORE:
+        if (
+            len(listed(name)) not in ((0, len(stores)) if name in _SECRETS else (0, 1, len(stores)))
+            and stores
+        ):
+            raise AddressError(
+                f"--{name.replace('_', '-')} is for one store each, in the order of --store: "
+                f"there are {len(stores)} stores and {len(listed(name))} of it"
+            )
+    for number, store in enumerate(stores):
+        team, named, url = store.partition("=")
+        if not named or not _TEAM.fullmatch(team):
+            team, url = "", store
+        given = {name: values[number % len(values)] for name in _OF_A_STORE if (values := listed(name))}
+        if given.get("objects") == "none":
+            del given["objects"]
+        if len(stores) > 1:
+            team = team or address_of(url).database
+        found.append(EngineSettings(url=url, team=team, **given))
+    if len({one.team for one in found}) < len(found):
+        raise AddressError("two stores have the same name: --store NAME=clickhouse://… gives them one")
+    return tuple(found)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -166,15 +199,20 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="show only our own run folders, not TensorBoard, W&B, MLflow and other logs below --log-dir",
     )
     add_engine_arguments(
-        parser, "--store", "show the runs that were shipped to ClickHouse instead (docs/fleet.md)"
+        parser,
+        "--store",
+        "show the runs that were shipped to ClickHouse instead (docs/fleet.md); can be repeated, "
+        "as NAME=clickhouse://…, with the other options of each store in the same order",
+        action="append",
     )
     parser.add_argument(
         "--request-key",
+        action="append",
         type=file_path,
         metavar="FILE",
         help="the key that shippers of --store have: show only what is signed with it, and sign requests to runs",
     )
-    add_objects_arguments(parser, "where `telemetry ship` stores sample images and other files")
+    add_objects_arguments(parser, "where `telemetry ship` stores sample images and other files", "append")
     parser.add_argument(
         "--port",
         type=_port,
@@ -251,8 +289,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     missing = missing_packages_message()
     if missing is not None:
         raise LaunchError(missing)
-    if options.settings.engine is not None:
-        _check_engine(options.settings.engine)
+    _check_engines(options.settings.engines)
     try:
         listener = listen(options.host, options.port, public=options.public)
         access = decide(
@@ -281,8 +318,17 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     )
 
 
-def _check_engine(engine: EngineSettings) -> None:
-    from toolkit.fleet.engine import Engine, EngineError
+def _check_engines(engines: Sequence[EngineSettings]) -> None:
+    silent = [message for engine in engines if (message := _check_engine(engine)) is not None]
+    if silent and len(silent) == len(engines):
+        raise LaunchError(silent[0])
+    for message in silent:
+        print(f"{message}. The page shows the other stores.", file=sys.stderr)
+
+
+def _check_engine(engine: EngineSettings) -> str | None:
+    """Return why an engine does not answer, which may be for a moment. Raises LaunchError for everything else."""
+    from toolkit.fleet.engine import Engine, EngineError, UnreachableError
     from toolkit.fleet.schema import require_tables
     from toolkit.fleet.signed_requests import read_key
 
@@ -298,6 +344,8 @@ def _check_engine(engine: EngineSettings) -> None:
             require_tables(connection)
         finally:
             connection.close()
+    except UnreachableError as error:
+        return f"--store: {_printable(str(error))}"
     except (AddressError, EngineError) as error:
         raise LaunchError(f"--store: {_printable(str(error))}") from error
     try:
@@ -305,6 +353,7 @@ def _check_engine(engine: EngineSettings) -> None:
             read_key(engine.request_key)
     except AddressError as error:
         raise LaunchError(f"--request-key: {_printable(str(error))}") from error
+    return None
 
 
 def _page_access(access: Access) -> PageAccess:
@@ -337,8 +386,8 @@ def _check_named_visitors(access: Access, listener: Listener) -> None:
 
 def startup_message(prepared: PreparedDashboard, how_to_stop: str) -> str:
     """Return the lines for the terminal: the URL, where the runs are and how to stop."""
-    engine = prepared.settings.engine
-    places = prepared.settings.log_dirs if engine is None else (address_of(engine.url, ca=engine.ca),)
+    engines = prepared.settings.engines
+    places = [address_of(one.url, ca=one.ca) for one in engines] or prepared.settings.log_dirs
     folders = ", ".join(_printable(str(place)) for place in places)
     url, access = prepared.listener.url, prepared.access
     lines = [f"Dashboard: {url}  (runs in {folders})  {how_to_stop}"]

@@ -312,7 +312,7 @@ def _warm_up() -> None:
     importlib.import_module("pandas")
     importlib.import_module("toolkit.diagnostics.examiner").Examiner()
     session = importlib.import_module("dashboard.session")
-    if session.settings().engine is None:
+    if not session.settings().engines:
         session.store().list_runs()
 
 

@@ -20,6 +20,7 @@ from toolkit.fleet.object_store import object_store
 from toolkit.fleet.signed_requests import read_key
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.sources.team_stores import TeamStores
 from toolkit.runs.store import RunStore, Smoothing, XAxis
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
@@ -54,24 +55,16 @@ def _store(
     log_dirs: tuple[str, ...],
     cache_dir: str | None,
     read_only: bool,
-    engine: EngineSettings | None,
+    engines: tuple[EngineSettings, ...],
     other_tools: bool,
     labels: str | None,
 ) -> RunStore:
     # Streamlit runs the garbage collector after every region; freezing keeps it from scanning pandas and pyarrow.
     gc.collect()
     gc.freeze()
-    if engine is not None:
-        return ClickHouseStore(
-            address_of(engine.url, password_file=engine.password_file, ca=engine.ca),
-            read_only=read_only,
-            read_only_reason=_viewer_reason,
-            visitor=_visitor,
-            request_key=None if engine.request_key is None else read_key(engine.request_key),
-            objects=None
-            if engine.objects is None
-            else object_store(engine.objects, engine.objects_endpoint, tries=1),
-        )
+    if engines:
+        stores: dict[str, RunStore] = {one.team: _engine_store(one, read_only) for one in engines}
+        return TeamStores(stores) if len(stores) > 1 else stores[engines[0].team]
     roots, cache = [Path(path) for path in log_dirs], None if cache_dir is None else Path(cache_dir)
     # The reason is evaluated at each change, in the tab that makes it: one store serves visitors of all roles.
     return LocalStore(
@@ -81,6 +74,19 @@ def _store(
         other_tools=other_tools,
         read_only=read_only,
         read_only_reason=_viewer_reason,
+    )
+
+
+def _engine_store(engine: EngineSettings, read_only: bool) -> ClickHouseStore:
+    return ClickHouseStore(
+        address_of(engine.url, password_file=engine.password_file, ca=engine.ca),
+        read_only=read_only,
+        read_only_reason=_viewer_reason,
+        visitor=_visitor,
+        request_key=None if engine.request_key is None else read_key(engine.request_key),
+        objects=None
+        if engine.objects is None
+        else object_store(engine.objects, engine.objects_endpoint, tries=1),
     )
 
 
@@ -138,7 +144,7 @@ def store() -> RunStore:
         tuple(str(path) for path in started_with.log_dirs),
         None if started_with.cache_dir is None else str(started_with.cache_dir),
         started_with.read_only,
-        started_with.engine,
+        started_with.engines,
         started_with.other_tools,
         None if labels is None else str(labels),
     )

@@ -13,14 +13,11 @@ from typing import Literal
 from dashboard.access.login import AllowList, LoginError
 from toolkit.core.user_folders import user_folder
 
-LOG_DIRS_VARIABLE = "TELEMETRY_DASHBOARD_LOG_DIRS"
-READ_ONLY_VARIABLE = "TELEMETRY_DASHBOARD_READ_ONLY"
+SETTINGS_VARIABLE = "TELEMETRY_DASHBOARD_SETTINGS"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
-ACCESS_VARIABLE = "TELEMETRY_DASHBOARD_ACCESS"
-STORE_VARIABLE = "TELEMETRY_DASHBOARD_STORE"
-OTHER_TOOLS_VARIABLE = "TELEMETRY_DASHBOARD_OTHER_TOOLS"
 
-_BOOLEANS = {"1": True, "0": False, "": False}
+_FILES = ("password_file", "ca", "request_key")
+_WAYS_IN = ("anyone", "token", "login", "header")
 
 
 class SettingsError(ValueError):
@@ -41,15 +38,20 @@ class PageAccess:
     """Who has access by `login`."""
 
     def __post_init__(self) -> None:
+        # Never give access because of an invalid value.
+        if self.by not in _WAYS_IN:
+            raise SettingsError(f"access must be by {', '.join(_WAYS_IN)}, got {self.by!r}")
         if (self.by == "login") != (self.allow_list is not None):
             raise SettingsError("a login needs an allow list, and only a login has one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """The engine that is shown instead of folders; the password stays in its file or in the environment."""
+    """An engine that is shown instead of folders; the password stays in its file or in the environment."""
 
     url: str
+    team: str = ""
+    """What it is called if several are shown."""
     password_file: Path | None = None
     ca: Path | None = None
     request_key: Path | None = None
@@ -74,8 +76,8 @@ class DashboardSettings:
 
     access: PageAccess = field(default_factory=PageAccess)
 
-    engine: EngineSettings | None = None
-    """The engine that is shown; `log_dirs` and `cache_dir` are then not used."""
+    engines: tuple[EngineSettings, ...] = ()
+    """The engines that are shown; `log_dirs` and `cache_dir` are then not used."""
 
     other_tools: bool = True
     """Whether runs that other tools logged below `log_dirs` are shown too."""
@@ -89,86 +91,43 @@ class DashboardSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> DashboardSettings:
-        """Read what `to_environment` wrote, else defaults. Raises SettingsError if a variable has an invalid value."""
+        """Read what `to_environment` wrote, else defaults. Raises SettingsError if it is something else."""
         environ = os.environ if environ is None else environ
-        return cls(
-            log_dirs=_parse_log_dirs(environ.get(LOG_DIRS_VARIABLE, "")) or default_log_dirs(),
-            read_only=_parse_boolean(READ_ONLY_VARIABLE, environ.get(READ_ONLY_VARIABLE, "")),
-            cache_dir=_parse_cache_dir(environ),
-            access=_parse_access(environ.get(ACCESS_VARIABLE, "")),
-            engine=_parse_engine(environ.get(STORE_VARIABLE, "")),
-            other_tools=_parse_boolean(OTHER_TOOLS_VARIABLE, environ.get(OTHER_TOOLS_VARIABLE, "1")),
-        )
+        if text := environ.get(SETTINGS_VARIABLE):
+            return _parsed(text)
+        cache = environ.get(CACHE_DIR_VARIABLE)
+        return cls(cache_dir=user_folder("cache", environ) if cache is None else _path(cache))
 
     def to_environment(self) -> dict[str, str]:
-        """Return the environment variables that `from_environment` reads."""
-        return {
-            # JSON, because a path may contain any separator.
-            LOG_DIRS_VARIABLE: json.dumps([str(path) for path in self.log_dirs]),
-            READ_ONLY_VARIABLE: "1" if self.read_only else "0",
-            CACHE_DIR_VARIABLE: "" if self.cache_dir is None else str(self.cache_dir),
-            ACCESS_VARIABLE: json.dumps(asdict(self.access)),
-            OTHER_TOOLS_VARIABLE: "1" if self.other_tools else "0",
-            STORE_VARIABLE: "" if self.engine is None else json.dumps(asdict(self.engine), default=str),
-        }
-
-
-def _parse_cache_dir(environ: Mapping[str, str]) -> Path | None:
-    text = environ.get(CACHE_DIR_VARIABLE)
-    if text is None:
-        return user_folder("cache", environ)
-    return Path(text) if text else None
-
-
-def _parse_engine(text: str) -> EngineSettings | None:
-    if not text:
-        return None
-    try:
-        found = json.loads(text)
-        files = {
-            name: None if found[name] is None else Path(found[name])
-            for name in ("password_file", "ca", "request_key")
-        }
-        return EngineSettings(
-            url=found["url"], objects=found["objects"], objects_endpoint=found["objects_endpoint"], **files
-        )
-    except (ValueError, TypeError, KeyError) as error:
-        raise SettingsError(f"{STORE_VARIABLE} must be what the launcher wrote, got {text!r}") from error
-
-
-def _parse_log_dirs(text: str) -> tuple[Path, ...]:
-    if not text:
-        return ()
-    try:
-        paths = json.loads(text)
-    except ValueError as error:
-        raise SettingsError(f"{LOG_DIRS_VARIABLE} must be a JSON list of paths, got {text!r}") from error
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise SettingsError(f"{LOG_DIRS_VARIABLE} must be a JSON list of paths, got {text!r}")
-    return tuple(Path(path) for path in paths)
-
-
-def _parse_boolean(variable: str, text: str) -> bool:
-    if text not in _BOOLEANS:
-        raise SettingsError(f"{variable} must be 0 or 1, got {text!r}")
-    return _BOOLEANS[text]
+        """Return the environment variable that `from_environment` reads."""
+        # JSON, because a path may contain any separator.
+        return {SETTINGS_VARIABLE: json.dumps(asdict(self), default=str)}
 
 
 @lru_cache(maxsize=4)
-def _parse_access(text: str) -> PageAccess:
-    if not text:
-        return PageAccess()
+def _parsed(text: str) -> DashboardSettings:
     try:
         found = json.loads(text)
-        allow_list = found["allow_list"]
-        if found["by"] not in ("anyone", "token", "login", "header"):
-            raise ValueError(found["by"])
-        return PageAccess(
-            by=found["by"],
-            allow_list=None
-            if allow_list is None
-            else AllowList(operators=tuple(allow_list["operators"]), viewers=tuple(allow_list["viewers"])),
+        allowed = found["access"]["allow_list"]
+        return DashboardSettings(
+            log_dirs=tuple(map(Path, found["log_dirs"])),
+            read_only=found["read_only"] is not False,
+            cache_dir=_path(found["cache_dir"]),
+            access=PageAccess(
+                by=found["access"]["by"],
+                allow_list=None
+                if allowed is None
+                else AllowList(operators=tuple(allowed["operators"]), viewers=tuple(allowed["viewers"])),
+            ),
+            engines=tuple(
+                EngineSettings(**engine | {name: _path(engine[name]) for name in _FILES})
+                for engine in found["engines"]
+            ),
+            other_tools=found["other_tools"],
         )
     except (ValueError, TypeError, KeyError, LoginError) as error:
-        # Never give access because of an invalid value.
-        raise SettingsError(f"{ACCESS_VARIABLE} must be what the launcher wrote, got {text!r}") from error
+        raise SettingsError(f"{SETTINGS_VARIABLE} must be what the launcher wrote, got {text!r}") from error
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

@@ -228,8 +228,8 @@ def _title(page: RunPage) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         page_title(md(card.name, 80), width="content")
         _status_badge(card)
-        if card.logged_by is not None:
-            st.markdown(f":violet-badge[{md(card.logged_by, 40)}]", width="content")
+        for source in filter(None, (card.team, card.logged_by)):
+            st.markdown(f":violet-badge[{md(source, 40)}]", width="content")
         for tag in card.tags[:6]:
             # Not st.badge: it escapes brackets, even escaped ones.
             st.markdown(f":gray-badge[{md(tag, 30)}]", width="content")

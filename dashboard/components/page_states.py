@@ -73,7 +73,7 @@ def unknown_run(error: UnknownRun, link: Callable[[str], None]) -> None:
         name = repr(clean(error.key)[:200])
         page_title("Which run?" if several else "No such run")
         st.text(
-            f"{len(error.near)} log directories have a run called {name}."
+            f"{len(error.near)} places have a run called {name}."
             if several
             else f"There is no run called {name}."
         )

@@ -65,7 +65,7 @@ def main() -> None:
     """Draw the page."""
     store = session.store()
     runs = store.list_runs()
-    place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} folders"
+    place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} places"
     st.set_page_config(page_title=f"Runs in {clean(place)}"[:120])
     page_title(f"Runs :gray[:small[in {md(place, 100)}]]")
     if not runs.total:
@@ -254,7 +254,12 @@ def _about(runs: RunList, query: RunQuery) -> None:
 
 def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
     cards, primary, best = found.runs.cards, found.primary, found.best
-    on_phone = {"status", "progress", *([f"best:{primary.metric}"] if primary is not None else ["loss"])}
+    on_phone = {
+        "status",
+        "team",
+        "progress",
+        *([f"best:{primary.metric}"] if primary is not None else ["loss"]),
+    }
     columns = [
         ShownColumn(column=found.known[name], width=width, pinned=is_pinned, on_phone=name in on_phone)
         for name, width, is_pinned in found.specs

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,11 +11,10 @@ from hypothesis import strategies as st
 
 from dashboard.access.login import AllowList
 from dashboard.settings import (
-    ACCESS_VARIABLE,
     CACHE_DIR_VARIABLE,
-    LOG_DIRS_VARIABLE,
-    READ_ONLY_VARIABLE,
+    SETTINGS_VARIABLE,
     DashboardSettings,
+    EngineSettings,
     PageAccess,
     SettingsError,
 )
@@ -43,6 +43,8 @@ def test_settings_survive_the_trip_through_the_environment(folders, read_only, a
         read_only=read_only,
         cache_dir=Path("/cache"),
         access=access,
+        engines=(EngineSettings(url="clickhouse://h", team=folders[0], ca=Path("/ca")),) if read_only else (),
+        other_tools=read_only,
     )
 
     assert DashboardSettings.from_environment(settings.to_environment()) == settings
@@ -105,23 +107,39 @@ def _no_home():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        (LOG_DIRS_VARIABLE, "/a:/b"),
-        (LOG_DIRS_VARIABLE, '"/a"'),
-        (LOG_DIRS_VARIABLE, "[1]"),
-        (LOG_DIRS_VARIABLE, '["relative"]'),
-        (READ_ONLY_VARIABLE, "perhaps"),
-        (CACHE_DIR_VARIABLE, "relative"),
-        (ACCESS_VARIABLE, "anyone"),
-        (ACCESS_VARIABLE, "{}"),
-        (ACCESS_VARIABLE, '{"by": "no one", "allow_list": null}'),
-        (ACCESS_VARIABLE, '{"by": "login", "allow_list": {"operators": [], "viewers": []}}'),
+        ("log_dirs", "/a:/b"),
+        ("log_dirs", [1]),
+        ("log_dirs", ["relative"]),
+        ("log_dirs", []),
+        ("cache_dir", "relative"),
+        ("access", "anyone"),
+        ("access", {}),
+        ("access", {"by": "no one", "allow_list": None}),
+        ("access", {"by": "login", "allow_list": {"operators": [], "viewers": []}}),
+        ("engines", [{"url": "clickhouse://h"}]),
     ],
 )
 def test_a_value_that_cannot_be_is_named(name, value):
-    with pytest.raises(SettingsError, match="must be") as caught:
-        DashboardSettings.from_environment({name: value})
+    text = json.dumps(json.loads(DashboardSettings().to_environment()[SETTINGS_VARIABLE]) | {name: value})
+    for changed in (text, "no JSON", "{}"):
+        with pytest.raises(SettingsError, match="must be what the launcher wrote") as caught:
+            DashboardSettings.from_environment({SETTINGS_VARIABLE: changed})
+        assert changed in str(caught.value)
 
-    assert value.strip('[]"') in str(caught.value)
+
+def test_only_false_makes_it_writable():
+    text = DashboardSettings(log_dirs=(Path("/a"),)).to_environment()[SETTINGS_VARIABLE]
+    odd = text.replace('"read_only": false', '"read_only": null')
+
+    assert odd != text
+    assert DashboardSettings.from_environment({SETTINGS_VARIABLE: odd}).read_only
+
+
+def test_a_cache_folder_of_its_own():
+    assert DashboardSettings.from_environment({CACHE_DIR_VARIABLE: "/c"}).cache_dir == Path("/c")
+    assert DashboardSettings.from_environment({CACHE_DIR_VARIABLE: ""}).cache_dir is None
+    with pytest.raises(SettingsError, match="must be absolute"):
+        DashboardSettings.from_environment({CACHE_DIR_VARIABLE: "relative"})
 
 
 def test_a_login_without_a_list_of_guests_cannot_be_made():

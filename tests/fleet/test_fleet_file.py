@@ -43,9 +43,9 @@ def test_every_command_of_a_fleet_takes_its_options_from_one_file(engine, tmp_pa
     [pulled] = (tmp_path / "back").iterdir()
     assert (pulled / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     assert list((tmp_path / "archived").rglob("*.parquet"))
-    shown = parse_options([]).settings.engine
+    shown = parse_options([]).settings.engines[0]
     assert (shown.url, shown.request_key) == (str(engine.address()), tmp_path / "control.key")
-    assert parse_options(["--log-dir", "logs"]).settings.engine is None
+    assert parse_options(["--log-dir", "logs"]).settings.engines == ()
 
 
 def test_a_flag_is_taken_before_a_variable_and_a_variable_before_the_file(tmp_path, monkeypatch, capsys):

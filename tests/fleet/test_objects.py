@@ -260,9 +260,10 @@ def test_a_dashboard_that_cannot_use_the_place_says_why(capsys):
     chosen = launcher.parse_options(
         [*store, "--objects", "s3://b-1/x", "--objects-endpoint", endpoint]
     ).settings
-    assert DashboardSettings.from_environment(chosen.to_environment()).engine == chosen.engine
-    assert (chosen.engine.objects, chosen.engine.objects_endpoint) == ("s3://b-1/x", endpoint)
-    assert launcher.parse_options([*store, "--objects", "none"]).settings.engine.objects is None
+    assert DashboardSettings.from_environment(chosen.to_environment()).engines == chosen.engines
+    (engine,) = chosen.engines
+    assert (engine.objects, engine.objects_endpoint) == ("s3://b-1/x", endpoint)
+    assert launcher.parse_options([*store, "--objects", "none"]).settings.engines[0].objects is None
 
 
 @in_make_faults
@@ -282,7 +283,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(one_engine, lo
     (folder / "samples" / "gone.png").unlink()
     ship_with(one_engine, shared, logs)
     settings = DashboardSettings(
-        engine=EngineSettings(url=str(one_engine.address()), objects=f"file://{shared.folder}")
+        engines=(EngineSettings(url=str(one_engine.address()), objects=f"file://{shared.folder}"),)
     )
     for name, value in settings.to_environment().items():
         monkeypatch.setenv(name, value)

@@ -129,6 +129,21 @@ def checked(query: Query, names: Collection[str], texts: Callable[[], Iterable[s
     return Query(terms=tuple(terms))
 
 
+def of_team(text: str, team: str) -> str | None:
+    """Return a search for one team's store: without `team:`, and `project:` without the team; None if it finds none."""
+    kept = []
+    for found in _PART.finditer(text):
+        field = (found["field"] or (found["number"] if found["equal"] else None) or "").casefold()
+        value = next(
+            (found[name] for name in ("quoted", "value", "quoted_bound", "bound") if found[name]), ""
+        )
+        if field != "team":
+            kept.append(found[0].replace(f"{team}/", "", 1) if field == "project" else found[0])
+        elif (value.casefold() in team.casefold()) == (bool(found["negated"]) or found["equal"] == "!="):
+            return None
+    return " ".join(kept)
+
+
 def completions(text: str, names: Iterable[str], *, limit: int = 8) -> list[str]:
     """Return names that complete the last word of a search, those that begin with it first."""
     last = re.split(r"[\s:]", text)[-1].lstrip("-")

@@ -28,23 +28,28 @@ COMMANDS: Final = ("archive", "dashboard", "pull", "set-up", "ship", "status")
 _DEFAULT: Final = Path("fleet.toml")
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser, option: str, what: str = "the engine") -> None:
+def add_engine_arguments(
+    parser: argparse.ArgumentParser, option: str, what: str = "the engine", action: str = "store"
+) -> None:
     """Declare the file with options, the address under the name `option`, the password file and the CA."""
     add_config_argument(parser)
     parser.add_argument(
         option,
+        action=action,
         dest="engine",
         metavar="ADDRESS",
         help=f"{what}: clickhouse://USER@HOST:PORT/DATABASE; several hosts of a cluster are separated by commas",
     )
     parser.add_argument(
         "--password-file",
+        action=action,
         metavar="FILE",
         type=file_path,
         help=f"file with the password, readable by you alone (default: the variable {PASSWORD_VARIABLE})",
     )
     parser.add_argument(
         "--ca",
+        action=action,
         metavar="FILE",
         type=file_path,
         help="CA that signed the engine's certificate (default: the system's)",
@@ -71,20 +76,22 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_objects_arguments(parser: argparse.ArgumentParser, what: str) -> None:
+def add_objects_arguments(parser: argparse.ArgumentParser, what: str, action: str = "store") -> None:
     """Declare where sample images and other files are stored."""
     parser.add_argument(
         "--objects",
+        action=action,
         metavar="PLACE",
         help=f"{what}: {FORMS}, or none (default: none); keys come from the AWS_* variables or ~/.aws",
     )
-    add_endpoint_argument(parser)
+    add_endpoint_argument(parser, action)
 
 
-def add_endpoint_argument(parser: argparse.ArgumentParser) -> None:
+def add_endpoint_argument(parser: argparse.ArgumentParser, action: str = "store") -> None:
     """Declare the S3 server."""
     parser.add_argument(
         "--objects-endpoint",
+        action=action,
         metavar="URL",
         help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
     )
@@ -172,7 +179,13 @@ def _in_file(path: Path, command: str) -> dict[str, Any]:
     found = {}
     for name, table in {"": content, **tables}.items():
         where = f"{path}, [{name}]" if name else str(path)
-        checked = {key: _checked(key, value, where, path.parent) for key, value in table.items()}
+        checked = {
+            # Pages show several engines.
+            key: [_checked(key, one, where, path.parent) for one in value]
+            if name == "dashboard" and isinstance(value, list)
+            else _checked(key, value, where, path.parent)
+            for key, value in table.items()
+        }
         found.update(checked if name in ("", command) else {})
     return found
 

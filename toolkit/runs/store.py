@@ -92,6 +92,8 @@ class RunCard:
     tags: tuple[str, ...] = ()
     archived: bool = False
     project: str | None = None
+    team: str | None = None
+    """Whose store it is in; None if there is one store. Its key and its project begin with it."""
     created: float | None = None
     last_sign: float | None = None
     """Wall time of the last heartbeat or record."""

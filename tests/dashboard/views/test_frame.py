@@ -206,7 +206,7 @@ def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     for address in ("alone", "5~alone", "two~alone"):
         assert [heading.value for heading in open_page("overview", address).title] == ["alone"]
     both = open_page("overview", "r")
-    assert "2 log directories have a run called 'r'." in said(both)
+    assert "2 places have a run called 'r'." in said(both)
     assert {button.label for button in both.button if button.key and button.key.startswith("_near")} == {
         "first",
         "second",

@@ -196,8 +196,7 @@ def default_columns(cards: Sequence[RunCard], primary: Primary | None) -> list[s
     shown += ["progress", "step", "trend", "last_sign", "duration"]
     if any(card.tags for card in cards):
         shown.append("tags")
-    if any(card.logged_by is not None for card in cards):
-        shown.insert(2, "logged_by")
+    shown[2:2] = [name for name in ("team", "logged_by") if any(getattr(card, name) for card in cards)]
     if any(card.problem for card in cards):
         shown.append("problem")
     return [*shown, "started", "host"]
@@ -208,6 +207,8 @@ def _status_columns(cards: Sequence[RunCard]) -> list[Column]:
         Column(id="status", label="Status", sorts=("status", "-status")),
         Column(id="alerts", label="Alerts", help="Findings that were open at the last update"),
     ]
+    if any(card.team for card in cards):
+        columns.append(Column(id="team", label="Team"))
     if any(card.logged_by is not None for card in cards):
         columns.append(
             Column(
@@ -300,6 +301,7 @@ def _alerts(card: RunCard) -> str:
 
 _CELLS: Final[Mapping[str, Any]] = {
     NAME: lambda card, _: card.name,
+    "team": lambda card, _: card.team or "",
     "logged_by": lambda card, _: card.logged_by or "",
     "alerts": lambda card, _: _alerts(card),
     "problem": lambda card, _: card.problem or "",
