@@ -19,7 +19,6 @@ from toolkit.fleet.pull import pull
 from toolkit.fleet.schema import grants, require_tables, set_up
 from toolkit.fleet.verify import Lag, lags_of
 from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runs.sources.clickhouse import runs as engine_runs
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import Refused, RunQuery, UnknownRun
@@ -229,7 +228,7 @@ def test_a_team_reads_rows_of_its_project_only(team_x, tmp_path):
 
 
 @in_make_faults
-def test_every_page_of_a_team_shows_its_project_only(filled, team_x, monkeypatch):
+def test_every_page_of_a_team_shows_its_project_only(filled, team_x):
     engine, ids, _ = team_x
     local = LocalStore([filled[0] / "rich"], cache_dir=None)
     store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S)
@@ -248,11 +247,7 @@ def test_every_page_of_a_team_shows_its_project_only(filled, team_x, monkeypatch
     _sees_nothing(store, ids["rich-y"])
     _refuses(Engine(engine.address()), *FORBIDDEN)
 
-    # Searches that the engine does, because not all runs are known.
-    monkeypatch.setattr(engine_runs, "MAX_RUNS", 1)
-    store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S)
     found = store.list_runs(RunQuery(text="rich"))
-    assert found.truncated
     assert {card.name for card in found.cards} == {"rich-x"}
     assert store.list_runs(RunQuery(project="y")).cards == ()
     _sees_nothing(store, ids["rich-y"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
+from tests.runs.sources.store_answers import comparable
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.run_folders import read_run_folder
@@ -19,9 +21,9 @@ from toolkit.fleet.shipper import Shipper, Totals, _nothing_of
 from toolkit.fleet.tail import Position, RecordTail, Rows
 from toolkit.fleet.verify import Lag
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-from toolkit.runs.sources.clickhouse import runs as engine_runs
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.runs.sources.local_store import LocalStore
 
 ON_ONE_ENGINE = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 
@@ -175,23 +177,14 @@ def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
 
 
 @ON_ONE_ENGINE
-def test_a_run_without_a_manifest_is_read_once_however_often_it_is_reported(engine, logs, monkeypatch):
+def test_a_run_without_a_manifest_is_listed_as_on_its_node(engine, logs):
     folder = logs / "foreign"
     folder.mkdir()
-    append(folder, range(3))
-    asked = []
-    ends = engine_runs.EngineRuns._ends
-    monkeypatch.setattr(
-        engine_runs.EngineRuns, "_ends", lambda self, run_id: asked.append(run_id) or ends(self, run_id)
-    )
-    store = ClickHouseStore(engine.address())
+    append(folder, range(3), val_loss=math.inf)
     shipped = ship(engine, logs)
     key = next(iter(shipped.runs.values())).found.key.run_id
-    for _ in range(3):
-        store._runs.look_again()
-        card = store.card(key)
-        shipped._report(all_runs=True)
 
-    assert card.last_sign == 1_790_000_002.0
-    assert asked.count(key) == 1
-    assert not store._runs._without_ends
+    card = ClickHouseStore(engine.address()).card(key)
+
+    assert comparable(card) == comparable(LocalStore([logs], cache_dir=None).card("foreign"))
+    assert (card.status.name, card.step) == ("lost", 2)

@@ -24,6 +24,8 @@ from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
 
 PATIENCE_S = 120.0
+ON_26_9 = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
+"""Lists need JSON columns."""
 
 
 def store_on(engine, **how):
@@ -113,6 +115,7 @@ def store_again(engine, key):
 def look_now(store, key):
     """Refresh, although the engine was asked a moment ago."""
     store._commits._known.clear()
+    store._runs.look_again()
     store._log(key)._looked_at = -math.inf
     store.refresh(key, wait_s=PATIENCE_S)
 
@@ -188,6 +191,7 @@ def test_several_runs_are_read_together(engine, logs):
     assert alone.series(keys[2], "train_loss").total == total
 
 
+@ON_26_9
 def test_a_list_is_searched_and_labelled(engine, logs):
     project = uuid.uuid4().hex
     folders = [make_run(logs, f"listed-{number}", project=project) for number in range(3)]
@@ -257,6 +261,7 @@ def processes_of(engine):
     return [server.process for server in engine.servers] if hasattr(engine, "servers") else [engine.process]
 
 
+@ON_26_9
 @in_make_faults
 def test_while_the_engine_does_not_answer_the_store_keeps_what_it_holds(engine, logs):
     folder = make_run(logs, "held")
@@ -306,6 +311,7 @@ def test_a_dashboard_that_cannot_use_the_engine_says_why(engine, tmp_path, monke
         assert "wrong-pass" not in said
 
 
+@ON_26_9
 @in_make_faults
 @pytest.mark.skipif(find_spec("streamlit") is None, reason="streamlit is not installed")
 def test_pages_open_on_the_engine(engine, logs, monkeypatch):

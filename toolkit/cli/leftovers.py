@@ -33,12 +33,12 @@ from toolkit.runfolder.journal.repair import (
     rank_files,
 )
 from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.listed_run import last_value
 from toolkit.runfolder.reader import Cursor, last_step, read_from
 from toolkit.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.runfolder.safefile import is_ours
 from toolkit.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
 from toolkit.runs.listing.search import value_of
-from toolkit.runs.loss import last_value
 from toolkit.runs.store import RunCard
 
 TRASHED: Final = "trash"

@@ -108,10 +108,10 @@ def matches(query: Query, run: Searched) -> bool:
     return all(_holds(term, run) is not term.negated for term in query.terms)
 
 
-def checked(query: Query, names: Collection[str], texts: Callable[[], Iterable[str]]) -> Query:
+def checked(query: Query, names: Collection[str], has_text: Callable[[str], bool]) -> Query:
     """Return `query` if every name in it is one of `names`.
 
-    `a=b` and `a:b` with an unknown name are taken as a word if one of `texts`, which are names of runs, contains it.
+    `a=b` and `a:b` with an unknown name are taken as a word if `has_text`: a run has it in its name.
 
     Raises:
         QueryError: a name is unknown; the message has the most similar ones.
@@ -122,7 +122,7 @@ def checked(query: Query, names: Collection[str], texts: Callable[[], Iterable[s
     for term in query.terms:
         if isinstance(term, Word) or term.name.casefold() in known or term.name.casefold() in ends:
             terms.append(term)
-        elif term.sign in ("=", ":") and any(term.typed.casefold() in text.casefold() for text in texts()):
+        elif term.sign in ("=", ":") and has_text(term.typed.casefold()):
             terms.append(Word(text=term.typed.casefold(), negated=term.negated))
         else:
             raise QueryError(_unknown(term.name, names))
@@ -193,6 +193,7 @@ _PART: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+_DIGITS: Final = re.compile("[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _DURATION: Final = re.compile(r"(?:(?:\d+\.?\d*|\.\d+)[smhdw])+", re.ASCII | re.IGNORECASE)
 _DURATION_PART: Final = re.compile(r"([\d.]+)([smhdw])", re.ASCII | re.IGNORECASE)
@@ -381,6 +382,12 @@ def _is_equal(value: Any, term: Comparison) -> bool:
     if is_number(value) and term.bound is not None:
         return math.isclose(value, term.bound, rel_tol=1e-9)
     return text_of(value).casefold() == term.text
+
+
+def natural_key(text: str) -> str:
+    """Return a key that puts run-2 before run-10, whatever their case; it sorts the same as UTF-8."""
+    # A number sorts before any text that goes on, and by its length first; int() refuses thousands of digits.
+    return _DIGITS.sub(lambda found: f"\x02{len(digits := found[0].lstrip('0')):05}{digits}", text.casefold())
 
 
 def text_of(value: Any) -> str:

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
+from urllib.parse import quote as percent_encoded
 
+import orjson
+
+from toolkit.core.run_search import natural_key, text_of
 from toolkit.fleet.binary_form import block_of_rows, types_of
 from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
-from toolkit.runfolder.journal.end_record import with_end_record
-from toolkit.runfolder.key_values import trend_of
-from toolkit.runfolder.labels import MAX_LABELS_BYTES
+from toolkit.runfolder.codec import encodable
+from toolkit.runfolder.key_values import key_values_in, trend_of
+from toolkit.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
 from toolkit.runfolder.layout import LABELS, METRICS_JSONL
-from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
+from toolkit.runfolder.listed_run import (
+    Fields,
+    encode_fields,
+    fields_of,
+    fields_without_manifest,
+    progress_of,
+    read_ends,
+    settled,
+    values_at_the_end,
+)
+from toolkit.runfolder.manifest import ManifestError, read_manifest
+from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status
+from toolkit.runfolder.untrusted import clean, is_number, number_in, whole_in
 
 TREND_POINTS: Final = 40
 _EVERY_S: Final = 15.0
@@ -28,11 +45,13 @@ _NO_MANIFEST: Final = Status(
 _RUN_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
     "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
-    "behind UInt64, created Date"
+    "behind UInt64, created Date, problem String, last_sign Float64, shown String, tags Array(String), "
+    "tagged String, searched String, facts String, card String"
 )
 LABELS_TABLE: Final = "labels"
 _LABEL_TYPES: Final = types_of(
-    "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date"
+    "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date, "
+    "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
 )
 LABEL_COLUMNS: Final = tuple(_LABEL_TYPES)
 _SHIPPER_TYPES: Final = types_of(
@@ -167,9 +186,7 @@ def report_shipper(
 
 def status_of(run: RunFolder) -> Status:
     """Return the status of a run, by this machine, which can ask for its process."""
-    if run.manifest is None:
-        return _NO_MANIFEST
-    return work_out_status(with_end_record(run.manifest, run.folder), time.time())
+    return _NO_MANIFEST if run.manifest is None else settled(run.manifest, run.folder, time.time())[1]
 
 
 def is_final(status: Status) -> bool:
@@ -193,7 +210,6 @@ def _seen(run: RunFolder) -> Signature:
 
 def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> tuple[Any, ...]:
     beat = run.manifest.heartbeat if run.manifest is not None else None
-    step = beat.global_step if beat is not None else None
     try:
         manifest = manifest_bytes(run.folder)
     except OSError:
@@ -202,13 +218,113 @@ def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: in
         trend = trend_of(run.folder / METRICS_JSONL, TREND_POINTS)
     except OSError:
         trend = []
+    fields, problem = _listed(run, status)
     return (
         *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
-        *(beat.time if beat is not None else math.nan, _as_float(step)),
+        *(beat.time if beat is not None else math.nan, _as_float(fields.get("step"))),
         *(manifest, trend, behind, run.key.day),
+        *(
+            problem,
+            fields.get("last_sign") or 0.0,
+            sorted_text(fields["name"]),
+            *_tags(fields.get("tags", ())),
+        ),
+        BETWEEN.join((run.key.run_id, fields.get("project") or "", fields.get("host", ""))).casefold(),
+        *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields)),
     )
+
+
+def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
+    """Return what a list says of a run, and why its run.json cannot be read, if so."""
+    log, problem = run.folder / METRICS_JSONL, ""
+    if run.manifest is not None:
+        is_old = run.manifest.config is None
+        manifest, _ = settled(run.manifest, run.folder, time.time())
+        values = key_values_in(log) if is_old and log.exists() else None
+        return fields_of(manifest, run.folder, status, time.time(), key_values=values), problem
+    try:
+        read_manifest(run.folder)
+    except FileNotFoundError:
+        pass
+    except (ManifestError, OSError) as error:
+        problem = clean(str(error)) or "run.json cannot be read"
+    written = signature_of(log)
+    return fields_without_manifest(
+        run.folder,
+        read_ends(log),
+        key_values=key_values_in(log) if written and not problem else None,
+        written=os.lstat(log).st_mtime if written else None,
+    ), problem
+
+
+# ------------------------------------------------------------ what the engine searches and sorts
+
+BETWEEN: Final = "\x01"
+"""Between texts in one column: no text for people contains it."""
+NOT_FINITE: Final = "\x03"
+_MOST_LAST_VALUES: Final = 500
+"""Of a run's metrics, those whose last values can be searched and sorted; evaluations are always among them."""
+
+
+def sorted_text(text: str) -> str:
+    """Return what a text is sorted by, and behind BETWEEN what it is searched in, whatever its case."""
+    return f"{natural_key(text)}{BETWEEN}{text.casefold()}"
+
+
+def value_path(place: str, name: str) -> str:
+    """Return the name of a value in `runs.facts`: `place` is field, config, last, best or summary."""
+    # A dot would mean a value inside of another one.
+    return percent_encoded(f"{place}:{name}", safe="", errors="replace").replace(".", "%2E")
+
+
+def _facts(fields: Fields, last_values: Mapping[str, float]) -> bytes:
+    """Return every value of a run that a search can name, as JSON."""
+    some = dict(islice(last_values.items(), _MOST_LAST_VALUES))
+    evaluations = fields["evaluations"]
+    step, max_steps = fields.get("step"), fields.get("max_steps")
+    places: dict[str, Mapping[str, Any]] = {
+        "field": {
+            **{name: fields.get(name) for name in ("loss", "step", "max_steps", "epoch", "samples_per_sec")},
+            "started": fields.get("created"),
+            "updated": fields.get("last_sign"),
+            "duration": fields.get("duration_s"),
+            "sessions": fields.get("sessions", 0),
+            "project": fields.get("project"),
+            "host": fields.get("host", ""),
+            "progress": progress_of(step, max_steps, from_zero=fields.get("from_zero", False)),
+        },
+        "config": fields["config"],
+        "last": {name: item.last for name, item in evaluations.items()},
+        "best": {name: item.best for name, item in evaluations.items()},
+        "summary": {**some, **fields.get("summary", {})},
+    }
+    return orjson.dumps(
+        {
+            value_path(place, name): fact
+            for place, values in places.items()
+            for name, value in values.items()
+            if (fact := _fact(value)) is not None
+        }
+    )
+
+
+def _fact(value: Any) -> Any:
+    if isinstance(value, str):
+        return sorted_text(encodable(value))
+    if isinstance(value, bool) or not is_number(value):
+        return value if isinstance(value, bool) else None
+    number = number_in(value)
+    if number is None or not math.isfinite(number):
+        return None if number is None else f"{NOT_FINITE}{BETWEEN}{text_of(number)}"
+    return value if whole_in(value) is not None else number
+
+
+def _tags(tags: Sequence[str]) -> tuple[list[str], str]:
+    """Return the tags, and in one text: what the first is sorted by, and each between two BETWEEN."""
+    folded = "".join(f"{tag.casefold()}{BETWEEN}" for tag in tags)
+    return list(tags), f"{natural_key(tags[0])}{BETWEEN}{folded}" if tags else ""
 
 
 def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
@@ -260,12 +376,18 @@ class LabelRow:
 
 def label_block(rows: Sequence[LabelRow]) -> bytes:
     """Return rows of LABELS_TABLE as a Native block of LABEL_COLUMNS."""
-    return block_of_rows(
-        _LABEL_TYPES,
-        [
-            (row.project, row.run_id, row.version, row.by, row.labels, int(row.deleted), row.day)
-            for row in rows
-        ],
+    return block_of_rows(_LABEL_TYPES, map(_label_row, rows))
+
+
+def _label_row(row: LabelRow) -> tuple[Any, ...]:
+    try:
+        labels = parse_labels(row.labels) if row.labels else Labels()
+    except LabelsError:
+        labels = Labels()
+    return (
+        *(row.project, row.run_id, row.version, row.by, row.labels, int(row.deleted), row.day),
+        *(int(labels.archived), sorted_text(clean(labels.display_name)) if labels.display_name else ""),
+        *(int(labels.tags is not None), *_tags([clean(tag) for tag in labels.tags or ()])),
     )
 
 

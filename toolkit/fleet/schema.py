@@ -78,14 +78,18 @@ _TABLES: Final = (
         name="runs",
         columns="""project {LC}, run_id String, version UInt64, name String, node {LC}, folder String, status {LC},
             why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
-            trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date""",
+            trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
+            problem String, last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
+            facts {JSON}, card String CODEC(ZSTD(3)), INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
         engine="ReplacingMergeTree(version)",
-        key="run_id",
+        # By day first: only the rows of recent days have to be merged when a list is read.
+        key="(created, run_id)",
     ),
     _Table(
         name="labels",
         columns="""project {LC}, run_id String, version UInt64, by String, labels String, deleted UInt8,
-            created Date""",
+            created Date, received DateTime DEFAULT now(), archived UInt8, shown String, has_tags UInt8,
+            tags Array({LC}), tagged String""",
         engine="ReplacingMergeTree(version)",
         key="run_id",
     ),
@@ -401,8 +405,10 @@ def _create(table: _Table, local: str, database: str, tables: Tables, *, is_mode
 
 
 def _columns(table: _Table, *, is_modern: bool) -> str:
-    columns = table.columns.replace("{LC}", "LowCardinality(String)" if is_modern else "String")
-    return columns if is_modern else re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)", "", columns)
+    if is_modern:
+        return table.columns.replace("{LC}", "LowCardinality(String)").replace("{JSON}", "JSON")
+    columns = table.columns.replace("{LC}", "String").replace("{JSON}", "String")
+    return re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)|,\s*INDEX .*", "", columns)
 
 
 def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeGuard
@@ -14,6 +15,14 @@ MAX_DEPTH: Final = 32
 """The parser accepts a thousand levels, at which code that shows or writes them fails."""
 LARGEST_WHOLE: Final = 2**53
 """From here on a double, and so every reader in JavaScript, cannot distinguish two integers."""
+
+# Control characters, lone surrogates, and marks that reverse the text direction.
+_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Return `text` with unprintable characters replaced by �; newlines and tabs stay."""
+    return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -8,6 +8,8 @@ import re
 import string
 from datetime import datetime, timezone
 
+from toolkit.runfolder.untrusted import clean as clean
+
 NO_VALUE = "–"  # noqa: RUF001 - a dash as wide as a digit, as tables have it
 """Shown if there is no value."""
 
@@ -82,20 +84,12 @@ def clock(t: float | None, *, now: float | None = None) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S}"
 
 
-def clean(text: str) -> str:
-    """Return `text` with unprintable characters replaced by �; newlines and tabs stay."""
-    return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n"))
-
-
 def cut(text: str, limit: int) -> str:
     """Return `text` with at most `limit` characters; an ellipsis shows that it was longer."""
     return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"
 
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-
-# Control characters, lone surrogates, and marks that reverse the text direction.
-_UNSHOWABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def _finite(x: float | None) -> tuple[float, str | None]:

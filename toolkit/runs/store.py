@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.key_values import Scalar
 from toolkit.runfolder.labels import Labels, ProjectSettings
+from toolkit.runfolder.listed_run import progress_of
 from toolkit.runfolder.manifest import Evaluation, Manifest, Session
 from toolkit.runfolder.reader import BadLine
 from toolkit.runfolder.records import Record, steps_done
@@ -131,9 +132,7 @@ class RunCard:
     @property
     def progress(self) -> float | None:
         """The fraction of steps done, if the total is known."""
-        if not self.max_steps or self.steps_done is None:
-            return None
-        return min(1.0, max(0.0, self.steps_done / self.max_steps))
+        return progress_of(self.step, self.max_steps, from_zero=self.from_zero)
 
     @property
     def steps_done(self) -> int | None:

@@ -16,10 +16,11 @@ from typing import Final
 from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
+from toolkit.runfolder.listed_run import Signature
 from toolkit.runfolder.status import FAILED, FINISHED, STOPPED
 from toolkit.runs.formatting import clean
 from toolkit.runs.listing.foreign_runs import ForeignRun, ForeignRuns, OnRun
-from toolkit.runs.listing.run_listing import FoundRun, OldRuns, RootListing, Signature, card_of, now
+from toolkit.runs.listing.run_listing import FoundRun, OldRuns, RootListing, card_of, now
 from toolkit.runs.listing.search import list_of
 from toolkit.runs.store import RunCard, RunList, RunQuery, UnknownRun
 

@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
-from toolkit.runfolder.manifest import Evaluation, Heartbeat, Manifest, ManifestError, read_manifest
+from toolkit.runfolder.listed_run import (
+    Fields,
+    Signature,
+    fields_of,
+    fields_without_manifest,
+    first_record,
+    read_ends,
+    settled,
+    values_at_the_end,
+)
+from toolkit.runfolder.manifest import Evaluation, Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import another_programs_file, describe_part, is_part_of, parts_of
-from toolkit.runfolder.reader import BadLine, last_step, parse_line, read_from, tail_lines
-from toolkit.runfolder.records import FIRST_STEP, START, STEP, Record
-from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
-from toolkit.runfolder.untrusted import number_in
+from toolkit.runfolder.records import START
+from toolkit.runfolder.status import LOST, RUNNING, Status
 from toolkit.runs.formatting import clean
-from toolkit.runs.loss import known_values, last_values, loss_name
 from toolkit.runs.store import STARTING, UNREADABLE, RunCard
 
-_MAX_SESSIONS = 1_000_000
 _MAX_RUNS = 20_000
 _MAX_NAMED = 100
 """Runs that are not listed but were opened by URL."""
 _READ_AGAIN_S = 60.0
 _MAX_LINKS_NAMED = 20
-_HEAD_BYTES = 128 * 1024
-_END_BYTES = 64 * 1024
-_LATEST_TIME = 4e9
-"""Seconds since 1970, in about a century: anything later is not a time."""
-
-Signature = tuple[int, ...]
-LogEnds = dict[str, Any]
-"""Fields of a card, as the first and last records of a file without a manifest give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class FoundRun:
     problem: str | None
     log_time: float | None
     """When the record file was last written, if there is no manifest."""
-    log_ends: LogEnds = field(default_factory=dict)
+    log_ends: Fields = field(default_factory=dict)
     """The first and last records, if there is no manifest."""
     parts: tuple[Path, ...] = ()
     """Folders of the same log directory with the ranks of other nodes."""
@@ -241,7 +236,7 @@ class RootListing:
             labels,
             problem,
             log_at.st_mtime if log_at else None,
-            _read_ends(folder / METRICS_JSONL) if log_at else {},
+            read_ends(folder / METRICS_JSONL) if log_at else {},
             part=describe_part(folder, manifest)
             if manifest is not None and manifest.part_of is not None
             else None,
@@ -275,208 +270,59 @@ def _with_parts(runs: list[FoundRun]) -> list[FoundRun]:
 
 def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
     """Return the run's card at `now`; `newest` is time and step of the last record, if known: the manifest may lag."""
-    manifest = found.manifest
-    if manifest is None:
-        return card_without_manifest(found)
-    last_sign = newest[0] if newest else None
-    status = work_out_status(manifest, now, last_sign=last_sign)
-    if status.name in (LOST, STALLED) and (ended := _ended(found, manifest)) is not manifest:
-        manifest, status = ended, work_out_status(ended, now, last_sign=last_sign)
-        found = replace(found, manifest=manifest)
-    if (
-        newest is None
-        and status.name == RUNNING
-        and (manifest.heartbeat or Heartbeat(time=0)).global_step is None
-    ):
-        # Until its first heartbeat with a step, only its records say whether it has made one.
-        with suppress(OSError):
-            newest = (0.0, last_step(found.folder / METRICS_JSONL))
-    card = card_with_status(found, manifest, status, now, newest=newest)
-    if card.loss is None and card.step is not None:
-        values = _values_at_the_end(found.folder)
-        name = loss_name(values)
-        return card if name is None else replace(card, loss=values[name], loss_metric=name)
-    return card
+    if found.manifest is None:
+        fields = fields_without_manifest(
+            found.folder, found.log_ends, key_values=found.key_values, written=found.log_time
+        )
+        return card_with(found, fields, no_manifest(found.problem))
+    manifest, status = settled(
+        found.manifest, found.folder, now, last_sign=newest[0] if newest is not None else None
+    )
+    fields = fields_of(manifest, found.folder, status, now, key_values=found.key_values, newest=newest)
+    return card_with(found, fields, status)
+
+
+def no_manifest(problem: str | None) -> Status:
+    """Return the status of a run without a manifest, or with one that cannot be read."""
+    why = problem or "there is no run.json, so it is unknown how the run ended"
+    return Status(name=UNREADABLE if problem else LOST, why=why, sure=problem is not None)
 
 
 def with_last_values(card: RunCard) -> RunCard:
     """Return the card with the last value of each metric at the end of the records in its summary."""
     if card.path is None or card.logged_by is not None:
         return card
-    return replace(card, summary={**_values_at_the_end(card.path), **card.summary})
+    return replace(card, summary={**values_at_the_end(card.path), **card.summary})
 
 
-def _values_at_the_end(folder: Path) -> Mapping[str, float]:
-    log = folder / METRICS_JSONL
-    try:
-        return _values_in(log, _signature(_stat(log)))
-    except OSError:
-        return {}
-
-
-@functools.lru_cache(maxsize=4_096)
-def _values_in(log: Path, signature: Signature) -> Mapping[str, float]:  # noqa: ARG001 - one answer for each content
-    return last_values(log)
-
-
-def card_with_status(
-    found: FoundRun,
-    manifest: Manifest,
-    status: Status,
-    now: float,
-    *,
-    newest: tuple[float, int | None] | None = None,
-) -> RunCard:
-    """Return the run's card by its `manifest` and `status`."""
+def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
+    """Return the run's card by its labels, its status and the `fields` of a card."""
     labels = found.labels
-    beat = manifest.heartbeat
-    step = beat.global_step if beat is not None else None
-    if newest is not None and newest[1] is not None and (step is None or newest[1] > step):
-        step = newest[1]
-    if status.name == RUNNING and step is None:
+    if status.name == RUNNING and fields["step"] is None:
         status = replace(status, name=STARTING)
-    summary = manifest.summary
-    values = known_values(summary, found.evaluations)
-    loss_metric = loss_name(values)
-    latest = manifest.latest
-    tags = manifest.tags if labels.tags is None else labels.tags
-    signs = [session.ended or session.started for session in manifest.sessions]
-    if beat is not None:
-        signs.append(beat.time)
-    if newest is not None:
-        signs.append(newest[0])
+    own: Fields = {"name": clean(found.part)} if found.part else {}
+    own |= {"name": clean(labels.display_name)} if labels.display_name else {}
+    own |= {} if labels.tags is None else {"tags": tuple(clean(tag) for tag in labels.tags)}
     return RunCard(
-        id=clean(manifest.run_id),
         key=found.key,
         place=clean(str(found.folder)),
         path=found.folder,
-        name=clean(labels.display_name or found.part or manifest.display_name),
         status=replace(status, why=clean(status.why)),
-        tags=tuple(clean(tag) for tag in tags),
         archived=labels.archived,
-        project=clean(manifest.project) if manifest.project else None,
-        created=manifest.created,
-        last_sign=max(signs) if signs else None,
-        duration_s=_duration(manifest, max(signs) if signs else now),
-        step=step,
-        max_steps=_whole(summary.get("max_steps")) or _whole(found.config.get("max_steps")),
-        from_zero=summary.get(FIRST_STEP) == 0,
-        epoch=number_in(summary.get("epoch")),
-        loss=None if loss_metric is None else values[loss_metric],
-        loss_metric=loss_metric,
-        lr=number_in(summary.get("lr")),
-        samples_per_sec=number_in(summary.get("samples_per_sec")),
-        host=clean(latest.host) if latest else "",
-        # A manifest has only the newest sessions; a foreign one may contain any number.
-        sessions=max(len(manifest.sessions), min(latest.session, _MAX_SESSIONS) if latest else 0),
-        summary=summary,
-        config=found.config,
-        evaluations=found.evaluations,
         colour=labels.colour,
         problem=found.problem,
         deleted=found.is_deleted,
+        **fields | own,
     )
-
-
-_caught_up: dict[Path, tuple[Manifest, Signature, Manifest]] = {}
-"""By record file: those of killed runs are not read at every scan."""
-
-
-def _ended(found: FoundRun, manifest: Manifest) -> Manifest:
-    """Return the manifest with the end and the last numbers from the records, if run.json was not updated any more."""
-    log = found.folder / METRICS_JSONL
-    try:
-        signature = _signature(_stat(log))
-    except OSError:
-        return manifest
-    known = _caught_up.get(log)
-    if known is None or known[0] is not manifest or known[1] != signature:
-        if len(_caught_up) >= _MAX_RUNS:
-            _caught_up.clear()
-        known = _caught_up[log] = (manifest, signature, with_end_record(manifest, found.folder))
-    return known[2]
-
-
-def card_without_manifest(found: FoundRun) -> RunCard:
-    """Return the card of a run without a manifest, by the first and last of its records."""
-    labels = found.labels
-    why = found.problem or "there is no run.json, so it is unknown how the run ended"
-    return RunCard(
-        key=found.key,
-        place=clean(str(found.folder)),
-        path=found.folder,
-        name=clean(labels.display_name or found.folder.name),
-        status=Status(name=UNREADABLE if found.problem else LOST, why=why, sure=found.problem is not None),
-        tags=tuple(clean(tag) for tag in labels.tags or ()),
-        archived=labels.archived,
-        config=found.config,
-        evaluations=found.evaluations,
-        colour=labels.colour,
-        problem=found.problem,
-        deleted=found.is_deleted,
-        **found.log_ends | ({} if found.log_time is None else {"last_sign": found.log_time}),
-    )
-
-
-def _duration(manifest: Manifest, last_sign: float) -> float:
-    whole = 0.0
-    # The end of a killed session is unknown, but it was before the next one started.
-    limits = [*(session.started for session in manifest.sessions[1:]), last_sign]
-    for session, limit in zip(manifest.sessions, limits, strict=False):
-        ended = session.ended if session.ended is not None else limit
-        whole += max(0.0, ended - session.started)
-    return whole
 
 
 def read_start(log: Path) -> dict[str, Any]:
     """Return the start record at the beginning of `log`, or an empty dict."""
     try:
-        first = _first_record(log)
+        first = first_record(log)
     except OSError:
         return {}
     return first if first.get("event") == START else {}
-
-
-def _first_record(log: Path) -> Record:
-    return next(iter(read_from(log, max_bytes=_HEAD_BYTES).records), {})
-
-
-def _read_ends(log: Path) -> LogEnds:
-    """Return what the first and last records of `log` say, reading a few kilobytes; nothing if it cannot be read."""
-    try:
-        return ends_of(_first_record(log), tail_lines(log, _END_BYTES))
-    except OSError:
-        return {}
-
-
-def ends_of(first: Record, lines: Sequence[bytes]) -> LogEnds:
-    """Return what the `first` record of a file and its last `lines` say, as fields of a card."""
-    started, ended = _time_in(first), None
-    last: Record = {}
-    for line in reversed(lines):
-        record = parse_line(0, line) if line else None
-        if record is None or isinstance(record, BadLine):
-            continue
-        ended = _time_in(record) if ended is None else ended
-        if record.get("event") == STEP:
-            last = with_non_finite(record)
-            break
-    loss = number_in(last.get("train_loss"))
-    return {
-        "created": started,
-        "last_sign": ended,
-        "duration_s": None if started is None or ended is None else max(0.0, ended - started),
-        "max_steps": _whole(first.get("max_steps")),
-        "step": _whole(last.get("global_step")),
-        "loss": loss,
-        "loss_metric": None if loss is None else "train_loss",
-        **{name: number_in(last.get(name)) for name in ("epoch", "lr", "samples_per_sec")},
-    }
-
-
-def _time_in(record: Record) -> float | None:
-    found = number_in(record.get("time"))
-    return found if found is not None and 0 < found < _LATEST_TIME else None
 
 
 def _stat(path: str | Path) -> os.stat_result | None:
@@ -488,10 +334,6 @@ def _stat(path: str | Path) -> os.stat_result | None:
 
 def _signature(status: os.stat_result | None) -> Signature:
     return (status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else ()
-
-
-def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
 
 
 def now() -> float:

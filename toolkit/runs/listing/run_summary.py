@@ -10,7 +10,7 @@ from typing import Final
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.importers.source import NO_STEP, SYSTEM, Batch, SourceInfo, named_columns
 from toolkit.runfolder.key_values import KeyValues
-from toolkit.runs.loss import loss_name
+from toolkit.runfolder.listed_run import loss_name
 
 _TREND_POINTS: Final = 400
 

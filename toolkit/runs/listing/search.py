@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from toolkit.core import run_search as language
-from toolkit.core.run_search import ALIASES, MAX_QUERY_LENGTH, Comparison, Query, QueryError, Word, checked
+from toolkit.core.run_search import (
+    ALIASES,
+    MAX_QUERY_LENGTH,
+    Comparison,
+    Query,
+    QueryError,
+    Word,
+    checked,
+    natural_key,
+)
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.runs.listing.run_listing import with_last_values
 from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
@@ -61,11 +69,16 @@ class SearchedCard:
                 values = [value for value in known(card) if value is not None]
                 if values:
                     return values
-        for given in (ALIASES.get(name.casefold(), name), name):
-            for place in _PLACES[prefix]:
-                value = place(card, given)
-                if value is not None:
-                    return (value,)
+        names = {
+            "config": card.config,
+            "last": card.evaluations,
+            "best": card.evaluations,
+            "summary": card.summary,
+        }
+        for place, one in candidates(prefix, name, names):
+            value = _value_at(card, place, one)
+            if value is not None:
+                return (value,)
         return ()
 
 
@@ -82,10 +95,19 @@ def names_in(cards: Iterable[RunCard]) -> set[str]:
 
 def value_of(card: RunCard, name: str) -> Any:
     """Return what a run has under `name`, which may begin with `config:`, `best:` or `last:`; None if nothing."""
-    prefix, colon, rest = name.partition(":")
-    is_prefix = bool(colon) and prefix in _PLACES
-    found = SearchedCard(card).find(*((prefix, rest) if is_prefix else ("", _SORTED_AS.get(name, name))))
+    one, prefix, _ = split_order(name)
+    found = SearchedCard(card).find(prefix, one)
     return found[0] if found else None
+
+
+def split_order(by: str) -> tuple[str, str, bool]:
+    """Return the name in an order, its prefix, and whether the highest value comes first."""
+    name = by.removeprefix("-")
+    is_down = by.startswith("-") is not (name in _HIGHEST_FIRST)
+    prefix, colon, rest = name.partition(":")
+    return (
+        (rest, prefix, is_down) if colon and prefix in _PLACES else (_SORTED_AS.get(name, name), "", is_down)
+    )
 
 
 def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
@@ -102,14 +124,14 @@ def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
     runs = list(cards)
     values = [_sorted_value(card, name) for card in runs]
     if name not in ORDERS and ":" not in name and runs and all(value is None for value in values):
-        raise ValueError(_unknown_order(name, runs))
-    is_down = by.startswith("-") is not (name in _HIGHEST_FIRST)
+        raise ValueError(unknown_order(name, names_in(runs)))
+    is_down = split_order(by)[2]
     numbers, texts, others, without = [], [], [], []
     for value, card in zip(values, runs, strict=True):
         if value is None:
             without.append(card)
         elif not isinstance(value, (int, float)):
-            texts.append((_natural(str(value)), card))
+            texts.append((natural_key(str(value)), card))
         elif isinstance(value, int) or math.isfinite(value):
             numbers.append((value, card))
         else:
@@ -125,8 +147,9 @@ def _sorted_value(card: RunCard, name: str) -> Any:
     return STATUSES.index(card.status.name) if card.status.name in STATUSES else len(STATUSES)
 
 
-def _unknown_order(name: str, cards: Sequence[RunCard]) -> str:
-    known = sorted(names_in(cards).difference(_FIELDS))
+def unknown_order(name: str, names: Iterable[str]) -> str:
+    """Return that no run has what a list is to be sorted by, and the `names` that there are."""
+    known = sorted(set(names) - FIELD_NAMES)
     near = difflib.get_close_matches(name, [*ORDERS, *known], n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     more = f"; of these runs also {', '.join(known[:_MOST_NAMED])}" if known else ""
@@ -147,7 +170,9 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
     cards = _with_last_values(cards, named.difference(_FIELDS))
     if search.terms:
         search = checked(
-            search, names_in(cards), lambda: (text for card in cards for text in (card.name, card.key))
+            search,
+            names_in(cards),
+            lambda typed: any(typed in text.casefold() for card in cards for text in (card.name, card.key)),
         )
     since = None if query.days is None else now - query.days * _DAY_S
     found = (
@@ -187,7 +212,7 @@ def page_of(cards: Sequence[RunCard], query: RunQuery) -> tuple[int, Sequence[Ru
 
 def list_of(cards: list[RunCard], query: RunQuery, now: float, places: tuple[str, ...]) -> RunList:
     """Return the page of `cards`, all that there are in `places`, that `query` asks for at wall time `now`."""
-    cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
+    cards.sort(key=lambda card: (-(card.last_sign or 0.0), card.id))
     found = select_runs(cards, query, now) if query != RunQuery() else cards
     page, shown = page_of(found, query)
     return RunList(
@@ -202,51 +227,36 @@ def list_of(cards: list[RunCard], query: RunQuery, now: float, places: tuple[str
     )
 
 
-def _setting(card: RunCard, name: str) -> Any:
-    config = card.config
-    if name in config:
-        return config[name]
-    folded = name.casefold()
-    # A setting may be called by the end of its name: ema_decay for train.ema_decay.
-    end = f".{folded}"
-    return next(
-        (value for key, value in config.items() if key.casefold() == folded or key.casefold().endswith(end)),
-        None,
-    )
+def candidates(prefix: str, name: str, names: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
+    """Yield place and name of what `name` may mean among the `names` of each place: the first that a run has counts."""
+    for given in dict.fromkeys((ALIASES.get(name.casefold(), name), name)):
+        folded = given.casefold()
+        for place in _PLACES[prefix]:
+            exact = (given, f"epoch/{given}") if place in ("last", "best") else (given,)
+            yield from ((place, one) for one in exact if one in names[place])
+            # A setting may be called by the end of its name: ema_decay for train.ema_decay.
+            end = f".{folded}" if place == "config" else "\0"
+            near = {one for one in names[place] if (low := one.casefold()) == folded or low.endswith(end)}
+            yield from (
+                (place, one) for one in sorted(near.difference(exact), key=lambda one: (len(one), one))
+            )
 
 
-def _evaluation(card: RunCard, name: str, *, best: bool) -> float | None:
-    found = card.evaluations.get(name) or card.evaluations.get(f"epoch/{name}")
-    if found is None:
-        folded = name.casefold()
-        found = next((item for key, item in card.evaluations.items() if key.casefold() == folded), None)
-    if found is None:
-        return None
-    return found.best if best else found.last
+def _value_at(card: RunCard, place: str, name: str) -> Any:
+    if place == "config":
+        return card.config[name]
+    if place == "summary":
+        value = card.summary[name]
+        return value if isinstance(value, (str, int, float)) else None
+    return getattr(card.evaluations[name], place)
 
 
-def _summary(card: RunCard, name: str) -> Any:
-    value = card.summary.get(name)
-    if value is None:
-        folded = name.casefold()
-        value = next((v for key, v in card.summary.items() if str(key).casefold() == folded), None)
-    return value if isinstance(value, (str, int, float)) else None
-
-
-def _last(card: RunCard, name: str) -> float | None:
-    return _evaluation(card, name, best=False)
-
-
-def _best(card: RunCard, name: str) -> float | None:
-    return _evaluation(card, name, best=True)
-
-
-_PLACES: Final[Mapping[str, tuple[Callable[[RunCard, str], Any], ...]]] = {
-    "": (_setting, _last, _summary),
-    "config": (_setting,),
-    "best": (_best,),
-    "last": (_last, _summary),
-    "summary": (_summary,),
+_PLACES: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("config", "last", "summary"),
+    "config": ("config",),
+    "best": ("best",),
+    "last": ("last", "summary"),
+    "summary": ("summary",),
 }
 
 _FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
@@ -270,17 +280,8 @@ _FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
 }
 """What every run has; the names before those of its configuration and its metrics."""
 
+FIELD_NAMES: Final = frozenset(_FIELDS)
 _SORTED_AS: Final = {"last sign": "updated", "age": "updated"}
 _HIGHEST_FIRST: Final = frozenset({"last sign", "age", "updated", "started", "progress", "duration"})
 ORDERS: Final = (*get_args(SortBy), "step", "format", "project", "age", "updated")
 """What every list can be sorted by, and `telemetry ls --sort` lists."""
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """Return a key that puts run-2 before run-10."""
-    key = []
-    for i, piece in enumerate(re.split("([0-9]+)", text.casefold())):
-        # Compared by length first; int() refuses thousands of digits.
-        digits = piece.lstrip("0") if i % 2 else piece
-        key.append((len(digits) if i % 2 else 0, digits))
-    return key

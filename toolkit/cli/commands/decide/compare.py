@@ -29,10 +29,10 @@ from toolkit.cli.terminal import (
 from toolkit.core.guard import Guard
 from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, named_columns, read_all
 from toolkit.importers.summary import number
+from toolkit.runfolder.listed_run import loss_name
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.records import SPREAD
 from toolkit.runfolder.table.columns import write_csv
-from toolkit.runs.loss import loss_name
 from toolkit.runs.settings import setting_text
 
 JSON_FORM: Final = """\

@@ -22,10 +22,10 @@ from toolkit.importers.source import RunSource
 from toolkit.importers.summary import summaries
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.listed_run import known_values, last_values
 from toolkit.runfolder.metrics import INTERNAL, metrics_of
 from toolkit.runfolder.reader import Cursor, read_block, tail_records
 from toolkit.runfolder.records import STEP, Record, is_spread
-from toolkit.runs.loss import known_values, last_values
 
 _FIRST: Final = (
     *("train_loss", "loss", "lr", "grad_norm", "samples_per_sec", "sec_per_step", "cpu_mem_rss_mb"),

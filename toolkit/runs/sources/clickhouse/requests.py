@@ -14,7 +14,8 @@ from toolkit.fleet.signed_requests import REQUEST_COLUMNS, REQUESTS, key_id_of, 
 from toolkit.runfolder.control import ControlRefused, new_request
 from toolkit.runs.formatting import clean, clock
 from toolkit.runs.sources.clickhouse.link import EngineLink
-from toolkit.runs.sources.clickhouse.runs import SILENT_S, EngineRun, EngineRuns
+from toolkit.runs.sources.clickhouse.list_sql import SILENT_S
+from toolkit.runs.sources.clickhouse.runs import EngineRun, EngineRuns
 from toolkit.runs.sources.store_queries import keep_recent
 from toolkit.runs.store import PENDING, Delivery, Refused
 

@@ -1,78 +1,86 @@
-"""The runs that the engine has: all of them once, then only what changed."""
+"""The runs that the engine has, by pages: it searches, sorts and counts them, and only those of a page come here."""
 
 from __future__ import annotations
 
-import math
+import difflib
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
-from toolkit.fleet.commits import Commit, newest_commits
+from toolkit.core.run_search import Comparison, checked
 from toolkit.fleet.engine import EngineError, chunks, quote
-from toolkit.runfolder.journal.end_record import ended_by
-from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
+from toolkit.runfolder.listed_run import Fields, decode_fields
 from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest
-from toolkit.runfolder.reader import BadLine, end_in, parse_line
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status
 from toolkit.runs.formatting import clean, clock
-from toolkit.runs.listing.run_listing import (
-    FoundRun,
-    LogEnds,
-    card_with_status,
-    card_without_manifest,
-    ends_of,
-    now,
-)
+from toolkit.runs.listing.run_listing import FoundRun, card_with, now
+from toolkit.runs.listing.search import FIELD_NAMES, ORDERS, list_of, parse, split_order, unknown_order
 from toolkit.runs.sources.clickhouse.link import EngineLink
-from toolkit.runs.store import RunCard, RunQuery
+from toolkit.runs.sources.clickhouse.list_sql import IS_SILENT, LABELS, MISSING, SILENT_S, ListSql, status_of
+from toolkit.runs.sources.store_queries import keep_recent
+from toolkit.runs.store import UNREADABLE, RunCard, RunList, RunQuery
 
-MAX_RUNS: Final = 20_000
-"""So many runs are held, the last updated ones; the others are searched for in the engine."""
-
+MOST_LISTED: Final = 5_000
+"""So many runs are listed for a query without `per_page`."""
+_MAX_KEPT: Final = 10_000
+_MAX_LISTS: Final = 50
+_MOST_TRASHED: Final = 1_000
 _LOOK_EVERY_S: Final = 1.0
-_ALL_EVERY_S: Final = 600.0
+_UNCHANGED_S: Final = 15.0
+"""So long a list counts as unchanged while nothing was reported: a live run may have become silent."""
+_COUNTS_S: Final = 5.0
+_UNENDED: Final = (RUNNING, STALLED, LOST)
 _OVERLAP_S: Final = 60
 """Rows may become visible a little after they were stamped, and shards have clocks of their own."""
-SILENT_S: Final = 60
-"""The shipper reports a live run every 15 s."""
-_CLOCK: Final = 2
-_REPORT: Final = 3
-"""Mark the row with the engine's clock, and those of reports, among those of labels, in which it is 0 or 1."""
-_END_BYTES: Final = 64 * 1024
-_ENDS_AT_ONCE: Final = 50
-_ENDS_EVERY_S: Final = 60.0
-"""The node reports a run without a manifest again and again while it is written."""
+_USED_S: Final = 10.0
+_NO_NAMES_FOR: Final = frozenset({"updated", "name", "status", "tag"})
+"""Orders that are columns."""
 
-_RUN_COLUMNS: Final = (
-    "run_id, max(version), argMax(node, version), argMax(folder, version), argMax(status, version), "
-    "argMax(why, version), argMax(sure, version), argMax(manifest, version), argMax(behind, version), "
-    "argMax(project, version), argMax(toUInt16(created), version), max(toUInt32(received)) AS newest"
+_COLUMNS: Final = (
+    "run_id, version, name, node, folder, status, why, sure, behind, project, toUInt16(created), "
+    "toUInt32(received), problem, card, toUInt32(now())"
 )
-_NEWEST_PROJECT: Final = "argMax(project, version)"
-_SEARCHED: Final = (
-    f"concat(run_id, ' ', {_NEWEST_PROJECT}, ' ', argMax(name, version), ' ', argMax(manifest, version))"
-)
-"""What a word of a search is looked for in, if not all runs are known: a little more than pages search."""
-_NEWEST_COLUMNS: Final = (
-    "run_id, version, node, folder, status, why, sure, manifest, behind, project, toUInt16(created), "
-    "toUInt32(received)"
-)
-_RUN_TYPES: Final = (
-    *("String", "UInt64", "String", "String", "String", "String", "UInt8", "Bytes", "UInt64"),
-    *("String", "UInt16", "UInt32"),
+_TYPES: Final = (
+    *(
+        "String",
+        "UInt64",
+        "String",
+        "String",
+        "String",
+        "String",
+        "String",
+        "UInt8",
+        "UInt64",
+        "String",
+        "UInt16",
+    ),
+    *("UInt32", "String", "Bytes", "UInt32", "Bytes"),
 )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
+class _Labels:
+    version: int = 0
+    data: bytes = b""
+    is_deleted: bool = False
+
+
+@dataclass(kw_only=True)
 class EngineRun:
     """A run as its node reported it, and its labels."""
 
     run_id: str
     version: int
+    name: str
+    """What the run was called when it was made."""
     node: str
     folder: str
     status: Status
@@ -80,67 +88,105 @@ class EngineRun:
     project: str
     day: int
     received: int
-    manifest: Manifest | None
     problem: str | None
-    ends: LogEnds = field(default_factory=dict)
-    ends_at: float = -math.inf
-    """When they were read, by the monotonic clock."""
-    labels: Labels = field(default_factory=Labels)
-    labels_version: int = 0
-    labels_problem: str | None = None
-    is_deleted: bool = False
-    key_values: KeyValues | None = None
-    """From the records, if the manifest has no configuration."""
-    _card: tuple[Status, RunCard] | None = None
-    """The card with this status: a list of many thousands is asked for every few seconds."""
+    fields: Fields
+    manifest_data: bytes | None = None
+    """None if it was not asked for."""
+    labelled: _Labels = field(default_factory=_Labels)
+    looked_at: float = 0.0
+    used_at: float = 0.0
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether someone deleted the run on a page."""
+        return self.labelled.is_deleted
 
     @property
     def folder_name(self) -> str:
         """The last part of the folder's path."""
         return self.folder.rpartition("/")[2] or self.folder
 
-    @property
-    def place(self) -> str:
-        """Where the run is, for people."""
-        return clean(f"{self.node}:{self.folder}")
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The run's manifest; None without a valid one."""
+        try:
+            return parse_manifest(self.manifest_data) if self.manifest_data else None
+        except ManifestError:
+            return None
+
+    @cached_property
+    def _read_labels(self) -> tuple[Labels, str | None]:
+        try:
+            return (parse_labels(self.labelled.data) if self.labelled.data else Labels()), None
+        except LabelsError as error:
+            return Labels(), clean(str(error))
 
     @property
-    def name(self) -> str:
-        """What the run was called when it was made."""
-        return self.manifest.name if self.manifest is not None else self.folder_name
+    def labels(self) -> Labels:
+        """The run's labels; empty ones if they are invalid."""
+        return self._read_labels[0]
+
+    @property
+    def labels_problem(self) -> str | None:
+        """Why the labels are invalid."""
+        return self._read_labels[1]
 
     def card(self, engine_time: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
         """Return the run's card; its node worked out the status, and its silence is judged by the engine's clock."""
-        status = self._status(engine_time)
-        if newest is None and self._card is not None and self._card[0] == status:
-            return self._card[1]
+        status, fields = self._status(engine_time), self.fields
+        if newest is not None and self.manifest is not None:
+            fields = self._with_newest(newest, status)
         found = FoundRun(
             key=self.run_id,
             folder=Path(self.folder),
             signature=(),
-            manifest=self.manifest,
+            manifest=None,
             labels=self.labels,
             problem=self.problem or self.labels_problem,
             log_time=None,
-            log_ends=self.ends,
-            key_values=self.key_values,
         )
-        if self.manifest is None:
-            return replace(card_without_manifest(found), place=self.place, path=None)
-        card = card_with_status(found, self.manifest, status, now(), newest=newest)
-        card = replace(card, place=self.place, path=None)
-        if newest is None:
-            self._card = (status, card)
-        return card
+        return replace(card_with(found, fields, status), place=clean(f"{self.node}:{self.folder}"), path=None)
 
-    def take_key_values(self, found: KeyValues) -> None:
-        """Take configuration and evaluations that were read from the records."""
-        self.key_values, self._card = found, None
+    def _with_newest(self, newest: tuple[float, int | None], status: Status) -> Fields:
+        """Return the fields with time and step of the newest record, if that is newer."""
+        latest = self.manifest.latest if self.manifest is not None else None
+        fields, (moment, step) = dict(self.fields), newest
+        later_s = moment - (fields["last_sign"] or moment)
+        if later_s > 0:
+            fields["last_sign"] = moment
+            # Of a run.json that says `running`, the node may have found the end in the records.
+            is_settled = latest is not None and latest.status == RUNNING and status.name not in _UNENDED
+            if latest is not None and latest.ended is None and not is_settled:
+                fields["duration_s"] = (fields["duration_s"] or 0.0) + later_s
+        if step is not None and (fields["step"] is None or step > fields["step"]):
+            fields["step"] = step
+        return fields
 
     def _status(self, engine_time: float) -> Status:
+        if self.problem:
+            return Status(name=UNREADABLE, why=self.problem, sure=True)
         if self.status.name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
             return Status(name=LOST, why=f"{self.node} is silent since {clock(self.received)}", sure=False)
         return self.status
+
+
+@dataclass(slots=True)
+class _Kept:
+    asked_at: float
+    whole_at: float
+    """When it was asked for, and not only found to be unchanged."""
+    found: RunList
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """How many runs have these in common."""
+
+    status: str
+    is_archived: bool
+    project: str
+    count: int
+    tags: Sequence[str]
 
 
 class EngineRuns:
@@ -150,88 +196,234 @@ class EngineRuns:
         self._link = link
         self._lock = threading.RLock()
         self._runs: dict[str, EngineRun] = {}
-        self._labels: dict[str, tuple[int, bytes, bool]] = {}
-        self._without_ends: dict[str, None] = {}
-        """Runs without a manifest whose first and last records are to be read."""
-        self._looked_at = self._all_at = -1e9
-        self._engine_time = 0
+        self._labels: dict[str, _Labels] = {}
+        self._lists: dict[RunQuery, _Kept] = {}
+        self._groups: tuple[float, Sequence[_Group]] = (-1e9, ())
+        self._since = 0
+        self._seen: tuple[int, ...] = ()
+        self.engine_time = 0
+        """The engine's clock when it last answered: while it does not, no run becomes silent."""
         self.clock_ahead_s = 0.0
         """How far this machine's clock is ahead of the engine's, to a second."""
-        self._labels_since = 0
-        self.is_truncated = False
-        self.problem: str | None = None
-        """Why the list may be out of date."""
-        self.read_ms = 0.0
 
-    @property
-    def engine_time(self) -> float:
-        """The engine's clock when it last answered: while it does not, no run becomes silent."""
-        return self._engine_time
+    # ------------------------------------------------------------ lists
 
-    def all(self) -> dict[str, EngineRun]:
-        """Return the runs by id, deleted ones included; while the engine does not answer, what is known."""
+    def listed(self, query: RunQuery) -> RunList:
+        """Return the runs that `query` finds; while the engine does not answer, of those that are known.
+
+        Raises:
+            ValueError: the text of the query is invalid, or no run has what it is sorted by.
+        """
+        began = time.monotonic()
         with self._lock:
-            if time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
-                began = time.perf_counter()
-                try:
-                    self._look()
-                    self.problem = None
-                except EngineError as error:
-                    self.problem = self._link.problem or clean(str(error))
-                self._looked_at = time.monotonic()
-                self.read_ms = (time.perf_counter() - began) * 1000
-            return dict(self._runs)
+            kept = self._lists.get(query)
+        if kept is not None and began - kept.asked_at < _LOOK_EVERY_S:
+            return kept.found
+        place = str(self._link.address)
+        try:
+            has_changed = self._has_changed()
+            if kept is not None and not has_changed and began - kept.whole_at < _UNCHANGED_S:
+                kept.asked_at = began
+                return kept.found
+            found = replace(self._ask_for(query), places=(place,), read_ms=(time.monotonic() - began) * 1000)
+        except EngineError as error:
+            problem = self._link.problem or clean(str(error))
+            with self._lock:
+                cards = [run.card(self.engine_time) for run in self._runs.values() if not run.is_deleted]
+            return replace(list_of(cards, query, now(), (place,)), problems=(problem,), is_stale=True)
+        with self._lock:
+            keep_recent(self._lists, query, _Kept(began, began, found), _MAX_LISTS)
+        return (
+            replace(found, truncated=(place,))
+            if found.matching > MOST_LISTED and not query.per_page
+            else found
+        )
+
+    def _ask_for(self, query: RunQuery) -> RunList:
+        moment = now()
+        search = parse(query.text, moment)
+        order, prefix, _ = split_order(query.sort)
+        has_comparisons = any(isinstance(term, Comparison) for term in search.terms)
+        names = self._names() if has_comparisons or prefix or order not in _NO_NAMES_FOR else {}
+        if has_comparisons:
+            search = checked(search, FIELD_NAMES.union(*names.values()), self._has_text)
+        sql = ListSql(query, search, names, moment)
+        groups = self._count()
+        matching = None if search.terms or query.days is not None else _matching(groups, query)
+        size = MOST_LISTED if query.per_page is None else min(query.per_page, MOST_LISTED)
+        if matching is None and (size < 1 or query.page > 1):
+            matching = self._link.rows(sql.select("toUInt64(count())", ""), "UInt64")[0][0]
+        page = 1 if size < 1 or matching is None else max(1, min(query.page, -(-matching // size)))
+        rows = self._page(sql, size, page, matching) if size > 0 and matching != 0 else []
+        may_lack = not prefix and ":" not in order and query.sort.removeprefix("-") not in ORDERS
+        if rows and rows[0][1] == MISSING and may_lack:
+            first = rows if page == 1 else self._page(sql, 1, 1, matching)
+            if first[0][1] == MISSING:
+                raise ValueError(unknown_order(order, set().union(*names.values())))
+        runs = self._fetch([row[0] for row in rows])
+        counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
+        for group in groups:
+            counts[group.is_archived][group.status] += group.count
+        return RunList(
+            cards=tuple(runs[row[0]].card(self.engine_time) for row in rows if row[0] in runs),
+            places=(),
+            matching=(rows[0][2] if rows else 0) if matching is None else matching,
+            page=page,
+            statuses=counts[False],
+            archived_statuses=counts[True],
+            tags=tuple(sorted({tag for group in groups for tag in group.tags})),
+            projects=tuple(sorted({clean(group.project) for group in groups if group.project})),
+        )
+
+    def _page(self, sql: ListSql, size: int, page: int, matching: int | None) -> list[tuple[Any, ...]]:
+        """Return the id of each run, the kind of value it is sorted by, and how many there are unless that is known."""
+        what = f"run_id, toUInt8({sql.kind}), toUInt64({'count() OVER ()' if matching is None else 0})"
+        end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
+        return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64")
+
+    def _has_changed(self) -> bool:
+        """Return whether a run or labels were reported since the lists that are kept were asked for."""
+        since, seen = self._since, self._look()
+        if seen == self._seen and self._lists:
+            return False
+        self._since = max(0, self.engine_time - _OVERLAP_S)
+        # What comes from now on is a change, also while the lists are asked for.
+        self._seen = seen if self._since == since else self._look()
+        with self._lock:
+            self._groups = (-1e9, ())
+        return True
+
+    def _look(self) -> tuple[int, ...]:
+        recent = f"WHERE received >= toDateTime({self._since})"
+        rows = self._link.rows(
+            "SELECT toUInt8(1) AS kind, toUInt64(toUInt32(now())) AS found UNION ALL "
+            + " UNION ALL ".join(
+                f"SELECT toUInt8({kind}) AS kind, sum(cityHash64(run_id, version)) AS found FROM {table} {recent}"
+                for kind, table in ((2, "runs"), (3, "labels"))
+            ),
+            *("UInt8", "UInt64"),
+        )
+        found = dict(rows)
+        self._heard(found.pop(1))
+        return tuple(found[kind] for kind in sorted(found))
+
+    def _heard(self, engine_time: int) -> None:
+        self.engine_time = max(self.engine_time, engine_time)
+        self.clock_ahead_s = time.time() - engine_time - 0.5
+
+    def _names(self) -> dict[str, set[str]]:
+        """Return the names of all values that runs have, by place."""
+        rows = self._link.rows("SELECT distinctJSONPaths(facts) FROM runs", "Array(String)")
+        found: dict[str, set[str]] = {
+            place: set() for place in ("config", "last", "best", "summary", "field")
+        }
+        for path in rows[0][0]:
+            place, _, name = unquote(path).partition(":")
+            found.get(place, set()).add(name)
+        del found["field"]
+        return found
+
+    def _has_text(self, typed: str) -> bool:
+        """Return whether a run has this text in its name or its key."""
+        search = parse(f'name:"{typed}"') if '"' not in typed else parse("")
+        sql = ListSql(RunQuery(), search, dict.fromkeys(("config", "last", "best", "summary"), ()), now())
+        return bool(self._link.rows(sql.select("toUInt8(1)", "LIMIT 1"), "UInt8"))
+
+    def _count(self) -> Sequence[_Group]:
+        """Return the runs in groups, as of a few seconds ago."""
+        asked_at, groups = self._groups
+        if time.monotonic() - asked_at < _COUNTS_S:
+            return groups
+        rows = self._link.rows(
+            "SELECT toString(status), problem != '' AS is_bad, is_silent, isNaN(step) AS no_step, archived, "
+            "toString(project), toUInt64(count()), groupUniqArrayArrayIf(tags, NOT has_tags), "
+            "groupUniqArrayArrayIf(l_tags, has_tags) "
+            f"FROM (SELECT run_id, status, problem, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
+            f"ANY LEFT JOIN {LABELS} USING (run_id) WHERE NOT deleted "
+            "GROUP BY status, is_bad, is_silent, no_step, archived, project",
+            *("String", *["UInt8"] * 4, "String", "UInt64", "Array(String)", "Array(String)"),
+        )
+        groups = [
+            _Group(status_of(*row[:4]), bool(row[4]), row[5], row[6], (*row[7], *row[8])) for row in rows
+        ]
+        self._groups = (time.monotonic(), groups)
+        return groups
+
+    # ------------------------------------------------------------ single runs
 
     def look_again(self) -> None:
         """Ask the engine at the next call, although it was asked a moment ago."""
-        self._looked_at = -1e9
+        with self._lock:
+            self._lists.clear()
+            for run in self._runs.values():
+                run.looked_at = -1e9
 
     def find(self, wanted: str) -> EngineRun | None:
-        """Return the run with this id, or the only one with this name; None if there is none.
+        """Return the run with this id, or the only one with this name, deleted or not; None if there is none.
 
         Raises:
             EngineError: it is not among the known ones, and the engine does not answer.
         """
-        known = self.all()
-        if wanted in known:
-            return known[wanted]
-        named = [run for run in known.values() if run.name == wanted and not run.is_deleted]
-        if len(named) == 1:
-            return named[0]
-        if not self.is_truncated and self.problem is None:
-            return None
-        text = _text(wanted)
+        moment = time.monotonic()
         with self._lock:
-            found = self._take(self._ask(f"WHERE run_id = {text} OR name = {text} GROUP BY run_id LIMIT 2"))
-            return found[0] if len(found) == 1 else None
+            known = self._runs.get(wanted)
+            if known is not None:
+                known.used_at = moment
+                if moment - known.looked_at < _LOOK_EVERY_S and known.manifest_data is not None:
+                    return known
+            # A page asks for the same few again and again.
+            used = [run.run_id for run in self._runs.values() if moment - run.used_at < _USED_S]
+        try:
+            found = self._fetch(dict.fromkeys([wanted, *used[:100]]), with_manifests=True).get(wanted)
+            if found is None:
+                named = self._link.rows(
+                    f"SELECT DISTINCT run_id FROM runs WHERE name = {_text(wanted)} LIMIT 100", "String"
+                )
+                runs = self._fetch([row[0] for row in named], with_manifests=True).values()
+                shown = [run for run in runs if run.name == wanted and not run.is_deleted]
+                found = shown[0] if len(shown) == 1 else None
+        except EngineError:
+            if known is None or known.manifest_data is None:
+                raise
+            return known
+        if found is not None:
+            found.used_at = moment
+        return found
 
-    def search(self, query: RunQuery, words: Iterable[str]) -> None:
-        """Bring the runs that a query may find into the known ones, if not all are known.
+    def near(self, wanted: str) -> list[str]:
+        """Return the ids of the runs with the most similar names and ids."""
+        text = _text(wanted[:1_000])
+        with suppress(EngineError):
+            rows = self._link.rows(
+                "SELECT DISTINCT name, run_id FROM runs "
+                f"ORDER BY least(ngramDistance(name, {text}), ngramDistance(run_id, {text})) LIMIT 100",
+                *("String", "String"),
+            )
+            shown = self._fetch([row[1] for row in rows])
+            keys = {str(name): str(key) for name, key in rows if key in shown and not shown[key].is_deleted}
+            near = difflib.get_close_matches(wanted, [*keys, *keys.values()], n=3, cutoff=0.3)
+            return list(dict.fromkeys(keys.get(name, name) for name in near))
+        return []
+
+    def deleted(self) -> list[EngineRun]:
+        """Return the runs that were deleted last.
 
         Raises:
             EngineError: the engine does not answer.
         """
-        if not self.is_truncated:
-            return
-        conditions = []
-        if query.project is not None:
-            conditions.append(f"{_NEWEST_PROJECT} = {_text(query.project)}")
-        if query.days is not None:
-            since = int(now() - query.days * 86_400)
-            conditions.append(f"newest >= {max(0, min(since, 2**32 - 1))}")
-        conditions += [f"positionCaseInsensitiveUTF8({_SEARCHED}, {_text(word)}) > 0" for word in words]
-        if not conditions:
-            return
-        with self._lock:
-            self._take(
-                self._ask(
-                    f"GROUP BY run_id HAVING {' AND '.join(conditions)} ORDER BY newest DESC LIMIT {MAX_RUNS}"
-                )
-            )
+        rows = self._link.rows(
+            "SELECT run_id, max(version) AS newest FROM labels GROUP BY run_id HAVING argMax(deleted, version) = 1 "
+            f"ORDER BY newest DESC LIMIT {_MOST_TRASHED}",
+            *("String", "UInt64"),
+        )
+        runs = self._fetch([row[0] for row in rows])
+        return [runs[row[0]] for row in rows if row[0] in runs]
 
     def labels_of(self, run_id: str) -> bytes:
-        """Return the run's labels as they were written."""
-        return self._labels.get(run_id, (0, b"", False))[1]
+        """Return labels as they were written; while the engine does not answer, as they were."""
+        with suppress(EngineError):
+            return self._fetch_labels([run_id])[run_id].data
+        return self._labels.get(run_id, _Labels()).data
 
     def trends(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """Return the rough shape of each run's loss.
@@ -251,178 +443,76 @@ class EngineRuns:
             )
         return found
 
-    # ------------------------------------------------------------ asking
-
-    def _look(self) -> None:
-        is_whole = time.monotonic() - self._all_at > _ALL_EVERY_S
-        engine_time, reports = self._look_at_changes(is_whole=is_whole)
-        self.clock_ahead_s = time.time() - engine_time - 0.5
-        if is_whole:
-            rows = None if self.is_truncated else self._ask_for_all()
-            if rows is None:
-                rows = self._ask(f"GROUP BY run_id ORDER BY newest DESC LIMIT {MAX_RUNS + 1}")
-            self.is_truncated = len(rows) > MAX_RUNS
-            kept = {row[0] for row in rows[:MAX_RUNS]}
-            self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in kept}
-            self._take(rows[:MAX_RUNS])
-            self._all_at = time.monotonic()
-        else:
-            self._take_reports(reports)
-        self._engine_time = engine_time
-        for _ in range(min(_ENDS_AT_ONCE, len(self._without_ends))):
-            run_id = next(reversed(self._without_ends))
-            run = self._runs.get(run_id)
-            if run is not None:
-                run.ends, run.ends_at = self._ends(run_id), time.monotonic()
-            del self._without_ends[run_id]
-
-    def _ask(self, which: str) -> list[tuple[Any, ...]]:
-        return self._link.rows(f"SELECT {_RUN_COLUMNS} FROM runs {which}", *_RUN_TYPES)
-
-    def _ask_for_all(self) -> list[tuple[Any, ...]] | None:
-        """Return the newest row of each run; None if there are more than are held.
-
-        A run has a row for each report until the engine merges them. To choose among them here is half of the work.
-        """
-        limit = 2 * MAX_RUNS
-        rows = self._link.rows(f"SELECT {_NEWEST_COLUMNS} FROM runs LIMIT {limit}", *_RUN_TYPES)
-        newest: dict[str, tuple[Any, ...]] = {}
-        for row in rows:
-            if row[0] not in newest or newest[row[0]][1] < row[1]:
-                newest[row[0]] = row
-        return None if len(rows) == limit or len(newest) > MAX_RUNS else list(newest.values())
-
-    def _take_reports(self, reports: Mapping[str, tuple[int, int]]) -> None:
-        """Take the rows of runs that changed; `reports` has the newest version of each, and when it was received."""
-        changed = []
-        for run_id, (version, received) in reports.items():
-            known = self._runs.get(run_id)
-            if known is None or known.version < version:
-                changed.append(run_id)
-            else:
-                known.received = max(known.received, received)
-        for some in chunks(changed):
+    def _fetch(self, run_ids: Iterable[str], *, with_manifests: bool = False) -> dict[str, EngineRun]:
+        found: dict[str, EngineRun] = {}
+        manifest = "manifest" if with_manifests else "''"
+        for some in chunks(run_ids):
+            labels = self._fetch_labels(some)
             ids = ", ".join(map(_text, some))
-            self._take(
-                self._link.rows(
-                    f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN ({ids}) "
-                    "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
-                    *_RUN_TYPES,
-                )
+            rows = self._link.rows(
+                f"SELECT {_COLUMNS}, {manifest} FROM runs WHERE run_id IN ({ids}) "
+                "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
+                *_TYPES,
             )
-
-    def _look_at_changes(self, *, is_whole: bool) -> tuple[int, Mapping[str, tuple[int, int]]]:
-        """Take the labels that changed; return the engine's clock, and version and time of new reports of runs.
-
-        One question for all: while nothing changes, it is the only one.
-        """
-        # Versions are clocks of those who wrote them: an old one may be new, and one far ahead must not hide the next.
-        labels_since = min(self._labels_since, self._engine_time * 1000) - 86_400_000
-        rows = self._link.rows(
-            f"SELECT '' AS run, toUInt64(toUInt32(now())) AS newest, '' AS text, toUInt8({_CLOCK}) AS kind, "
-            "materialize(toUInt32(0)) AS moment UNION ALL "
-            "SELECT run_id AS run, version AS newest, labels AS text, deleted AS kind, toUInt32(0) AS moment "
-            "FROM labels"
-            + (
-                ""
-                if is_whole
-                else f" WHERE version >= {max(0, labels_since)} UNION ALL "
-                f"SELECT run_id AS run, version AS newest, '' AS text, toUInt8({_REPORT}) AS kind, "
-                "toUInt32(received) AS moment FROM runs "
-                f"WHERE received >= toDateTime({max(0, self._engine_time - _OVERLAP_S)})"
-            ),
-            *("String", "UInt64", "Bytes", "UInt8", "UInt32"),
-        )
-        engine_time = 0
-        reports: dict[str, tuple[int, int]] = {}
-        for run_id, version, data, kind, received in rows:
-            if kind == _CLOCK:
-                engine_time = version
-            elif kind == _REPORT:
-                known = reports.get(run_id, (0, 0))
-                reports[run_id] = max(known[0], version), max(known[1], received)
-            else:
-                self._labels_since = max(self._labels_since, version)
-                if version > self._labels.get(run_id, (-1,))[0]:
-                    self._labels[run_id] = (version, data, bool(kind))
-                    if run_id in self._runs:
-                        self._label(self._runs[run_id])
-        return engine_time, reports
-
-    def _take(self, rows: Iterable[tuple[Any, ...]]) -> list[EngineRun]:
-        found = []
-        for row in rows:
-            run_id, version = row[0], row[1]
-            known = self._runs.get(run_id)
-            if known is None or known.version < version:
-                known = self._runs[run_id] = self._read(row)
-                self._label(known)
-            known.received = max(known.received, row[11])
-            found.append(known)
+            for row in rows:
+                run = self._take(row, labels[row[0]], with_manifests=with_manifests)
+                found[run.run_id] = run
         return found
 
-    def _read(self, row: tuple[Any, ...]) -> EngineRun:
-        run_id, version, node, folder, name, why, sure, data, behind, project, day, received = row
-        manifest, problem = None, None
-        try:
-            manifest = parse_manifest(data) if data else None
-        except ManifestError as error:
-            problem = clean(str(error))
-        run = EngineRun(
-            run_id=run_id,
-            version=version,
-            node=node,
-            folder=folder,
-            status=Status(name=name, why=why, sure=bool(sure)),
-            behind=behind,
-            project=project,
-            day=day,
-            received=received,
-            manifest=manifest,
-            problem=problem,
-        )
-        latest = manifest.latest if manifest is not None else None
-        known = self._runs.get(run_id)
-        if known is not None:
-            run.key_values = known.key_values
-        if manifest is None:
-            if known is not None:
-                run.ends, run.ends_at = known.ends, known.ends_at
-            if time.monotonic() - run.ends_at > _ENDS_EVERY_S:
-                self._without_ends[run_id] = None
-        elif latest is not None and latest.status == RUNNING and name not in (RUNNING, STALLED, LOST):
-            # Its node found the end in the records.
-            run.manifest = ended_by(manifest, end_in(self._last_lines(run_id)[1], latest.session))
-        return run
+    def _take(self, row: tuple[Any, ...], labels: _Labels, *, with_manifests: bool) -> EngineRun:
+        run_id, version, name, node, folder, status, why, sure, behind, project, day, received = row[:12]
+        problem, data, engine_time, manifest = row[12:]
+        self._heard(engine_time)
+        with self._lock:
+            known = self._runs.get(run_id)
+            if (
+                known is None
+                or (known.version, known.labelled) != (version, labels)
+                or (with_manifests and known.manifest_data is None)
+            ):
+                known = EngineRun(
+                    run_id=run_id,
+                    version=version,
+                    name=name,
+                    node=node,
+                    folder=folder,
+                    status=Status(name=status, why=why, sure=bool(sure)),
+                    behind=behind,
+                    project=project,
+                    day=day,
+                    received=received,
+                    problem=problem or None,
+                    fields=decode_fields(data),
+                    manifest_data=manifest if with_manifests else None,
+                    labelled=labels,
+                    used_at=known.used_at if known is not None else -1e9,
+                )
+            known.received = max(known.received, received)
+            known.looked_at = time.monotonic()
+            return keep_recent(self._runs, run_id, known, _MAX_KEPT)
 
-    def _label(self, run: EngineRun) -> None:
-        version, data, deleted = self._labels.get(run.run_id, (0, b"", False))
-        run.labels_version, run.is_deleted, run.labels_problem, run._card = version, deleted, None, None  # noqa: SLF001
-        try:
-            run.labels = parse_labels(data) if data else Labels()
-        except LabelsError as error:
-            run.labels, run.labels_problem = Labels(), clean(str(error))
-
-    def _ends(self, run_id: str) -> LogEnds:
-        commit, last = self._last_lines(run_id)
-        first = self._link.rows(
-            f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND at = 0 "
-            f"AND gen = {commit.gen if commit is not None else 0} LIMIT 1",
-            "Bytes",
-        )
-        record = parse_line(0, first[0][0]) if first else {}
-        return ends_of({} if isinstance(record, BadLine) else record, last)
-
-    def _last_lines(self, run_id: str) -> tuple[Commit | None, list[bytes]]:
-        commit = newest_commits(self._link, [run_id]).get((run_id, 0))
-        if commit is None:
-            return None, []
+    def _fetch_labels(self, run_ids: Sequence[str]) -> dict[str, _Labels]:
+        ids = ", ".join(map(_text, run_ids))
         rows = self._link.rows(
-            f"SELECT line FROM records WHERE run_id = {quote(run_id)} AND rank = 0 AND gen = {commit.gen} "
-            f"AND at >= {max(0, commit.end - _END_BYTES)} AND at < {commit.end} ORDER BY at LIMIT 1 BY at",
-            "Bytes",
+            f"SELECT run_id, version, labels, deleted FROM labels WHERE run_id IN ({ids}) "
+            "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
+            *("String", "UInt64", "Bytes", "UInt8"),
         )
-        return commit, [line for (line,) in rows]
+        found = {run_id: _Labels(version, data, bool(deleted)) for run_id, version, data, deleted in rows}
+        with self._lock:
+            for run_id in run_ids:
+                keep_recent(self._labels, run_id, found.setdefault(run_id, _Labels()), _MAX_KEPT)
+        return found
+
+
+def _matching(groups: Iterable[_Group], query: RunQuery) -> int:
+    return sum(
+        group.count
+        for group in groups
+        if (query.archived or not group.is_archived)
+        and (not query.statuses or group.status in query.statuses)
+        and query.project in (None, group.project)
+    )
 
 
 def _text(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ from toolkit.fleet.address import Address
 from toolkit.fleet.engine import EngineError
 from toolkit.fleet.object_store import ObjectStore
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
-from toolkit.runfolder.key_values import KeyValues, records_in
 from toolkit.runfolder.labels import (
     Labels,
     LabelsError,
@@ -25,11 +23,9 @@ from toolkit.runfolder.labels import (
     parse_project,
 )
 from toolkit.runfolder.manifest import Manifest
-from toolkit.runfolder.reader import BadLine, Cursor, parse_line
+from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES, START
 from toolkit.runs.formatting import clean
-from toolkit.runs.listing.run_listing import now
-from toolkit.runs.listing.search import Word, list_of, parse
 from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.sources.clickhouse.columns import EngineLog, load_together
 from toolkit.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
@@ -60,11 +56,6 @@ from toolkit.runs.store import (
 
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
-
-
-_OLD_RUNS_BUDGET_S: Final = 0.2
-_OLD_RUN_BYTES: Final = 4 * 1024 * 1024
-_MAX_OLD_RUNS: Final = 20_000
 _PROJECT: Final = "project:"
 """Before the name of a project, in place of a run's id, in the table of labels."""
 
@@ -101,36 +92,12 @@ class ClickHouseStore(StoreQueries):
         self._trends: dict[str, Sequence[float]] = {}
         self._grids: dict[tuple[str, str, int], tuple[float, RankGrid]] = {}
         self._feeds: tuple[Feed, ...] = ()
-        self._old_runs: dict[str, tuple[Cursor, KeyValues]] = {}
 
     # ------------------------------------------------------------ listing
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:
         """Return the runs that `query` finds, without one all of them."""
-        query = query or RunQuery()
-        problem = None
-        words = [term.text for term in parse(query.text).terms if isinstance(term, Word) and not term.negated]
-        runs = self._runs.all()
-        try:
-            self._runs.search(query, words)
-            runs = self._runs.all()
-        except EngineError as error:
-            problem = self._link.problem or clean(str(error))
-        moment = self._runs.engine_time
-        until = time.monotonic() + _OLD_RUNS_BUDGET_S
-        for run in runs.values():
-            if run.run_id not in self._old_runs and time.monotonic() < until:
-                self._complete(run)
-        cards = [run.card(moment) for run in runs.values() if not run.is_deleted]
-        place = str(self._link.address)
-        problem = self._runs.problem or problem
-        return replace(
-            list_of(cards, query, now(), (place,)),
-            problems=(problem,) if problem is not None else (),
-            is_stale=problem is not None,
-            truncated=(place,) if self._runs.is_truncated else (),
-            read_ms=self._runs.read_ms,
-        )
+        return self._runs.listed(query or RunQuery())
 
     def _find(self, key: str) -> EngineRun:
         try:
@@ -138,39 +105,14 @@ class ClickHouseStore(StoreQueries):
         except EngineError as error:
             raise StoreUnavailable(key, self._link.problem or clean(str(error))) from error
         if found is None or found.is_deleted:
-            names = {run.name: run.run_id for run in self._runs.all().values() if not run.is_deleted}
-            near = difflib.get_close_matches(key, [*names, *names.values()], n=3, cutoff=0.3)
-            raise UnknownRun(key, [*dict.fromkeys(names.get(name, name) for name in near)])
+            raise UnknownRun(key, self._runs.near(key))
         return found
 
     def card(self, key: str) -> RunCard:
         """Return one run's card, based on the records read so far."""
         run = self._find(key)
-        self._complete(run)
         log = self._logs.get((run.run_id, 0))
         return run.card(self._runs.engine_time, newest=log.newest() if log is not None else None)
-
-    def _complete(self, run: EngineRun) -> None:
-        """Read configuration and evaluations of a run whose manifest does not have them, if it is short."""
-        if run.is_deleted or (run.manifest is not None and run.manifest.config is not None):
-            return
-        cursor, values = self._old_runs.get(run.run_id, (Cursor(), KeyValues()))
-        source = EngineSource(self._link, self._commits, self._kept, run.run_id, 0)
-        with suppress(EngineError, OSError):
-            while cursor.offset < _OLD_RUN_BYTES:
-                block = source.read_block(cursor, max_bytes=_OLD_RUN_BYTES)
-                if block.replaced:
-                    values = KeyValues()
-                values.take(records_in(block.data))
-                if block.cursor.offset == cursor.offset:
-                    break
-                cursor = block.cursor
-            if cursor.offset >= _OLD_RUN_BYTES:
-                values.forget_best(values.evaluations)
-        if len(self._old_runs) >= _MAX_OLD_RUNS:
-            self._old_runs.clear()
-        self._old_runs[run.run_id] = (cursor, values)
-        run.take_key_values(values)
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:  # noqa: ARG002 - the node takes 40
         """Return the rough shape of each run's loss, as its node saw it last."""
@@ -318,7 +260,7 @@ class ClickHouseStore(StoreQueries):
         self._write_labels(run, data, deleted=False)
 
     def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
-        version = max(int(time.time() * 1000), run.labels_version + 1)
+        version = max(int(time.time() * 1000), run.labelled.version + 1)
         self._insert_labels(
             LabelRow(
                 project=run.project,
@@ -340,7 +282,6 @@ class ClickHouseStore(StoreQueries):
 
     def project_settings(self, project: str | None) -> ProjectSettings:
         """Return what was chosen for a project."""
-        self._runs.all()
         data = self._runs.labels_of(f"{_PROJECT}{project or ''}")
         try:
             return parse_project(data) if data else ProjectSettings()
@@ -368,7 +309,7 @@ class ClickHouseStore(StoreQueries):
         run, card = self._find(key), self.card(key)
         if card.live:
             raise Refused(f"the run is {card.status.name}: stop it first")
-        self._write_labels(run, self._runs.labels_of(run.run_id), deleted=True)
+        self._write_labels(run, run.labelled.data, deleted=True)
         with self._lock:
             self._logs = {name: log for name, log in self._logs.items() if name[0] != run.run_id}
             self._forget_analyses(key)
@@ -376,25 +317,28 @@ class ClickHouseStore(StoreQueries):
 
     def trash(self) -> Sequence[Trashed]:
         """Return the hidden runs, newest first."""
-        found = [
-            Trashed(
-                token=run.run_id,
-                name=run.card(self._runs.engine_time).name,
-                deleted=run.labels_version / 1000,
-                bytes_held=0,
-            )
-            for run in self._runs.all().values()
-            if run.is_deleted
-        ]
-        return sorted(found, key=lambda item: item.deleted, reverse=True)
+        with suppress(EngineError):
+            return [
+                Trashed(
+                    token=run.run_id,
+                    name=run.card(self._runs.engine_time).name,
+                    deleted=run.labelled.version / 1000,
+                    bytes_held=0,
+                )
+                for run in self._runs.deleted()
+            ]
+        return ()
 
     def restore(self, token: str) -> str:
         """Show a hidden run again and return its key."""
         self._require_write_access()
-        run = self._runs.all().get(token)
+        try:
+            run = self._runs.find(token)
+        except EngineError as error:
+            raise Refused(f"the engine does not answer: {clean(str(error))}") from error
         if run is None or not run.is_deleted:
             raise Refused("there is no such run in the trash")
-        self._write_labels(run, self._runs.labels_of(run.run_id), deleted=False)
+        self._write_labels(run, run.labelled.data, deleted=False)
         return run.run_id
 
     def empty_trash(self) -> NoReturn:
