@@ -31,6 +31,7 @@ from toolkit.runs.store import (
     Health,
     RunCard,
     RunList,
+    RunQuery,
     RunStore,
     UnknownRun,
     labelled,
@@ -62,6 +63,8 @@ GLYPHS: Final[dict[str, str]] = {
 }
 """For tables, which are drawn on a canvas: glyphs that every font has."""
 
+_OFFERED: Final = 500
+"""Runs that can be picked on the page of a run."""
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
 _SECONDS_WHEN_NOT_LIVE: Final = 30.0
@@ -92,7 +95,7 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     """Draw the frame of this tab's run, with its worst alert if `show_worst`, and return it; None without a run."""
     store = session.store()
     key = session.current_run()
-    runs = store.list_runs()
+    runs = store.list_runs(RunQuery(per_page=_OFFERED))
     if not runs.cards and STILL_LOOKING in runs.problems:
         page_states.still_looking(runs.places)
         st.fragment(_wait_for_runs, run_every=_SECONDS_WHILE_READING)()
@@ -116,9 +119,6 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
         # The URL has a name that fits only one run.
         session.show_run(card.key)
         st.rerun()
-    if runs.find(key) is None:
-        # Not listed because there are too many runs; from now on it is.
-        runs = store.list_runs()
     session.show_run(key)
     session.set_live(key, card.live)
     page = RunPage(key, store)
@@ -126,7 +126,7 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     session.set_partly_read(key, _is_partly_read(_read_first(store, key)))
     session.set_partly_examined(key, store.examine(key, wait_s=_FIRST_EXAMINE_S) < 1.0)
     with st.sidebar:
-        _run_picker(page, runs)
+        _run_picker(card, runs)
         page_states.guarded("The control box", lambda: control_box(store, key))
     title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
     with title:
@@ -147,7 +147,7 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
 
 
 def _wait_for_runs() -> None:
-    if STILL_LOOKING not in session.store().list_runs().problems:
+    if STILL_LOOKING not in session.store().list_runs(RunQuery(per_page=0)).problems:
         st.rerun()
 
 
@@ -374,21 +374,22 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
 # ---------------------------------------------------------------- sidebar and errors
 
 
-def _run_picker(page: RunPage, runs: RunList) -> None:
-    names = {
-        card.key: f"{card.name}  ·  {card.status.name}"
-        for card in labelled(runs.cards).values()
-        if not card.archived or card.key == page.key
-    }
+def _run_picker(current: RunCard, runs: RunList) -> None:
+    cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
+    names = {card.key: f"{card.name}  ·  {card.status.name}" for card in labelled(cards.values()).values()}
     keys = list(names)
+    is_cut = runs.matching > len(runs.cards)
     chosen = st.selectbox(
         "Run",
         keys,
-        index=keys.index(page.key),
+        index=keys.index(current.key),
         format_func=lambda key: names.get(key, key),
-        key=f"_picker {page.key}",
+        key=f"_picker {current.key}",
+        help=f"The {_OFFERED:,} runs that were updated last; the Runs page has the others."
+        if is_cut
+        else None,
     )
-    if chosen is not None and chosen != page.key:
+    if chosen is not None and chosen != current.key:
         session.show_run(chosen)
         st.rerun()
 

@@ -16,7 +16,7 @@ import streamlit as st
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
-from toolkit.runs.store import Health, Refused, RunCard, StoreUnavailable, UnknownRun
+from toolkit.runs.store import Health, Refused, RunCard, RunList, StoreUnavailable, UnknownRun
 
 PASTE = """\
 telemetry:
@@ -35,6 +35,15 @@ log.close()
 
 _LAG_SHOWN_S: Final = 15.0
 """A copy is usually a few seconds behind."""
+
+
+def say_if_cut(runs: RunList) -> None:
+    """Say that only some of the runs found are looked at."""
+    if runs.matching > len(runs.cards):
+        st.caption(
+            f"Only the {count(len(runs.cards))} runs that were updated last, of {count(runs.matching)}; "
+            "any other run opens from the Runs page."
+        )
 
 
 def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:

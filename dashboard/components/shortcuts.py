@@ -44,6 +44,8 @@ SHORTCUTS: Final = (
 )
 
 _KEY: Final = "_shortcuts"
+_NEIGHBOURS: Final = RunQuery(archived=False, per_page=1_000)
+"""The runs among which `j` and `k` move on the page of a run."""
 
 
 def shortcuts() -> None:
@@ -64,6 +66,6 @@ def _move() -> None:
     current = session.current_run()
     if sent not in (1, -1) or current is None:
         return
-    keys = [card.key for card in session.store().list_runs(RunQuery()).cards if not card.archived]
+    keys = [card.key for card in session.store().list_runs(_NEIGHBOURS).cards]
     if current in keys and 0 <= keys.index(current) + sent < len(keys):
         session.show_run(keys[keys.index(current) + sent])

@@ -44,11 +44,13 @@ from toolkit.runs.formatting import clean, count, md, short_number
 from toolkit.runs.listing.config_diff import MISSING, diff
 from toolkit.runs.listing.run_table import Column
 from toolkit.runs.settings import as_number, differing_settings, is_label, setting_text
-from toolkit.runs.store import RunCard, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
+from toolkit.runs.store import RunCard, RunQuery, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
 
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 8
 _MAX_SMALL: Final = 12
+_OFFERED: Final = 1_000
+"""Runs that can be picked; any other one is compared by its address."""
 _AXES: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
 _BY_TAG: Final = "tag"
 _NOT_FINITE: Final = "NaN or infinite"
@@ -68,7 +70,7 @@ def main() -> None:
     opened = st.session_state.pop(_OPENED, None)
     if opened is not None:
         st.switch_page("views/overview.py", query_params={"run": opened})
-    runs = store.list_runs()
+    runs = store.list_runs(RunQuery(per_page=_OFFERED))
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
         return
@@ -77,6 +79,7 @@ def main() -> None:
     if any(card.key not in cards for card in named.values()):
         cards = labelled({card.key: card for card in (*runs.cards, *named.values())}.values())
     keys = _pick_runs(cards, {word: card.key for word, card in named.items()})
+    page_states.say_if_cut(runs)
     by = _pick_grouping([cards[key] for key in keys])
     if len(keys) < 2:
         st.info(f"Pick two to {_MAX_RUNS} runs.", icon=":material/compare_arrows:")

@@ -64,7 +64,7 @@ _SPEC: Final = re.compile(r"(?P<id>.+?)(?P<pin>!?)(?:@(?P<width>\d{2,4}))?", re.
 def main() -> None:
     """Draw the page."""
     store = session.store()
-    runs = store.list_runs()
+    runs = store.list_runs(RunQuery(per_page=_ROWS))
     place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} places"
     st.set_page_config(page_title=f"Runs in {clean(place)}"[:120])
     page_title(f"Runs :gray[:small[in {md(place, 100)}]]")
@@ -186,16 +186,20 @@ def _list(store: RunStore, query: RunQuery) -> None:
     if st.session_state.pop(_AGAIN, False):
         st.rerun()
     opened = st.session_state.pop(_OPENED, None)
+    # Groups are of all runs.
+    is_grouped = bool(st.session_state.get("group") or st.query_params.get("group"))
+    asked = replace(query, per_page=None if is_grouped else _limit(query))
     try:
-        runs = store.list_runs(query)
+        runs = store.list_runs(asked)
     except QueryError as error:
         st.warning(md(str(error), 400), icon=":material/search_off:")
-        runs = store.list_runs(replace(query, text=""))
+        asked = replace(asked, text="")
+        runs = store.list_runs(asked)
     if opened is not None and (card := runs.find(str(opened))) is not None:
         _open(card)
     project = query.project or (runs.projects[0] if len(runs.projects) == 1 else None)
     settings = store.project_settings(project)
-    shown = _Shown.of(runs, settings, project)
+    shown = _Shown.of(store, asked, runs, settings, project)
     _undo_bar(store)
     _bar(store, shown)
     group = st.session_state.get("group")
@@ -223,15 +227,21 @@ class _Shown:
     """Those that are shown."""
 
     @classmethod
-    def of(cls, runs: RunList, settings: ProjectSettings, project: str | None) -> _Shown:
+    def of(
+        cls, store: RunStore, asked: RunQuery, runs: RunList, settings: ProjectSettings, project: str | None
+    ) -> _Shown:
         primary = primary_of(runs.cards, settings)
+        cards = runs.cards
+        if primary is not None and runs.matching > len(cards):
+            order = f"{'-' if primary.direction == 'max' else ''}best:{primary.metric}"
+            cards += store.list_runs(replace(asked, sort=order, per_page=1)).cards
         known = columns_of(runs.cards, primary)
         return cls(
             runs=runs,
             project=project,
             settings=settings,
             primary=primary,
-            best=primary.best_card(runs.cards) if primary is not None else None,
+            best=primary.best_card(cards) if primary is not None else None,
             known=known,
             specs=_specs(settings, known, default_columns(runs.cards, primary)),
         )
@@ -266,11 +276,9 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
     ]
     # What is pinned comes first, as it is drawn.
     columns.sort(key=lambda shown: (shown.column.id != NAME, not shown.pinned))
-    limit = _limit(query)
-    shown = cards[:limit]
     labels = card_labels(cards)
     wants_trends = any(one.column.id == "trend" for one in columns)
-    trends = store.trends([card.key for card in shown]) if wants_trends else {}
+    trends = store.trends([card.key for card in cards]) if wants_trends else {}
     now = time.time()
     rows = [
         Row(
@@ -281,16 +289,16 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
             colour=run_colour(card),
             also=labels[card.key].folder,
             place=card.place,
-            is_best=best is not None and card.key == best.key and len(cards) > 1,
+            is_best=best is not None and card.key == best.key and found.runs.matching > 1,
         )
-        for card in shown
+        for card in cards
     ]
     run_table(
         rows,
         columns,
         key="_runs_table",
         label="Runs with status, configuration and results",
-        total=len(cards),
+        total=found.runs.matching,
         sort=query.sort,
         picked=[card.key for card in _picked(found.runs)],
         picked_at=float(st.session_state.get(_PICKED_AT, 0.0)),
@@ -538,11 +546,11 @@ def _bar(store: RunStore, found: _Shown) -> None:
 
 def _answer(found: _Shown) -> str:
     if found.best is None or found.primary is None:
-        number = len(found.runs.cards)
+        number = found.runs.matching
         return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. Select rows to compare them.]"
     word = "lowest" if found.primary.direction == "min" else "highest"
     value = short_number(found.primary.best_of(found.best))
-    best = labelled(found.runs.cards).get(found.best.key, found.best)
+    best = labelled({card.key: card for card in (*found.runs.cards, found.best)}.values())[found.best.key]
     return f"Best: **{md(best.name, 60)}**, {word} {md(found.primary.metric, 60)} **{md(value)}**"
 
 

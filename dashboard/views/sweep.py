@@ -92,10 +92,12 @@ def _filters(runs: RunList) -> RunQuery:
 
 def _matching(store: RunStore, query: RunQuery) -> Sequence[RunCard]:
     try:
-        return list(labelled(store.list_runs(query).cards).values())
+        runs = store.list_runs(query)
     except QueryError as error:
         st.warning(md(str(error), 400), icon=":material/search_off:")
         return ()
+    page_states.say_if_cut(runs)
+    return list(labelled(runs.cards).values())
 
 
 def _pick_metric(

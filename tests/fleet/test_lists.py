@@ -21,7 +21,7 @@ from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import RunQuery
 
 _RUNS = 40
-_QUERIES = 1_500 if is_long() else 120
+_QUERIES = 1_500 if is_long() else 40
 _NAMES = ("base", "run-2", "run-10", "Ärger 7", "straße", "it's \\' OR 1=1", "run_2.5%", "a*b", "42")
 _TEXTS = ("adamw8bit", "AdamW10", "SGD", "2026-01-02", "true", "7")
 _WORDS = ("run", "Ä", "ss", "*a*", "run-?", "key-00[13]", "ok", "mine*", "speech", "%", "\\'", "1", "node")

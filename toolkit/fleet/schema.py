@@ -84,6 +84,7 @@ _TABLES: Final = (
         engine="ReplacingMergeTree(version)",
         # By day first: only the rows of recent days have to be merged when a list is read.
         key="(created, run_id)",
+        granularity=256,
     ),
     _Table(
         name="labels",

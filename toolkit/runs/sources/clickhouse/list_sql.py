@@ -71,7 +71,7 @@ class ListSql:
         """Translate `query`, whose text is `search`; `names` are those of all runs, by place."""
         self._names = names
         self._needs_labels = False
-        self._columns = dict.fromkeys(("run_id", "last_sign"))
+        self._columns = dict.fromkeys(("run_id", "created", "last_sign"))
         self.where: list[str] = []
         if query.project is not None:
             self.where.append(f"{self._column('project')} = {_text(query.project)}")

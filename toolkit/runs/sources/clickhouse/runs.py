@@ -40,30 +40,32 @@ _COUNTS_S: Final = 5.0
 _UNENDED: Final = (RUNNING, STALLED, LOST)
 _OVERLAP_S: Final = 60
 """Rows may become visible a little after they were stamped, and shards have clocks of their own."""
+_COUNTED_S: Final = 600
 _USED_S: Final = 10.0
 _NO_NAMES_FOR: Final = frozenset({"updated", "name", "status", "tag"})
 """Orders that are columns."""
 
-_COLUMNS: Final = (
-    "run_id, version, name, node, folder, status, why, sure, behind, project, toUInt16(created), "
-    "toUInt32(received), problem, card, toUInt32(now())"
-)
-_TYPES: Final = (
-    *(
-        "String",
-        "UInt64",
-        "String",
-        "String",
-        "String",
-        "String",
-        "String",
-        "UInt8",
-        "UInt64",
-        "String",
-        "UInt16",
-    ),
-    *("UInt32", "String", "Bytes", "UInt32", "Bytes"),
-)
+_COLUMNS: Final = {
+    "run_id": "String",
+    "version": "UInt64",
+    "node": "String",
+    "folder": "String",
+    "status": "String",
+    "why": "String",
+    "sure": "UInt8",
+    "toUInt32(received)": "UInt32",
+    "problem": "String",
+    "card": "Bytes",
+    "toUInt32(now())": "UInt32",
+}
+"""What a card needs."""
+_MORE_COLUMNS: Final = {
+    "name": "String",
+    "behind": "UInt64",
+    "project": "String",
+    "toUInt16(created)": "UInt16",
+    "manifest": "Bytes",
+}
 
 
 @dataclass(slots=True)
@@ -79,19 +81,20 @@ class EngineRun:
 
     run_id: str
     version: int
-    name: str
-    """What the run was called when it was made."""
     node: str
     folder: str
     status: Status
-    behind: int
-    project: str
-    day: int
     received: int
     problem: str | None
     fields: Fields
-    manifest_data: bytes | None = None
-    """None if it was not asked for."""
+    is_whole: bool
+    """Whether the next ones were asked for."""
+    name: str = ""
+    """What the run was called when it was made."""
+    behind: int = 0
+    project: str = ""
+    day: int = 0
+    manifest_data: bytes = b""
     labelled: _Labels = field(default_factory=_Labels)
     looked_at: float = 0.0
     used_at: float = 0.0
@@ -199,7 +202,7 @@ class EngineRuns:
         self._labels: dict[str, _Labels] = {}
         self._lists: dict[RunQuery, _Kept] = {}
         self._groups: tuple[float, Sequence[_Group]] = (-1e9, ())
-        self._since = 0
+        self._since = int(time.time()) - 2 * _OVERLAP_S
         self._seen: tuple[int, ...] = ()
         self.engine_time = 0
         """The engine's clock when it last answered: while it does not, no run becomes silent."""
@@ -231,13 +234,11 @@ class EngineRuns:
             with self._lock:
                 cards = [run.card(self.engine_time) for run in self._runs.values() if not run.is_deleted]
             return replace(list_of(cards, query, now(), (place,)), problems=(problem,), is_stale=True)
+        if query.per_page is None and found.matching > MOST_LISTED:
+            found = replace(found, truncated=(place,))
         with self._lock:
             keep_recent(self._lists, query, _Kept(began, began, found), _MAX_LISTS)
-        return (
-            replace(found, truncated=(place,))
-            if found.matching > MOST_LISTED and not query.per_page
-            else found
-        )
+        return found
 
     def _ask_for(self, query: RunQuery) -> RunList:
         moment = now()
@@ -260,7 +261,7 @@ class EngineRuns:
             first = rows if page == 1 else self._page(sql, 1, 1, matching)
             if first[0][1] == MISSING:
                 raise ValueError(unknown_order(order, set().union(*names.values())))
-        runs = self._fetch([row[0] for row in rows])
+        runs = self._fetch([row[0] for row in rows], days=[row[3] for row in rows])
         counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         for group in groups:
             counts[group.is_archived][group.status] += group.count
@@ -276,21 +277,23 @@ class EngineRuns:
         )
 
     def _page(self, sql: ListSql, size: int, page: int, matching: int | None) -> list[tuple[Any, ...]]:
-        """Return the id of each run, the kind of value it is sorted by, and how many there are unless that is known."""
-        what = f"run_id, toUInt8({sql.kind}), toUInt64({'count() OVER ()' if matching is None else 0})"
+        """Return the id of each run, the kind of value it is sorted by, and how many there are, and its day."""
+        matched = "count() OVER ()" if matching is None else "0"
+        what = f"run_id, toUInt8({sql.kind}), toUInt64({matched}), toUInt16(created)"
         end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
-        return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64")
+        return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64", "UInt16")
 
     def _has_changed(self) -> bool:
         """Return whether a run or labels were reported since the lists that are kept were asked for."""
-        since, seen = self._since, self._look()
-        if seen == self._seen and self._lists:
+        seen = self._look()
+        oldest = self.engine_time - _OVERLAP_S
+        if self._since > oldest or self._since < oldest - _COUNTED_S:
+            # What comes from now on is a change, also while the lists are asked for.
+            self._since = oldest
+            seen = self._look()
+        elif seen == self._seen and self._lists:
             return False
-        self._since = max(0, self.engine_time - _OVERLAP_S)
-        # What comes from now on is a change, also while the lists are asked for.
-        self._seen = seen if self._since == since else self._look()
-        with self._lock:
-            self._groups = (-1e9, ())
+        self._seen, self._groups = seen, (-1e9, ())
         return True
 
     def _look(self) -> tuple[int, ...]:
@@ -369,21 +372,21 @@ class EngineRuns:
             known = self._runs.get(wanted)
             if known is not None:
                 known.used_at = moment
-                if moment - known.looked_at < _LOOK_EVERY_S and known.manifest_data is not None:
+                if moment - known.looked_at < _LOOK_EVERY_S and known.is_whole:
                     return known
             # A page asks for the same few again and again.
             used = [run.run_id for run in self._runs.values() if moment - run.used_at < _USED_S]
         try:
-            found = self._fetch(dict.fromkeys([wanted, *used[:100]]), with_manifests=True).get(wanted)
+            found = self._fetch(dict.fromkeys([wanted, *used[:100]]), is_whole=True).get(wanted)
             if found is None:
                 named = self._link.rows(
                     f"SELECT DISTINCT run_id FROM runs WHERE name = {_text(wanted)} LIMIT 100", "String"
                 )
-                runs = self._fetch([row[0] for row in named], with_manifests=True).values()
+                runs = self._fetch([row[0] for row in named], is_whole=True).values()
                 shown = [run for run in runs if run.name == wanted and not run.is_deleted]
                 found = shown[0] if len(shown) == 1 else None
         except EngineError:
-            if known is None or known.manifest_data is None:
+            if known is None or not known.is_whole:
                 raise
             return known
         if found is not None:
@@ -443,49 +446,44 @@ class EngineRuns:
             )
         return found
 
-    def _fetch(self, run_ids: Iterable[str], *, with_manifests: bool = False) -> dict[str, EngineRun]:
+    def _fetch(
+        self, run_ids: Iterable[str], *, days: Iterable[int] = (), is_whole: bool = False
+    ) -> dict[str, EngineRun]:
+        """Return the runs with these ids that there are; they are found faster by the days on which they were made."""
         found: dict[str, EngineRun] = {}
-        manifest = "manifest" if with_manifests else "''"
+        columns = _COLUMNS | _MORE_COLUMNS if is_whole else _COLUMNS
+        on_days = ", ".join(f"toDate({day})" for day in sorted(set(days)))
+        where = f"created IN ({on_days}) AND" if on_days else ""
         for some in chunks(run_ids):
             labels = self._fetch_labels(some)
-            ids = ", ".join(map(_text, some))
             rows = self._link.rows(
-                f"SELECT {_COLUMNS}, {manifest} FROM runs WHERE run_id IN ({ids}) "
+                f"SELECT {', '.join(columns)} FROM runs WHERE {where} run_id IN ({', '.join(map(_text, some))}) "
                 "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
-                *_TYPES,
+                *columns.values(),
             )
-            for row in rows:
-                run = self._take(row, labels[row[0]], with_manifests=with_manifests)
-                found[run.run_id] = run
+            found.update({row[0]: self._take(row, labels[row[0]]) for row in rows})
         return found
 
-    def _take(self, row: tuple[Any, ...], labels: _Labels, *, with_manifests: bool) -> EngineRun:
-        run_id, version, name, node, folder, status, why, sure, behind, project, day, received = row[:12]
-        problem, data, engine_time, manifest = row[12:]
+    def _take(self, row: tuple[Any, ...], labels: _Labels) -> EngineRun:
+        run_id, version, node, folder, status, why, sure, received, problem, data, engine_time, *more = row
         self._heard(engine_time)
         with self._lock:
             known = self._runs.get(run_id)
-            if (
-                known is None
-                or (known.version, known.labelled) != (version, labels)
-                or (with_manifests and known.manifest_data is None)
-            ):
+            is_same = known is not None and (known.version, known.labelled) == (version, labels)
+            if known is None or not is_same or (more and not known.is_whole):
                 known = EngineRun(
                     run_id=run_id,
                     version=version,
-                    name=name,
                     node=node,
                     folder=folder,
                     status=Status(name=status, why=why, sure=bool(sure)),
-                    behind=behind,
-                    project=project,
-                    day=day,
                     received=received,
                     problem=problem or None,
                     fields=decode_fields(data),
-                    manifest_data=manifest if with_manifests else None,
+                    is_whole=bool(more),
                     labelled=labels,
                     used_at=known.used_at if known is not None else -1e9,
+                    **dict(zip(("name", "behind", "project", "day", "manifest_data"), more, strict=False)),
                 )
             known.received = max(known.received, received)
             known.looked_at = time.monotonic()
