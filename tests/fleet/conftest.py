@@ -59,6 +59,7 @@ def logs(tmp_path):
 
 
 _SHIPPING = (
+    "test_drain.py",
     "test_kills.py",
     "test_live.py",
     "test_refusals.py",

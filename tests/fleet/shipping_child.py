@@ -14,18 +14,18 @@ import threading
 from pathlib import Path
 
 from toolkit.core import outbox
-from toolkit.fleet import shipper, tail
+from toolkit.fleet import sender, shipper, tail
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
 
 
 def main(address: str, logs: str, seed: str, marker: str = "") -> None:
     chance = random.Random(int(seed))
-    shipper.EVERY_S = 0.02
+    sender.EVERY_S = 0.02
     outbox.FIRST_S, outbox.LONGEST_S = 0.05, 0.5
     tail.BATCH_ROWS = chance.randint(1, 40)
     left = chance.randint(0, 4)
-    commit = shipper.insert_commits
+    commit = sender.insert_commits
 
     def commit_or_die(*arguments):
         nonlocal left
@@ -35,16 +35,10 @@ def main(address: str, logs: str, seed: str, marker: str = "") -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         commit(*arguments)
 
-    shipper.insert_commits = commit_or_die
+    sender.insert_commits = commit_or_die
     started = shipper.Shipper(Engine(address_of(address), patience_s=5.0), [Path(logs)])
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    while not stop.is_set():
-        try:
-            started.start()
-            break
-        except shipper.EngineError:
-            stop.wait(0.05)
     started.run(stop)
 
 

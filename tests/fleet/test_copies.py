@@ -22,7 +22,7 @@ from tests.fleet.shipped_runs import (
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.fleet import commits, pull, shipper
+from toolkit.fleet import commits, pull, sender
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
@@ -34,11 +34,11 @@ pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 
 def look_now(*shippers: Shipper) -> None:
     for one in shippers:
-        one._next_recheck.clear()
         for run in one.runs.values():
             run.next_look = 0.0
+        one.senders[0]._next_recheck = 0.0
         one.ship_some()
-        one._report(all_runs=True)
+        one.senders[0].report(all_runs=True)
 
 
 def started(engine, place, node: str, say=None) -> Shipper:
@@ -85,7 +85,7 @@ def test_two_live_copies_of_a_run_do_not_take_turns_for_ever(
 
     assert len(set(writers[-2:])) == 1
     (kept,), (gen,) = writers[-1]
-    assert gen <= 2 * shipper._MOST_MOVES + 2
+    assert gen <= 2 * sender.MOST_MOVES + 2
     winner = one if kept == str(one) else other
     assert newest_bytes(ask, id_of(one)) == record_bytes(winner)["metrics.jsonl"]
     assert engine_points(ask, id_of(one), gen=gen) == file_points(winner / "metrics.jsonl")
@@ -134,7 +134,7 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(engine, ask, l
     ship(engine, logs)
     append(folder, [4])
     one = started(engine, logs, "node1")
-    with mock.patch.object(shipper, "crc_of", side_effect=OSError(5, "Input/output error")):
+    with mock.patch.object(sender, "crc_of", side_effect=OSError(5, "Input/output error")):
         look_now(one)
     assert one.files[0].problem == "Input/output error"
 
@@ -224,7 +224,7 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     text = (old / "run.json").read_text()
     (old / "run.json").write_text(text.replace("1790000000.0", str(time.time() - 100 * 86_400)))
     one = started(engine, logs, "node1")
-    one._keep_days = 90
+    one.senders[0].keep_days = 90
     look_now(one)
 
     lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}
@@ -242,7 +242,7 @@ def test_lines_without_a_commit_are_all_compared_however_many_there_are(engine, 
     append(folder, range(4, 30))
     killed = started(engine, logs, "node1")
     with (
-        mock.patch.object(shipper, "insert_commits", side_effect=KeyboardInterrupt),
+        mock.patch.object(sender, "insert_commits", side_effect=KeyboardInterrupt),
         suppress(KeyboardInterrupt),
     ):
         killed.ship_some()

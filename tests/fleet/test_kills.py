@@ -165,7 +165,7 @@ def test_kills_of_an_engine_lose_double_and_spoil_nothing(own_engine, logs, reco
                 server.start()
             assert shipper.poll() is None
     finally:
-        shipper.terminate()
+        shipper.kill()
         shipper.wait()
         folders = writers.stop()
 

@@ -23,7 +23,7 @@ from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.core import outbox
-from toolkit.fleet import objects, shipper
+from toolkit.fleet import objects, sender
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
 from toolkit.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
@@ -361,7 +361,7 @@ def committed(ask, folder):
 @in_make_faults
 def test_with_s3_down_records_are_shipped_and_files_follow(one_engine, ask, s3, logs, monkeypatch):
     monkeypatch.setattr(outbox, "LONGEST_S", 1.0)
-    monkeypatch.setattr(shipper, "EVERY_S", 0.1)
+    monkeypatch.setattr(sender, "EVERY_S", 0.1)
     monkeypatch.setattr(objects, "EVERY_S", 0.1)
     for name, value in s3.keys("ship").items():
         monkeypatch.setenv(name, value)

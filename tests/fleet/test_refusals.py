@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fleet.engines import DATABASE, PASSWORD, Cluster, NoEngine, free_ports
+from tests.fleet.engines import DATABASE, PASSWORD, free_ports
 from tests.fleet.flaky_front import (
     DROP_ANSWER,
     DROP_REQUEST,
@@ -36,7 +36,7 @@ from tests.fleet.shipped_runs import (
 from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.core import outbox
-from toolkit.fleet import shipper as shipper_module
+from toolkit.fleet import sender as sender_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
 from toolkit.fleet.schema import grants, set_up
@@ -56,7 +56,7 @@ def front(engine):
 def brief_pauses(monkeypatch):
     monkeypatch.setattr(outbox, "FIRST_S", 0.05)
     monkeypatch.setattr(outbox, "LONGEST_S", 0.2)
-    monkeypatch.setattr(shipper_module, "EVERY_S", 0.05)
+    monkeypatch.setattr(sender_module, "EVERY_S", 0.05)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_an_engine_that_refuses_or_drops_is_waited_for(engine, ask, front, logs,
 
     assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
     assert front.faults == []
-    assert said in errors[0]
-    assert "\n" not in errors[0]
+    assert said in errors[1]
+    assert "\n" not in errors[1]
     assert shipper.totals.errors >= 1
 
 
@@ -102,7 +102,8 @@ def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
     shipper.start()
     if engine.cluster:
         # The shards are asked directly; the front is before the first one.
-        shipper._shards.engines = [Engine(shipper.engine.address, suffix="_local")] * 2
+        for sender in shipper.senders:
+            sender.engine = Engine(shipper.engine.address, suffix="_local")
     shipper.ship_all()
 
     main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{front.port}/telemetry"])
@@ -241,38 +242,6 @@ def test_set_up_prints_grants_that_the_engine_accepts(engine, capsys):
 def test_a_cluster_that_the_engine_does_not_know_is_refused(engine):
     with pytest.raises(EngineError, match="knows no cluster elsewhere; see <remote_servers>"):
         set_up(engine.address(), "elsewhere")
-
-
-def test_one_shard_that_is_down_holds_up_its_own_runs_only(logs, tmp_path):
-    try:
-        cluster = Cluster(tmp_path / "cluster")
-    except NoEngine as error:
-        pytest.skip(str(error))
-    try:
-        cluster.start()
-        set_up(cluster.address(), cluster.cluster)
-        folders = [make_run(logs, f"run{number}", 5, run_id=f"run {number}") for number in range(8)]
-        shipper = ship(cluster, logs)
-        shards = {folder: shipper.runs[folder].shard for folder in folders}
-        assert set(shards.values()) == {0, 1}
-        cluster.servers[1].kill()
-        for folder in folders:
-            append(folder, range(5, 9))
-            shipper.runs[folder].next_look = 0.0
-        for _ in range(3):
-            shipper.ship_some()
-
-        behind = {folder: shipper.runs[folder].files[0].behind > 0 for folder in folders}
-        assert behind == {folder: shard == 1 for folder, shard in shards.items()}
-        assert "cannot be reached: Connection refused" in shipper.totals.last_error
-
-        cluster.servers[1].start()
-        wait_until(lambda: not shipper.ship_some() and shipper.behind == 0)
-        connection = Engine(cluster.address())
-        for folder in folders:
-            assert engine_bytes(connection, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
-    finally:
-        cluster.stop()
 
 
 def test_an_engine_that_is_silent_is_given_up_after_its_time():

@@ -13,11 +13,13 @@ import pytest
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from tests.runs.sources.store_answers import comparable
+from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
-from toolkit.fleet.shipper import Shipper, Totals, _nothing_of
+from toolkit.fleet.sender import Totals, _nothing_of
+from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows
 from toolkit.fleet.verify import Lag
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
@@ -97,9 +99,11 @@ def test_names_of_any_length_take_bounded_room_in_the_text_for_prometheus(logs):
     (folder / "run.json").write_text(text.replace('"finished"', '"running"'))
     append(folder, range(3), **{"m" * 100_000: 1.0})
     shipper = Shipper(Taking(), [logs], node="node")
-    shipper._shards = mock.Mock(of=lambda ids: dict.fromkeys(ids, 0))
+    with mock.patch.object(shipper_module, "require_tables") as tables:
+        tables.return_value = mock.Mock(cluster=None, keep_days=0)
+        shipper.start()
     shipper._finder.look()
-    shipper._watch.look()
+    shipper.senders[0].watch.look()
     (file,) = shipper.files
     file.commit = _nothing_of(file)
     file.tail = RecordTail(file.path, file.run.found.key, 0, 1, Position())
@@ -130,7 +134,7 @@ def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):
 
     ship(engine, logs, node=node)
     one = ship(engine, logs, node=node)
-    one._report(all_runs=True)
+    one.senders[0].report(all_runs=True)
 
     (line,) = [line for line in Lag.shippers(ask) if line.startswith(node)]
     assert line.startswith(f"{node}: 1 files, 0 bytes behind, reported ")

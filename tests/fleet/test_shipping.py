@@ -27,7 +27,7 @@ from tests.fleet.shipped_runs import (
     write,
 )
 from toolkit.core.ranks import node_name
-from toolkit.fleet import shipper as shipper_module
+from toolkit.fleet import sender as sender_module
 from toolkit.fleet import tail as tail_module
 from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, pull
@@ -141,7 +141,7 @@ def test_lines_that_are_sent_again_and_cut_elsewhere_replace_themselves(engine, 
         unlucky = Shipper(Engine(engine.address()), [logs])
         unlucky.start()
         # As a process that is killed after the data, several times: the commit never comes.
-        with mock.patch.object(shipper_module, "insert_commits"):
+        with mock.patch.object(sender_module, "insert_commits"):
             for _ in range(batches):
                 unlucky.ship_some()
     ship(engine, logs)
@@ -242,8 +242,9 @@ def test_a_status_and_labels_that_were_not_taken_are_sent_again(engine, ask, log
     shipper.start()
     with mock.patch.object(Engine, "insert", side_effect=EngineError("full")):
         for _ in range(2):
-            shipper._report(all_runs=False)
-    shipper._backoffs.clear()
+            shipper.ship_round()
+    for sender in shipper.senders:
+        sender._backoff.succeeded()
     shipper.ship_all()
 
     run = quote(id_of(folder))
@@ -283,7 +284,7 @@ def test_lines_sent_before_a_kill_that_are_no_longer_in_the_file_stay_in_their_g
     append(folder, range(10, 20), lost=1.0)
     killed = Shipper(Engine(engine.address()), [logs])
     killed.start()
-    with mock.patch.object(shipper_module, "insert_commits"):
+    with mock.patch.object(sender_module, "insert_commits"):
         killed.ship_some()
     # A power cut took what had not reached the disk, and the run was resumed.
     os.truncate(folder / "metrics.jsonl", end)
@@ -332,9 +333,9 @@ def test_verify_begins_a_generation_where_the_engine_has_lines_of_another_file(e
     ship(engine, logs)
     other = make_run(logs.parent / "other", "mixed", 40, run_id=id_of(folder))
     (other / "metrics.jsonl").write_bytes(b"".join(step_line(step, longer="x" * 20) for step in range(9)))
-    with mock.patch.object(shipper_module, "strays_behind", return_value={}):
-        with mock.patch.object(shipper_module, "newest_commits", return_value={}):
-            with mock.patch.object(shipper_module, "insert_commits"):
+    with mock.patch.object(sender_module, "strays_behind", return_value={}):
+        with mock.patch.object(sender_module, "newest_commits", return_value={}):
+            with mock.patch.object(sender_module, "insert_commits"):
                 ship(engine, logs.parent / "other")
 
     shipper = Shipper(Engine(engine.address()), [logs])

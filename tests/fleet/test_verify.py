@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
-from toolkit.fleet import shipper as shipper_module
+from toolkit.fleet import sender as sender_module
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import RecordTail
@@ -16,7 +16,7 @@ def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs,
     append(large, range(1, 60), text="x" * 100_000)
     live = make_run(logs, "live", 1)
     ship(engine, logs)
-    monkeypatch.setattr(shipper_module, "_VERIFY_AT_ONCE_S", 0.0)
+    monkeypatch.setattr(sender_module, "_VERIFY_AT_ONCE_S", 0.0)
     shipper = started(engine, logs)
     shipper.ship_round()
     file = make_due(shipper, large)

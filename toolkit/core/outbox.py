@@ -182,6 +182,8 @@ class Failures:
     last_error: str = ""
     failed_at: float = -math.inf
     """When that was, by the monotonic clock."""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Held while something is counted, as several threads do."""
     _said: set[str] = field(default_factory=set, repr=False)
 
     @property
@@ -191,10 +193,12 @@ class Failures:
 
     def add(self, reason: str, say: Callable[[str], None] | None) -> None:
         """Count a failure; the first of its kind is said."""
-        self.errors += 1
-        self.last_error, self.failed_at = reason, time.monotonic()
-        if len(self._said) >= _MOST_SAID:
-            self._said.clear()
-        if reason not in self._said and say is not None:
+        with self.lock:
+            self.errors += 1
+            self.last_error, self.failed_at = reason, time.monotonic()
+            if len(self._said) >= _MOST_SAID:
+                self._said.clear()
+            is_new = reason not in self._said
             self._said.add(reason)
+        if is_new and say is not None:
             say(reason)

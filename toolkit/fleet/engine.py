@@ -107,7 +107,7 @@ class Engine:
     def __init__(self, address: Address, *, patience_s: float = PATIENCE_S, suffix: str = "") -> None:
         self.address = address
         self._suffix = suffix
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._lock = threading.RLock()
         self._connection: http.client.HTTPConnection | None = None
         self._host = 0
@@ -235,7 +235,7 @@ class Engine:
         try:
             if self._connection is None:
                 self._connection = self._connect(host, port)
-            with _all_within(_WHOLE_ANSWER * self._patience_s, self._connection, place):
+            with _all_within(_WHOLE_ANSWER * self.patience_s, self._connection, place):
                 self._connection.request("POST", path, body, headers)
                 response = self._connection.getresponse()
                 answer = response.read(_MAX_ANSWER + 1)
@@ -262,7 +262,7 @@ class Engine:
         except socket.gaierror as error:
             raise UnreachableError(f"no machine is called {host}: {error.strerror}") from error
         except TimeoutError as error:
-            raise UnreachableError(f"{place} has not answered for {self._patience_s:g} s") from error
+            raise UnreachableError(f"{place} has not answered for {self.patience_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, _DROPPED) and self._context is None and _speaks_tls(host, port):
                 raise RefusedError(f"{place} wants TLS: add ?secure=1 to the address, or --ca") from error
@@ -273,8 +273,8 @@ class Engine:
 
     def _connect(self, host: str, port: int) -> http.client.HTTPConnection:
         if self._context is None:
-            return http.client.HTTPConnection(host, port, timeout=self._patience_s)
-        for wait_s in (min(_HANDSHAKE_S, self._patience_s), self._patience_s):
+            return http.client.HTTPConnection(host, port, timeout=self.patience_s)
+        for wait_s in (min(_HANDSHAKE_S, self.patience_s), self.patience_s):
             connection = http.client.HTTPSConnection(host, port, timeout=wait_s, context=self._context)
             try:
                 connection.connect()
@@ -286,7 +286,7 @@ class Engine:
                 connection.close()
                 raise
             else:
-                connection.sock.settimeout(self._patience_s)
+                connection.sock.settimeout(self.patience_s)
                 return connection
         raise TimeoutError
 
@@ -430,11 +430,17 @@ class Shards:
                     f"the tables are on the cluster {cluster}, which the engine does not have any more"
                 )
             self._ends = list(accumulate(weight for _, weight in weights))
+            # Any host can say which shard a run is on: one that hangs is not waited for.
+            self._engine = Engine(engine.address, patience_s=min(engine.patience_s, _PATIENCE_S))
             numbers = [number for number, _ in weights]
             hosts = _hosts_by_shard(engine, cluster, numbers)
             if hosts:
                 self.engines = [
-                    Engine(replace(engine.address, hosts=tuple(hosts[number])), suffix=LOCAL)
+                    Engine(
+                        replace(engine.address, hosts=tuple(hosts[number])),
+                        patience_s=engine.patience_s,
+                        suffix=LOCAL,
+                    )
                     for number in numbers
                 ]
                 for one in self.engines:

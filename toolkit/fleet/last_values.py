@@ -77,4 +77,4 @@ def _of_run(run: ShippedRun, node: str) -> Iterator[Sample]:
     file = run.files.get(0)
     if file is None or file.tail is None:
         return
-    yield from samples_of_values(labels, file.tail.last_values(), file.tail.open_findings.values())
+    yield from samples_of_values(labels, file.tail.last_values(), list(file.tail.open_findings.values()))

@@ -214,11 +214,11 @@ class ObjectShipper:
         self._thread = threading.Thread(target=self._work, name="telemetry-objects", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop after the file at hand, or without waiting for it if the store does not answer."""
+    def close(self, timeout_s: float) -> None:
+        """Store what waits, at most for `timeout_s`; `totals` says what is left."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(EVERY_S)
+            self._thread.join(timeout_s)
 
     def ship_all(self) -> None:
         """Store everything that was added, once; `totals` says what is left."""
@@ -239,6 +239,7 @@ class ObjectShipper:
             begin = time.monotonic()
             self._round()
             self._stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
+        self._round()
 
     def _round(self) -> None:
         while not self._inbox.empty():
@@ -284,8 +285,6 @@ class ObjectShipper:
         self._insert(engine, shard)
         waiting = [(run, path) for run in runs.values() for path in run.waiting]
         for run, path in waiting:
-            if self._stop.is_set():
-                break
             if run.waiting[path].is_ready:
                 self._ship_file(run, path)
             if len(self._rows) >= _ROWS_AT_ONCE:

@@ -20,7 +20,7 @@ KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
     **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics", "cluster"), "a text"),
     **dict.fromkeys(("password-file", "ca", "deliver-requests", "key", "request-key"), "a path"),
-    **dict.fromkeys(("replicas", "keep-days"), "a whole number above 0"),
+    **dict.fromkeys(("replicas", "keep-days", "drain-timeout"), "a whole number above 0"),
 }
 """What a file may say, and what the value is."""
 COMMANDS: Final = ("archive", "dashboard", "pull", "set-up", "ship", "status")

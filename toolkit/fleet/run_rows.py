@@ -90,13 +90,13 @@ class RunReport:
         """Whether the run may still change its state by itself."""
         return self.is_running or (self.status is not None and not self.status.sure)
 
-    def is_due(self, run: RunFolder) -> bool:
-        """Return whether the state of the run has to be sent now."""
+    def is_due(self, run: RunFolder, *, is_last: bool = False) -> bool:
+        """Return whether the state of the run has to be sent now; at the last time, that of a live one has."""
         if self.is_deleted or run.is_part:
             return False
         if _essence(run) != self._sent:
             return True
-        if not self.is_live or time.monotonic() < self._next:
+        if not self.is_live or (time.monotonic() < self._next and not is_last):
             return False
         # A log directory may have thousands of lost runs of other machines: only those that change are sent again.
         return self.is_running or _seen(run) != self._seen
@@ -128,9 +128,14 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
 
 
 def send(
-    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int]], *, all_runs: bool
+    engine: Engine,
+    node: str,
+    runs: Sequence[tuple[RunReport, RunFolder, int]],
+    *,
+    all_runs: bool = False,
+    is_last: bool = False,
 ) -> None:
-    """Send the state of the runs that changed, and of live ones every 15 s; or of `all_runs`.
+    """Send the state of the runs that changed, and of live ones every 15 s and at the last time; or of `all_runs`.
 
     With each run comes how many of its bytes are not shipped yet.
 
@@ -141,7 +146,7 @@ def send(
         (report, run, behind)
         for report, run, behind in runs
         if report.is_known
-        and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
+        and (report.is_due(run, is_last=is_last) or (all_runs and not report.is_deleted and not run.is_part))
     ]
     states, rows = [], []
     for report, run, behind in due:

@@ -292,7 +292,8 @@ class RecordTail:
 
     def last_values(self) -> Iterator[tuple[str, float]]:
         """Yield name and last value of each metric."""
-        for name, counter in self.position.counters.items():
+        # Another thread may read on meanwhile.
+        for name, counter in list(self.position.counters.items()):
             yield name, counter.last
 
     def read(self, rows: Rows, until: int = sys.maxsize) -> bool:

@@ -51,7 +51,7 @@ class Finder:
         watch_of: Callable[[int], Watch],
         failure: Callable[[str], None],
     ) -> None:
-        self.waits_for_manifest = True
+        self._waits_for_manifest = True
         """Whether a folder without run.json is left alone while it is new."""
         self._places = list(places)
         self._node = node
@@ -63,9 +63,12 @@ class Finder:
         """Folders that have another run now."""
         self._listed: dict[Path, tuple[int, float, list[Path]]] = {}
 
-    def look(self) -> None:
-        """Find folders that are new or gone."""
+    def look(self, *, is_last: bool = False) -> None:
+        """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
         now = time.monotonic()
+        if is_last:
+            self._waits_for_manifest = False
+            self._listed.clear()
         there = {folder for place in self._places for folder in self._list(place, now)}
         while not self.given_back.empty():
             self._given.pop(self.given_back.get(), None)
@@ -93,14 +96,14 @@ class Finder:
         found = [
             run
             for folder in folders
-            if (run := read_run_folder(folder, self._node, is_waiting=self.waits_for_manifest)) is not None
+            if (run := read_run_folder(folder, self._node, is_waiting=self._waits_for_manifest)) is not None
         ]
         shards = self._assign([run.key.run_id for run in found]) if found else None
         if shards is not None:
             # Runs first: they say whose parts are theirs.
             for run in sorted(found, key=lambda run: run.is_part):
-                watch = self._given[run.folder] = self._watch_of(shards[run.key.run_id])
-                watch.add(run, shards[run.key.run_id])
+                self._given[run.folder] = self._watch_of(shards[run.key.run_id])
+                self._given[run.folder].add(run)
 
 
 class Watch:
@@ -121,16 +124,16 @@ class Watch:
         """What to add, and the folders to drop."""
         self._given_back = given_back
 
-    def add(self, run: RunFolder, shard: int) -> None:
+    def add(self, run: RunFolder) -> None:
         """Watch a run from the next look on."""
-        self._inbox.put(ShippedRun(found=run, shard=shard))
+        self._inbox.put(ShippedRun(found=run))
 
     def drop(self, folder: Path) -> None:
         """Watch a run no longer, from the next look on."""
         self._inbox.put(folder)
 
-    def look(self) -> None:
-        """Find what is new, changed or gone. What has not changed for long is looked at less often."""
+    def look(self, *, at_all: bool = False) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at less often, unless `at_all`."""
         while not self._inbox.empty():
             item = self._inbox.get()
             if isinstance(item, Path):
@@ -141,7 +144,7 @@ class Watch:
                 self._whole.setdefault(item.found.key.run_id, item.found)
         now = time.monotonic()
         for folder, run in list(self.runs.items()):
-            if now >= run.next_look:
+            if at_all or now >= run.next_look:
                 self._look_at(folder, run, now)
 
     def to_the_back(self, file: ShippedFile) -> None:
@@ -299,7 +302,6 @@ class ShippedRun:
     """A run folder, its files, and what was reported of it."""
 
     found: RunFolder
-    shard: int
     report: RunReport = field(default_factory=RunReport)
     files: dict[int, ShippedFile] = field(default_factory=dict)
     changed: float = field(default_factory=time.monotonic)
@@ -318,4 +320,4 @@ class ShippedRun:
     @property
     def behind(self) -> int:
         """How many bytes are not shipped."""
-        return sum(file.behind for file in self.files.values())
+        return sum(file.behind for file in list(self.files.values()))

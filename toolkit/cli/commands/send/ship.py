@@ -14,10 +14,9 @@ from typing import Final
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import LOGS, printable, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
-from toolkit.core.outbox import Backoff
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
-from toolkit.fleet.engine import Engine, EngineError, RefusedError
+from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.last_values import HELP, samples
 from toolkit.fleet.object_store import PlaceError, StoreError
 from toolkit.fleet.objects import ObjectShipper, missing_objects
@@ -30,7 +29,7 @@ from toolkit.fleet.options import (
     fill_in,
 )
 from toolkit.fleet.schema import grants, require_tables, set_up
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipper import DRAIN_S, Shipper
 from toolkit.fleet.verify import Lag, lags_of, run_ids_of
 
 LATE_S: Final = 60.0
@@ -94,6 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         metavar="HOST:PORT",
         help="serve the last values of live runs to Prometheus on this address",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        metavar="SECONDS",
+        type=whole(),
+        help=f"how long it ships what is left when it is stopped by SIGTERM (default: {DRAIN_S:.0f})",
     )
     add_json_argument(parser)
     parser.epilog = (
@@ -221,37 +226,18 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
         show()
         if shown is not None:
             shown.serve(*host_and_port(args.metrics))
-        if _start(shipper, stop):
-            _say(f"shipping {', '.join(map(str, folders))} to {address}")
-            shipper.run(stop, after_round=show)
+        shipper.run(stop, show, args.drain_timeout or DRAIN_S)
     finally:
         if shown is not None:
             shown.close()
     return 0
 
 
-def _start(shipper: Shipper, stop: threading.Event) -> bool:
-    """Wait for the engine; return whether it is there. A wrong password or table is not waited for."""
-    backoff = Backoff()
-    while not stop.is_set():
-        if backoff.is_ready:
-            try:
-                shipper.start()
-            except RefusedError:
-                raise
-            except EngineError as error:
-                if backoff.reason is None:
-                    _say(f"{error}; trying again until it answers")
-                backoff.failed(str(error))
-            else:
-                return True
-        stop.wait(0.2)
-    return False
-
-
 def _stop_on_signal(stop: threading.Event) -> None:
     def handle(_number: int, _frame: FrameType | None) -> None:
         stop.set()
+        # The next one ends the process at once.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     signal.signal(signal.SIGTERM, handle)
 
