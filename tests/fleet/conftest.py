@@ -70,7 +70,6 @@ _DEPEND_ON_THE_ENGINE = (
     "test_a_run_of_the_logger_comes_back_byte_for_byte",
     "test_hostile_names_are_only_data",
     "test_lines_that_are_sent_again_and_cut_elsewhere_replace_themselves",
-    "test_set_up_prints_grants_that_the_engine_accepts",
     "test_the_command_ships_shows_how_far_and_pulls",
     "test_verify_sends_dropped_parts_again",
     "test_what_a_run_has_is_known_without_reading_its_points",

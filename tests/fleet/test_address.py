@@ -18,7 +18,6 @@ from toolkit.fleet import engine, schema
 from toolkit.fleet.address import AddressError, address_of, read_password
 from toolkit.fleet.binary_form import native_block, rows_of
 from toolkit.fleet.engine import Engine, EngineError, chunks, quote
-from toolkit.fleet.schema import grants
 
 
 def test_an_address_names_user_hosts_and_database():
@@ -248,13 +247,6 @@ def test_an_answer_without_end_or_form_is_refused(monkeypatch, answer, said):
         with pytest.raises(EngineError, match=said):
             schema._tables(asked) if answer is nested else asked.rows("SELECT 1", "String")
         asked.close()
-
-
-def test_no_user_but_the_administrator_may_change_tables():
-    for line in grants("telemetry", "fleet").splitlines():
-        if line.startswith("GRANT") and "telemetry_admin" not in line:
-            assert line.startswith(("GRANT SELECT", "GRANT INSERT"))
-            assert " *.* " not in line
 
 
 def test_a_ca_file_that_is_invalid_is_refused(tmp_path):

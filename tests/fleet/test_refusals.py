@@ -39,7 +39,7 @@ from toolkit.core import outbox
 from toolkit.fleet import sender as sender_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
-from toolkit.fleet.schema import grants, set_up
+from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
@@ -224,19 +224,6 @@ def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsy
     assert (found["lines"], found["record_files"], found["missing"]) == (12, 1, [])
     assert main(["ship", str(logs), "--to", address, "--json"]) == 2
     assert "--json needs --once" in capsys.readouterr().err
-
-
-def test_set_up_prints_grants_that_the_engine_accepts(engine, capsys):
-    port = engine.address().hosts[0][1]
-    arguments = ["--cluster", engine.cluster] if engine.cluster else []
-    assert main(["ship", "--set-up", "--to", f"clickhouse://127.0.0.1:{port}/telemetry", *arguments]) == 0
-    printed = capsys.readouterr().out
-    assert grants("telemetry", engine.cluster) in printed
-    assert "SOURCES" not in printed.replace("no user gets SOURCES", "")
-    if engine.name != "18.16":
-        connection = Engine(engine.address())
-        for statement in [line for line in printed.splitlines() if line.startswith(("CREATE", "GRANT"))]:
-            connection.query(f"EXPLAIN AST {statement.rstrip(';')}")
 
 
 def test_a_cluster_that_the_engine_does_not_know_is_refused(engine):

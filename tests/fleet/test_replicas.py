@@ -121,7 +121,7 @@ def test_replicated_tables_are_what_a_current_engine_accepts(engine):
         connection.query(f"EXPLAIN AST {statement}")
 
     replicated = [statement for statement in made if "ENGINE = Replicated" in statement]
-    assert len(replicated) == len(schema._TABLES)
+    assert len(replicated) == len(schema.TABLES)
     assert (
         "ReplicatedReplacingMergeTree('/telemetry/telemetry/{shard}/records', '{replica}') " in replicated[0]
     )

@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 from toolkit.fleet.address import Address
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
+from toolkit.fleet.schema import with_parameters
 from toolkit.fleet.signed_requests import signature
-from toolkit.fleet.tail import LONGEST_LINE, SUMMARY_TYPES, Counter, Position, Summary, half_md5
+from toolkit.fleet.tail import LONGEST_LINE, SUMMARY_TYPES, Counter, Position, Summary, line_hash
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.safefile import open_regular
 
@@ -153,7 +154,7 @@ _FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "
 def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
     """Return the last session that the engine has of a file's generation, and the time of its last record."""
     rows = engine.rows(
-        f"SELECT session, maxIf(time, isFinite(time)) FROM {engine.table('records')} "
+        f"SELECT session, maxIf(time, isFinite(time)) FROM {engine.table('record_hashes')} "
         f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])} "
         "GROUP BY session ORDER BY session DESC LIMIT 1",
         "UInt32",
@@ -166,27 +167,16 @@ def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict
     """Return what is known of each metric of a file before its commit's end."""
     found: dict[FileKey, dict[str, Counter]] = {}
     for some in chunks(commits):
+        seals = ", ".join(quote(one.signatures(engine.address.key)[0]) for one in some)
         rows = engine.iterate(
-            "SELECT run_id, rank, metric, max(n), argMax(bad, n), argMax(value, n), max(at), "
-            "min(if(isFinite(value), value, 1 / 0)), max(if(isFinite(value), value, -1 / 0)), min(at) AS first "
-            f"FROM {engine.table('points')} "
-            f"WHERE {_any_of((commit.run_id, commit.rank, commit.gen, f'at < {commit.end}') for commit in some)} "
-            "GROUP BY run_id, rank, metric ORDER BY first",
-            *(
-                "String",
-                "UInt32",
-                "Bytes",
-                "UInt32",
-                "UInt32",
-                "Float64",
-                "UInt64",
-                "Float64",
-                "Float64",
-                "UInt64",
-            ),
+            "SELECT run_id, rank, names, counts, bads, lasts, last_ats, lows, highs, first_ats "
+            f"FROM {with_parameters(engine, 'commit_metrics', seals=f'[{seals}]')} "
+            f"WHERE {_any_of((one.run_id, one.rank, one.gen, f'last = {one.end}') for one in some)}",
+            *("String", "UInt32", "Array(Bytes)", *tuple(types_of(SUMMARY_TYPES).values())[1:]),
         )
-        for run_id, rank, metric, *known in rows:
-            found.setdefault((run_id, rank), {})[metric.decode()] = Counter(metric, *known)
+        for run_id, rank, *columns in rows:
+            counters = (Counter(*known) for known in zip(*columns, strict=True))
+            found[run_id, rank] = {counter.name.decode(): counter for counter in counters}
     return found
 
 
@@ -214,8 +204,8 @@ def strays_behind(
         rest = ""
         while True:
             rows = engine.rows(
-                "SELECT run_id, rank, gen, at, next, length(line) AS size, halfMD5(line) AS hash "
-                f"FROM {engine.table('records')} WHERE ({files}){rest} "
+                "SELECT run_id, rank, gen, at, next, size, hash "
+                f"FROM {engine.table('record_hashes')} WHERE ({files}){rest} "
                 "GROUP BY run_id, rank, gen, at, next, size, hash "
                 f"ORDER BY run_id, rank, gen, at LIMIT {_STRAYS_AT_ONCE}",
                 *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),
@@ -246,7 +236,7 @@ def gens_not_in(path: Path, strays: Iterable[Stray]) -> set[int]:
             size = stray.after - stray.at
             data = pread(descriptor, size, stray.at) if stray.length <= size <= LONGEST_LINE else b""
             line, newline = data[: stray.length], data[stray.length :]
-            is_there = len(data) == size and newline in (b"", b"\n") and half_md5(line) == stray.hash
+            is_there = len(data) == size and newline in (b"", b"\n") and line_hash(line) == stray.hash
             if not is_there:
                 found.add(stray.gen)
     finally:

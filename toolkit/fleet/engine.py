@@ -116,6 +116,8 @@ class Engine:
         """Settings of every query."""
         self.insert_settings: dict[str, object] = {}
         """Settings of every insert."""
+        self.has_parameters = True
+        """Whether views may have parameters."""
         self.clock_ahead_s: float | None = None
         """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
 
@@ -445,6 +447,7 @@ class Shards:
                 ]
                 for one in self.engines:
                     one.insert_settings.update(engine.insert_settings)
+                    one.has_parameters = engine.has_parameters
             else:
                 self.engines = [engine] * len(numbers)
 

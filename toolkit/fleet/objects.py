@@ -26,7 +26,6 @@ from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import require_tables
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
 from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS
-from toolkit.runfolder.reader import parse_line
 from toolkit.runfolder.safefile import NotInside, parts_inside, read_inside, too_large
 
 MAX_BYTES: Final = 20_000_000
@@ -123,13 +122,12 @@ def pointed_paths(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str,
     events = ", ".join(quote(event) for event in sorted(FILE_EVENTS))
     for chunk in chunks(ids):
         some = ", ".join(map(quote, chunk))
-        for run_id, line in engine.iterate(
-            f"SELECT run_id, line FROM {engine.table('records')} WHERE run_id IN ({some}) AND event IN ({events})",
+        for run_id, text in engine.iterate(
+            f"SELECT run_id, path FROM {engine.table('file_paths')} WHERE run_id IN ({some}) AND event IN ({events})",
             "String",
-            "Bytes",
+            "String",
         ):
-            record = parse_line(0, line)
-            path = file_in(record) if isinstance(record, dict) else None
+            path = file_in({"path": text})
             if path is not None:
                 found[run_id][path] = None
     return found

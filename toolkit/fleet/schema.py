@@ -1,4 +1,4 @@
-"""The tables of a fleet: their SQL for current and old engines, their version, and who may do what."""
+"""The tables of a fleet: their SQL for current and old engines, and their version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from toolkit.runfolder.untrusted import parse_object
 VERSION: Final = 2
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
-_ABOUT: Final = "schema_version"
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Files are compared, and sent again, in parts of this size."""
+AT_WEIGHT: Final = 0x9E3779B97F4A7C15
+N_WEIGHT: Final = 0xC2B2AE3D27D4EB4F
+BAD_WEIGHT: Final = 0x165667B19E3779F9
+"""What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
+
+ABOUT: Final = "schema_version"
 _FIRST_MODERN: Final = 20
 """Major version from which on the engine has codecs for columns, LowCardinality without a switch, and TTL."""
 _CLUSTER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -42,7 +49,7 @@ class _Table:
     granularity: int = 8192
 
 
-_TABLES: Final = (
+TABLES: Final = (
     _Table(
         name="records",
         columns=f"""run_id String, rank UInt32, gen UInt16,
@@ -127,16 +134,45 @@ _TABLES: Final = (
     ),
 )
 
-_READ: Final = (
-    (
-        "newest_commits",
-        """SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end) AS its_crc, argMax(lines, end) AS its_lines,
-        argMax(bad_lines, end) AS its_bad_lines, argMax(why, end) AS its_why, argMax(node, end) AS its_node,
-        argMax(mac, end) AS its_mac, max(toUInt32(received)) AS seen
+_READ: Final = {
+    "newest_commits": """SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end) AS its_crc,
+        argMax(lines, end) AS its_lines, argMax(bad_lines, end) AS its_bad_lines, argMax(why, end) AS its_why,
+        argMax(node, end) AS its_node, argMax(mac, end) AS its_mac, max(toUInt32(received)) AS seen
         FROM {commits} GROUP BY run_id, rank, gen, seal""",
-    ),
-)
+    "record_hashes": """SELECT run_id, rank, gen, at, next, session, time, length(line) AS size,
+        reinterpretAsUInt64(SHA1(line)) AS hash FROM {records}""",
+    "file_paths": "SELECT run_id, event, {extract}(line, 'path') AS path FROM {records}",
+}
 """Views with the rights of whoever makes the tables: what a shipper reads, without contents and seals."""
+_ASKED: Final = {
+    "point_sums": (
+        f"""SELECT run_id, rank, gen, part, count() AS points, halfMD5(toString(sum(least))) AS low,
+        halfMD5(toString(sum(most))) AS high FROM (SELECT run_id, rank, gen, metric, n, min(hash) AS least,
+        max(hash) AS most, toUInt64(intDiv(max(at), {PART_BYTES})) AS part FROM (SELECT run_id, rank, gen, metric, n,
+        at, reinterpretAsUInt64(reinterpretAsString(value)) + halfMD5(metric)
+        + at * {AT_WEIGHT} + n * {N_WEIGHT} + bad * {BAD_WEIGHT} AS hash
+        FROM {{points}} WHERE at >= {{begin}} AND at < {{until}}) GROUP BY run_id, rank, gen, metric, n)
+        GROUP BY run_id, rank, gen, part""",
+        {"begin": "UInt64", "until": "UInt64"},
+    ),
+    "commit_metrics": (
+        """SELECT run_id, rank, gen, max(end) AS last, argMax(metric.name, end) AS names,
+        argMax(metric.count, end) AS counts, argMax(metric.bad, end) AS bads, argMax(metric.last, end) AS lasts,
+        argMax(metric.last_at, end) AS last_ats, argMax(metric.low, end) AS lows, argMax(metric.high, end) AS highs,
+        argMax(metric.first_at, end) AS first_ats FROM {commits} WHERE has({seals}, seal) GROUP BY run_id, rank, gen""",
+        {"seals": "Array(String)"},
+    ),
+}
+"""Views like these that need parameters: what the values of a part of a file add up to, hashed, as the sum of one
+would be the value; and the last values before a commit, for those who know its seal."""
+
+
+def with_parameters(engine: Engine, view: str, **parameters: object) -> str:
+    """Return what to select from; old engines have no views with parameters, and no rights."""
+    if engine.has_parameters:
+        return f"{engine.table(view)}({', '.join(f'{name} = {value}' for name, value in parameters.items())})"
+    named = {table.name: engine.table(table.name) for table in TABLES}
+    return f"({_ASKED[view][0].format(**named, **parameters)})"
 
 
 def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quorum: int = 0) -> list[str]:
@@ -204,18 +240,23 @@ def statements(database: str, tables: Tables, *, is_modern: bool) -> Iterator[st
     """Yield the statements that make what is missing."""
     cluster = tables.cluster
     local = "" if cluster is None else "_local"
-    for table in _TABLES:
+    for table in TABLES:
         yield _create(table, local, database, tables, is_modern=is_modern)
         if cluster is not None:
             yield _over_all(table.name, table.shard_by, database, cluster)
     how = "DEFINER = CURRENT_USER SQL SECURITY DEFINER " if is_modern else ""
+    words = {"extract": "JSONExtractString" if is_modern else "visitParamExtractString"}
+    views = dict(_READ)
+    for name, (select, parameters) in _ASKED.items() if is_modern else ():
+        views[name] = select
+        words.update({parameter: f"{{{parameter}:{kind}}}" for parameter, kind in parameters.items()})
     for part in dict.fromkeys((local, "")):
-        named = {table.name: f"{table.name}{part}" for table in _TABLES}
-        for name, select in _READ:
-            yield f"CREATE VIEW IF NOT EXISTS {name}{part} {how}AS {select.format(**named)}"
+        words.update({table.name: f"{table.name}{part}" for table in TABLES})
+        for name, select in views.items():
+            yield f"CREATE VIEW IF NOT EXISTS {name}{part} {how}AS {select.format(**words)}"
     # Last, so that tables are used only if all of them are there.
     yield (
-        f"CREATE VIEW IF NOT EXISTS {_ABOUT} AS "
+        f"CREATE VIEW IF NOT EXISTS {ABOUT} AS "
         f"SELECT toUInt32({tables.version}) AS version, {quote(cluster or '')} AS cluster, "
         f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum"
     )
@@ -237,7 +278,8 @@ def require_tables(engine: Engine) -> Tables:
             f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
         )
     _require_version(found, engine.address)
-    if found.cluster and _is_modern(found.engine_version):
+    engine.has_parameters = _is_modern(found.engine_version)
+    if found.cluster and engine.has_parameters:
         engine.read_settings["optimize_skip_unused_shards"] = 1
     if found.quorum:
         engine.insert_settings.update(
@@ -246,92 +288,13 @@ def require_tables(engine: Engine) -> Tables:
     return found
 
 
-def grants(database: str, cluster: str | None) -> str:
-    """Return the SQL that an administrator runs: four users, and a policy that shows a team its project only."""
-    local = "" if cluster is None else "_local"
-
-    def on(*tables: str) -> list[str]:
-        return [f"{database}.{table}" for name in tables for table in ({name: 0, f"{name}{local}": 0})]
-
-    tables = [table.name for table in _TABLES]
-    lines = [
-        "-- Users. Write a password in place of each '...'; no user gets SOURCES.",
-        *(
-            f"CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '...';"
-            for user in ("telemetry_ship", "telemetry_page", "telemetry_reader", "telemetry_admin")
-        ),
-        "-- telemetry_ship: writes on the nodes. It reads what it has written, to resume and to verify.",
-        *(
-            f"GRANT INSERT ON {table} TO telemetry_ship;"
-            for table in on(
-                "records", "points", "commits", "runs", "labels", "deliveries", "objects", "shippers"
-            )
-        ),
-        *(
-            f"GRANT SELECT ON {table} TO telemetry_ship;"
-            for table in on("records", "points", "commits", "requests", "deliveries", "shippers")
-        ),
-        "GRANT SELECT ON system.clusters TO telemetry_ship;",
-        *(f"GRANT SELECT(run_id, version) ON {table} TO telemetry_ship;" for table in on("runs")),
-        *(f"GRANT SELECT(run_id, version, deleted) ON {table} TO telemetry_ship;" for table in on("labels")),
-        *(
-            f"GRANT SELECT(run_id, path, sha256, bytes, version) ON {table} TO telemetry_ship;"
-            for table in on("objects")
-        ),
-        "-- telemetry_page: the dashboard. telemetry_reader: SQL by hand, Grafana, `telemetry pull`.",
-        *(f"GRANT SELECT ON {table} TO telemetry_page, telemetry_reader;" for table in on(*tables)),
-        *(f"GRANT INSERT ON {table} TO telemetry_page;" for table in on("labels", "requests")),
-        f"GRANT SELECT ON {database}.{_ABOUT} TO telemetry_ship, telemetry_page, telemetry_reader;",
-        "-- telemetry_admin: --set-up.",
-        f"GRANT ALL ON {database}.* TO telemetry_admin;",
-        *(
-            f"GRANT SELECT ON system.{table} TO telemetry_admin;"
-            for table in ("clusters", "columns", "macros")
-        ),
-        "-- A team that sees only its project, here x: a user for its dashboard, and on each table a policy.",
-        "-- Without a policy for the other users they would see nothing any more.",
-        "-- No policy limits what is inserted: with INSERT on labels a team could rename and hide runs of others.",
-        "CREATE USER IF NOT EXISTS team_x IDENTIFIED BY '...';",
-        *(
-            f"GRANT SELECT ON {table} TO team_x;"
-            for table in on(*(name for name in tables if name != "shippers"))
-        ),
-        f"GRANT SELECT ON {database}.{_ABOUT} TO team_x;",
-        *(
-            line
-            for name in tables
-            if name != "shippers"
-            for table in on(name)
-            for line in _policies(name, table)
-        ),
-    ]
-    if cluster is not None:
-        lines.append(
-            "-- On a cluster, set <secret> in remote_servers: else other shards apply another user's policy."
-        )
-    return "\n".join(lines)
-
-
-def _policies(name: str, table: str) -> Iterator[str]:
-    # All of a run is on one shard: a part of a table needs only the part of `runs` beside it.
-    runs = table.replace(name, "runs")
-    owned = (
-        f"run_id IN (SELECT run_id FROM {runs} WHERE project = 'x')"
-        if name in ("records", "points", "commits")
-        else "project = 'x'"
-    )
-    policy = table.rpartition(".")[2]
-    yield f"CREATE ROW POLICY IF NOT EXISTS {policy}_of_x ON {table} USING {owned} TO team_x;"
-    yield f"CREATE ROW POLICY IF NOT EXISTS {policy}_all ON {table} USING 1 TO ALL EXCEPT team_x;"
-
-
 _UNKNOWN_TABLE: Final = 60
 _MAX_ABOUT: Final = 64 * 1024
 
 
 def _tables(engine: Engine) -> Tables | None:
     try:
-        answer = engine.query(f"SELECT *, version() AS engine_version FROM {_ABOUT} FORMAT JSONEachRow")
+        answer = engine.query(f"SELECT *, version() AS engine_version FROM {ABOUT} FORMAT JSONEachRow")
         # What a later version adds is not for this one; what an earlier one lacks has its default.
         found = parse_object(answer, "about", _MAX_ABOUT, ValueError)
         known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}

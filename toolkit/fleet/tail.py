@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.fleet.binary_form import block_of, numbers, text
+from toolkit.fleet.schema import AT_WEIGHT, BAD_WEIGHT, N_WEIGHT, PART_BYTES
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block
@@ -29,12 +30,6 @@ BATCH_ROWS: Final = 50_000
 LONGEST_LINE: Final = 16 * 1024 * 1024
 """A longer line is no record of anyone's: shipping of its file stops there."""
 
-PART_BYTES: Final = 4 * 1024 * 1024
-"""Files are compared, and sent again, in parts of this size."""
-AT_WEIGHT: Final = 0x9E3779B97F4A7C15
-N_WEIGHT: Final = 0xC2B2AE3D27D4EB4F
-BAD_WEIGHT: Final = 0x165667B19E3779F9
-"""What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
 _WRAP: Final = 2**64
 
 FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
@@ -241,7 +236,7 @@ class Sums:
             values = slice(begin, ends[-1])
             part = self.parts.setdefault(number, [0, 0, 0, 0])
             part[0] += last - first
-            part[1] += sum(map(_line_hash, rows.line[first:last])) + AT_WEIGHT * sum(at)
+            part[1] += sum(map(line_hash, rows.line[first:last])) + AT_WEIGHT * sum(at)
             part[1] += N_WEIGHT * sum(rows.next[first:last])
             part[2] += ends[-1] - begin
             # A value counts as its bits plus what says where it belongs: each column is added up on its own, fast.
@@ -263,7 +258,8 @@ def half_md5(data: bytes) -> int:
     return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
 
 
-def _line_hash(line: bytes) -> int:
+def line_hash(line: bytes) -> int:
+    """Return what the view `record_hashes` has of a line."""
     # Twice as fast as MD5 on most processors.
     return int.from_bytes(hashlib.sha1(line, usedforsecurity=False).digest()[:8], "little")
 

@@ -12,17 +12,8 @@ from toolkit.core.ranks import node_name
 from toolkit.fleet.commits import Commit, FileKey, newest_commits, newest_labels
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
-from toolkit.fleet.tail import (
-    AT_WEIGHT,
-    BAD_WEIGHT,
-    N_WEIGHT,
-    PART_BYTES,
-    Position,
-    RecordTail,
-    Rows,
-    bytes_of,
-    crc_of,
-)
+from toolkit.fleet.schema import AT_WEIGHT, N_WEIGHT, PART_BYTES, with_parameters
+from toolkit.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of, half_md5
 from toolkit.fleet.watch import ShippedFile
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
@@ -34,12 +25,15 @@ REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
 
 _Sums = tuple[int, ...]
-"""Number and sum of the lines of a part, number and sum of its values."""
+"""Number and sum of the lines of a part, number and hashed sum of its values."""
 
 
 def _expected(tail: RecordTail) -> dict[int, _Sums]:
     """Return what a file adds up to by part, as far as it was read."""
-    return {number: tuple(part) for number, part in tail.sums.parts.items()} if tail.sums else {}
+    return {
+        number: (lines, line_sum, values, half_md5(b"%d" % value_sum) if values else 0)
+        for number, (lines, line_sum, values, value_sum) in (tail.sums.parts.items() if tail.sums else ())
+    }
 
 
 def verify_file(
@@ -129,24 +123,18 @@ def _parts_in_engine(
     engine: Engine, commit: Commit, numbers: range
 ) -> tuple[dict[int, _Sums], dict[int, _Sums]]:
     """Return the sums twice: of rows with the same key once with the least and once with the greatest hash."""
-    where = (
-        f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
-        f"AND at >= {numbers.start * PART_BYTES} AND at < {min(numbers.stop * PART_BYTES, commit.end)}"
-    )
+    begin, until = numbers.start * PART_BYTES, min(numbers.stop * PART_BYTES, commit.end)
+    file = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen}"
     lines = engine.rows(
         f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
-        "SELECT at, min(hash) AS low, max(hash) AS high FROM ("
-        "SELECT at, reinterpretAsUInt64(SHA1(line)) "
-        f"+ at * {AT_WEIGHT} + next * {N_WEIGHT} AS hash "
-        f"FROM {engine.table('records')} WHERE {where}) GROUP BY at) GROUP BY part",
+        f"SELECT at, min(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS low, "
+        f"max(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS high FROM {engine.table('record_hashes')} "
+        f"WHERE {file} AND at >= {begin} AND at < {until} GROUP BY at) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     values = engine.rows(
-        f"SELECT toUInt64(intDiv(place, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
-        "SELECT metric, n, max(at) AS place, min(hash) AS low, max(hash) AS high FROM ("
-        "SELECT metric, n, at, reinterpretAsUInt64(reinterpretAsString(value)) + halfMD5(metric) "
-        f"+ at * {AT_WEIGHT} + n * {N_WEIGHT} + bad * {BAD_WEIGHT} AS hash "
-        f"FROM {engine.table('points')} WHERE {where}) GROUP BY metric, n) GROUP BY part",
+        "SELECT part, points, low, high "
+        f"FROM {with_parameters(engine, 'point_sums', begin=begin, until=until)} WHERE {file}",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     counted = {part: row for part, *row in values}
@@ -179,15 +167,14 @@ class Lag:
             EngineError: the engine did not answer.
         """
         rows = engine.rows(
-            "SELECT node, argMax(files, version), argMax(behind, version), argMax(last_error, version), "
+            "SELECT node, argMax(files, version), argMax(behind, version), "
             "argMax(clock_ahead_s, version), toUInt32(now()) - argMax(toUInt32(received), version) "
             "FROM shippers GROUP BY node ORDER BY node",
-            *("String", "UInt32", "UInt64", "String", "Float64", "Int64"),
+            *("String", "UInt32", "UInt64", "Float64", "Int64"),
         )
-        for node, files, behind, last_error, ahead, age in rows:
+        for node, files, behind, ahead, age in rows:
             clock = f", its clock is {ahead:+.0f} s off" if abs(ahead) > 2 else ""
-            error = f", last error: {last_error}" if last_error else ""
-            yield f"{node}: {files} files, {behind} bytes behind, reported {age} s ago{clock}{error}"
+            yield f"{node}: {files} files, {behind} bytes behind, reported {age} s ago{clock}"
 
 
 def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> list[Lag]:

@@ -26,10 +26,12 @@ from toolkit.fleet.options import (
     add_objects_arguments,
     chosen_engine,
     chosen_objects,
+    file_path,
     fill_in,
 )
-from toolkit.fleet.schema import grants, require_tables, set_up
+from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import DRAIN_S, Shipper
+from toolkit.fleet.teams import make_team, team_address
 from toolkit.fleet.verify import Lag, lags_of, run_ids_of
 
 LATE_S: Final = 60.0
@@ -60,9 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--status", action="store_true", help="show how far behind the engine is; exit code 1 after 60 s"
     )
     what.add_argument(
-        "--set-up", action="store_true", help="make the tables that are missing, and print the grants"
+        "--set-up", action="store_true", help="make the tables that are missing, and with --team its users"
     )
     add_objects_arguments(parser, "also store sample images and other files that records point to")
+    parser.add_argument(
+        "--team",
+        metavar="NAME",
+        help="with --set-up: make the database telemetry_NAME, or that of the address, and its users NAME_ship, "
+        "NAME_page and NAME_reader",
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="DIR",
+        type=file_path,
+        help="with --team: folder for the files with the users' passwords and the team's key; none is overwritten",
+    )
     parser.add_argument(
         "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
     )
@@ -136,13 +150,23 @@ def _require_folders(folders: list[Path]) -> None:
 def _set_up(
     args: argparse.Namespace, address: Address, cluster: str | None, keep_days: int, quorum: int
 ) -> int:
-    done = list(set_up(address, cluster, keep_days, quorum))
+    if (args.team is None) != (args.secrets is None):
+        return refuse(
+            "--team NAME and --secrets DIR go together: the passwords of its users are written there"
+        )
+    if args.team is not None:
+        address = team_address(address, args.team)
+    done, rest = set_up(address, cluster, keep_days, quorum), list[str]()
+    if args.team is not None:
+        said, rest = make_team(address, cluster, args.team, args.secrets)
+        done += said
     if args.json:
-        print_json({"done": done, "grants": grants(address.database, cluster)})
+        print_json({"done": done, "grants": rest})
         return 0
     for line in done:
         print(printable(line))
-    print(f"\n-- What an administrator runs next:\n{grants(address.database, cluster)}")
+    for statement in ("", "-- What an administrator has to run:", *rest) if rest else ():
+        print(f"{statement};" if statement in rest else statement)
     return 0
 
 
