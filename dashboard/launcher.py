@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 from dashboard.access.access_options import Access, AccessError, AccessOptions, decide
@@ -38,7 +38,7 @@ CANNOT_START = 2
 _OF_A_STORE = ("password_file", "ca", "request_key", "objects", "objects_endpoint")
 _SECRETS = ("password_file", "request_key")
 """Never taken for another store than they were given for."""
-_TEAM = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_NAMED = re.compile(r"[A-Za-z0-9_.-]{1,40}=clickhouse:")
 _PACKAGE = Path(__file__).resolve().parent
 _PAGES_TIMEOUT_S = 0.5
 _ENGINE_TIMEOUT_S = 10.0
@@ -150,34 +150,24 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
 
 def _engines(chosen: argparse.Namespace) -> tuple[EngineSettings, ...]:
     """Return the stores, each with its own options. Raises AddressError if it is not clear whose they are."""
-
-    def listed(name: str) -> list[Any]:
-        given = getattr(chosen, name)
-        return given if isinstance(given, list) else [] if given is None else [given]
-
-    stores, found = listed("engine"), []
-    for name in _OF_A_STORE:
-        if (
-            len(listed(name)) not in ((0, len(stores)) if name in _SECRETS else (0, 1, len(stores)))
-            and stores
-        ):
+    found = {name: getattr(chosen, name) for name in ("engine", *_OF_A_STORE)}
+    given = {name: one if isinstance(one, list) else [one] for name, one in found.items() if one is not None}
+    stores, engines = given.pop("engine", []), []
+    for name, values in given.items():
+        if stores and len(values) != len(stores) and (len(values) > 1 or name in _SECRETS):
             raise AddressError(
                 f"--{name.replace('_', '-')} is for one store each, in the order of --store: "
-                f"there are {len(stores)} stores and {len(listed(name))} of it"
+                f"there are {len(stores)} stores and {len(values)} of it"
             )
     for number, store in enumerate(stores):
-        team, named, url = store.partition("=")
-        if not named or not _TEAM.fullmatch(team):
-            team, url = "", store
-        given = {name: values[number % len(values)] for name in _OF_A_STORE if (values := listed(name))}
-        if given.get("objects") == "none":
-            del given["objects"]
+        team, _, url = store.partition("=") if _NAMED.match(store) else ("", "", store)
         if len(stores) > 1:
             team = team or address_of(url).database
-        found.append(EngineSettings(url=url, team=team, **given))
-    if len({one.team for one in found}) < len(found):
+        own = {name: values[number % len(values)] for name, values in given.items()}
+        engines.append(EngineSettings(url=url, team=team, **{k: v for k, v in own.items() if v != "none"}))
+    if len({one.team for one in engines}) < len(engines):
         raise AddressError("two stores have the same name: --store NAME=clickhouse://… gives them one")
-    return tuple(found)
+    return tuple(engines)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -289,7 +279,11 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     missing = missing_packages_message()
     if missing is not None:
         raise LaunchError(missing)
-    _check_engines(options.settings.engines)
+    silent = [why for engine in options.settings.engines if (why := _check_engine(engine)) is not None]
+    if silent and len(silent) == len(options.settings.engines):
+        raise LaunchError(silent[0])
+    for why in silent:
+        print(f"{why}. The page shows the other stores.", file=sys.stderr)
     try:
         listener = listen(options.host, options.port, public=options.public)
         access = decide(
@@ -316,14 +310,6 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     return PreparedDashboard(
         server=DashboardServer(listener, access=access), listener=listener, settings=settings, access=access
     )
-
-
-def _check_engines(engines: Sequence[EngineSettings]) -> None:
-    silent = [message for engine in engines if (message := _check_engine(engine)) is not None]
-    if silent and len(silent) == len(engines):
-        raise LaunchError(silent[0])
-    for message in silent:
-        print(f"{message}. The page shows the other stores.", file=sys.stderr)
 
 
 def _check_engine(engine: EngineSettings) -> str | None:

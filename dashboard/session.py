@@ -50,29 +50,23 @@ _UNDO = "_undo_offer"
 _UNDO_S: Final = 60.0
 
 
-@st.cache_resource(show_spinner=False)
-def _store(
-    log_dirs: tuple[str, ...],
-    cache_dir: str | None,
-    read_only: bool,
-    engines: tuple[EngineSettings, ...],
-    other_tools: bool,
-    labels: str | None,
-) -> RunStore:
+@st.cache_resource(show_spinner=False, hash_funcs={DashboardSettings: hash})
+def _store(chosen: DashboardSettings, labels: str | None) -> RunStore:
     # Streamlit runs the garbage collector after every region; freezing keeps it from scanning pandas and pyarrow.
     gc.collect()
     gc.freeze()
-    if engines:
-        stores: dict[str, RunStore] = {one.team: _engine_store(one, read_only) for one in engines}
-        return TeamStores(stores) if len(stores) > 1 else stores[engines[0].team]
-    roots, cache = [Path(path) for path in log_dirs], None if cache_dir is None else Path(cache_dir)
+    if chosen.engines:
+        stores: dict[str, RunStore] = {
+            one.team: _engine_store(one, chosen.read_only) for one in chosen.engines
+        }
+        return TeamStores(stores) if len(stores) > 1 else stores[chosen.engines[0].team]
     # The reason is evaluated at each change, in the tab that makes it: one store serves visitors of all roles.
     return LocalStore(
-        roots,
-        cache_dir=cache,
+        chosen.log_dirs,
+        cache_dir=chosen.cache_dir,
         labels_dir=None if labels is None else Path(labels),
-        other_tools=other_tools,
-        read_only=read_only,
+        other_tools=chosen.other_tools,
+        read_only=chosen.read_only,
         read_only_reason=_viewer_reason,
     )
 
@@ -138,16 +132,8 @@ def _visitor() -> str:
 
 def store() -> RunStore:
     """Return the run store of this process."""
-    started_with = settings()
     labels = labels_dir()
-    return _store(
-        tuple(str(path) for path in started_with.log_dirs),
-        None if started_with.cache_dir is None else str(started_with.cache_dir),
-        started_with.read_only,
-        started_with.engines,
-        started_with.other_tools,
-        None if labels is None else str(labels),
-    )
+    return _store(settings(), None if labels is None else str(labels))
 
 
 # ---------------------------------------------------------------- which run

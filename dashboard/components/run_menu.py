@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import streamlit as st
@@ -112,22 +113,18 @@ def export(store: RunStore, key: str) -> None:
         "Exports all logged data, not only the points a chart draws. To save a chart as PNG, use its own button."
     )
 
-    st.download_button(
-        "All metrics as CSV",
-        lambda: metrics_to_csv(store, key, metrics),
-        download_name(card.name, "metrics", "csv"),
-        "text/csv",
-        on_click="ignore",
-        icon=":material/table:",
-    )
-    st.download_button(
-        "All metrics as Parquet",
-        lambda: metrics_to_parquet(store, key, metrics),
-        download_name(card.name, "metrics", "parquet"),
-        "application/vnd.apache.parquet",
-        on_click="ignore",
-        icon=":material/view_column:",
-    )
+    for form, ending, make, kind, icon in (
+        ("CSV", "csv", metrics_to_csv, "text/csv", "table"),
+        ("Parquet", "parquet", metrics_to_parquet, "application/vnd.apache.parquet", "view_column"),
+    ):
+        st.download_button(
+            f"All metrics as {form}",
+            partial(make, store, key, metrics),
+            download_name(card.name, "metrics", ending),
+            kind,
+            on_click="ignore",
+            icon=f":material/{icon}:",
+        )
     bytes_there = store.refresh(key, wait_s=0.0).bytes_read
     if bytes_there <= _MAX_DOWNLOAD:
         st.download_button(

@@ -96,8 +96,10 @@ def test_one_list_of_all_teams_is_sorted_searched_and_cut_into_pages(stores):
     assert len(names(stores, project="vision")) == 4
     assert names(stores, text="team:other") == []
     assert stores.list_runs(RunQuery(text="team:other")).total == 7
-    with pytest.raises(QueryError, match="unknown name"):
-        stores.list_runs(RunQuery(text="not_logged>1"))
+    for text in ("not_logged>1", "team:robots not_logged>1"):
+        with pytest.raises(QueryError, match="unknown name"):
+            stores.list_runs(RunQuery(text=text))
+    assert names(stores, text="-team:robots", per_page=2, sort="name") == ["r", "same"]
 
 
 def test_curves_of_several_teams_are_compared_in_the_order_asked(stores):

@@ -133,13 +133,10 @@ def of_team(text: str, team: str) -> str | None:
     """Return a search for one team's store: without `team:`, and `project:` without the team; None if it finds none."""
     kept = []
     for found in _PART.finditer(text):
-        field = (found["field"] or (found["number"] if found["equal"] else None) or "").casefold()
-        value = next(
-            (found[name] for name in ("quoted", "value", "quoted_bound", "bound") if found[name]), ""
-        )
-        if field != "team":
-            kept.append(found[0].replace(f"{team}/", "", 1) if field == "project" else found[0])
-        elif (value.casefold() in team.casefold()) == (bool(found["negated"]) or found["equal"] == "!="):
+        name, _, value = found[0].lstrip("-").casefold().replace("=", ":").partition(":")
+        if name != "team":
+            kept.append(found[0].replace(f"{team}/", "", 1) if name == "project" else found[0])
+        elif (value.strip('"') in team.casefold()) == found[0].startswith("-"):
             return None
     return " ".join(kept)
 

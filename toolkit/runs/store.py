@@ -561,13 +561,9 @@ class RunStore(Protocol):
 
         First come `global_step`, which is the last known one if a record has none, `time` and `session`, then
         `metrics` in their order, or all of them; a metric that the run has not logged is left out.
-        `rows` are the first one and the one behind the last; without them it is every row.
+        `rows` are the first one and the one behind the last. Then a cell that a record lacks is masked as well, so that
+        it is not a logged NaN.
         """
-
-    def present(
-        self, key: str, metrics: Sequence[str], *, rows: tuple[int, int] | None = None
-    ) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Return which rows of `table` have each metric: a logged NaN is not an empty cell."""
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records without metrics, and epoch records, newest first, NaN and infinity restored."""

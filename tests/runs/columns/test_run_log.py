@@ -318,13 +318,14 @@ def test_a_table_keeps_rows_apart_from_values_that_are_missing(log, folder):
     log.refresh(WAIT_S)
 
     table = log.table(None)
-    present = log.present(["train_loss", "gpu", "nope"])
+    cells = log.table(["train_loss", "gpu", "nope"], (1, 12))
 
     assert {len(column) for column in table.values()} == {12}
     assert table["global_step"].tolist() == [*range(10), 9, 10]
-    assert present["train_loss"].tolist() == [True] * 10 + [False, True]
-    assert present["gpu"].sum() == 1
-    assert "nope" not in present
+    assert cells["train_loss"].mask.tolist() == [False] * 9 + [True, False]
+    assert (cells["gpu"].count(), len(cells["gpu"]), cells["gpu"][9]) == (1, 11, 50.0)
+    assert cells["global_step"].tolist() == [*range(1, 10), 9, 10]
+    assert "nope" not in cells
     assert list(log.table(["gpu", "nope"])) == ["global_step", "time", "session", "gpu"]
 
 

@@ -80,7 +80,7 @@ def _ask(store: RunStore, key: str) -> Iterator[tuple[str, Any]]:
         yield from _ask_about(store, key, name)
     yield "table", store.table(key)
     yield "table of some", store.table(key, [*names[1:4], "never logged"])
-    yield "present", store.present(key, names)
+    yield "cells", {name: column.tolist() for name, column in store.table(key, names, rows=(2, 40)).items()}
     yield "events", store.events(key)
     yield "two kinds of events", store.events(key, ("start", "end"), limit=3)
     yield "counts", sorted(store.count_events(key).items())

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from toolkit.runfolder.records import Record
 from toolkit.runs.columns.run_columns import EventPlaces, RunColumns
@@ -145,7 +144,7 @@ class ColumnQueries:
                 return np.asarray(sums / np.add.reduceat(finite.astype(np.float64), starts))
 
     def table(self, names: Sequence[str] | None, rows: tuple[int, int] | None = None) -> dict[str, Floats]:
-        """Return metrics as columns of one length, NaN for missing values, with step, time and session."""
+        """Return metrics as columns of one length, with step, time and session; missing are NaN, of `rows` masked."""
         wanted = [info.name for info in self.metrics()] if names is None else names
         self.load(wanted)
         with self._lock:
@@ -163,25 +162,10 @@ class ColumnQueries:
                 metric = columns.metrics.get(name)
                 if metric is not None:
                     at = slice(*np.searchsorted(metric.rows.values, (first, last)))
-                    table[name] = np.full(len(table["time"]), np.nan)
-                    table[name][metric.rows.values[at] - first] = metric.values.values[at]
+                    column = np.ma.array(np.full(len(table["time"]), np.nan), mask=True)
+                    column[metric.rows.values[at] - first] = metric.values.values[at]
+                    table[name] = column.data if rows is None else column
             return table
-
-    def present(
-        self, names: Sequence[str], rows: tuple[int, int] | None = None
-    ) -> dict[str, npt.NDArray[np.bool_]]:
-        """Return, for each metric, which rows have it: a logged NaN is not an empty cell."""
-        self.load(names)
-        with self._lock:
-            found = {}
-            first, last = rows or (0, self._columns.rows)
-            for name in names:
-                metric = self._columns.metrics.get(name)
-                if metric is not None:
-                    at = slice(*np.searchsorted(metric.rows.values, (first, last)))
-                    found[name] = np.zeros(min(last, self._columns.rows) - first, dtype=bool)
-                    found[name][metric.rows.values[at] - first] = True
-            return found
 
     def counts(self) -> dict[str, int]:
         """Return how many records of each kind were read."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -21,24 +20,21 @@ from toolkit.runfolder.table.columns import no_formula, write_csv
 from toolkit.runs.formatting import clean
 from toolkit.runs.store import FIRST_COLUMNS, Floats, Refused, RunStore, Series, XAxis
 
-Present = Mapping[str, npt.NDArray[np.bool_]]
-"""For some columns, which rows have a value; other columns have one in every row."""
-
 _MAX_ROWS: Final = 1_000_000
 _MAX_CELLS: Final = 50_000_000
 _CELLS_AT_ONCE: Final = 2_000_000
 
 
-def to_csv(columns: Mapping[str, Floats], present: Present | None = None, *, header: bool = True) -> bytes:
+def to_csv(columns: Mapping[str, Floats], *, header: bool = True) -> bytes:
     """Return `columns` as a CSV table that pandas reads back; the digits are enough for the same float64.
 
-    A row without a value has an empty cell; non-finite values are `nan`, `inf` or `-inf`. A header that a
+    A masked cell is empty; non-finite values are `nan`, `inf` or `-inf`. A header that a
     spreadsheet would treat as a formula gets a leading apostrophe.
 
     Raises:
         ValueError: the columns differ in length.
     """
-    table = _table(columns, present)
+    table = _table(columns)
     head = io.StringIO()
     write_csv(head, [table.column_names] if header else ())
     body = io.BytesIO()
@@ -52,23 +48,23 @@ def to_csv(columns: Mapping[str, Floats], present: Present | None = None, *, hea
 
 def metrics_to_csv(store: RunStore, key: str, metrics: Sequence[str]) -> bytes:
     """Return these metrics of a run as `to_csv` does. Raises Refused if one cannot be read, or it is too large."""
-    parts = enumerate(_parts(store, key, metrics))
-    return b"".join(to_csv(columns, there, header=not number) for number, (columns, there) in parts)
-
-
-def metrics_to_parquet(store: RunStore, key: str, metrics: Sequence[str]) -> bytes:
-    """Return them as a Parquet file: a row without a value is null, and NaN stays NaN. Raises Refused likewise."""
     sink = io.BytesIO()
-    schema = pa.schema([(clean(name), pa.float64()) for name in (*FIRST_COLUMNS, *metrics)])
-    with pa_parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
-        for columns, there in _parts(store, key, metrics):
-            writer.write_table(_table(columns, there))
+    for columns in _parts(store, key, metrics):
+        sink.write(to_csv(columns, header=not sink.tell()))
     return sink.getvalue()
 
 
-def _parts(
-    store: RunStore, key: str, metrics: Sequence[str]
-) -> Iterator[tuple[Mapping[str, Floats], Present]]:
+def metrics_to_parquet(store: RunStore, key: str, metrics: Sequence[str]) -> bytes:
+    """Return them as a Parquet file: a masked cell is null, and NaN stays NaN. Raises Refused likewise."""
+    sink = io.BytesIO()
+    schema = pa.schema([(clean(name), pa.float64()) for name in (*FIRST_COLUMNS, *metrics)])
+    with pa_parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for columns in _parts(store, key, metrics):
+            writer.write_table(_table(columns))
+    return sink.getvalue()
+
+
+def _parts(store: RunStore, key: str, metrics: Sequence[str]) -> Iterator[Mapping[str, Floats]]:
     """Yield the table of these metrics, a few rows at a time."""
     store.load(key, metrics)
     total, width = len(store.table(key, [])["time"]), len(FIRST_COLUMNS) + len(metrics)
@@ -79,11 +75,10 @@ def _parts(
         )
     step = max(1, _CELLS_AT_ONCE // width)
     for first in range(0, max(1, total), step):
-        rows = (first, min(total, first + step))
-        columns, there = store.table(key, metrics, rows=rows), store.present(key, metrics, rows=rows)
+        columns = store.table(key, metrics, rows=(first, min(total, first + step)))
         if missing := width - len(columns):
             raise Refused(f"{missing:,} of {len(metrics):,} metrics could not be read now")
-        yield columns, there
+        yield columns
 
 
 class TooManyRows(ValueError):  # noqa: N818 - the name says what happened
@@ -156,13 +151,13 @@ def download_name(run_name: str, kind: str, extension: str) -> str:
     return f"{safe_run_name(run_name)}-{safe_run_name(kind)}.{ending}"
 
 
-def _table(columns: Mapping[str, Floats], present: Present | None) -> pa.Table:
+def _table(columns: Mapping[str, Floats]) -> pa.Table:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"the columns differ in length: {lengths}")
     arrays = []
-    for name, column in columns.items():
-        mask = None if present is None or name not in present else ~np.asarray(present[name], dtype=np.bool_)
+    for column in columns.values():
+        mask = np.ma.getmaskarray(column)
         # from_pandas would turn every NaN into null.
         arrays.append(pa.array(np.asarray(column, dtype=np.float64), mask=mask, from_pandas=False))
     return pa.table(arrays, names=[clean(name) for name in columns])

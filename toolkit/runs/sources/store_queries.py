@@ -10,9 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.runfolder.manifest import Manifest, Session
@@ -158,6 +155,7 @@ class StoreQueries:
         smoothing: Smoothing = 0.0,
     ) -> Mapping[str, Series]:
         """Return one metric of several runs; keys of no run are left out."""
+        self._load_together(keys, metric)
         found = {}
         for key in keys:
             with suppress(UnknownRun):
@@ -165,6 +163,9 @@ class StoreQueries:
                     key, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing
                 )
         return found
+
+    def _load_together(self, keys: Sequence[str], metric: str) -> None:
+        """Load one metric of several runs, if that costs less than one by one."""
 
     def sessions(self, key: str) -> Sequence[SessionStart]:
         """Return where each session starts."""
@@ -198,12 +199,6 @@ class StoreQueries:
     ) -> Mapping[str, Floats]:
         """Return metrics as columns of one length."""
         return self._log(key).table(metrics, rows)
-
-    def present(
-        self, key: str, metrics: Sequence[str], *, rows: tuple[int, int] | None = None
-    ) -> Mapping[str, npt.NDArray[np.bool_]]:
-        """Return which rows of `table` have each metric."""
-        return self._log(key).present(metrics, rows)
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
         """Return the newest records without metrics, newest first."""

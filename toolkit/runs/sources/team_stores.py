@@ -78,16 +78,15 @@ class TeamStores:
     load, refresh, refresh_all = _one(RunStore.load), _one(RunStore.refresh), _many(RunStore.refresh_all)
     series, series_of, trends = _one(RunStore.series), _many(RunStore.series_of), _many(RunStore.trends)
     recent, values_around, means = _one(RunStore.recent), _one(RunStore.values_around), _one(RunStore.means)
-    table, present, events = _one(RunStore.table), _one(RunStore.present), _one(RunStore.events)
-    sessions, manifest_sessions = _one(RunStore.sessions), _one(RunStore.manifest_sessions)
+    table, events, sessions = _one(RunStore.table), _one(RunStore.events), _one(RunStore.sessions)
     spans, span_records, trace = _one(RunStore.spans), _one(RunStore.span_records), _one(RunStore.trace)
-    completions, count_events = _one(RunStore.completions), _one(RunStore.count_events)
+    manifest_sessions, completions = _one(RunStore.manifest_sessions), _one(RunStore.completions)
     examine, findings = _one(RunStore.examine), _one(RunStore.findings)
     time_spent, ranks, rank_signs = _one(RunStore.time_spent), _one(RunStore.ranks), _one(RunStore.rank_signs)
     rank_grid, read_file = _one(RunStore.rank_grid), _one(RunStore.read_file)
     record_lines, ask, delivery = _one(RunStore.record_lines), _one(RunStore.ask), _one(RunStore.delivery)
-    label, delete = _one(RunStore.label), _one(RunStore.delete, returns_key=True)
-    restore = _one(RunStore.restore, returns_key=True)
+    label, count_events = _one(RunStore.label), _one(RunStore.count_events)
+    delete, restore = _one(RunStore.delete, returns_key=True), _one(RunStore.restore, returns_key=True)
 
     def split(self, key: str) -> tuple[str, str]:
         """Return the team, and the key in its store; a name without a team if one store alone has such a run."""
@@ -113,19 +112,20 @@ class TeamStores:
     def list_runs(self, query: RunQuery | None = None) -> RunList:
         """Return the runs of all teams that `query` finds."""
         query = query or RunQuery()
+        own = {team: asked for team in self.stores if (asked := _query_of(team, query)) is not None}
         refusals = []
 
         def look(team: str, store: RunStore) -> RunList:
             try:
-                if (own := _query_of(team, query)) is not None:
-                    return store.list_runs(own)
+                if team in own:
+                    return store.list_runs(own[team])
             except ValueError as error:
                 # Another team may have what is searched for or sorted by.
                 refusals.append(error)
             return replace(store.list_runs(RunQuery(per_page=0)), matching=0)
 
         found = self._each(look)
-        if len(refusals) == len(found):
+        if refusals and len(refusals) == len(own):
             raise refusals[0]
         lists = list(found.values())
         cards = [_with_team(team, card) for team, one in found.items() for card in one.cards]

@@ -189,15 +189,12 @@ class EngineSource:
     def _bytes(self, gen: int, begin: int, end: int) -> bytes:
         """Return the lines that begin between two offsets, up to the first that is missing."""
         parts = []
-        for at, after, line in self._lines(gen, begin, end) if begin < end else ():
+        for at, after, line in self._select(gen, f"at >= {begin} AND at < {end}") if begin < end else ():
             if at != begin:
                 break
             parts.append(whole_line(at, after, line))
             begin = after
         return b"".join(parts)
-
-    def _lines(self, gen: int, begin: int, end: int) -> list[Line]:
-        return self._select(gen, f"at >= {begin} AND at < {end}")
 
     def _select(self, gen: int, condition: str) -> list[Line]:
         try:

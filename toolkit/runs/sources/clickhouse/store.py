@@ -45,13 +45,10 @@ from toolkit.runs.store import (
     RunList,
     RunMeta,
     RunQuery,
-    Series,
-    Smoothing,
     StoreState,
     StoreUnavailable,
     Trashed,
     UnknownRun,
-    XAxis,
 )
 
 _MAX_GRIDS: Final = 100
@@ -184,23 +181,12 @@ class ClickHouseStore(StoreQueries):
                 EngineLog.read_together(unread)
         return super().refresh_all(keys, wait_s=wait_s)
 
-    def series_of(
-        self,
-        keys: Sequence[str],
-        metric: str,
-        *,
-        axis: XAxis = "step",
-        window: tuple[float, float] | None = None,
-        buckets: int = 600,
-        smoothing: Smoothing = 0.0,
-    ) -> Mapping[str, Series]:
-        """Return one metric of several runs, asked for together; keys of no run are left out."""
+    def _load_together(self, keys: Sequence[str], metric: str) -> None:
         logs = []
         for key in keys:
             with suppress(UnknownRun):
                 logs.append(self._log(key))
         load_together(logs, metric)
-        return super().series_of(keys, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing)
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
