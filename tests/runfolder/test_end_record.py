@@ -114,9 +114,7 @@ def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
     runs = LocalStore([run.parent], cache_dir=None)
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
-    monkeypatch.setattr(
-        "toolkit.runs.listing.run_listing.with_end_record", lambda *_: pytest.fail("read again")
-    )
+    monkeypatch.setattr("toolkit.runfolder.listed_run.with_end_record", lambda *_: pytest.fail("read again"))
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
 

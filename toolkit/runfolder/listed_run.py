@@ -110,7 +110,8 @@ def fields_of(
     if loss_metric is None and step is not None:
         values = values_at_the_end(folder)
         loss_metric = loss_name(values)
-    signs = [session.ended or session.started for session in manifest.sessions]
+    # Of the newest session: those before may be by the clock of another node.
+    signs = [latest.ended or latest.started] if latest is not None else []
     if beat is not None:
         signs.append(beat.time)
     if newest is not None:

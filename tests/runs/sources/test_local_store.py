@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from toolkit.runs.listing.run_listing import RootListing
 from toolkit.runs.sources import local_store, store_queries
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import CacheState, Refused, RunQuery, UnknownRun
+from toolkit.telemetry import TelemetryLogger
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and odd names are POSIX's")
 
@@ -902,3 +905,32 @@ def test_the_trash_lists_the_name_that_people_gave_the_run(root, store):
     store.delete("r")
 
     assert [run.name for run in store.trash()] == ["Renamed"]
+
+
+def test_the_duration_of_a_run_that_moved_to_a_node_with_another_clock_is_right(root, store):
+    with TelemetryLogger("moved", log_dir=root) as log:
+        log.log_step(1, train_loss=1.0)
+    folder = log.run_folder
+    change(
+        folder, r'("(?:time|started|ended|created)":\s*)(\d+\.\d+)', lambda m: f"{m[1]}{float(m[2]) + 7200}"
+    )
+    with TelemetryLogger("moved", log_dir=root, resume=True) as log:
+        log.log_step(2, train_loss=1.0)
+        card = store.card("moved")
+        assert card.duration_s < 3600
+        assert card.last_sign - time.time() < 3600
+        killed = shutil.copytree(folder, root / "killed")
+    change(killed, r'("pid":\s*)\d+', lambda m: f"{m[1]}4194303")
+    change(killed, r'("(?:display_)?name":\s*)"moved"', lambda m: f'{m[1]}"killed"')
+
+    assert store.card("killed").duration_s < 3600
+    with TelemetryLogger("killed", log_dir=root, resume=True) as log:
+        log.log_step(3, train_loss=1.0)
+    assert log.run_folder == killed
+    assert store.card("killed").sessions == 3
+    assert store.card("killed").duration_s < 3600
+
+
+def change(folder, pattern, to):
+    for path in (folder / "run.json", folder / "metrics.jsonl"):
+        path.write_text(re.sub(pattern, to, path.read_text()))

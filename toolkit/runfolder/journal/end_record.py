@@ -67,7 +67,9 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
     summary = dict(manifest.summary)
     last = beat or Heartbeat(time=session.started)
     for record in map(with_non_finite, records):
-        when, seq = record.get("time"), record.get("seq")
+        # That of an earlier session may be by the clock of another node.
+        when = record.get("time") if record.get("session") == session.session else None
+        seq = record.get("seq")
         last = Heartbeat(
             time=max(last.time, when) if isinstance(when, (int, float)) and when < _LATEST else last.time,
             seq=max(last.seq, seq) if type(seq) is int else last.seq,

@@ -86,6 +86,8 @@ def with_session(earlier: Manifest, session: Session, options: TelemetryOptions,
         project=options.project or earlier.project,
         tags=options.tags or earlier.tags,
         sessions=(*past[1 - _MOST_SESSIONS :], session),
+        # Another node's clock may be hours off: the last sign of life is the newest session's own.
+        heartbeat=earlier.heartbeat and replace(earlier.heartbeat, time=session.started),
         other={**earlier.other, **launch_fields()},
     )
 
