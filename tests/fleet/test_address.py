@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -89,6 +90,20 @@ def test_a_password_comes_from_a_file_of_ours_or_the_environment(tmp_path, monke
     with pytest.raises(AddressError, match="contains a control character or a line break") as refused:
         read_password(path)
     assert "two" not in str(refused.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes files of root")
+def test_a_password_in_a_file_of_root_may_be_read_by_a_group(tmp_path, monkeypatch):
+    path = tmp_path / "password"
+    path.write_text("mounted\n")
+    path.chmod(0o440)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    assert read_password(path) == "mounted"
+    for mode in (0o444, 0o460):
+        path.chmod(mode)
+        with pytest.raises(AddressError, match="other users can read the password"):
+            read_password(path)
 
 
 def test_quoted_text_has_no_character_with_a_meaning():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 import pytest
@@ -46,6 +47,27 @@ def test_every_command_of_a_fleet_takes_its_options_from_one_file(engine, tmp_pa
     shown = parse_options([]).settings.engines[0]
     assert (shown.url, shown.request_key) == (str(engine.address()), tmp_path / "control.key")
     assert parse_options(["--log-dir", "logs"]).settings.engines == ()
+
+
+def test_set_up_of_a_team_writes_the_options_of_every_command(engine, tmp_path, monkeypatch, capsys):
+    if engine.cluster is not None:
+        pytest.skip("18.16 makes no users")
+    folder = log_run(tmp_path / "logs", "of-the-team")
+    address = str(engine.address()).removesuffix("/telemetry")
+    options = tmp_path / "secrets" / "fleet.toml"
+
+    assert main(["ship", "--set-up", "--team", "lab", "--secrets", "secrets", "--to", address]) == 0
+    options.write_text(f'folders = ["{tmp_path / "logs"}"]\n{options.read_text()}')
+    monkeypatch.setenv(VARIABLE, str(options))
+    for command in (["ship", "--once"], ["ship", "--status"], ["pull", "of-the-team", "--to", "back"]):
+        assert main(command) == 0, capsys.readouterr().err
+
+    [pulled] = (tmp_path / "back").iterdir()
+    assert (pulled / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+    assert stat.S_IMODE(options.stat().st_mode) == 0o600
+    [shown] = parse_options([]).settings.engines
+    assert shown.url.startswith("clickhouse://lab_page@")
+    assert shown.password_file == tmp_path / "secrets" / "lab_page.password"
 
 
 def test_a_flag_is_taken_before_a_variable_and_a_variable_before_the_file(tmp_path, monkeypatch, capsys):

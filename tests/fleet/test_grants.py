@@ -215,12 +215,18 @@ def test_set_up_makes_a_team_whose_passwords_are_only_in_files(engine, tmp_path,
 
     found = json.loads(capsys.readouterr().out)
     files = {path.name: path for path in folder.iterdir()}
-    assert sorted(files) == ["lab.key", "lab_page.password", "lab_reader.password", "lab_ship.password"]
+    assert sorted(files) == [
+        "fleet.toml",
+        "lab.key",
+        "lab_page.password",
+        "lab_reader.password",
+        "lab_ship.password",
+    ]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files.values()} == {0o600}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert len(read_key(files["lab.key"])) >= 32
     contents = {name: path.read_text() for name, path in files.items()}
-    assert len(set(contents.values())) == 4
+    assert len(set(contents.values())) == 5
     # The embedded engine cannot store users: what an administrator has to run is printed.
     assert any("the users are not made: " in line for line in found["done"])
     connection = Engine(engine.address("telemetry_lab"))
@@ -240,7 +246,7 @@ def test_set_up_makes_a_team_whose_passwords_are_only_in_files(engine, tmp_path,
 
     printed = capsys.readouterr()
     assert {name: path.read_text() for name, path in files.items()} == contents
-    assert printed.out.count(" is kept\n") == 4
+    assert printed.out.count(" is kept\n") == 5
     assert f"{found['grants'][-1]};\n" in printed.out
     for text in contents.values():
         assert text.strip() not in printed.out + printed.err + json.dumps(found)

@@ -197,9 +197,9 @@ def _checked(key: str, value: Any, where: str, folder: Path) -> Any:
             f"{where}: there is no {key!r}; keys: {', '.join(KEYS)}; tables: [{'], ['.join(COMMANDS)}]"
         )
     if form == "a list of paths" and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return [folder / Path(one).expanduser() for one in value]
+        return [folder / os.path.expanduser(one) for one in value]
     if form in ("a text", "a path") and isinstance(value, str) and value:
-        return folder / Path(value).expanduser() if form == "a path" else value
+        return folder / os.path.expanduser(value) if form == "a path" else value
     if form == "a whole number above 0" and type(value) is int and value > 0:
         return value
     raise AddressError(f"{where}: {key} must be {form}, got {value!r}")

@@ -67,7 +67,7 @@ def grants(database: str, cluster: str | None, team: str) -> Iterator[str]:
 
 
 def make_team(address: Address, cluster: str | None, team: str, folder: Path) -> tuple[list[str], list[str]]:
-    """Make the users that are missing, and files in `folder` with their passwords and the team's key.
+    """Make the users that are missing, and files in `folder`: their passwords, the team's key and fleet.toml.
 
     Return what was done, in words, and the statements that an administrator has to run, if this user may not.
     Passwords and files that exist are kept.
@@ -79,7 +79,8 @@ def make_team(address: Address, cluster: str | None, team: str, folder: Path) ->
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = [Engine(replace(address, database="default", hosts=(host,))) for host in address.hosts]
-    statements, said, refusal = [], [_new_secret(folder / f"{team}.key")], None
+    statements, refusal = [], None
+    said = [_new_file(folder / f"{team}.key"), _new_file(folder / "fleet.toml", _options(address, team))]
     try:
         known = {name for one in hosts for (name,) in one.rows("SELECT name FROM system.users", "String")}
     except EngineError as error:
@@ -89,7 +90,7 @@ def make_team(address: Address, cluster: str | None, team: str, folder: Path) ->
         if user in known and not path.exists():
             said.append(f"user {user} exists and keeps its password, which is not in {folder}")
             continue
-        said.append(_new_secret(path))
+        said.append(_new_file(path))
         digest = hashlib.sha256(_password(path).encode()).hexdigest()
         statements.append(f"CREATE USER IF NOT EXISTS {user} IDENTIFIED WITH sha256_hash BY '{digest}'")
     statements += grants(address.database, cluster, team)
@@ -119,12 +120,26 @@ def _password(path: Path) -> str:
     return password
 
 
-def _new_secret(path: Path) -> str:
-    """Write a random secret into a new file that only this user can read; return what was done."""
+def _options(address: Address, team: str) -> str:
+    """Return the fleet.toml of a team; the other files are beside it."""
+    keys = {
+        "key": f"{team}.key",
+        "request-key": f"{team}.key",
+        **({"ca": address.ca.name} if address.ca else {}),
+    }
+    lines = [f'{key} = "{name}"' for key, name in keys.items()]
+    for table, user in {"ship": "ship", "status": "ship", "dashboard": "page", "pull": "reader"}.items():
+        of_user = replace(address, user=f"{team}_{user}")
+        lines += [f'\n[{table}]\nengine = "{of_user}"', f'password-file = "{of_user.user}.password"']
+    return "\n".join(lines) + "\n"
+
+
+def _new_file(path: Path, text: str = "") -> str:
+    """Write `text`, or a random secret, into a new file that only this user can read; return what was done."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return f"{path} is kept"
     with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(48) + "\n")
+        file.write(text or secrets.token_urlsafe(48) + "\n")
     return f"{path} made"
