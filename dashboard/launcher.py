@@ -162,7 +162,7 @@ def _engines(chosen: argparse.Namespace) -> tuple[EngineSettings, ...]:
     for number, store in enumerate(stores):
         team, _, url = store.partition("=") if _NAMED.match(store) else ("", "", store)
         if len(stores) > 1:
-            team = team or address_of(url).database
+            team = team or address_of(url).database.removeprefix("telemetry_")
         own = {name: values[number % len(values)] for name, values in given.items()}
         engines.append(EngineSettings(url=url, team=team, **{k: v for k, v in own.items() if v != "none"}))
     if len({one.team for one in engines}) < len(engines):

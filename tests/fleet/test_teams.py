@@ -169,7 +169,12 @@ def refusal(capsys, *options):
 
 def test_each_store_has_its_own_options_in_the_same_order(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    two = ("--store", "clickhouse://a@h1/vision", "--store", "robots=clickhouse://b@h2/telemetry?secure=1")
+    two = (
+        "--store",
+        "clickhouse://a@h1/telemetry_vision",
+        "--store",
+        "robots=clickhouse://b@h2/telemetry?secure=1",
+    )
     chosen = launcher.parse_options(
         [*two, "--password-file", "/a", "--password-file", "/b", "--objects", "none", "--ca", "/ca"]
     )
@@ -177,7 +182,7 @@ def test_each_store_has_its_own_options_in_the_same_order(capsys, tmp_path, monk
         (one.team, one.url[-9:], str(one.password_file), str(one.ca), one.objects)
         for one in chosen.settings.engines
     ]
-    assert shown == [("vision", "h1/vision", "/a", "/ca", None), ("robots", "?secure=1", "/b", "/ca", None)]
+    assert shown == [("vision", "ry_vision", "/a", "/ca", None), ("robots", "?secure=1", "/b", "/ca", None)]
     assert DashboardSettings.from_environment(chosen.settings.to_environment()) == chosen.settings
 
     assert "there are 2 stores and 1 of it" in refusal(capsys, *two, "--password-file", "/a")

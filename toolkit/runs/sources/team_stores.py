@@ -129,7 +129,7 @@ class TeamStores:
             raise refusals[0]
         lists = list(found.values())
         cards = [_with_team(team, card) for team, one in found.items() for card in one.cards]
-        cards.sort(key=lambda card: card.last_sign or 0.0, reverse=True)
+        cards.sort(key=lambda card: (-(card.last_sign or 0.0), card.id))
         page, shown = page_of(sort_cards(cards, query.sort), query)
         projects = (f"{team}/{project}" for team, one in found.items() for project in one.projects)
         return RunList(
