@@ -59,6 +59,7 @@ def logs(tmp_path):
 
 
 _SHIPPING = (
+    "test_claims.py",
     "test_drain.py",
     "test_kills.py",
     "test_live.py",

@@ -208,6 +208,14 @@ def file_points(path: Path) -> list[tuple]:
     return [point for name in sorted(found, key=lambda name: name.encode()) for point in found[name]]
 
 
+def claimed_by(connection: Engine, folder: Path) -> str:
+    """Return the node whose shipper last reported a run."""
+    rows = connection.rows(
+        f"SELECT argMax(node, version) FROM runs WHERE run_id = {quote(id_of(folder))}", "String"
+    )
+    return rows[0][0] if rows else ""
+
+
 def wait_for_bytes(connection: Engine, run_id: str, expected: bytes, process=None) -> None:
     wait_until(lambda: newest_or_nothing(connection, run_id) == expected, process)
 

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from toolkit.core import outbox
-from toolkit.fleet import sender, shipper, tail
+from toolkit.fleet import claims, sender, shipper, tail
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
 
@@ -22,6 +22,7 @@ from toolkit.fleet.engine import Engine
 def main(address: str, logs: str, seed: str, marker: str = "") -> None:
     chance = random.Random(int(seed))
     sender.EVERY_S = 0.02
+    sender.REPORT_S, claims.DEAD_S, claims.CHECK_S = 0.2, 1.0, 0.2
     outbox.FIRST_S, outbox.LONGEST_S = 0.05, 0.5
     tail.BATCH_ROWS = chance.randint(1, 40)
     left = chance.randint(0, 4)

@@ -28,6 +28,7 @@ from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.verify import lags_of
 from toolkit.runfolder.layout import rank_file
+from toolkit.runfolder.process import host_name
 
 pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 
@@ -37,11 +38,14 @@ def look_now(*shippers: Shipper) -> None:
         for run in one.runs.values():
             run.next_look = 0.0
         one.senders[0]._next_recheck = 0.0
-        one.ship_some()
+        one.ship_round()
         one.senders[0].report(all_runs=True)
 
 
 def started(engine, place, node: str, say=None) -> Shipper:
+    """Return the shipper of the node that trains what is in `place`."""
+    for path in place.glob("*/run.json"):
+        path.write_text(path.read_text().replace(f'"host": "{host_name()}"', f'"host": "{node}"'))
     one = Shipper(Engine(engine.address()), [place], node=node, say=say)
     one.start()
     return one
@@ -245,7 +249,7 @@ def test_lines_without_a_commit_are_all_compared_however_many_there_are(engine, 
         mock.patch.object(sender, "insert_commits", side_effect=KeyboardInterrupt),
         suppress(KeyboardInterrupt),
     ):
-        killed.ship_some()
+        killed.ship_round()
     data = (folder / "metrics.jsonl").read_bytes()
     (folder / "metrics.jsonl").write_bytes(data[:-20] + b"1" + data[-19:])
 

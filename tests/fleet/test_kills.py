@@ -13,6 +13,7 @@ import pytest
 from tests.fleet.engines import NoEngine, engine_names, start_engine
 from tests.fleet.shipped_runs import (
     append,
+    claimed_by,
     engine_bytes,
     engine_points,
     file_points,
@@ -25,6 +26,7 @@ from tests.fleet.shipped_runs import (
 )
 from tests.fork_server import start_python
 from tests.lengths import longer
+from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.schema import set_up
 from toolkit.runfolder.layout import rank_file
@@ -130,10 +132,10 @@ def change(folder, chance):
     append(folder, range(100, 105), more=chance.random())
 
 
-def start_shipper(engine, logs, seed, marker):
+def start_shipper(engine, logs, seed, marker, **how):
     hosts = ",".join(f"127.0.0.1:{port}" for _, port in engine.address().hosts)
     arguments = [f"clickhouse://{hosts}/telemetry", logs, seed, *([marker] if marker else [])]
-    return start_python(["-m", "tests.fleet.shipping_child", *arguments], SHIPPER, always_fork=True)
+    return start_python(["-m", "tests.fleet.shipping_child", *arguments], SHIPPER, always_fork=True, **how)
 
 
 def assert_same(connection, folder):
@@ -176,4 +178,42 @@ def test_kills_of_an_engine_lose_double_and_spoil_nothing(own_engine, logs, reco
         assert_same(connection, folder)
     record_property(
         "measured", f"ClickHouse {own_engine.name}: {kills} kills of an engine, 0 lost, doubled or wrong"
+    )
+
+
+def test_kills_of_shippers_that_share_a_file_system_lose_and_double_nothing(
+    own_engine, logs, record_property
+):
+    kills = longer(2, 50)
+    writers = Writers(logs)
+    ask = Engine(own_engine.address())
+    running = {}
+
+    def start(number):
+        node = f"node{number}"
+        running[node] = start_shipper(
+            own_engine, logs, number, None, env={**os.environ, "TELEMETRY_NODE": node}
+        )
+
+    try:
+        for number in range(3):
+            start(number)
+        for number in range(3, 3 + kills):
+            holder = wait_until(lambda: (node := claimed_by(ask, writers.folder)) in running and node)
+            running[holder].kill()
+            running.pop(holder).wait()
+            start(number)
+    finally:
+        folders = writers.stop()
+        for process in running.values():
+            process.kill()
+            process.wait()
+
+    assert ship(own_engine, logs).verify() == []
+    for folder in folders:
+        assert_same(ask, folder)
+    record_property(
+        "measured",
+        f"ClickHouse {own_engine.name}: {kills} kills of the shipper that had the runs, three at a time, "
+        "0 lost, doubled or wrong",
     )

@@ -143,7 +143,7 @@ def test_lines_that_are_sent_again_and_cut_elsewhere_replace_themselves(engine, 
         # As a process that is killed after the data, several times: the commit never comes.
         with mock.patch.object(sender_module, "insert_commits"):
             for _ in range(batches):
-                unlucky.ship_some()
+                unlucky.ship_round()
     ship(engine, logs)
 
     assert engine_bytes(ask, run_id) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
@@ -263,12 +263,12 @@ def test_two_shippers_of_one_folder_do_no_harm(engine, ask, logs):
         shipper.start()
     for step in range(5, 30, 5):
         append(folder, range(step, step + 5), **{f"m{step}": 1.0})
-        both[step % 2].ship_some()
+        both[step % 2].ship_round()
         append(folder, [step + 1000])
         for shipper in reversed(both):
             for run in shipper.runs.values():
                 run.next_look = 0.0
-            shipper.ship_some()
+            shipper.ship_round()
 
     for shipper in both:
         shipper.ship_all()
@@ -285,7 +285,7 @@ def test_lines_sent_before_a_kill_that_are_no_longer_in_the_file_stay_in_their_g
     killed = Shipper(Engine(engine.address()), [logs])
     killed.start()
     with mock.patch.object(sender_module, "insert_commits"):
-        killed.ship_some()
+        killed.ship_round()
     # A power cut took what had not reached the disk, and the run was resumed.
     os.truncate(folder / "metrics.jsonl", end)
     append(folder, range(10, 16), other=2.0)

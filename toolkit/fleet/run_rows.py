@@ -69,6 +69,8 @@ class RunReport:
     is_deleted: bool = False
     """Whether someone deleted the run on a page: it is left alone."""
     version: int = 0
+    node: str = ""
+    """The node whose shipper reported the run last, when the engine was asked."""
     labels_version: int = 0
     status: Status | None = None
     """The status that was sent last."""
@@ -78,7 +80,8 @@ class RunReport:
     _seen: Signature = ()
     """Of the file that shows whether the run changed, when its state was sent."""
     _labels_sent: Signature = ()
-    _next: float = 0.0
+    next_due: float = 0.0
+    """When the state of a live run is sent again, by the monotonic clock."""
 
     @property
     def is_running(self) -> bool:
@@ -90,13 +93,13 @@ class RunReport:
         """Whether the run may still change its state by itself."""
         return self.is_running or (self.status is not None and not self.status.sure)
 
-    def is_due(self, run: RunFolder, *, is_last: bool = False) -> bool:
-        """Return whether the state of the run has to be sent now; at the last time, that of a live one has."""
+    def is_due(self, run: RunFolder) -> bool:
+        """Return whether the state of the run has to be sent now."""
         if self.is_deleted or run.is_part:
             return False
         if _essence(run) != self._sent:
             return True
-        if not self.is_live or (time.monotonic() < self._next and not is_last):
+        if not self.is_live or time.monotonic() < self.next_due:
             return False
         # A log directory may have thousands of lost runs of other machines: only those that change are sent again.
         return self.is_running or _seen(run) != self._seen
@@ -113,13 +116,13 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
         by_id.setdefault(run.key.run_id, []).append(report)
     for some in chunks(by_id):
         texts = ", ".join(map(quote, some))
-        for run_id, version in engine.iterate(
-            f"SELECT run_id, max(version) FROM {engine.table('runs')} WHERE run_id IN ({texts}) GROUP BY run_id",
-            "String",
-            "UInt64",
+        for run_id, version, node in engine.iterate(
+            f"SELECT run_id, max(version), argMax(node, version) FROM {engine.table('runs')} "
+            f"WHERE run_id IN ({texts}) GROUP BY run_id",
+            *("String", "UInt64", "String"),
         ):
             for report in by_id[run_id]:
-                report.version = max(report.version, version)
+                report.version, report.node = max(report.version, version), node
         for run_id, (version, is_deleted) in newest_labels(engine, some).items():
             for report in by_id[run_id]:
                 report.labels_version, report.is_deleted = version, is_deleted
@@ -128,14 +131,9 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
 
 
 def send(
-    engine: Engine,
-    node: str,
-    runs: Sequence[tuple[RunReport, RunFolder, int]],
-    *,
-    all_runs: bool = False,
-    is_last: bool = False,
+    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int]], *, all_runs: bool
 ) -> None:
-    """Send the state of the runs that changed, and of live ones every 15 s and at the last time; or of `all_runs`.
+    """Send the state of the runs that changed, and of live ones every 15 s; or of `all_runs`.
 
     With each run comes how many of its bytes are not shipped yet.
 
@@ -146,7 +144,7 @@ def send(
         (report, run, behind)
         for report, run, behind in runs
         if report.is_known
-        and (report.is_due(run, is_last=is_last) or (all_runs and not report.is_deleted and not run.is_part))
+        and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
     ]
     states, rows = [], []
     for report, run, behind in due:
@@ -160,7 +158,7 @@ def send(
         report.has_ended = report.status is not None and report.is_live and is_final(status)
         report.status, report.version = status, version
         report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind
-        report._next = time.monotonic() + _EVERY_S  # noqa: SLF001
+        report.next_due = time.monotonic() + _EVERY_S
     _send_labels(engine, node, [(report, run) for report, run, _ in runs])
 
 

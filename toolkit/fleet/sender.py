@@ -5,15 +5,19 @@ Each shard has a sender with a thread and a connection of its own: one that is s
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from toolkit.core.outbox import Backoff, Failures
 from toolkit.fleet import run_rows
+from toolkit.fleet.claims import Claims
 from toolkit.fleet.commits import (
     Commit,
     FileKey,
@@ -27,7 +31,6 @@ from toolkit.fleet.commits import (
 from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.objects import ObjectShipper
-from toolkit.fleet.run_folders import signature_of
 from toolkit.fleet.tail import Block, Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import REPLACED, verify_file
 from toolkit.fleet.watch import ShippedFile, ShippedRun, Watch, next_verify
@@ -37,8 +40,11 @@ from toolkit.runfolder.reader import last_record
 EVERY_S: Final = 2.0
 """How often files are looked at and a batch is sent that is not full."""
 
-REPORT_S: Final = 15.0
-"""How often the state of the shipper itself is sent."""
+REPORT_S: Final = 10.0
+"""How often the state of a shipper that has runs is sent: the others see by it that it lives."""
+
+_IDLE_REPORT_S: Final = 60.0
+"""How often that of one without runs is sent."""
 
 _RECHECK_S: Final = 60.0
 """How often the engine is asked whether another shipper began a new generation of a file, and what was deleted."""
@@ -84,8 +90,8 @@ class Sender:
         self,
         engine: Engine,
         shard: int,
-        watch: Watch,
         *,
+        given_back: SimpleQueue[Path],
         node: str,
         keep_days: int,
         totals: Totals,
@@ -96,7 +102,8 @@ class Sender:
     ) -> None:
         self.engine = engine
         self.shard = shard
-        self.watch = watch
+        self.watch = Watch(node, given_back=given_back, failure=failure)
+        self.claims = Claims(node, self.watch)
         self.keep_days = keep_days
         self.failure = failure
         self._node = node
@@ -112,7 +119,7 @@ class Sender:
         self.is_drained = False
         """Whether everything was sent after the stop."""
         self._next_recheck = 0.0
-        self._next_report = 0.0
+        self._last_report = -math.inf
         self._reported = 0
         """The version of the last report of this shipper."""
 
@@ -123,27 +130,24 @@ class Sender:
             if not self.round():
                 stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
         deadline = time.monotonic() + drain_s
-        if all_found.wait(drain_s):
-            self._drain(deadline)
-
-    def _drain(self, deadline: float) -> None:
-        """Send what is there now, and the status of each run."""
+        all_found.wait(drain_s / 2)
         self._backoff.succeeded()
-        self.watch.look(at_all=True)
-        while time.monotonic() < deadline:
-            has_more = self.send_batch() is not None or self.has_unknown_files
-            if not has_more and self._backoff.is_ready:
-                self.report(is_last=True)
-                if self._backoff.reason is None:
-                    self.is_drained = True
-                    self._verify_some()
-                    return
-            if self._backoff.reason is not None:
-                time.sleep(0.1)
+        self._last_report = -math.inf
+        for run in self.watch.runs.values():
+            # All files, and the status of a run that may have ended just now.
+            run.next_look = run.report.next_due = 0.0
+        self.watch.look()
+        while time.monotonic() < deadline and not self.is_drained:
+            if self.send_batch() is None and not self.has_unknown_files and self._backoff.is_ready:
+                self.report()
+                self.is_drained = self._backoff.reason is None
+            time.sleep(0.1 if self._backoff.reason is not None else 0.0)
+        self._verify_some()
 
     def round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""
-        has_more = self.ship_some()
+        self.watch.look()
+        batch = self.send_batch()
         self.report()
         if self._courier is not None:
             # Not the pause of the shard: lines are sent although requests cannot be read.
@@ -151,12 +155,6 @@ class Sender:
                 if is_ready:
                     self._courier.deliver(self.engine, list(self.watch.runs.values()))
         self._verify_some()
-        return has_more
-
-    def ship_some(self) -> bool:
-        """Look for new lines and send a batch of them; return whether there is more to do now."""
-        self.watch.look()
-        batch = self.send_batch()
         # A batch that is not full has taken all there was: the next one waits for more lines.
         return (batch is not None and batch.is_full) or self.has_unknown_files
 
@@ -192,12 +190,14 @@ class Sender:
 
     def _ask(self) -> None:
         """Learn what the shard has of new runs and files, a part of them at a time, and from time to time of all."""
-        runs, files = list(self.watch.runs.values()), list(self.watch.files.values())
+        runs = list(self.watch.runs.values())
         is_recheck = time.monotonic() >= self._next_recheck
+        self.claims.doubt(self.engine)
         asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
         if asked:
             run_rows.ask(self.engine, [(run.report, run.found) for run in asked])
-        opened = []
+            self.claims.settle(self.engine, asked)
+        files, opened = list(self.watch.files.values()), []
         if is_recheck:
             for file in files:
                 # What could not be read may be readable now.
@@ -302,23 +302,15 @@ class Sender:
             file.tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position)
 
     def is_left_alone(self, run: ShippedRun) -> bool:
-        """Return whether a run was deleted on a page, or is so old that the engine would remove its lines."""
-        return run.report.is_deleted or run.found.key.is_older_than(self.keep_days)
+        """Return whether another shipper has a run, it was deleted on a page, or the engine would remove its lines."""
+        is_deleted = run.report.is_deleted or run.found.key.is_older_than(self.keep_days)
+        return is_deleted or run.left_to is not None
 
     def shipped_files(self) -> list[ShippedFile]:
         """Return the files of the runs that are not left alone; another thread may call this."""
         # A dict is copied in one step.
         runs = [run for run in list(self.watch.runs.values()) if not self.is_left_alone(run)]
         return [file for run in runs for file in list(run.files.values())]
-
-    def left(self) -> Iterator[tuple[ShippedFile, int]]:
-        """Yield each file of which something is not shipped, and how many bytes; another thread may call this."""
-        for file in self.shipped_files():
-            size = (signature_of(file.path) or (0, 0))[1] - (
-                file.commit.end if file.commit is not None else 0
-            )
-            if size > 0:
-                yield file, size
 
     # ------------------------------------------------------------ batches
 
@@ -409,7 +401,7 @@ class Sender:
         """Verify the runs that have ended, or were not verified for a day."""
         now = time.monotonic()
         for run in list(self.watch.runs.values()):
-            is_due = run.report.has_ended or now >= run.next_verify
+            is_due = run.left_to is None and (run.report.has_ended or now >= run.next_verify)
             if is_due and not any(file.has_more for file in run.files.values()):
                 yield from self.verify(run)
                 run.report.has_ended = False
@@ -431,7 +423,7 @@ class Sender:
 
     # ------------------------------------------------------------ reports and failures
 
-    def report(self, *, all_runs: bool = False, is_last: bool = False) -> None:
+    def report(self, *, all_runs: bool = False) -> None:
         """Send the state of the runs that changed or are live, and of this shipper."""
         if self.shard and not self.watch.runs:
             return
@@ -443,10 +435,12 @@ class Sender:
                 for run in self.watch.runs.values()
                 if run.is_listed
             ]
-            run_rows.send(self.engine, self._node, states, all_runs=all_runs, is_last=is_last)
-            if not (all_runs or is_last) and time.monotonic() < self._next_report:
+            run_rows.send(self.engine, self._node, states, all_runs=all_runs)
+            has_runs = any(run.left_to is None for run in self.watch.runs.values())
+            next_report = self._last_report + (REPORT_S if has_runs else _IDLE_REPORT_S)
+            if not all_runs and time.monotonic() < next_report:
                 return
-            self._next_report = time.monotonic() + REPORT_S
+            self._last_report = time.monotonic()
             # The clock may have been set back.
             last = self._reported or run_rows.last_report(self.engine, self._node)
             self._reported = max(int(time.time() * 1000), last + 1)
@@ -460,6 +454,7 @@ class Sender:
             yield is_ready
         except EngineError as error:
             backoff.failed(str(error))
+            self.claims.engine_failed()
             self.failure(str(error))
         else:
             if is_ready:

@@ -19,9 +19,10 @@ from toolkit.fleet import run_rows, sender
 from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, Shards
 from toolkit.fleet.objects import ObjectShipper
+from toolkit.fleet.run_folders import signature_of
 from toolkit.fleet.schema import require_tables
 from toolkit.fleet.sender import Sender, Totals
-from toolkit.fleet.watch import Finder, ShippedFile, ShippedRun, Watch
+from toolkit.fleet.watch import Finder, ShippedFile, ShippedRun
 
 DRAIN_S: Final = 20.0
 """How long a shipper that is stopped ships what is left; Kubernetes allows 30 s for all."""
@@ -95,7 +96,7 @@ class Shipper:
             Sender(
                 engine,
                 shard,
-                Watch(self.node, given_back=self._finder.given_back, failure=self._failure),
+                given_back=self._finder.given_back,
                 node=self.node,
                 keep_days=tables.keep_days,
                 totals=self.totals,
@@ -117,6 +118,7 @@ class Shipper:
         self._finder.look(is_last=True)
         self._raise_failure()
         for one in self.senders:
+            one.claims.take_all()
             one.watch.look()
             while one.send_batch() or one.has_unknown_files:
                 one.raise_failure()
@@ -140,11 +142,6 @@ class Shipper:
             for said in one.verify(run, reads_all=True)
             if said
         ]
-
-    def ship_some(self) -> bool:
-        """Look for new lines and send a batch to each shard that has some; return whether there is more to do now."""
-        self._finder.look()
-        return sum(one.ship_some() for one in self.senders) > 0
 
     def ship_round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""
@@ -221,18 +218,17 @@ class Shipper:
         all_found.set()
 
     def _name_what_is_left(self, drain_s: float) -> None:
-        """Say what was not shipped in time. A sender that did not get there may not have seen all of it."""
         late = [one for one in self.senders if not one.is_drained]
-        left = [f"{size} bytes of {file.path}" for one in late for file, size in one.left()]
-        named = left[:_FILES_NAMED]
-        named += [f"{len(left) - len(named)} more files"] if len(left) > len(named) else []
+        # A sender that did not get there may not have seen all of it.
+        sizes = {file: (signature_of(file.path) or (0, 0))[1] for one in late for file in one.shipped_files()}
+        left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
         waiting = self.objects.totals.waiting if self.objects is not None else 0
-        named += [f"{waiting} files that records point to"] if waiting else []
         if self._say is not None and (late or waiting or not self.senders):
-            what = ", ".join(named) or (
-                "the last reports" if late else "everything, as the engine never answered"
+            named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
+            self._say(
+                f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
+                f"{len(left)} record files, {waiting} other files{named}"
             )
-            self._say(f"stopped after {drain_s:g} s; left for the next shipper: {what}")
 
     # ------------------------------------------------------------ for the senders
 

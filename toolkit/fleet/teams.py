@@ -30,7 +30,7 @@ _READS: Final = {
     "point_sums": "",
     "record_hashes": "",
     "requests": "",
-    "runs": "run_id, version",
+    "runs": "run_id, version, node",
     "shippers": "node, version, files, behind, clock_ahead_s, received",
 }
 """What a shipper reads to resume, to verify and to deliver, and of which columns: no line and no value of a run."""

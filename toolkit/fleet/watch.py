@@ -32,6 +32,7 @@ _SETTLED_NS: Final = 10 * 10**9
 """An entry made within the same tick of the clock as a listing may be missing in it."""
 
 _SLOWEST_LOOK_S: Final = 60.0
+_LEFT_LOOK_S: Final = 10.0
 _LOOK_SHARE: Final = 20
 """A run that has not changed for twenty minutes is looked at every minute."""
 
@@ -132,8 +133,8 @@ class Watch:
         """Watch a run no longer, from the next look on."""
         self._inbox.put(folder)
 
-    def look(self, *, at_all: bool = False) -> None:
-        """Find what is new, changed or gone. What has not changed for long is looked at less often, unless `at_all`."""
+    def look(self) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at less often."""
         while not self._inbox.empty():
             item = self._inbox.get()
             if isinstance(item, Path):
@@ -144,7 +145,7 @@ class Watch:
                 self._whole.setdefault(item.found.key.run_id, item.found)
         now = time.monotonic()
         for folder, run in list(self.runs.items()):
-            if at_all or now >= run.next_look:
+            if now >= run.next_look:
                 self._look_at(folder, run, now)
 
     def to_the_back(self, file: ShippedFile) -> None:
@@ -161,8 +162,11 @@ class Watch:
                 return
             if found is not None:
                 run.found, run.changed = found, now
+        if run.left_to is not None:
+            run.next_look = now + max(_LEFT_LOOK_S, min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S))
+            return
         if self._is_foreign(run.found):
-            self._drop_files(run)
+            self.drop_files(run)
             self._failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
             return
         try:
@@ -203,12 +207,13 @@ class Watch:
         run = self.runs.pop(folder, None)
         if run is None:
             return
-        self._drop_files(run)
+        self.drop_files(run)
         whole = self._whole.get(run.found.key.run_id)
         if whole is not None and whole.folder == folder:
             del self._whole[run.found.key.run_id]
 
-    def _drop_files(self, run: ShippedRun) -> None:
+    def drop_files(self, run: ShippedRun) -> None:
+        """Forget the files of a run."""
         for file in run.files.values():
             del self.files[file.key]
         run.files.clear()
@@ -268,10 +273,14 @@ class ShippedFile:
         """How many bytes are not shipped, without a last line that is still being written."""
         if self.is_superseded:
             return 0
-        end = self.commit.end if self.commit is not None else 0
-        if self.size == self.read_size and self.tail is not None and self.tail.position.end == end:
+        if self.size == self.read_size and self.tail is not None and self.tail.position.end == self.end:
             return 0
-        return max(0, self.size - end)
+        return max(0, self.size - self.end)
+
+    @property
+    def end(self) -> int:
+        """How far it is shipped, as far as is known."""
+        return self.commit.end if self.commit is not None else 0
 
     @property
     def has_more(self) -> bool:
@@ -307,6 +316,10 @@ class ShippedRun:
     changed: float = field(default_factory=time.monotonic)
     """When something in it was last seen to change, by the monotonic clock."""
     next_look: float = 0.0
+    left_to: str | None = None
+    """The node whose shipper sends the run, if it is not this one."""
+    since: float = field(default_factory=time.monotonic)
+    """When it was found or taken, by the monotonic clock."""
     next_verify: float = field(default_factory=next_verify)
     copies: set[int] = field(default_factory=set)
     """Ranks whose file is a copy of one in another folder: only that one is shipped."""
@@ -315,7 +328,8 @@ class ShippedRun:
     def is_listed(self) -> bool:
         """Whether this folder says what the run does: it has the rank 0 that is shipped."""
         file = self.files.get(0)
-        return 0 not in self.copies and not (file is not None and (file.is_superseded or file.is_unknown))
+        is_another = file is not None and (file.is_superseded or file.is_unknown)
+        return self.left_to is None and 0 not in self.copies and not is_another
 
     @property
     def behind(self) -> int:
