@@ -87,11 +87,11 @@ TABLES: Final = (
             why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
             trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
             problem String, last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
-            facts {JSON}, card String CODEC(ZSTD(3)), INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
+            facts {JSON}, card String, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
         engine="ReplacingMergeTree(version)",
         # By day first: only the rows of recent days have to be merged when a list is read.
         key="(created, run_id)",
-        granularity=256,
+        granularity=128,
     ),
     _Table(
         name="labels",

@@ -204,6 +204,7 @@ class EngineRuns:
         self._groups: tuple[float, Sequence[_Group]] = (-1e9, ())
         self._since = int(time.time()) - 2 * _OVERLAP_S
         self._seen: tuple[int, ...] = ()
+        self._looked_at = -1e9
         self.engine_time = 0
         """The engine's clock when it last answered: while it does not, no run becomes silent."""
         self.clock_ahead_s = 0.0
@@ -285,13 +286,16 @@ class EngineRuns:
 
     def _has_changed(self) -> bool:
         """Return whether a run or labels were reported since the lists that are kept were asked for."""
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return False
+        self._looked_at = time.monotonic()
         seen = self._look()
         oldest = self.engine_time - _OVERLAP_S
         if self._since > oldest or self._since < oldest - _COUNTED_S:
             # What comes from now on is a change, also while the lists are asked for.
             self._since = oldest
             seen = self._look()
-        elif seen == self._seen and self._lists:
+        elif seen == self._seen:
             return False
         self._seen, self._groups = seen, (-1e9, ())
         return True
@@ -358,6 +362,7 @@ class EngineRuns:
         """Ask the engine at the next call, although it was asked a moment ago."""
         with self._lock:
             self._lists.clear()
+            self._groups, self._looked_at = (-1e9, ()), -1e9
             for run in self._runs.values():
                 run.looked_at = -1e9
 
