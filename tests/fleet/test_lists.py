@@ -12,6 +12,7 @@ from tests.fleet.shipped_runs import make_run, ship
 from tests.fleet.test_store import ON_26_9
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
+from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.schema import set_up
 from toolkit.runfolder.labels import Labels, write_labels
@@ -181,3 +182,15 @@ def test_every_query_finds_the_same_runs_in_the_same_order(fleet):
             continue
         differing = [part for part in expected if found[part] != expected[part]]
         assert not differing, (seed, query, [(expected[part], found[part]) for part in differing[:1]])
+
+
+@ON_26_9
+def test_every_list_that_was_shown_is_asked_for_again_after_a_change(fleet):
+    _, remote = fleet
+    queries = [RunQuery(archived=False, sort=order) for order in ("name", "loss", "last sign")]
+    shown = [len(remote.list_runs(query).cards) for query in queries]
+    other = ClickHouseStore(remote._link.address, patience_s=120.0)
+    other.label("key-001", Labels(archived=True))
+    for query, before in zip(queries, shown, strict=True):
+        wait_until(lambda query=query, before=before: len(remote.list_runs(query).cards) == before - 1)
+        assert remote.list_runs(query).archived_statuses != {}

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
@@ -222,44 +223,36 @@ def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: in
     except OSError:
         trend = []
     fields, problem = _listed(run, status)
+    searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
     return (
         *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
         *(beat.time if beat is not None else math.nan, _as_float(fields.get("step"))),
-        *(manifest, trend, behind, run.key.day),
-        *(
-            problem,
-            fields.get("last_sign") or 0.0,
-            sorted_text(fields["name"]),
-            *_tags(fields.get("tags", ())),
-        ),
-        BETWEEN.join((run.key.run_id, fields.get("project") or "", fields.get("host", ""))).casefold(),
+        *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
+        *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
         *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields)),
     )
 
 
 def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
     """Return what a list says of a run, and why its run.json cannot be read, if so."""
-    log, problem = run.folder / METRICS_JSONL, ""
-    if run.manifest is not None:
-        is_old = run.manifest.config is None
-        manifest, _ = settled(run.manifest, run.folder, time.time())
-        values = key_values_in(log) if is_old and log.exists() else None
-        return fields_of(manifest, run.folder, status, time.time(), key_values=values), problem
-    try:
-        read_manifest(run.folder)
-    except FileNotFoundError:
-        pass
-    except (ManifestError, OSError) as error:
-        problem = clean(str(error)) or "run.json cannot be read"
-    written = signature_of(log)
-    return fields_without_manifest(
-        run.folder,
-        read_ends(log),
-        key_values=key_values_in(log) if written and not problem else None,
-        written=os.lstat(log).st_mtime if written else None,
-    ), problem
+    log, values, written, problem = run.folder / METRICS_JSONL, None, None, ""
+    if run.manifest is None:
+        try:
+            read_manifest(run.folder)
+        except (ManifestError, OSError) as error:
+            problem = "" if isinstance(error, FileNotFoundError) else clean(str(error)) or "invalid"
+    with suppress(OSError):
+        written = os.lstat(log).st_mtime
+        if not problem and (run.manifest is None or run.manifest.config is None):
+            values = key_values_in(log)
+    if run.manifest is None:
+        return fields_without_manifest(
+            run.folder, read_ends(log), key_values=values, written=written
+        ), problem
+    manifest, _ = settled(run.manifest, run.folder, time.time())
+    return fields_of(manifest, run.folder, status, time.time(), key_values=values), problem
 
 
 # ------------------------------------------------------------ what the engine searches and sorts
@@ -284,33 +277,27 @@ def value_path(place: str, name: str) -> str:
 
 def _facts(fields: Fields, last_values: Mapping[str, float]) -> bytes:
     """Return every value of a run that a search can name, as JSON."""
-    some = dict(islice(last_values.items(), _MOST_LAST_VALUES))
-    evaluations = fields["evaluations"]
-    step, max_steps = fields.get("step"), fields.get("max_steps")
+    evaluations, is_from_zero = fields["evaluations"], fields.get("from_zero", False)
+    named = {"started": "created", "updated": "last_sign", "duration": "duration_s"}
+    named |= {name: name for name in ("loss", "step", "max_steps", "epoch", "samples_per_sec", "project")}
     places: dict[str, Mapping[str, Any]] = {
         "field": {
-            **{name: fields.get(name) for name in ("loss", "step", "max_steps", "epoch", "samples_per_sec")},
-            "started": fields.get("created"),
-            "updated": fields.get("last_sign"),
-            "duration": fields.get("duration_s"),
+            **{name: fields.get(field) for name, field in named.items()},
             "sessions": fields.get("sessions", 0),
-            "project": fields.get("project"),
             "host": fields.get("host", ""),
-            "progress": progress_of(step, max_steps, from_zero=fields.get("from_zero", False)),
+            "progress": progress_of(fields.get("step"), fields.get("max_steps"), from_zero=is_from_zero),
         },
         "config": fields["config"],
         "last": {name: item.last for name, item in evaluations.items()},
         "best": {name: item.best for name, item in evaluations.items()},
-        "summary": {**some, **fields.get("summary", {})},
+        "summary": {**dict(islice(last_values.items(), _MOST_LAST_VALUES)), **fields.get("summary", {})},
     }
-    return orjson.dumps(
-        {
-            value_path(place, name): fact
-            for place, values in places.items()
-            for name, value in values.items()
-            if (fact := _fact(value)) is not None
-        }
-    )
+    found = {
+        value_path(place, name): _fact(value)
+        for place, values in places.items()
+        for name, value in values.items()
+    }
+    return orjson.dumps({path: fact for path, fact in found.items() if fact is not None})
 
 
 def _fact(value: Any) -> Any:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import math
+import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from toolkit.runfolder.codec import encodable, with_non_finite
+from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import KeyValues
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Evaluation, Heartbeat, Manifest, evaluations_from
+from toolkit.runfolder.manifest import Evaluation, Heartbeat, Manifest, evaluations_from
 from toolkit.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES, is_evaluation, metrics_of
 from toolkit.runfolder.reader import (
     BadLine,
@@ -30,17 +28,8 @@ from toolkit.runfolder.reader import (
 )
 from toolkit.runfolder.records import FIRST_STEP, STEP, SYSTEM, Record, steps_done
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
-from toolkit.runfolder.untrusted import (
-    clean,
-    is_number,
-    mapping_in,
-    number_in,
-    parse_object,
-    texts_in,
-    whole_in,
-)
+from toolkit.runfolder.untrusted import clean, is_number, mapping_in, number_in, texts_in
 
-MAX_FIELDS_BYTES: Final = 4 * MAX_MANIFEST_BYTES
 _MAX_SESSIONS: Final = 1_000_000
 _MAX_CAUGHT_UP: Final = 20_000
 _HEAD_BYTES: Final = 128 * 1024
@@ -155,62 +144,39 @@ def fields_without_manifest(
     }
 
 
-_NUMBERS: Final = ("created", "last_sign", "duration_s", "epoch", "loss", "lr", "samples_per_sec")
-_ODD: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_KINDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(
+        ("created", "last_sign", "duration_s", "epoch", "loss", "lr", "samples_per_sec"), (int, float)
+    ),
+    **dict.fromkeys(("step", "max_steps", "sessions"), int),
+    **dict.fromkeys(("id", "name", "host", "project", "loss_metric"), str),
+    "from_zero": bool,
+    "summary": dict,
+}
 
 
 def encode_fields(fields: Fields) -> bytes:
-    """Return the fields as JSON, which has no NaN: what is not finite is named beside them."""
-    evaluations = {name: item.as_json() for name, item in fields["evaluations"].items()}
-    odd = {
-        "fields": _odd_in(fields),
-        "summary": _odd_in(fields.get("summary", {})),
-        "evaluations": _odd_in({name: item.last for name, item in fields["evaluations"].items()}),
-    }
-    return orjson.dumps(encodable({**fields, "evaluations": evaluations, "odd": odd}))
-
-
-def _odd_in(values: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in values.items() if str(value) in _ODD and is_number(value)}
+    """Return the fields as JSON, with NaN and infinity as Python writes them."""
+    evaluations = {name: asdict(item) for name, item in fields["evaluations"].items()}
+    return json.dumps({**fields, "evaluations": evaluations}).encode()
 
 
 def decode_fields(data: bytes) -> Fields:
     """Return the fields in `data`, which anyone may have written: what is not of its type is left out."""
     try:
-        found = parse_object(data, "the row of the run", MAX_FIELDS_BYTES, ValueError)
-    except ValueError:
+        found = mapping_in(json.loads(data))
+    except (ValueError, RecursionError):
         found = {}
-    odd = {
-        kind: {
-            name: _ODD[text]
-            for name, text in mapping_in(named).items()
-            if isinstance(text, str) and text in _ODD
-        }
-        for kind, named in mapping_in(found.get("odd")).items()
-    }
-    found.update(odd.get("fields", {}))
-    evaluations = evaluations_from(found.get("evaluations"))
-    for name, value in odd.get("evaluations", {}).items():
-        if name in evaluations:
-            evaluations[name] = replace(evaluations[name], last=value)
+    config = mapping_in(found.get("config"))
     return {
-        **{name: number_in(found.get(name)) for name in _NUMBERS},
-        **{name: whole_in(found.get(name)) for name in ("step", "max_steps")},
-        **{name: text if isinstance(text := found.get(name), str) else "" for name in ("id", "name", "host")},
-        **{
-            name: text if isinstance(text := found.get(name), str) else None
-            for name in ("project", "loss_metric")
-        },
+        "name": "",
+        "step": None,
+        "last_sign": None,
+        "duration_s": None,
+        **{name: found[name] for name, kind in _KINDS.items() if isinstance(found.get(name), kind)},
         "tags": tuple(texts_in(found.get("tags"))),
-        "from_zero": found.get("from_zero") is True,
-        "sessions": whole_in(found.get("sessions")) or 0,
-        "summary": {**mapping_in(found.get("summary")), **odd.get("summary", {})},
-        "config": {
-            name: value
-            for name, value in mapping_in(found.get("config")).items()
-            if isinstance(value, (str, int, float))
-        },
-        "evaluations": evaluations,
+        "config": {name: value for name, value in config.items() if isinstance(value, (str, int, float))},
+        "evaluations": evaluations_from(found.get("evaluations")),
     }
 
 

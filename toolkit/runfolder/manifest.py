@@ -19,6 +19,7 @@ from toolkit.runfolder.untrusted import (
     finite_in,
     is_number,
     mapping_in,
+    number_in,
     parse_object,
     read_object,
     texts_in,
@@ -308,7 +309,7 @@ def evaluations_from(mapping: Any) -> dict[str, Evaluation]:
         if len(found) >= MAX_EVALUATIONS:
             break
         if isinstance(name, str) and len(name) <= MAX_NAME_CHARS and isinstance(item, Mapping):
-            last, best = finite_in(item.get("last")), finite_in(item.get("best"))
+            last, best = number_in(item.get("last")), finite_in(item.get("best"))
             direction = item.get("direction")
             found[name] = Evaluation(
                 last=math.nan if last is None else last,

@@ -17,6 +17,7 @@ from toolkit.runs.store import STARTING, UNREADABLE, RunQuery
 
 SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
+PLACES: Final = ("config", "last", "best", "summary")
 _MOST_MEANT: Final = 100
 MISSING: Final = 3
 """The kind of a value that a run lacks."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from toolkit.core.run_search import Comparison, checked
+from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import EngineError, chunks, quote
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
 from toolkit.runfolder.listed_run import Fields, decode_fields
@@ -24,7 +25,15 @@ from toolkit.runs.formatting import clean, clock
 from toolkit.runs.listing.run_listing import FoundRun, card_with, now
 from toolkit.runs.listing.search import FIELD_NAMES, ORDERS, list_of, parse, split_order, unknown_order
 from toolkit.runs.sources.clickhouse.link import EngineLink
-from toolkit.runs.sources.clickhouse.list_sql import IS_SILENT, LABELS, MISSING, SILENT_S, ListSql, status_of
+from toolkit.runs.sources.clickhouse.list_sql import (
+    IS_SILENT,
+    LABELS,
+    MISSING,
+    PLACES,
+    SILENT_S,
+    ListSql,
+    status_of,
+)
 from toolkit.runs.sources.store_queries import keep_recent
 from toolkit.runs.store import UNREADABLE, RunCard, RunList, RunQuery
 
@@ -32,6 +41,7 @@ MOST_LISTED: Final = 5_000
 """So many runs are listed for a query without `per_page`."""
 _MAX_KEPT: Final = 10_000
 _MAX_LISTS: Final = 50
+_ROWS: Final = 100
 _MOST_TRASHED: Final = 1_000
 _LOOK_EVERY_S: Final = 1.0
 _UNCHANGED_S: Final = 15.0
@@ -45,27 +55,14 @@ _USED_S: Final = 10.0
 _NO_NAMES_FOR: Final = frozenset({"updated", "name", "status", "tag"})
 """Orders that are columns."""
 
-_COLUMNS: Final = {
-    "run_id": "String",
-    "version": "UInt64",
-    "node": "String",
-    "folder": "String",
-    "status": "String",
-    "why": "String",
-    "sure": "UInt8",
-    "toUInt32(received)": "UInt32",
-    "problem": "String",
-    "card": "Bytes",
-    "toUInt32(now())": "UInt32",
-}
+_COLUMNS: Final = types_of(
+    "run_id String, version UInt64, node String, folder String, status String, why String, sure UInt8, "
+    "toUInt32(received) UInt32, problem String, card Bytes, toUInt32(now()) UInt32"
+)
 """What a card needs."""
-_MORE_COLUMNS: Final = {
-    "name": "String",
-    "behind": "UInt64",
-    "project": "String",
-    "toUInt16(created)": "UInt16",
-    "manifest": "Bytes",
-}
+_MORE_COLUMNS: Final = types_of(
+    "name String, behind UInt64, project String, toUInt16(created) UInt16, manifest Bytes"
+)
 
 
 @dataclass(slots=True)
@@ -75,7 +72,7 @@ class _Labels:
     is_deleted: bool = False
 
 
-@dataclass(kw_only=True)
+@dataclass
 class EngineRun:
     """A run as its node reported it, and its labels."""
 
@@ -83,21 +80,26 @@ class EngineRun:
     version: int
     node: str
     folder: str
-    status: Status
+    _status_name: str
+    _why: str
+    _sure: int
     received: int
-    problem: str | None
-    fields: Fields
-    is_whole: bool
-    """Whether the next ones were asked for."""
-    name: str = ""
-    """What the run was called when it was made."""
+    _problem: str
+    _data: bytes
+    engine_time: int
+    name: str | None = None
+    """What the run was called when it was made; None if this and the next ones were not asked for."""
     behind: int = 0
     project: str = ""
     day: int = 0
-    manifest_data: bytes = b""
+    _manifest_data: bytes = b""
     labelled: _Labels = field(default_factory=_Labels)
     looked_at: float = 0.0
-    used_at: float = 0.0
+    used_at: float = -1e9
+
+    @cached_property
+    def _fields(self) -> Fields:
+        return decode_fields(self._data)
 
     @property
     def is_deleted(self) -> bool:
@@ -113,7 +115,7 @@ class EngineRun:
     def manifest(self) -> Manifest | None:
         """The run's manifest; None without a valid one."""
         try:
-            return parse_manifest(self.manifest_data) if self.manifest_data else None
+            return parse_manifest(self._manifest_data) if self._manifest_data else None
         except ManifestError:
             return None
 
@@ -136,7 +138,7 @@ class EngineRun:
 
     def card(self, engine_time: float, *, newest: tuple[float, int | None] | None = None) -> RunCard:
         """Return the run's card; its node worked out the status, and its silence is judged by the engine's clock."""
-        status, fields = self._status(engine_time), self.fields
+        status, fields = self._status(engine_time), self._fields
         if newest is not None and self.manifest is not None:
             fields = self._with_newest(newest, status)
         found = FoundRun(
@@ -145,7 +147,7 @@ class EngineRun:
             signature=(),
             manifest=None,
             labels=self.labels,
-            problem=self.problem or self.labels_problem,
+            problem=self._problem or self.labels_problem,
             log_time=None,
         )
         return replace(card_with(found, fields, status), place=clean(f"{self.node}:{self.folder}"), path=None)
@@ -153,7 +155,7 @@ class EngineRun:
     def _with_newest(self, newest: tuple[float, int | None], status: Status) -> Fields:
         """Return the fields with time and step of the newest record, if that is newer."""
         latest = self.manifest.latest if self.manifest is not None else None
-        fields, (moment, step) = dict(self.fields), newest
+        fields, (moment, step) = dict(self._fields), newest
         later_s = moment - (fields["last_sign"] or moment)
         if later_s > 0:
             fields["last_sign"] = moment
@@ -166,11 +168,11 @@ class EngineRun:
         return fields
 
     def _status(self, engine_time: float) -> Status:
-        if self.problem:
-            return Status(name=UNREADABLE, why=self.problem, sure=True)
-        if self.status.name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
+        if self._problem:
+            return Status(name=UNREADABLE, why=self._problem, sure=True)
+        if self._status_name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
             return Status(name=LOST, why=f"{self.node} is silent since {clock(self.received)}", sure=False)
-        return self.status
+        return Status(name=self._status_name, why=self._why, sure=bool(self._sure))
 
 
 @dataclass(slots=True)
@@ -178,6 +180,7 @@ class _Kept:
     asked_at: float
     whole_at: float
     """When it was asked for, and not only found to be unchanged."""
+    changes: int
     found: RunList
 
 
@@ -204,6 +207,7 @@ class EngineRuns:
         self._groups: tuple[float, Sequence[_Group]] = (-1e9, ())
         self._since = int(time.time()) - 2 * _OVERLAP_S
         self._seen: tuple[int, ...] = ()
+        self._changes = 0
         self._looked_at = -1e9
         self.engine_time = 0
         """The engine's clock when it last answered: while it does not, no run becomes silent."""
@@ -225,8 +229,9 @@ class EngineRuns:
             return kept.found
         place = str(self._link.address)
         try:
-            has_changed = self._has_changed()
-            if kept is not None and not has_changed and began - kept.whole_at < _UNCHANGED_S:
+            self._look_for_changes()
+            changes = self._changes
+            if kept is not None and kept.changes == changes and began - kept.whole_at < _UNCHANGED_S:
                 kept.asked_at = began
                 return kept.found
             found = replace(self._ask_for(query), places=(place,), read_ms=(time.monotonic() - began) * 1000)
@@ -238,7 +243,7 @@ class EngineRuns:
         if query.per_page is None and found.matching > MOST_LISTED:
             found = replace(found, truncated=(place,))
         with self._lock:
-            keep_recent(self._lists, query, _Kept(began, began, found), _MAX_LISTS)
+            keep_recent(self._lists, query, _Kept(began, began, changes, found), _MAX_LISTS)
         return found
 
     def _ask_for(self, query: RunQuery) -> RunList:
@@ -284,35 +289,27 @@ class EngineRuns:
         end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
         return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64", "UInt16")
 
-    def _has_changed(self) -> bool:
-        """Return whether a run or labels were reported since the lists that are kept were asked for."""
+    def _look_for_changes(self) -> None:
+        """Count a change if a run or labels were reported, unless that was asked a moment ago."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
-            return False
+            return
         self._looked_at = time.monotonic()
         seen = self._look()
         oldest = self.engine_time - _OVERLAP_S
         if self._since > oldest or self._since < oldest - _COUNTED_S:
-            # What comes from now on is a change, also while the lists are asked for.
             self._since = oldest
             seen = self._look()
         elif seen == self._seen:
-            return False
-        self._seen, self._groups = seen, (-1e9, ())
-        return True
+            return
+        # What comes from now on is another change, also while lists are asked for.
+        self._seen, self._groups, self._changes = seen, (-1e9, ()), self._changes + 1
 
     def _look(self) -> tuple[int, ...]:
-        recent = f"WHERE received >= toDateTime({self._since})"
-        rows = self._link.rows(
-            "SELECT toUInt8(1) AS kind, toUInt64(toUInt32(now())) AS found UNION ALL "
-            + " UNION ALL ".join(
-                f"SELECT toUInt8({kind}) AS kind, sum(cityHash64(run_id, version)) AS found FROM {table} {recent}"
-                for kind, table in ((2, "runs"), (3, "labels"))
-            ),
-            *("UInt8", "UInt64"),
-        )
-        found = dict(rows)
-        self._heard(found.pop(1))
-        return tuple(found[kind] for kind in sorted(found))
+        recent = f"sum(cityHash64(run_id, version)) FROM {{}} WHERE received >= toDateTime({self._since})"
+        sums = (f"assumeNotNull((SELECT {recent.format(table)}))" for table in ("runs", "labels"))
+        rows = self._link.rows(f"SELECT toUInt32(now()), {', '.join(sums)}", "UInt32", "UInt64", "UInt64")
+        self._heard(rows[0][0])
+        return rows[0][1:]
 
     def _heard(self, engine_time: int) -> None:
         self.engine_time = max(self.engine_time, engine_time)
@@ -321,19 +318,17 @@ class EngineRuns:
     def _names(self) -> dict[str, set[str]]:
         """Return the names of all values that runs have, by place."""
         rows = self._link.rows("SELECT distinctJSONPaths(facts) FROM runs", "Array(String)")
-        found: dict[str, set[str]] = {
-            place: set() for place in ("config", "last", "best", "summary", "field")
-        }
+        found: dict[str, set[str]] = {place: set() for place in PLACES}
         for path in rows[0][0]:
             place, _, name = unquote(path).partition(":")
-            found.get(place, set()).add(name)
-        del found["field"]
+            if place in found:
+                found[place].add(name)
         return found
 
     def _has_text(self, typed: str) -> bool:
         """Return whether a run has this text in its name or its key."""
         search = parse(f'name:"{typed}"') if '"' not in typed else parse("")
-        sql = ListSql(RunQuery(), search, dict.fromkeys(("config", "last", "best", "summary"), ()), now())
+        sql = ListSql(RunQuery(), search, dict.fromkeys(PLACES, ()), now())
         return bool(self._link.rows(sql.select("toUInt8(1)", "LIMIT 1"), "UInt8"))
 
     def _count(self) -> Sequence[_Group]:
@@ -377,7 +372,7 @@ class EngineRuns:
             known = self._runs.get(wanted)
             if known is not None:
                 known.used_at = moment
-                if moment - known.looked_at < _LOOK_EVERY_S and known.is_whole:
+                if moment - known.looked_at < _LOOK_EVERY_S and known.name is not None:
                     return known
             # A page asks for the same few again and again.
             used = [run.run_id for run in self._runs.values() if moment - run.used_at < _USED_S]
@@ -391,7 +386,7 @@ class EngineRuns:
                 shown = [run for run in runs if run.name == wanted and not run.is_deleted]
                 found = shown[0] if len(shown) == 1 else None
         except EngineError:
-            if known is None or not known.is_whole:
+            if known is None or known.name is None:
                 raise
             return known
         if found is not None:
@@ -399,19 +394,12 @@ class EngineRuns:
         return found
 
     def near(self, wanted: str) -> list[str]:
-        """Return the ids of the runs with the most similar names and ids."""
-        text = _text(wanted[:1_000])
-        with suppress(EngineError):
-            rows = self._link.rows(
-                "SELECT DISTINCT name, run_id FROM runs "
-                f"ORDER BY least(ngramDistance(name, {text}), ngramDistance(run_id, {text})) LIMIT 100",
-                *("String", "String"),
-            )
-            shown = self._fetch([row[1] for row in rows])
-            keys = {str(name): str(key) for name, key in rows if key in shown and not shown[key].is_deleted}
-            near = difflib.get_close_matches(wanted, [*keys, *keys.values()], n=3, cutoff=0.3)
-            return list(dict.fromkeys(keys.get(name, name) for name in near))
-        return []
+        """Return the keys of the runs with the most similar names, among those that were updated last."""
+        cards = self.listed(RunQuery(per_page=_ROWS)).cards
+        keys = {name: card.key for card in cards for name in (card.name, card.key)}
+        return list(
+            dict.fromkeys(keys[name] for name in difflib.get_close_matches(wanted, keys, n=3, cutoff=0.3))
+        )
 
     def deleted(self) -> list[EngineRun]:
         """Return the runs that were deleted last.
@@ -470,29 +458,19 @@ class EngineRuns:
         return found
 
     def _take(self, row: tuple[Any, ...], labels: _Labels) -> EngineRun:
-        run_id, version, node, folder, status, why, sure, received, problem, data, engine_time, *more = row
-        self._heard(engine_time)
+        run = EngineRun(*row)
+        run.labelled = labels
+        self._heard(run.engine_time)
         with self._lock:
-            known = self._runs.get(run_id)
-            is_same = known is not None and (known.version, known.labelled) == (version, labels)
-            if known is None or not is_same or (more and not known.is_whole):
-                known = EngineRun(
-                    run_id=run_id,
-                    version=version,
-                    node=node,
-                    folder=folder,
-                    status=Status(name=status, why=why, sure=bool(sure)),
-                    received=received,
-                    problem=problem or None,
-                    fields=decode_fields(data),
-                    is_whole=bool(more),
-                    labelled=labels,
-                    used_at=known.used_at if known is not None else -1e9,
-                    **dict(zip(("name", "behind", "project", "day", "manifest_data"), more, strict=False)),
-                )
-            known.received = max(known.received, received)
-            known.looked_at = time.monotonic()
-            return keep_recent(self._runs, run_id, known, _MAX_KEPT)
+            known = self._runs.get(run.run_id)
+            if known is not None:
+                run.used_at = known.used_at
+                is_same = (known.version, known.labelled) == (run.version, run.labelled)
+                if is_same and (run.name is None or known.name is not None):
+                    known.received = max(known.received, run.received)
+                    run = known
+            run.looked_at = time.monotonic()
+            return keep_recent(self._runs, run.run_id, run, _MAX_KEPT)
 
     def _fetch_labels(self, run_ids: Sequence[str]) -> dict[str, _Labels]:
         ids = ", ".join(map(_text, run_ids))
