@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import KEY
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
 from tests.lengths import is_long
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.pull import pull
+from toolkit.fleet.pull import PullError, pull
+from toolkit.fleet.schema import set_up
+from toolkit.fleet.signed_requests import token_of
+from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S = 120.0
@@ -50,7 +54,8 @@ def forge(engine, table, **values):
         f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(texts)})",
         settings={"insert_distributed_sync": 1},
     )
-    connection.query(f"OPTIMIZE TABLE {table}{'_local' if engine.cluster else ''} FINAL")
+    merged = table.removeprefix("node_")
+    connection.query(f"OPTIMIZE TABLE {merged}{'_local' if engine.cluster else ''} FINAL")
 
 
 def test_a_forged_commit_hides_and_replaces_nothing_and_is_named(an_engine, logs, tmp_path):
@@ -105,3 +110,67 @@ def test_with_a_new_key_everything_is_committed_again(an_engine, logs, tmp_path)
         f"SELECT DISTINCT gen FROM records WHERE run_id = {quote(run_id)}", "UInt16"
     )
     assert generations == [(1,)]
+
+
+def test_forged_lines_are_refused_by_pull_and_found_and_repaired_by_verify(an_engine, logs, tmp_path):
+    folder = make_run(logs, "changed")
+    run_id, signed = id_of(folder), Signed(an_engine)
+    shipper = ship(signed, logs)
+    line = record_bytes(folder)["metrics.jsonl"].split(b"\n")[0].decode()
+    created = Engine(an_engine.address()).rows(
+        f"SELECT DISTINCT toString(created) FROM records WHERE run_id = {quote(run_id)}", "String"
+    )[0][0]
+    common = {"run_id": run_id, "rank": 0, "gen": 1, "at": 0, "created": created}
+    forge(an_engine, "records", **common, next=len(line) + 1, event="step", line=line.replace("1.0", "9.0"))
+    forge(an_engine, "points", **common, metric="train_loss", n=1, value=9.0)
+
+    with pytest.raises(PullError, match="differs from the one that was shipped; `telemetry ship --verify`"):
+        pull(Engine(signed.address()), run_id, tmp_path / "refused")
+    repaired = shipper.verify()
+
+    assert len(repaired) == 1
+    assert "the engine had lines that the file has not; it is shipped again" in repaired[0]
+    shipper.ship_all()
+    assert signed.bytes_of(run_id, tmp_path / "pulled")[0] == record_bytes(folder)
+
+
+def test_without_the_key_no_row_from_a_node_deletes_renames_or_ends_a_run(tmp_path):
+    try:
+        engine = Embedded(tmp_path / "engine")
+    except NoEngine as error:
+        pytest.skip(str(error))
+    engine.start()
+    try:
+        for key in (OTHER_KEY, KEY):
+            # As `--set-up --team` does, also with a new key.
+            set_up(replace(engine.address(), key=key))
+        signed, folder = Signed(engine), make_run(tmp_path / "logs", "mine")
+        write_labels(folder, Labels(notes="ours"))
+        run_id, now = id_of(folder), 2**63
+        ship(signed, tmp_path / "logs")
+        common = {"run_id": run_id, "version": now, "created": "2026-09-21"}
+        for token in ("", "x" * 64, token_of(OTHER_KEY).decode()):
+            forge(
+                engine,
+                "node_labels",
+                **common,
+                deleted=1,
+                archived=1,
+                labels='{"notes": "theirs"}',
+                token=token,
+            )
+            forge(engine, "node_runs", **common, name="theirs", status="failed", token=token)
+
+        store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S, request_key=KEY)
+        assert [card.name for card in store.list_runs().cards] == ["mine"]
+        meta = store.meta(run_id)
+        assert (meta.labels.notes, meta.card.status.name) == ("ours", "finished")
+        # Not even with the key: a page deletes.
+        forge(engine, "node_labels", **common, deleted=1, token=token_of(KEY).decode())
+        assert Engine(engine.address()).rows(
+            "SELECT max(deleted), max(version) FROM labels", "UInt8", "UInt64"
+        ) == [(0, now)]
+        shipper = ship(signed, tmp_path / "logs")
+        assert not any(run.report.is_deleted for run in shipper.runs.values())
+    finally:
+        engine.stop()

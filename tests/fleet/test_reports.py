@@ -36,6 +36,7 @@ class Taking:
     def __init__(self):
         self.tables = []
 
+    address = address_of("clickhouse://127.0.0.1/t")
     clock_ahead_s = None
 
     def insert_rows(self, table, types, rows):

@@ -19,6 +19,7 @@ from toolkit.fleet.binary_form import block_of_rows, types_of
 from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
+from toolkit.fleet.signed_requests import token_of
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.key_values import key_values_in, trend_of
 from toolkit.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
@@ -153,7 +154,7 @@ def send(
         states.append((status, version))
         rows.append(_run_row(run, status, version, node, behind))
     if rows:
-        engine.insert_rows("runs", _RUN_TYPES, rows)
+        _insert(engine, "runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
     for (report, run, _), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and is_final(status)
@@ -345,10 +346,15 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
                 )
             )
     if rows:
-        engine.insert(LABELS_TABLE, LABEL_COLUMNS, label_block(rows))
+        _insert(engine, LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
     for report, signature, version in sent:
         report.labels_version = version
         report._labels_sent = signature  # noqa: SLF001
+
+
+def _insert(engine: Engine, table: str, types: Mapping[str, str], rows: Iterable[tuple[Any, ...]]) -> None:
+    token = token_of(engine.address.key)
+    engine.insert_rows(f"node_{table}", {**types, "token": "String"}, ((*row, token) for row in rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

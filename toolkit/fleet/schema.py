@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Final
 
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
+from toolkit.fleet.signed_requests import token_of
 from toolkit.runfolder.untrusted import parse_object
 
 VERSION: Final = 2
@@ -134,6 +136,9 @@ TABLES: Final = (
     ),
 )
 
+FROM_NODES: Final = ("runs", "labels")
+"""Nodes write into a table `node_…`, and a view copies its rows."""
+
 _READ: Final = {
     "newest_commits": """SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end) AS its_crc,
         argMax(lines, end) AS its_lines, argMax(bad_lines, end) AS its_bad_lines, argMax(why, end) AS its_why,
@@ -213,7 +218,7 @@ def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quo
                     f"ClickHouse {engine_version} cannot remove old rows by itself; leave out --keep-days"
                 )
             made = Tables(cluster=cluster, keep_days=keep_days, quorum=quorum)
-            for statement in statements(address.database, made, is_modern=is_modern):
+            for statement in statements(address.database, made, is_modern=is_modern, key=address.key):
                 engine.query(statement)
         finally:
             engine.close()
@@ -236,14 +241,16 @@ class Tables:
     engine_version: str = ""
 
 
-def statements(database: str, tables: Tables, *, is_modern: bool) -> Iterator[str]:
-    """Yield the statements that make what is missing."""
+def statements(database: str, tables: Tables, *, is_modern: bool, key: bytes | None = None) -> Iterator[str]:
+    """Yield the statements that make what is missing; with a `key`, only nodes that have it report runs and labels."""
     cluster = tables.cluster
     local = "" if cluster is None else "_local"
     for table in TABLES:
         yield _create(table, local, database, tables, is_modern=is_modern)
         if cluster is not None:
             yield _over_all(table.name, table.shard_by, database, cluster)
+        if table.name in FROM_NODES:
+            yield from _from_nodes(table, database, cluster, key, is_modern=is_modern)
     how = "DEFINER = CURRENT_USER SQL SECURITY DEFINER " if is_modern else ""
     words = {"extract": "JSONExtractString" if is_modern else "visitParamExtractString"}
     views = dict(_READ)
@@ -373,6 +380,26 @@ def _columns(table: _Table, *, is_modern: bool) -> str:
         return table.columns.replace("{LC}", "LowCardinality(String)").replace("{JSON}", "JSON")
     columns = table.columns.replace("{LC}", "String").replace("{JSON}", "String")
     return re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)|,\s*INDEX .*", "", columns)
+
+
+def _from_nodes(
+    table: _Table, database: str, cluster: str | None, key: bytes | None, *, is_modern: bool
+) -> Iterator[str]:
+    """Yield what makes the table that nodes insert into: no row of theirs deletes a run, and the engine checks it."""
+    local, name = "" if cluster is None else "_local", f"node_{table.name}"
+    columns = re.sub(r",\s*INDEX .*", "", _columns(table, is_modern=is_modern))
+    names = [one.split()[0] for one in re.sub(r"\([^()]*(\([^()]*\)[^()]*)*\)", "", columns).split(",")]
+    taken = ["toUInt8(0) AS deleted" if one == "deleted" else f"`{one}`" for one in names]
+    select = f"SELECT {', '.join(taken)} FROM {name}{local}"
+    if key is not None:
+        select += f" WHERE lower(hex(SHA256(token))) = '{hashlib.sha256(token_of(key)).hexdigest()}'"
+    yield f"CREATE TABLE IF NOT EXISTS {name}{local} ({columns}, token String) ENGINE = Null"
+    yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}_view TO {table.name}{local} AS {select}"
+    if key is not None and is_modern:
+        # The team may have another key than before.
+        yield f"ALTER TABLE {name}_view MODIFY QUERY {select}"
+    if cluster is not None:
+        yield _over_all(name, "run_id", database, cluster)
 
 
 def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:

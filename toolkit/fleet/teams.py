@@ -14,7 +14,8 @@ from typing import Final
 
 from toolkit.fleet.address import Address, AddressError, read_password
 from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.schema import ABOUT, TABLES
+from toolkit.fleet.schema import ABOUT, FROM_NODES, TABLES
+from toolkit.fleet.signed_requests import read_key
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MIN_CHARS: Final = 16
@@ -36,15 +37,20 @@ _READS: Final = {
 """What a shipper reads to resume, to verify and to deliver, and of which columns: no line and no value of a run."""
 
 
-def team_address(address: Address, team: str) -> Address:
-    """Return `address` with the team's database, telemetry_NAME, unless it names one.
+def team_address(address: Address, team: str, folder: Path) -> tuple[Address, str]:
+    """Return `address` with the team's database, telemetry_NAME unless it names one, and its key; and what was done.
 
     Raises:
-        AddressError: the name of the team is invalid.
+        AddressError: the name of the team or the key is invalid.
+        OSError: the key cannot be written.
     """
     if not _NAME.fullmatch(team):
         raise AddressError(f"{ascii(team)[:60]} is not the name of a team; use a-z, 0-9 and _, at most 32")
-    return replace(address, database=f"telemetry_{team}") if address.database == "telemetry" else address
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{team}.key"
+    done = _new_file(path)
+    database = f"telemetry_{team}" if address.database == "telemetry" else address.database
+    return replace(address, database=database, key=read_key(path)), done
 
 
 def grants(database: str, cluster: str | None, team: str) -> Iterator[str]:
@@ -54,7 +60,15 @@ def grants(database: str, cluster: str | None, team: str) -> Iterator[str]:
         parts = ("",) if cluster is None else ("", "_local")
         return [f"{database}.{name}{part}" for name in names for part in parts]
 
-    inserted = on("records", "points", "commits", "runs", "labels", "deliveries", "objects", "shippers")
+    inserted = on(
+        "records",
+        "points",
+        "commits",
+        *(f"node_{name}" for name in FROM_NODES),
+        "deliveries",
+        "objects",
+        "shippers",
+    )
     yield from (f"GRANT INSERT ON {table} TO {team}_ship" for table in inserted)
     for name, columns in _READS.items():
         only = f"({columns})" if columns else ""
@@ -67,7 +81,7 @@ def grants(database: str, cluster: str | None, team: str) -> Iterator[str]:
 
 
 def make_team(address: Address, cluster: str | None, team: str, folder: Path) -> tuple[list[str], list[str]]:
-    """Make the users that are missing, and files in `folder`: their passwords, the team's key and fleet.toml.
+    """Make the users that are missing, and files in `folder`: their passwords and fleet.toml.
 
     Return what was done, in words, and the statements that an administrator has to run, if this user may not.
     Passwords and files that exist are kept.
@@ -77,10 +91,9 @@ def make_team(address: Address, cluster: str | None, team: str, folder: Path) ->
         OSError: a file cannot be written or read.
         AddressError: others can read a file.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     hosts = [Engine(replace(address, database="default", hosts=(host,))) for host in address.hosts]
     statements, refusal = [], None
-    said = [_new_file(folder / f"{team}.key"), _new_file(folder / "fleet.toml", _options(address, team))]
+    said = [_new_file(folder / "fleet.toml", _options(address, team))]
     try:
         known = {name for one in hosts for (name,) in one.rows("SELECT name FROM system.users", "String")}
     except EngineError as error:

@@ -154,9 +154,11 @@ def _set_up(
         return refuse(
             "--team NAME and --secrets DIR go together: the passwords of its users are written there"
         )
+    done, rest = [], list[str]()
     if args.team is not None:
-        address = team_address(address, args.team)
-    done, rest = set_up(address, cluster, keep_days, quorum), list[str]()
+        address, key_file = team_address(address, args.team, args.secrets)
+        done.append(key_file)
+    done += set_up(address, cluster, keep_days, quorum)
     if args.team is not None:
         said, rest = make_team(address, cluster, args.team, args.secrets)
         done += said
