@@ -102,8 +102,10 @@ def test_all_metrics_of_a_page_and_of_a_table_are_asked_for_together(engine, log
     again = store_again(engine, key)
     again.metrics(key)
     again.recent(key, names[7], 9)
-    assert [len(again.recent(key, name, 9)) for name in names] == [3] * 300
+    assert [len(again.recent(key, name, 9)) for name in names[1:151:2]] == [3] * 75
     assert questions() == 1
+    assert [len(again.recent(key, name, 9)) for name in names] == [3] * 300
+    assert questions() > 1
 
 
 def store_again(engine, key):
