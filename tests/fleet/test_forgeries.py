@@ -10,7 +10,7 @@ from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import KEY
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
 from tests.lengths import is_long
-from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import set_up
 from toolkit.fleet.signed_requests import token_of
@@ -145,6 +145,11 @@ def test_without_the_key_no_row_from_a_node_deletes_renames_or_ends_a_run(tmp_pa
             # As `--set-up --team` does, also with a new key.
             set_up(replace(engine.address(), key=key))
         signed, folder = Signed(engine), make_run(tmp_path / "logs", "mine")
+        for other, said in ((engine, "has none"), (Signed(engine, OTHER_KEY), "has another one")):
+            with pytest.raises(
+                EngineError, match=f"with the team's key only, and this shipper {said}: --key"
+            ):
+                ship(other, tmp_path / "logs")
         write_labels(folder, Labels(notes="ours"))
         run_id, now = id_of(folder), 2**63
         ship(signed, tmp_path / "logs")

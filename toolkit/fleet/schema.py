@@ -10,7 +10,7 @@ from typing import Final
 
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
-from toolkit.fleet.signed_requests import token_of
+from toolkit.fleet.signed_requests import key_id_of, token_of
 from toolkit.runfolder.untrusted import parse_object
 
 VERSION: Final = 2
@@ -239,6 +239,17 @@ class Tables:
     quorum: int = 0
     """An insert succeeds once so many replicas have it; 0 for tables without replicas."""
     engine_version: str = ""
+    key_id: str = ""
+    """Of the key without which a node's reports are left out; empty if none is needed."""
+
+    def require_key(self, address: Address) -> None:
+        """Refuse to report without the key: the engine would leave it out, and say nothing. Raises SchemaError."""
+        if self.key_id and (address.key is None or key_id_of(address.key) != self.key_id):
+            what = "has none" if address.key is None else "has another one"
+            raise SchemaError(
+                f"the database {address.database} takes reports with the team's key only, "
+                f"and this shipper {what}: --key"
+            )
 
 
 def statements(database: str, tables: Tables, *, is_modern: bool, key: bytes | None = None) -> Iterator[str]:
@@ -263,9 +274,10 @@ def statements(database: str, tables: Tables, *, is_modern: bool, key: bytes | N
             yield f"CREATE VIEW IF NOT EXISTS {name}{part} {how}AS {select.format(**words)}"
     # Last, so that tables are used only if all of them are there.
     yield (
-        f"CREATE VIEW IF NOT EXISTS {ABOUT} AS "
+        f"CREATE {'OR REPLACE VIEW' if key and is_modern else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
         f"SELECT toUInt32({tables.version}) AS version, {quote(cluster or '')} AS cluster, "
-        f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum"
+        f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum, "
+        f"{quote(key_id_of(key) if key else '')} AS key_id"
     )
 
 

@@ -91,6 +91,7 @@ class Shipper:
             EngineError: it has not, or does not answer.
         """
         tables = require_tables(self.engine)
+        tables.require_key(self.engine.address)
         self._shards = Shards(self.engine, tables.cluster)
         self.senders = [
             Sender(
