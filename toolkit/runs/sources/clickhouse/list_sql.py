@@ -38,7 +38,7 @@ def status_of(status: str, is_bad: int, is_silent: int, no_step: int) -> str:
     return LOST if is_silent else STARTING if status == RUNNING and no_step else status
 
 
-LABELS: Final = (
+_LABELS: Final = (
     "(SELECT run_id, archived, deleted, shown AS l_shown, has_tags, tags AS l_tags, tagged AS l_tagged "
     "FROM labels FINAL) AS l"
 )
@@ -92,7 +92,7 @@ class ListSql:
 
     def select(self, what: str, behind: str) -> str:
         """Return the statement that selects `what`, with `behind` after its conditions."""
-        joined = f" ANY LEFT JOIN {LABELS} USING (run_id)" if self._needs_labels else ""
+        joined = f" ANY LEFT JOIN {_LABELS} USING (run_id)" if self._needs_labels else ""
         where = " AND ".join(f"({condition})" for condition in (self._hidden, *self.where))
         runs = f"(SELECT {', '.join(self._columns)} FROM runs FINAL) AS r"
         return f"SELECT {what} FROM {runs}{joined} WHERE {where} {behind}"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from toolkit.core.run_search import Comparison, checked
@@ -27,7 +27,6 @@ from toolkit.runs.listing.search import FIELD_NAMES, ORDERS, list_of, parse, spl
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.list_sql import (
     IS_SILENT,
-    LABELS,
     MISSING,
     PLACES,
     SILENT_S,
@@ -184,14 +183,13 @@ class _Kept:
     found: RunList
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(NamedTuple):
     """How many runs have these in common."""
 
     status: str
     is_archived: bool
     project: str
-    count: int
+    runs: int
     tags: Sequence[str]
 
 
@@ -270,7 +268,7 @@ class EngineRuns:
         runs = self._fetch([row[0] for row in rows], days=[row[3] for row in rows])
         counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         for group in groups:
-            counts[group.is_archived][group.status] += group.count
+            counts[group.is_archived][group.status] += group.runs
         return RunList(
             cards=tuple(runs[row[0]].card(self.engine_time) for row in rows if row[0] in runs),
             places=(),
@@ -336,18 +334,22 @@ class EngineRuns:
         asked_at, groups = self._groups
         if time.monotonic() - asked_at < _COUNTS_S:
             return groups
+        # Sets instead of a join: the labels of a few runs are looked up, and no columns of all runs are copied.
+        labelled = "SELECT run_id FROM labels FINAL WHERE"
         rows = self._link.rows(
-            "SELECT toString(status), problem != '' AS is_bad, is_silent, isNaN(step) AS no_step, archived, "
-            "toString(project), toUInt64(count()), groupUniqArrayArrayIf(tags, NOT has_tags), "
-            "groupUniqArrayArrayIf(l_tags, has_tags) "
+            "SELECT toString(status), problem != '' AS is_bad, is_silent, isNaN(step) AS no_step, "
+            f"run_id IN ({labelled} archived) AS is_archived, toString(project), toUInt64(count()), "
+            f"groupUniqArrayArrayIf(tags, run_id NOT IN ({labelled} has_tags)) "
             f"FROM (SELECT run_id, status, problem, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
-            f"ANY LEFT JOIN {LABELS} USING (run_id) WHERE NOT deleted "
-            "GROUP BY status, is_bad, is_silent, no_step, archived, project",
-            *("String", *["UInt8"] * 4, "String", "UInt64", "Array(String)", "Array(String)"),
+            f"WHERE run_id NOT IN ({labelled} deleted) "
+            "GROUP BY status, is_bad, is_silent, no_step, is_archived, project",
+            *("String", *["UInt8"] * 4, "String", "UInt64", "Array(String)"),
         )
-        groups = [
-            _Group(status_of(*row[:4]), bool(row[4]), row[5], row[6], (*row[7], *row[8])) for row in rows
-        ]
+        groups = [_Group(status_of(*row[:4]), bool(row[4]), *row[5:]) for row in rows]
+        if groups:
+            given = "SELECT groupUniqArrayArray(tags) FROM labels FINAL WHERE has_tags AND NOT deleted"
+            (tags,) = self._link.rows(given, "Array(String)")[0]
+            groups[0] = groups[0]._replace(tags=[*groups[0].tags, *tags])
         self._groups = (time.monotonic(), groups)
         return groups
 
@@ -488,7 +490,7 @@ class EngineRuns:
 
 def _matching(groups: Iterable[_Group], query: RunQuery) -> int:
     return sum(
-        group.count
+        group.runs
         for group in groups
         if (query.archived or not group.is_archived)
         and (not query.statuses or group.status in query.statuses)
