@@ -75,6 +75,7 @@ def _of_run(run: ShippedRun, node: str) -> Iterator[Sample]:
         if beat.global_step is not None:
             yield "telemetry_run_step", labels, beat.global_step
     file = run.files.get(0)
-    if file is None or file.tail is None:
-        return
-    yield from samples_of_values(labels, file.tail.last_values(), list(file.tail.open_findings.values()))
+    # Once: its sender may forget it meanwhile.
+    tail = file.tail if file is not None else None
+    if tail is not None:
+        yield from samples_of_values(labels, tail.last_values(), list(tail.open_findings.values()))

@@ -271,16 +271,16 @@ class ShippedFile:
     @property
     def behind(self) -> int:
         """How many bytes are not shipped, without a last line that is still being written."""
-        if self.is_superseded:
-            return 0
-        if self.size == self.read_size and self.tail is not None and self.tail.position.end == self.end:
-            return 0
-        return max(0, self.size - self.end)
+        # Once: other threads ask for this while the sender may forget what it knows.
+        tail, end = self.tail, self.end
+        is_read = self.size == self.read_size and tail is not None and tail.position.end == end
+        return 0 if self.is_superseded or is_read else max(0, self.size - end)
 
     @property
     def end(self) -> int:
         """How far it is shipped, as far as is known."""
-        return self.commit.end if self.commit is not None else 0
+        commit = self.commit
+        return commit.end if commit is not None else 0
 
     @property
     def has_more(self) -> bool:
