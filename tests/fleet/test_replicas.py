@@ -139,7 +139,7 @@ def test_replicas_catch_up_and_inserts_wait_for_a_quorum(replicas, logs, tmp_pat
             == 0
         )
     )
-    assert "tables of version 1 made" in capsys.readouterr().out
+    assert "tables of version 2 made" in capsys.readouterr().out
     folder = make_run(logs, "copied", 10)
     shipper = Shipper(Engine(address), [logs])
     shipper.start()

@@ -292,6 +292,12 @@ class Sender:
             if file.key not in commits:
                 continue
             commit = file.commit = commits[file.key]
+            if commit.end and file.key not in counters:
+                # Another shipper, or the last request of one that was killed, has sent more since it was asked.
+                file.forget()
+                file.missed += 1
+                file.problem = "waits: another shipper sends it too" if file.missed % 5 == 0 else None
+                continue
             position = Position(
                 end=commit.end,
                 crc=commit.crc,

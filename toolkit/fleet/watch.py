@@ -251,6 +251,8 @@ class ShippedFile:
         """Why it is not read until the engine is asked again, once a minute."""
         self.gen = 0
         """The last generation that this shipper sent or found to be the file; 0 before that."""
+        self.missed = 0
+        """How often what is known of its metrics was not to be had at its commit."""
         self.rivals = 0
         """How often another shipper began a generation behind that one."""
         self.verified: Signature = ()
