@@ -59,7 +59,7 @@ class Claims:
         for run in runs:
             is_new = now - run.since < 2 * _NEW_S and not self._is_own(run)
             if is_new or (run.left_to is not None and (run.left_to not in live or self._is_own(run))):
-                run.report.is_known = False
+                run.report.is_known, self._watch.active[run.found.folder] = False, run
 
     def settle(self, engine: Engine, runs: Iterable[ShippedRun]) -> None:
         """Take or leave each of these runs; the engine has just said who reported it last.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import math
 import os
@@ -50,6 +51,13 @@ class RunFolder:
         return self.manifest is not None and self.manifest.part_of is not None
 
 
+def matching_folders(place: Path) -> list[Path]:
+    """Return the folders that `place` means, which may be a pattern such as /scratch/*/logs."""
+    if place.is_dir():
+        return [place]
+    return sorted(folder for found in glob.glob(str(place)) if (folder := Path(found)).is_dir())
+
+
 def run_folders(places: Iterable[Path]) -> list[Path]:
     """Return the run folders among `places` and directly below them; links below them are not followed.
 
@@ -58,17 +66,23 @@ def run_folders(places: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for place in places:
-        if _is_run(place):
-            found[place] = None
-            continue
-        with os.scandir(place) as entries:
-            names = sorted(
-                entry.name
-                for entry in entries
-                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-            )
-        found.update(dict.fromkeys(folder for name in names if _is_run(folder := place / name)))
+        inside = [place] if is_run_folder(place) else [place / name for name in subfolders(place)]
+        found.update(dict.fromkeys(folder for folder in inside if folder is place or is_run_folder(folder)))
     return list(found)
+
+
+def subfolders(place: Path) -> list[str]:
+    """Return the names of the folders in `place`, without hidden ones and links.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with os.scandir(place) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+        )
 
 
 def read_run_folder(folder: Path, node: str, *, is_waiting: bool = True) -> RunFolder | None:
@@ -137,7 +151,8 @@ def signature_of(path: Path) -> Signature:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _is_run(folder: Path) -> bool:
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder has the files of a run, and is not another program's."""
     is_named_so = any(_is_file(folder / name) for name in (METRICS_JSONL, MANIFEST))
     return is_named_so and another_programs_file(folder) is None
 

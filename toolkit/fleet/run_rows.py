@@ -81,6 +81,8 @@ class RunReport:
     _sent: tuple[Any, ...] = ()
     _seen: Signature = ()
     """Of the file that shows whether the run changed, when its state was sent."""
+    may_have_labels: bool = True
+    """Whether labels.json may have changed since it was sent; that of a live run is looked at every time."""
     _labels_sent: Signature = ()
     next_due: float = 0.0
     """When the state of a live run is sent again, by the monotonic clock."""
@@ -94,6 +96,11 @@ class RunReport:
     def is_live(self) -> bool:
         """Whether the run may still change its state by itself."""
         return self.is_running or (self.status is not None and not self.status.sure)
+
+    def is_quiet(self, run: RunFolder) -> bool:
+        """Return whether there is nothing to send until the run's folder changes."""
+        is_sent = not self.is_running and not self.has_ended and _essence(run) == self._sent
+        return self.is_known and (self.is_deleted or run.is_part or (is_sent and not self.may_have_labels))
 
     def is_due(self, run: RunFolder) -> bool:
         """Return whether the state of the run has to be sent now."""
@@ -320,10 +327,15 @@ def _tags(tags: Sequence[str]) -> tuple[list[str], str]:
 
 def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
     """Send labels.json where it is newer than the labels in the engine: the last writer wins."""
+    looked_at = [
+        (report, run)
+        for report, run in runs
+        if (report.may_have_labels or report.is_running)
+        and report.is_known
+        and not (report.is_deleted or run.is_part)
+    ]
     rows, sent = [], []
-    for report, run in runs:
-        if report.is_deleted or run.is_part or not report.is_known:
-            continue
+    for report, run in looked_at:
         signature = signature_of(run.folder / LABELS)
         if not signature or signature == report._labels_sent:  # noqa: SLF001
             continue
@@ -347,6 +359,8 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
             )
     if rows:
         _insert(engine, LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
+    for report, _ in looked_at:
+        report.may_have_labels = False
     for report, signature, version in sent:
         report.labels_version = version
         report._labels_sent = signature  # noqa: SLF001

@@ -134,9 +134,9 @@ class Sender:
         self._backoff.succeeded()
         self._last_report = -math.inf
         for run in self.watch.runs.values():
-            # All files, and the status of a run that may have ended just now.
-            run.next_look = run.report.next_due = 0.0
-        self.watch.look()
+            # The status of a run that may have ended just now.
+            run.report.next_due = 0.0
+        self.watch.look(at_all=True)
         while time.monotonic() < deadline and not self.is_drained:
             if self.send_batch() is None and not self.has_unknown_files and self._backoff.is_ready:
                 self.report()
@@ -153,7 +153,7 @@ class Sender:
             # Not the pause of the shard: lines are sent although requests cannot be read.
             with self._trying(self._requests_backoff) as is_ready:
                 if is_ready:
-                    self._courier.deliver(self.engine, list(self.watch.runs.values()))
+                    self._courier.deliver(self.engine, list(self.watch.active.values()))
         self._verify_some()
         # A batch that is not full has taken all there was: the next one waits for more lines.
         return (batch is not None and batch.is_full) or self.has_unknown_files
@@ -161,7 +161,7 @@ class Sender:
     @property
     def has_unknown_files(self) -> bool:
         """Whether the shard has to be asked how far a file is shipped."""
-        return any(file.is_unknown for file in self.watch.files.values())
+        return any(file.is_unknown for file in self.watch.active_files())
 
     def send_batch(self) -> _Batch | None:
         """Send the next lines of the files; return what was taken, None if there was nothing or it failed."""
@@ -189,15 +189,15 @@ class Sender:
     # ------------------------------------------------------------ asking the engine what it has
 
     def _ask(self) -> None:
-        """Learn what the shard has of new runs and files, a part of them at a time, and from time to time of all."""
-        runs = list(self.watch.runs.values())
+        """Learn what the shard has of new runs and files, a part of them at a time; now and then of all active ones."""
         is_recheck = time.monotonic() >= self._next_recheck
         self.claims.doubt(self.engine)
+        runs = list(self.watch.active.values())
         asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
         if asked:
             run_rows.ask(self.engine, [(run.report, run.found) for run in asked])
             self.claims.settle(self.engine, asked)
-        files, opened = list(self.watch.files.values()), []
+        files, opened = self.watch.active_files(), list[ShippedFile]()
         if is_recheck:
             for file in files:
                 # What could not be read may be readable now.
@@ -218,6 +218,7 @@ class Sender:
         self._add_objects((*asked, *(file.run for file in unknown)))
         if is_recheck:
             self._next_recheck = time.monotonic() + _RECHECK_S
+            self.watch.rest()
 
     def _add_objects(self, runs: Iterable[ShippedRun]) -> None:
         """Let the files of runs be stored that this shipper speaks for."""
@@ -312,18 +313,18 @@ class Sender:
         is_deleted = run.report.is_deleted or run.found.key.is_older_than(self.keep_days)
         return is_deleted or run.left_to is not None
 
-    def shipped_files(self) -> list[ShippedFile]:
+    def shipped_files(self, runs: dict[Path, ShippedRun]) -> list[ShippedFile]:
         """Return the files of the runs that are not left alone; another thread may call this."""
         # A dict is copied in one step.
-        runs = [run for run in list(self.watch.runs.values()) if not self.is_left_alone(run)]
-        return [file for run in runs for file in list(run.files.values())]
+        shipped = [run for run in list(runs.values()) if not self.is_left_alone(run)]
+        return [file for run in shipped for file in list(run.files.values())]
 
     # ------------------------------------------------------------ batches
 
     def _fill(self) -> _Batch | None:
         """Return the next lines of the files, or None if there are none."""
         waiting = [
-            file for file in self.watch.files.values() if file.has_more and not self.is_left_alone(file.run)
+            file for file in self.watch.active_files() if file.has_more and not self.is_left_alone(file.run)
         ]
         unopened = [file for file in waiting if file.tail is None]
         if unopened:
@@ -335,7 +336,7 @@ class Sender:
                 break
             if file.tail is None:
                 continue
-            self.watch.to_the_back(file)
+            file.turn = time.monotonic()
             commit = self._read(file, rows)
             if commit is not None:
                 commits.append((file, commit))
@@ -406,7 +407,7 @@ class Sender:
     def _verify_due(self) -> Iterator[str | None]:
         """Verify the runs that have ended, or were not verified for a day."""
         now = time.monotonic()
-        for run in list(self.watch.runs.values()):
+        for run in list(self.watch.active.values()):
             is_due = run.left_to is None and (run.report.has_ended or now >= run.next_verify)
             if is_due and not any(file.has_more for file in run.files.values()):
                 yield from self.verify(run)
@@ -438,7 +439,7 @@ class Sender:
                 return
             states = [
                 (run.report, run.found, 0 if self.is_left_alone(run) else run.behind)
-                for run in self.watch.runs.values()
+                for run in (self.watch.runs if all_runs else self.watch.active).values()
                 if run.is_listed
             ]
             run_rows.send(self.engine, self._node, states, all_runs=all_runs)

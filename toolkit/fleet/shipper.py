@@ -62,6 +62,7 @@ class Shipper:
             assign=self._assign,
             watch_of=lambda shard: self.senders[shard].watch,
             failure=self._failure,
+            say=say,
         )
         self._threads: list[threading.Thread] = []
         self._refusal: RefusedError | None = None
@@ -82,7 +83,7 @@ class Shipper:
     @property
     def behind(self) -> int:
         """How many bytes are not shipped yet, without runs that are left alone."""
-        return sum(file.behind for one in self.senders for file in one.shipped_files())
+        return sum(file.behind for one in self.senders for file in one.shipped_files(one.watch.active))
 
     def start(self) -> None:
         """Check that the engine has our tables, and make a sender for each of its shards.
@@ -120,7 +121,7 @@ class Shipper:
         self._raise_failure()
         for one in self.senders:
             one.claims.take_all()
-            one.watch.look()
+            one.watch.look(at_all=True)
             while one.send_batch() or one.has_unknown_files:
                 one.raise_failure()
             one.raise_failure()
@@ -221,7 +222,11 @@ class Shipper:
     def _name_what_is_left(self, drain_s: float) -> None:
         late = [one for one in self.senders if not one.is_drained]
         # A sender that did not get there may not have seen all of it.
-        sizes = {file: (signature_of(file.path) or (0, 0))[1] for one in late for file in one.shipped_files()}
+        sizes = {
+            file: (signature_of(file.path) or (0, 0))[1]
+            for one in late
+            for file in one.shipped_files(one.watch.runs)
+        }
         left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
         waiting = self.objects.totals.waiting if self.objects is not None else 0
         if self._say is not None and (late or waiting or not self.senders):

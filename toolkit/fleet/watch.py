@@ -15,29 +15,47 @@ from toolkit.fleet.commits import Commit, FileKey
 from toolkit.fleet.run_folders import (
     RunFolder,
     Signature,
+    is_run_folder,
+    matching_folders,
     read_run_folder,
     record_files,
-    run_folders,
     signature_of,
+    subfolders,
 )
 from toolkit.fleet.run_rows import RunReport
 from toolkit.fleet.tail import RecordTail
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.parts import is_part_of
+from toolkit.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0
-"""How often a folder is listed although its modification time has not changed."""
+"""How often a folder is listed although its modification time has not changed, and a pattern expanded."""
 
 _SETTLED_NS: Final = 10 * 10**9
 """An entry made within the same tick of the clock as a listing may be missing in it."""
 
+_QUIET_S: Final = 60.0
+"""A run that has not changed for so long is looked at briefly: whether something in its folder was made or replaced."""
+_BRIEF_LOOKS: Final = 12
+"""So many of them, and then one at all of its files: what is only appended to does not change the folder."""
 _SLOWEST_LOOK_S: Final = 60.0
 _LEFT_LOOK_S: Final = 10.0
+_LOOK_S_A_RUN: Final = 0.08
+"""Beside 12,000 runs each of those that have ended is looked at every 16 minutes."""
 _LOOK_SHARE: Final = 20
 """A run that has not changed for twenty minutes is looked at every minute."""
 
 AssignShards = Callable[[list[str]], dict[str, int] | None]
 """Returns the shard of each run id, or None if that cannot be found out now."""
+
+
+@dataclass(slots=True)
+class _Place:
+    changed: int = 0
+    """Its modification time."""
+    next_scan: float = 0.0
+    runs: dict[str, Path] = field(default_factory=dict)
+    """The run folders in it, by name."""
 
 
 class Finder:
@@ -51,26 +69,73 @@ class Finder:
         assign: AssignShards,
         watch_of: Callable[[int], Watch],
         failure: Callable[[str], None],
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self._waits_for_manifest = True
         """Whether a folder without run.json is left alone while it is new."""
-        self._places = list(places)
+        self._wanted = list(places)
+        self._next_expansion = 0.0
+        self._missing: set[Path] = set()
+        self._places: dict[Path, _Place] = {}
         self._node = node
         self._assign = assign
         self._watch_of = watch_of
         self._failure = failure
+        self._say = say or (lambda _: None)
         self._given: dict[Path, Watch] = {}
         self.given_back: SimpleQueue[Path] = SimpleQueue()
         """Folders that have another run now."""
-        self._listed: dict[Path, tuple[int, float, list[Path]]] = {}
+        self._is_settled = False
+        """Whether every folder that was listed is given to a watch."""
 
     def look(self, *, is_last: bool = False) -> None:
         """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
         now = time.monotonic()
         if is_last:
             self._waits_for_manifest = False
-            self._listed.clear()
-        there = {folder for place in self._places for folder in self._list(place, now)}
+            self._places.clear()
+        if is_last or now >= self._next_expansion:
+            self._expand()
+            self._next_expansion = now + _SCAN_S
+        is_listed = [self._list(path, place, now) for path, place in self._places.items()]
+        if any(is_listed) or not self._is_settled or not self.given_back.empty():
+            self._give()
+
+    def _expand(self) -> None:
+        """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
+        found = {wanted: matching_folders(wanted) for wanted in self._wanted}
+        missing = {wanted for wanted, folders in found.items() if not folders and wanted not in self._places}
+        for wanted in missing - self._missing:
+            self._say(f"{wanted} is not there yet; it is waited for")
+        self._missing = missing
+        folders = dict.fromkeys(folder for folders in found.values() for folder in folders)
+        # What could be listed before stays: the file system may be away for a moment.
+        kept = {path: place for path, place in self._places.items() if path in self._wanted}
+        self._places = kept | {path: self._places.get(path) or _Place() for path in folders}
+
+    def _list(self, path: Path, place: _Place, now: float) -> bool:
+        """Return whether the run folders of a place were listed again."""
+        try:
+            changed = os.stat(path).st_mtime_ns
+            if place.changed == changed and now < place.next_scan:
+                return False
+            names = [""] if is_run_folder(path) else subfolders(path)
+        except OSError as error:
+            self._failure(f"{path} cannot be listed: {error.strerror}")
+            return False
+        for watch in set(self._given.values()) if place.changed not in (0, changed) else ():
+            # A run that is resumed touches its log directory.
+            watch.is_hurried = True
+        known = {name: place.runs.get(name) or path / name for name in names}
+        place.runs = {
+            name: folder for name, folder in known.items() if name in place.runs or is_run_folder(folder)
+        }
+        is_settled = time.time_ns() - changed > _SETTLED_NS
+        place.changed, place.next_scan = changed, now + (_SCAN_S if is_settled else 0.0)
+        return True
+
+    def _give(self) -> None:
+        there = {folder for place in self._places.values() for folder in place.runs.values()}
         while not self.given_back.empty():
             self._given.pop(self.given_back.get(), None)
         for gone in self._given.keys() - there:
@@ -78,20 +143,9 @@ class Finder:
         new = there - self._given.keys()
         if new:
             self._add(sorted(new, key=_changed_last, reverse=True))
-
-    def _list(self, place: Path, now: float) -> list[Path]:
-        known = self._listed.get(place)
-        try:
-            changed = os.stat(place).st_mtime_ns
-            if known is not None and known[0] == changed and now < known[1]:
-                return known[2]
-            found = run_folders([place])
-        except OSError as error:
-            self._failure(f"{place} cannot be listed: {error.strerror}")
-            return known[2] if known is not None else []
-        is_settled = time.time_ns() - changed > _SETTLED_NS
-        self._listed[place] = (changed, now + (_SCAN_S if is_settled else 0.0), found)
-        return found
+        self._is_settled = self._given.keys() == there
+        for watch in set(self._given.values()):
+            watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
 
     def _add(self, folders: list[Path]) -> None:
         found = [
@@ -115,8 +169,13 @@ class Watch:
 
     def __init__(self, node: str, *, given_back: SimpleQueue[Path], failure: Callable[[str], None]) -> None:
         self.runs: dict[Path, ShippedRun] = {}
+        self.active: dict[Path, ShippedRun] = {}
+        """Those of which something may have to be sent; the others are only looked at."""
         self.files: dict[FileKey, ShippedFile] = {}
-        """Each file of a run once, whoever's turn it is first."""
+        """Each file of a run once."""
+        self.slowest_look_s = _SLOWEST_LOOK_S
+        self.is_hurried = False
+        """Whether some run may have been resumed: all folders are looked at briefly."""
         self._node = node
         self._failure = failure
         self._whole: dict[str, RunFolder] = {}
@@ -124,35 +183,58 @@ class Watch:
         self._inbox: SimpleQueue[ShippedRun | Path] = SimpleQueue()
         """What to add, and the folders to drop."""
         self._given_back = given_back
+        self._next_look_at_all = 0.0
 
     def add(self, run: RunFolder) -> None:
         """Watch a run from the next look on."""
-        self._inbox.put(ShippedRun(found=run))
+        self._inbox.put(ShippedRun(found=run, changed=time.monotonic() - _quiet_for(run)))
 
     def drop(self, folder: Path) -> None:
         """Watch a run no longer, from the next look on."""
         self._inbox.put(folder)
 
-    def look(self) -> None:
-        """Find what is new, changed or gone. What has not changed for long is looked at less often."""
+    def look(self, *, at_all: bool = False) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at less often, unless `at_all`."""
         while not self._inbox.empty():
             item = self._inbox.get()
             if isinstance(item, Path):
                 self._drop(item)
                 continue
-            self.runs[item.found.folder] = item
+            self.runs[item.found.folder] = self.active[item.found.folder] = item
             if not item.found.is_part:
                 self._whole.setdefault(item.found.key.run_id, item.found)
+        now, runs, is_hurried = time.monotonic(), self.active, False
+        if at_all or now >= self._next_look_at_all:
+            runs, is_hurried, self.is_hurried = self.runs, self.is_hurried, False
+            self._next_look_at_all = now + _SLOWEST_LOOK_S / 4
+        for folder, run in list(runs.items()):
+            if at_all or now >= run.next_look or (is_hurried and signature_of(folder) != run.seen):
+                self._look_at(folder, run, now, is_brief=run.next_look > 0 and not at_all)
+
+    def rest(self) -> None:
+        """Leave alone until they change the runs of which there is nothing to send."""
         now = time.monotonic()
-        for folder, run in list(self.runs.items()):
-            if now >= run.next_look:
-                self._look_at(folder, run, now)
+        self.active = {folder: run for folder, run in self.active.items() if not run.is_quiet(now)}
 
-    def to_the_back(self, file: ShippedFile) -> None:
-        """Let the other files have their turn first next time."""
-        self.files[file.key] = self.files.pop(file.key)
+    def active_files(self) -> list[ShippedFile]:
+        """Return the files of active runs; those that have waited longest come first."""
+        files = [file for run in self.active.values() for file in run.files.values()]
+        return sorted(files, key=lambda file: file.turn)
 
-    def _look_at(self, folder: Path, run: ShippedRun, now: float) -> None:
+    def _look_at(self, folder: Path, run: ShippedRun, now: float, *, is_brief: bool) -> None:
+        seen, before = signature_of(folder), run.seen
+        run.seen, run.looks = seen, run.looks + 1
+        if seen != before and before:
+            run.changed = now
+        quiet_s = now - run.changed
+        pause = min(quiet_s / _LOOK_SHARE, self.slowest_look_s)
+        # Not all at the same time.
+        run.next_look = now + pause * random.uniform(0.5, 1.5)
+        is_brief = is_brief and quiet_s > _QUIET_S and run.found.manifest is not None
+        if is_brief and run.looks % _BRIEF_LOOKS:
+            return
+        self.active[folder] = run
+        run.report.may_have_labels = True
         if signature_of(folder / MANIFEST) != run.found.signature:
             found = read_run_folder(folder, self._node)
             if found is not None and found.key != run.found.key:
@@ -163,7 +245,7 @@ class Watch:
             if found is not None:
                 run.found, run.changed = found, now
         if run.left_to is not None:
-            run.next_look = now + max(_LEFT_LOOK_S, min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S))
+            run.next_look = max(run.next_look, now + _LEFT_LOOK_S)
             return
         if self._is_foreign(run.found):
             self.drop_files(run)
@@ -180,9 +262,11 @@ class Watch:
             file = run.files.get(rank) or self._file(path, run, rank)
             signature = signature_of(path)
             if file is not None and signature and signature != file.signature:
+                if file.signature:
+                    run.changed = now
                 file.changed_to(signature)
-                run.changed = now
-        run.next_look = now + min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S)
+        if run.changed == now:
+            run.next_look = now
 
     def _file(self, path: Path, run: ShippedRun, rank: int) -> ShippedFile | None:
         file = ShippedFile(path, run, rank)
@@ -205,6 +289,7 @@ class Watch:
 
     def _drop(self, folder: Path) -> None:
         run = self.runs.pop(folder, None)
+        self.active.pop(folder, None)
         if run is None:
             return
         self.drop_files(run)
@@ -217,6 +302,13 @@ class Watch:
         for file in run.files.values():
             del self.files[file.key]
         run.files.clear()
+
+
+def _quiet_for(run: RunFolder) -> float:
+    """Return for how many seconds a run has not changed when it is found, as far as it has ended."""
+    latest = run.manifest.latest if run.manifest is not None else None
+    has_ended = latest is not None and latest.status != RUNNING
+    return max(0.0, time.time() - run.signature[0] / 1e9) if has_ended and run.signature else 0.0
 
 
 def _changed_last(folder: Path) -> int:
@@ -239,6 +331,8 @@ class ShippedFile:
         self.rank = rank
         self.size = 0
         self.signature: Signature = ()
+        self.turn = 0.0
+        """When it was last read, by the monotonic clock."""
         self.read_size = -1
         """The size at which there was nothing more to read."""
         self.commit: Commit | None = None
@@ -317,6 +411,9 @@ class ShippedRun:
     files: dict[int, ShippedFile] = field(default_factory=dict)
     changed: float = field(default_factory=time.monotonic)
     """When something in it was last seen to change, by the monotonic clock."""
+    seen: Signature = ()
+    """Of the folder, at the last look."""
+    looks: int = 0
     next_look: float = 0.0
     left_to: str | None = None
     """The node whose shipper sends the run, if it is not this one."""
@@ -325,6 +422,18 @@ class ShippedRun:
     next_verify: float = field(default_factory=next_verify)
     copies: set[int] = field(default_factory=set)
     """Ranks whose file is a copy of one in another folder: only that one is shipped."""
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether there is nothing to send or to compare until it changes."""
+        return (
+            now - self.changed > _QUIET_S
+            and now < self.next_verify
+            and (self.report.is_quiet(self.found) or not self.is_listed)
+            and not any(
+                file.behind or file.has_more or (file.commit is None and not file.is_superseded)
+                for file in self.files.values()
+            )
+        )
 
     @property
     def is_listed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,6 +183,9 @@ def _resume(
         session_folder = _new_session_of(folder, earlier, recovered, options, modes, now)
         with guard.catch("writing run.json"):
             write_manifest(folder, session_folder.manifest, mode=modes.file)
+        with suppress(OSError):
+            # Who watches thousands of runs that have ended sees by it that one goes on.
+            os.utime(folder.parent)
     return session_folder
 
 

@@ -29,6 +29,7 @@ from toolkit.fleet.options import (
     file_path,
     fill_in,
 )
+from toolkit.fleet.run_folders import matching_folders
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import DRAIN_S, Shipper
 from toolkit.fleet.teams import make_team, team_address
@@ -50,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         nargs="*",
         type=Path,
-        help=f"log directories or run folders (default: {LOGS})",
+        help="log directories or run folders, or patterns such as '/scratch/*/logs', in quotes; those that are not "
+        f"there yet are waited for (default: {LOGS})",
     )
     add_engine_arguments(parser, "--to")
     what = parser.add_mutually_exclusive_group()
@@ -133,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
         address = chosen_engine(args)
         if args.set_up:
             return _set_up(args, address, args.cluster, args.keep_days or 0, args.replicas or 0)
-        _require_folders(folders)
+        is_short = args.once or args.verify or args.status
+        folders = _chosen_folders(folders, are_waited_for=not is_short)
         if args.status:
             return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
@@ -141,10 +144,13 @@ def run(args: argparse.Namespace) -> int:
         return refuse(str(error))
 
 
-def _require_folders(folders: list[Path]) -> None:
-    for folder in folders:
-        if not folder.is_dir():
+def _chosen_folders(folders: list[Path], *, are_waited_for: bool) -> list[Path]:
+    """Return the folders that are there; a shipper that keeps running expands patterns itself, and waits for others."""
+    found = {folder: matching_folders(folder) for folder in folders}
+    for folder, matching in found.items():
+        if not matching and not (are_waited_for and not folder.exists()):
             raise NotADirectoryError(f"{folder} is not a folder")
+    return folders if are_waited_for else [each for matching in found.values() for each in matching]
 
 
 def _set_up(

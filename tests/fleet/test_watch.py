@@ -1,0 +1,114 @@
+"""Which folders the shipper looks at, and how seldom where nothing changes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes
+from toolkit.cli.main import main
+from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.shipper import Shipper
+from toolkit.runfolder.labels import Labels, write_labels
+from toolkit.telemetry import TelemetryLogger
+
+pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
+
+
+def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again(engine, ask, logs, capsys):
+    later, pattern = logs / "later", logs / "job*" / "runs"
+    said = []
+    shipper = Shipper(Engine(engine.address()), [later, pattern], say=said.append)
+    shipper.start()
+    for _ in range(3):
+        look_again(shipper)
+    folders = [make_run(later, "a", 3), make_run(logs / "job1" / "runs", "b", 3)]
+    look_again(shipper)
+    folders.append(make_run(logs / "job2" / "runs", "c", 3))
+    look_again(shipper)
+
+    for folder in folders:
+        assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+    assert sorted(said) == [f"{place} is not there yet; it is waited for" for place in (pattern, later)]
+    assert shipper.totals.errors == 0
+
+    address = f"clickhouse://127.0.0.1:{engine.address().hosts[0][1]}/telemetry"
+    assert main(["ship", str(pattern), "--once", "--to", address]) == 0
+    assert "0 lines shipped, 2 record files" in capsys.readouterr().out
+    assert main(["ship", str(logs / "never*"), "--once", "--to", address]) == 2
+    assert f"{logs}/never* is not a folder" in capsys.readouterr().err
+
+
+def look_again(shipper):
+    shipper._finder._next_expansion = 0.0
+    for sender in shipper.senders:
+        sender.watch._next_look_at_all = 0.0
+    shipper.ship_round()
+
+
+def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs, monkeypatch):
+    folders = [make_run(logs, f"ended{number}", 3) for number in range(20)]
+    with TelemetryLogger("resumed", log_dir=logs) as log:
+        log.log_step(1, train_loss=1.0)
+    an_hour_ago = time.time() - 3600
+    for folder in (*logs.iterdir(), logs):
+        for path in (folder / "run.json", folder / "metrics.jsonl", folder):
+            if path.exists():
+                os.utime(path, (an_hour_ago, an_hour_ago))
+    shipper = Shipper(Engine(engine.address()), [logs])
+    shipper.start()
+    for _ in range(2):
+        shipper.ship_round()
+    recheck(shipper)
+    (sender,) = shipper.senders
+    assert not sender.watch.active
+
+    calls = count_calls(monkeypatch)
+    for _ in range(5):
+        shipper.ship_round()
+    assert sum(calls.values()) <= 5, "the log directory only"
+
+    with TelemetryLogger("resumed", log_dir=logs, resume=True) as log:
+        log.log_step(2, train_loss=0.5)
+    look_again(shipper)
+    assert newest_bytes(ask, id_of(log.run_folder)) == record_bytes(log.run_folder)["metrics.jsonl"]
+
+    write_labels(folders[0], Labels(notes="later"))
+    look_at(shipper, folders[0], looks=1)
+    (row,) = ask.rows(f"SELECT labels FROM labels WHERE run_id = {quote(id_of(folders[0]))}", "String")
+    assert "later" in row[0]
+
+    append(folders[1], [3])
+    look_at(shipper, folders[1], looks=12)
+    assert newest_bytes(ask, id_of(folders[1])) == record_bytes(folders[1])["metrics.jsonl"]
+
+
+def recheck(shipper):
+    for sender in shipper.senders:
+        sender._next_recheck = 0.0
+    shipper.ship_round()
+
+
+def look_at(shipper, folder, *, looks):
+    for _ in range(looks):
+        shipper.runs[folder].next_look = 1e-9
+        shipper.senders[0].watch._next_look_at_all = 0.0
+        shipper.ship_round()
+
+
+def count_calls(monkeypatch) -> Counter:
+    calls = Counter()
+
+    def counted(name, real):
+        def call(*args, **options):
+            calls[name] += 1
+            return real(*args, **options)
+
+        return call
+
+    for name in ("lstat", "stat", "scandir"):
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
+    return calls
