@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import fleet_engine
+from benchmarks import fleet_engine, fleet_lists
 from benchmarks.command import Options, run_alone, say
-from benchmarks.fleet_data import write_ranked_run
+from benchmarks.fleet_data import write_ranked_run, write_trainer_run
+from benchmarks.fleet_lists import Figure
 from benchmarks.large_run import write_finished_run, write_many_runs
 from benchmarks.report import Claim, Report
 from tests.fleet.engines import NoEngine
@@ -29,61 +30,63 @@ class _Line:
     """Name of the figure; of a timed answer, that of its engine time."""
     limit: float | None = None
     unit: str = " ms"
-    limit_of: Mapping[str, float] | None = None
-    """Where the limit depends on the engine."""
     with_page: bool = False
     """Whether the processor time of the page counts too."""
     scale: float = 1.0
 
-    def value(self, found: Mapping[str, Any]) -> float:
-        figure = found[self.figure]
+    def value(self, found: Mapping[str, Any]) -> float | None:
+        """Return the figure; None where the engine has none."""
+        figure = found.get(self.figure)
+        if figure is None:
+            return None
         if not isinstance(figure, dict):
             return float(figure) * self.scale
         return float(figure["engine_ms"]) + (float(figure["page_ms"]) if self.with_page else 0.0)
 
-    def limit_for(self, engine: str) -> float | None:
-        return self.limit_of[engine] if self.limit_of else self.limit
+
+def _line(text: str, figure: str, limit: float | None = None, unit: str = " ms", **more: Any) -> _Line:
+    return _Line(text=text, figure=figure, limit=limit, unit=unit, **more)
 
 
 _LINES: Final = (
-    _Line(text="take in a value, merges included", figure="value_us", limit=10.0, unit=" µs"),
-    _Line(text="an insert of 50 records alone", figure="insert", limit=25.0),
-    _Line(
-        text="stored: lines and numbers of a record",
-        figure="bytes",
-        limit_of={"18.16": 180.0, "26.9": 150.0},
-        unit=" B",
-    ),
-    _Line(text="shipper: a record, in bulk", figure="ship_us", limit=45.0, unit=" µs"),
-    _Line(text="shipper at 100 records/s, of a core", figure="ship_share", limit=1.0, unit=" %", scale=100.0),
-    _Line(text="list of {runs:,} runs", figure="list", limit=100.0),
-    _Line(text="what changed in it", figure="changed", limit=10.0),
-    _Line(text="one metric of {records:,} records: column", figure="curve", limit=500.0),
-    _Line(text="its rows, once a run", figure="rows", limit=1000.0),
-    _Line(
-        text="thinned exactly, page included",
-        figure="curve",
-        limit=500.0,
-        with_page=True,
-    ),
-    _Line(text="compare 8 runs, rows included", figure="compare", limit=150.0),
-    _Line(text="group of 50 runs, rows included", figure="group", limit=600.0),
-    _Line(text="1,024 ranks in 128 cells", figure="ranks_128", limit=400.0),
-    _Line(text="1,024 ranks in 50 cells, the slowest named", figure="ranks_50", limit=120.0),
-    _Line(text="newest 200 events", figure="events", limit=100.0),
-    _Line(text="newest 200 events of {records:,} records", figure="events_large", limit=200.0),
-    _Line(text="trends of 100 runs for the list", figure="trends"),
-    _Line(text="record until a page can show it, p50, by the clock", figure="to_page_p50_s", unit=" s"),
-    _Line(
-        text="record until a page can show it, p99, by the clock",
-        figure="to_page_p99_s",
-        limit=5.0,
-        unit=" s",
-    ),
-    _Line(
-        text="request to answer on a page, p99, by the clock", figure="request_p99_s", limit=10.0, unit=" s"
-    ),
+    _line("take in a value, merges included", "value_us", 10.0, " µs"),
+    _line("take in a record of our trainer, 25 numbers", "trainer_us", None, " µs"),
+    _line("an insert of 50 records alone, with its commit", "insert", 25.0),
+    _line("the same of our trainer", "trainer_insert", 25.0),
+    _line("stored of a record of 8 numbers", "bytes", 180.0, " B"),
+    _line("stored of a record of our trainer", "trainer_bytes", 350.0, " B"),
+    _line("shipper: a record of 8 numbers, in bulk", "ship_us", 45.0, " µs"),
+    _line("shipper: a record of our trainer, in bulk", "trainer_ship_us", None, " µs"),
+    _line("shipper at 100 records/s, of a core", "ship_share", 1.0, " %", scale=100.0),
+    _line("one metric of {records:,} records: column", "curve", 500.0),
+    _line("its rows, once a run", "rows", 1000.0),
+    _line("thinned exactly, page included", "curve", 500.0, with_page=True),
+    _line("compare 8 runs, rows included", "compare", 150.0),
+    _line("group of 50 runs, rows included", "group", 600.0),
+    _line("1,024 ranks in 128 cells", "ranks_128", 400.0),
+    _line("1,024 ranks in 50 cells, the slowest named", "ranks_50", 120.0),
+    _line("newest 200 events", "events", 100.0),
+    _line("newest 200 events of {records:,} records", "events_large", 200.0),
+    _line("40 curves of 5,000 metrics: questions", "drawn_questions", 10.0, ""),
+    _line("export of 5,000 metrics: questions", "exported_questions", 10.0, ""),
+    _line("export of 5,000 metrics", "exported"),
+    _line("record until a page can show it, p50, by the clock", "to_page_p50_s", None, " s"),
+    _line("record until a page can show it, p99, by the clock", "to_page_p99_s", 5.0, " s"),
+    _line("request to answer on a page, p99, by the clock", "request_p99_s", 10.0, " s"),
+    _line("{jobs} shippers stopped as their job ends: lines left behind", "drain_behind", 0.0, ""),
+    _line("the same: runs with a wrong status", "drain_wrong", 0.0, ""),
+    _line("the same: longest stop, by the clock", "drain_s", 20.0, " s"),
+    _line("lag beside a run of {records:,} records that ends, p99", "large_lag_p99_s", 3.0, " s"),
+    _line("lag beside a shard that hangs, p50", "hang_lag_p50_s", None, " s"),
+    _line("lag beside a shard that hangs, p99", "hang_lag_p99_s", 5.0, " s"),
+    _line("four shippers of one directory, times one", "four_shippers_times", 1.3, ""),
+    _line("idle beside {runs:,} finished runs, of a core", "idle_share", 0.5, " %", scale=100.0),
+    _line("idle beside {runs:,} finished runs, calls by file name a second", "idle_calls", 20.0, ""),
 )
+_LIST_LIMITS_MS: Final = {12_000: 40.0, 200_000: 120.0, 1_000_000: 300.0}
+"""Of the engine, for a first page, a search or a sort of so many runs; the dashboard has 60."""
+_PAGE_MS: Final = 60.0
+_CHANGED_MS: Final = 10.0
 
 
 def build(options: Options) -> Report:
@@ -97,6 +100,8 @@ def build(options: Options) -> Report:
             "records": 20_000,
             "ranks": 1024,
             "small": 52,
+            "jobs": 3,
+            "listed": 12_000,
         }
         if options.quick
         else {
@@ -107,6 +112,8 @@ def build(options: Options) -> Report:
             "records": 1_000_000,
             "ranks": 1024,
             "small": 64,
+            "jobs": 50,
+            "listed": 1_000_000,
         }
     )
     engines: dict[str, dict[str, Any]] = {}
@@ -114,46 +121,54 @@ def build(options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="bench-fleet-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say("writing the runs")
-        logs = {kind: folder / kind for kind in ("small", "large", "ranks")}
+        logs = {kind: folder / kind for kind in ("small", "large", "trainer", "ranks")}
         write_many_runs(logs["small"], plan["small"], records=1_100)
         write_finished_run(logs["large"], "run-large", plan["records"])
+        write_trainer_run(logs["trainer"], plan["records"] // 10)
         write_ranked_run(logs["ranks"], plan["ranks"], 200)
         for engine in ENGINES:
             try:
                 engines[engine] = fleet_engine.measure(engine, logs, plan)
             except NoEngine as error:
                 notes.append(f"ClickHouse {engine}: not measured, {error}")
-    return _report(plan, engines, notes)
+    lists: list[Figure] = []
+    if "26.9" in engines:
+        lists = fleet_lists.measure(tuple(size for size in fleet_lists.SIZES if size <= plan["listed"]))
+    return _report(plan, engines, lists, notes)
 
 
 def _report(
-    plan: Mapping[str, int],
-    engines: Mapping[str, Mapping[str, Any]],
-    notes: list[str],
+    plan: Mapping[str, int], engines: Mapping[str, Mapping[str, Any]], lists: list[Figure], notes: list[str]
 ) -> Report:
     rows, claims = [], []
     for line in _LINES:
         text = line.text.format(**plan)
         row = [text]
         for name in ENGINES:
-            if name not in engines:
-                row.append("-")
-                continue
-            value, limit = line.value(engines[name]), line.limit_for(name)
-            row.append(f"{_rounded(value)}{line.unit}")
-            if limit is not None:
+            value = line.value(engines.get(name, {}))
+            row.append("-" if value is None else f"{_rounded(value)}{line.unit}")
+            if value is not None and line.limit is not None:
                 claims.append(
-                    Claim(text=f"ClickHouse {name}: {text}", measured=value, limit=limit, unit=line.unit)
+                    Claim(text=f"ClickHouse {name}: {text}", measured=value, limit=line.limit, unit=line.unit)
                 )
-        limits = sorted({line.limit_for(name) for name in ENGINES} - {None}, reverse=True)  # type: ignore[type-var]
-        row.append(" / ".join(f"{limit:g}" for limit in limits) + line.unit if limits else "-")
-        rows.append(row)
+        rows.append([*row, "-" if line.limit is None else f"{line.limit:g}{line.unit}"])
+    for one in lists:
+        text = f"list of {one.runs:,} runs: {one.question}"
+        own = (one.question == "what changed" and _CHANGED_MS) or _LIST_LIMITS_MS.get(one.runs)
+        limits = f"{own:g} + {_PAGE_MS:g} ms" if own else "-"
+        rows.append([text, "-", f"{_rounded(one.engine_ms)} + {_rounded(one.page_ms)} ms", limits])
+        for who, value, limit in (("engine", one.engine_ms, own), ("dashboard", one.page_ms, _PAGE_MS)):
+            if own:
+                claims.append(Claim(text=f"{text}, {who}", measured=value, limit=limit or 0.0, unit=" ms"))
     notes += [
         "times are processor time of the engine, unless they say otherwise",
         (
             f"records of 8 numbers; {plan['small']} runs of 1,100 records, one of {plan['records']:,}, and one of "
-            "1,024 ranks with 200 records each, of which rank 617 is a third slower; the other listed runs are "
-            "copied manifests, received an hour before"
+            "1,024 ranks with 200 records each, of which rank 617 is a third slower"
+        ),
+        (
+            "lists: engine + dashboard, processor time; the runs are made, by copying rows that the shipper wrote for "
+            "500 folders"
         ),
         "a page is tried every 0.5 s for a record; by default it refreshes itself every 5 s, which comes on top",
         "taking in a value: the engine alone, the shipper has its own line",
@@ -167,7 +182,7 @@ def _report(
         title="A fleet: shipping, and answers of the engines",
         columns=["what", *(f"ClickHouse {name}" for name in ENGINES), "limit"],
         rows=rows if engines else [],
-        figures={"plan": dict(plan), "engines": dict(engines)},
+        figures={"plan": dict(plan), "engines": dict(engines), "lists": [asdict(one) for one in lists]},
         claims=claims,
         notes=notes,
     )

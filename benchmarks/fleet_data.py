@@ -2,40 +2,72 @@
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from benchmarks.large_run import BEGAN, write_finished_run
-from toolkit.fleet.binary_form import native_block
-from toolkit.fleet.engine import Engine
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.manifest import read_manifest, write_manifest
 
 SLOW_RANK: Final = 617
 RANKED: Final = "run-rank"
-_RUN_COLUMNS: Final = {
-    "project": "String",
-    "run_id": "String",
-    "version": "UInt64",
-    "name": "String",
-    "node": "String",
-    "folder": "String",
-    "status": "String",
-    "why": "String",
-    "sure": "UInt8",
-    "heartbeat": "Float64",
-    "step": "Float64",
-    "manifest": "String",
-    "trend": "Array(Float32)",
-    "behind": "UInt64",
-    "created": "UInt16",
-    "received": "UInt32",
-}
-_PROJECTS: Final = ("vision", "speech", "language", "robots", "weather")
-_STATUSES: Final = ("finished", "finished", "finished", "failed", "stopped")
+_PARTS: Final = ("training_iteration", "data_loading", "forward", "backward", "optimizer_update", "zero_grad")
+
+
+def trainer_values(step: int) -> dict[str, float]:
+    """Return the numbers of a step record of our own trainer, which sums up some steps: 24, and `steps_folded`."""
+    draw = random.Random(step)
+    seen = {
+        "train_loss": (0.1 + 2.0 / (1.0 + step / 5_000)) * math.exp(draw.gauss(0, 0.1)),
+        "lr": 1e-4 * (0.55 + 0.45 * math.cos(step / 3_000)),
+        "grad_norm": math.exp(draw.gauss(0, 0.3)),
+    }
+    spread = {
+        f"{name}_{which}": value * draw.uniform(*between)
+        for name, value in seen.items()
+        for which, between in (("mean", (0.9, 1.1)), ("min", (0.5, 0.9)), ("max", (1.1, 1.5)))
+    }
+    seconds = {f"time/{part}": draw.uniform(0.01, 0.5) for part in _PARTS}
+    ledger = {"ledger/data_wait": seconds["time/data_loading"], "ledger/training": draw.uniform(0.8, 0.9)}
+    own = {"sec_per_step": draw.uniform(0.17, 0.2), "samples_per_sec": draw.uniform(18.0, 22.0)}
+    others = {"epoch": 1 + step // 10_000, "steps_folded": 9, "cpu_mem_rss_mb": 364.0 + draw.random()}
+    return seen | others | seconds | ledger | spread | own
+
+
+def write_trainer_run(log_dir: Path, records: int) -> Path:
+    """Write a finished run with step records as our own trainer logs them."""
+    folder = write_finished_run(log_dir, "run-trainer", 0)
+    end = rank_file(folder, 0).read_bytes()
+    lines = [
+        encode(
+            {"event": "step", "seq": step, **_times(step), "global_step": step * 10, **trainer_values(step)}
+        )
+        for step in range(records)
+    ]
+    rank_file(folder, 0).write_bytes(b"".join((*lines, end)))
+    return folder
+
+
+def write_wide_run(log_dir: Path, names: Sequence[str], records: int) -> Path:
+    """Write a finished run with many metrics, 500 of them in a record."""
+    folder = write_finished_run(log_dir, "run-wide", 0)
+    lines = [
+        encode(
+            {"event": "step", "seq": step * len(names) + first, **_times(step), "global_step": step}
+            | {name: step / (place + 1) for place, name in enumerate(names[first : first + 500])}
+        )
+        for step in range(records)
+        for first in range(0, len(names), 500)
+    ]
+    rank_file(folder, 0).write_bytes(b"".join(lines) + rank_file(folder, 0).read_bytes())
+    return folder
+
+
+def _times(step: int) -> dict[str, float]:
+    return {"session": 1, "time": BEGAN + step * 0.08, "elapsed": step * 0.08}
 
 
 def write_ranked_run(log_dir: Path, ranks: int, records: int) -> Path:
@@ -50,10 +82,8 @@ def write_ranked_run(log_dir: Path, ranks: int, records: int) -> Path:
                 {
                     "event": "step",
                     "seq": step,
-                    "session": 1,
                     "rank": rank,
-                    "time": BEGAN + step * 0.08,
-                    "elapsed": step * 0.08,
+                    **_times(step),
                     "global_step": step,
                     "train_loss": 1.0 / (step + 1),
                     "sec_per_step": 0.08 * slow * draw.uniform(0.97, 1.03),
@@ -63,47 +93,3 @@ def write_ranked_run(log_dir: Path, ranks: int, records: int) -> Path:
         ]
         rank_file(folder, rank).write_bytes(b"".join(lines))
     return folder
-
-
-def rename(folder: Path, name: str) -> None:
-    """Give a run another display name."""
-    write_manifest(folder, replace(read_manifest(folder), display_name=name))
-
-
-def copy_runs(engine: Engine, count: int, *, prefix: str = "copy") -> None:
-    """Insert the manifest of a run that the engine has `count` times into `runs`, with other names, ids and ages."""
-    as_numbers = {"created": "toUInt16(created)", "received": "toUInt32(toUInt32(received) - 3600)"}
-    columns = ", ".join(as_numbers.get(name, name) for name in _RUN_COLUMNS)
-    kinds = [kind if name != "manifest" else "Bytes" for name, kind in _RUN_COLUMNS.items()]
-    (found,) = engine.rows(f"SELECT {columns} FROM runs WHERE status = 'finished' LIMIT 1", *kinds)
-    row = dict(zip(_RUN_COLUMNS, found, strict=True))
-    old = row["name"]
-    manifest: bytes = row["manifest"]
-    draw = random.Random(0)
-    values: dict[str, list[object]] = {name: [] for name in _RUN_COLUMNS}
-    for number in range(count):
-        name = f"{prefix}-{number:05}"
-        project = _PROJECTS[number % len(_PROJECTS)]
-        status = _STATUSES[number % len(_STATUSES)]
-        low = draw.uniform(0.1, 1.0)
-        changed = {
-            "project": project,
-            "run_id": f"{prefix}{number:012}",
-            "name": name,
-            "folder": f"/scratch/logs/{name}",
-            "node": f"node{number % 64:02}",
-            "status": status,
-            "heartbeat": row["heartbeat"] + number,
-            "manifest": manifest.replace(f'"{old}"'.encode(), f'"{name}"'.encode())
-            .replace(b'"status": "finished"', f'"status": "{status}"'.encode())
-            .replace(b'"project": ""', f'"project": "{project}"'.encode()),
-            "trend": [low + 2.0 / (1 + point) for point in range(40)],
-        }
-        for column, value in {**row, **changed}.items():
-            values[column].append(value.encode() if isinstance(value, str) else value)
-    kinds_by_name = {**_RUN_COLUMNS, "created": "Date", "received": "DateTime"}
-    engine.insert(
-        "runs",
-        tuple(_RUN_COLUMNS),
-        native_block([(name, kinds_by_name[name], values[name]) for name in _RUN_COLUMNS]),
-    )

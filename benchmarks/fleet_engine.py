@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import psutil
 
+from benchmarks import fleet_shippers
 from benchmarks.child import ROOT
 from benchmarks.command import say
-from benchmarks.fleet_data import RANKED, SLOW_RANK, copy_runs
+from benchmarks.fleet_data import RANKED, SLOW_RANK, write_wide_run
 from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
 from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
@@ -26,8 +27,8 @@ from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest
+from toolkit.runs.columns.export import metrics_to_csv
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.store import RunQuery
 from toolkit.telemetry import TelemetryLogger
 
 PATIENCE_S: Final = 600.0
@@ -108,13 +109,14 @@ class _Trial:
             self._take_in,
             self._stored,
             self._small_inserts,
-            self._list,
             self._one_metric,
             self._several,
             self._ranks,
             self._events,
             self._live,
             self._requests,
+            self._wide,
+            self._shippers,
         ):
             say(f"{self._engine.name}: {part.__name__.strip('_').replace('_', ' ')}")
             part()
@@ -144,30 +146,37 @@ class _Trial:
         self._found["value_us"] = engine / (lines * _NUMBERS) * 1e6
 
     def _stored(self) -> None:
+        before = self._bytes_on_disk()
+        self._found["bytes"] = before / self._found["records"]
+        lines, own, engine = self._ship(self._logs["trainer"])
+        self._found["trainer_ship_us"], self._found["trainer_us"] = own / lines * 1e6, engine / lines * 1e6
+        self._found["trainer_bytes"] = (self._bytes_on_disk() - before) / lines
+        self._ship(self._logs["ranks"])
+
+    def _bytes_on_disk(self) -> float:
+        """Return the size of lines and numbers, merged."""
         servers = (
             [f"127.0.0.1:{server.ports['http']}" for server in self._engine.servers]
             if isinstance(self._engine, Cluster)
             else [f"127.0.0.1:{self._engine.port}"]
         )
         suffix = "_local" if self._engine.cluster else ""
-        sizes: dict[str, int] = {}
+        size = 0.0
         for place in servers:
             own = Engine(address_of(f"clickhouse://{place}/{DATABASE}"), patience_s=PATIENCE_S)
-            for table in ("records", "points", "commits"):
+            for table in ("records", "points"):
                 own.query(f"OPTIMIZE TABLE {table}{suffix} FINAL")
-                (size,) = own.rows(
-                    f"SELECT sum(bytes_on_disk) FROM system.parts WHERE active AND table = '{table}{suffix}'",
-                    "UInt64",
-                )[0]
-                sizes[table] = sizes.get(table, 0) + size
+                parts = f"FROM system.parts WHERE active AND table = '{table}{suffix}'"
+                size += float(own.query(f"SELECT sum(bytes_on_disk) {parts}"))
             own.close()
-        self._found["stored"] = sizes
-        self._found["bytes"] = (sizes["records"] + sizes["points"]) / self._found["records"]
-        self._ship(self._logs["ranks"])
+        return size
 
     def _small_inserts(self) -> None:
-        path = next(self._logs["small"].iterdir()) / "metrics.jsonl"
-        key = RunKey(run_id="inserted-alone", project="", day=20_000)
+        for name, kind in (("insert", "small"), ("trainer_insert", "trainer")):
+            self._found[name] = self._small_insert(next(self._logs[kind].iterdir()) / "metrics.jsonl", name)
+
+    def _small_insert(self, path: Path, name: str) -> dict[str, float]:
+        key = RunKey(run_id=f"{name}-alone", project="", day=20_000)
         tail = RecordTail(path, key, 0, 1, Position())
         rows = Rows()
         tail.read(rows)
@@ -191,21 +200,7 @@ class _Trial:
                 own.insert(*block)
             insert_commits(own, [(commit, key.day)], "node")
 
-        self._found["insert"] = self._meter.of(insert, self._plan["repeats"])
-
-    def _list(self) -> None:
-        copy_runs(self._ask, self._plan["runs"] - len(self._small) - 2)
-        self._found["list"] = self._meter.of(self._store, max(2, self._plan["repeats"] // 5))
-        store = self._store()
-
-        def look() -> None:
-            store._runs.look_again()  # noqa: SLF001 - it asks once a second
-            store.list_runs(RunQuery(per_page=100))
-
-        self._found["changed"] = self._meter.of(look, self._plan["repeats"])
-        keys = [card.key for card in store.list_runs().cards[:100]]
-        self._found["trends"] = self._meter.of(lambda: store.trends(keys), self._plan["repeats"])
-        self._found["listed"] = len(store.list_runs().cards)
+        return self._meter.of(insert, self._plan["repeats"])
 
     def _one_metric(self) -> None:
         stores = [self._store() for _ in range(max(1, self._plan["repeats"] // 5))]
@@ -270,6 +265,35 @@ class _Trial:
         self._found["to_page_p50_s"] = percentile(delays, 0.5)
         self._found["to_page_p99_s"] = percentile(delays, 0.99)
         self._found["to_page_count"] = len(delays)
+
+    def _wide(self) -> None:
+        """Draw 40 metrics of 5,000, and export all of them: how many questions each asks."""
+        names = [f"layer_{number}/norm" for number in range(5_000)]
+        with tempfile.TemporaryDirectory(prefix="bench-wide-", ignore_cleanup_errors=True) as folder:
+            key = read_manifest(write_wide_run(Path(folder), names, 20)).run_id
+            self._ship(Path(folder))
+        store = self._store()
+        store.refresh(key, wait_s=PATIENCE_S)
+        counter = "SELECT value FROM system.events WHERE event = 'SelectQuery'"
+        for name, call in (
+            ("drawn", lambda: store.load(key, names[:40])),
+            ("exported", lambda: metrics_to_csv(store, key, names)),
+        ):
+            before = int(self._ask.query(counter))
+            self._found[name] = self._meter.of(call, 1)
+            # Without the one that counts.
+            self._found[f"{name}_questions"] = int(self._ask.query(counter)) - before - 1
+
+    def _shippers(self) -> None:
+        address, seconds = self._engine.address(), float(self._plan["live_s"])
+        self._found |= fleet_shippers.drained(address, self._plan["jobs"])
+        if isinstance(self._engine, Cluster):
+            self._found |= fleet_shippers.beside_a_hanging_shard(self._engine, seconds)
+        else:
+            large = next(self._logs["large"].iterdir())
+            self._found |= fleet_shippers.beside_a_large_run(address, large, seconds)
+            self._found |= fleet_shippers.several(address, self._meter.seconds, seconds)
+            self._found |= fleet_shippers.idle(address, self._plan["runs"], seconds)
 
     def _requests(self) -> None:
         found = request_to_answer(self._engine.address(), self._plan["requests"])

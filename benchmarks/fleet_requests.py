@@ -1,12 +1,11 @@
 """How long a request from a page takes until its answer is on the page, through an engine.
 
-`python -m benchmarks.fleet_requests [26.9 | 18.16]`: a real training and a real `telemetry ship`, each a process of its
-own; the page asks every two seconds, as an open one does.
+A real training and a real `telemetry ship`, each a process of its own; the page asks every two seconds, as an open one
+does.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import subprocess
@@ -20,9 +19,7 @@ from typing import Final
 
 from benchmarks.child import ROOT
 from benchmarks.report import percentile
-from tests.fleet.engines import NoEngine, engine_names, start_engine
 from toolkit.fleet.address import Address
-from toolkit.fleet.schema import set_up
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.records import CONTROL_CHANGE
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
@@ -109,31 +106,3 @@ def _python(*arguments: object) -> Iterator[None]:
     finally:
         process.kill()
         process.wait()
-
-
-def main() -> int:
-    """Measure one engine and print the figures."""
-    parser = argparse.ArgumentParser(description="Time from a request on a page to its answer there.")
-    parser.add_argument("engine", nargs="?", default="26.9", choices=engine_names())
-    parser.add_argument("--requests", type=int, default=20)
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-engine-", ignore_cleanup_errors=True) as place:
-        try:
-            engine = start_engine(chosen.engine, Path(place) / "engine")
-        except NoEngine as error:
-            print(f"no ClickHouse {chosen.engine}: {error}")
-            return 1
-        try:
-            set_up(engine.address(), engine.cluster)
-            found = request_to_answer(engine.address(), chosen.requests)
-        finally:
-            engine.stop()
-    print(
-        f"{chosen.engine}: {found['requests']} requests answered on the page, p50 {found['p50_s']:.1f} s, "
-        f"p99 {found['p99_s']:.1f} s, longest {found['longest_s']:.1f} s"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -105,13 +105,14 @@ class LiveRun:
         self._process.wait()
 
 
-def write_many_runs(root: Path, count: int, *, records: int = 300) -> None:
-    """Write `count` finished runs that differ only in name and age."""
+def write_many_runs(root: Path, count: int, *, records: int = 300, prefix: str = "run-") -> None:
+    """Write `count` finished runs that differ only in name and age; names of eight characters have ids of their own."""
     root.mkdir(parents=True)
-    first = write_finished_run(root, "run-0000", records)
+    digits = 8 - len(prefix)
+    first = write_finished_run(root, f"{prefix}{0:0{digits}}", records)
     lines = (first / METRICS_JSONL).read_bytes()
     for number in range(1, count):
-        name = f"run-{number:04}"
+        name = f"{prefix}{number:0{digits}}"
         folder = root / name
         folder.mkdir()
         (folder / METRICS_JSONL).write_bytes(lines)

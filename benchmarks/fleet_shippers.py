@@ -1,0 +1,216 @@
+"""Real `telemetry ship` processes: stopped, beside a large run, with a shard that hangs, several at once, and idle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.child import ROOT
+from benchmarks.large_run import write_many_runs
+from benchmarks.report import percentile
+from tests.fleet.engines import Cluster
+from tests.provision import NoTool, tool
+from tests.waiting import wait_until
+from toolkit.fleet.address import Address
+from toolkit.fleet.engine import Engine, Shards, quote
+from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry import TelemetryLogger
+
+_PATIENCE_S: Final = 600.0
+_RECORDS_A_SECOND: Final = 20
+_LOOK_EVERY_S: Final = 0.25
+_SETTLING_S: Final = 6.0
+_JOB: Final = """
+import sys
+from toolkit.telemetry import TelemetryLogger
+with TelemetryLogger("job", log_dir=sys.argv[1], log_every=1, system=False) as log:
+    for step in range(200):
+        log.log_step(step, train_loss=1.0 / (step + 1))
+"""
+
+
+def drained(address: Address, jobs: int) -> dict[str, float]:
+    """Stop the shipper of each job the moment its training ends: lines left behind, wrong statuses, longest stop."""
+    ask = Engine(address, patience_s=_PATIENCE_S)
+    found = {"drain_behind": 0.0, "drain_wrong": 0.0, "drain_s": 0.0}
+    for _ in range(jobs):
+        with _shipping(address) as (logs, (shipper,)):
+            subprocess.run([sys.executable, "-c", _JOB, logs], cwd=ROOT, check=True, capture_output=True)
+            began = time.monotonic()
+            shipper.terminate()
+            shipper.wait()
+            found["drain_s"] = max(found["drain_s"], time.monotonic() - began)
+            run = quote(read_manifest(logs / "job").run_id)
+            lines = (logs / "job" / METRICS_JSONL).read_bytes().count(b"\n")
+            there = float(ask.query(f"SELECT uniqExact(at) FROM records WHERE run_id = {run}"))
+            status = ask.query(f"SELECT argMax(status, version) FROM runs WHERE run_id = {run}")
+            found["drain_behind"] += lines - there
+            found["drain_wrong"] += status != b"finished\n"
+    return found
+
+
+def beside_a_large_run(address: Address, large: Path, seconds: float) -> dict[str, float]:
+    """Return the lag of a live run while a large one beside it, which has ended, is shipped and verified."""
+    with _shipping(address) as (logs, _), _logger(logs) as log:
+
+        def add_it() -> None:
+            folder = logs / "large"
+            folder.mkdir()
+            os.link(large / METRICS_JSONL, folder / METRICS_JSONL)
+            write_manifest(folder, replace(read_manifest(large), run_id=uuid.uuid4().hex, name="large"))
+
+        delays = _lags([log], Engine(address, patience_s=_PATIENCE_S), seconds, add_it)
+    return {"large_lag_p99_s": percentile(delays, 0.99)}
+
+
+def beside_a_hanging_shard(engine: Cluster, seconds: float) -> dict[str, float]:
+    """Return the lag of a run on one shard while the other shard does not answer."""
+    shards = Shards(Engine(engine.address(), patience_s=_PATIENCE_S), engine.cluster)
+    with _shipping(engine.address()) as (logs, _), ExitStack() as stack:
+        by_shard: dict[int, TelemetryLogger] = {}
+        while len(by_shard) < 2:
+            log = stack.enter_context(_logger(logs))
+            by_shard.setdefault(shards.of([log.run_id or ""])[log.run_id or ""], log)
+        port = shards.engines[1].address.hosts[0][1]
+        (process,) = [server.process for server in engine.servers if server.ports["http"] == port]
+        assert process is not None
+        stack.callback(process.send_signal, signal.SIGCONT)
+        delays = _lags(
+            [by_shard[0], by_shard[1]],
+            shards.engines[0],
+            seconds,
+            lambda: process.send_signal(signal.SIGSTOP),
+            table="records_local",
+        )
+    return {"hang_lag_p50_s": percentile(delays, 0.5), "hang_lag_p99_s": percentile(delays, 0.99)}
+
+
+def several(address: Address, engine_s: Callable[[], float], seconds: float) -> dict[str, float]:
+    """Return how many times the processor time of one shipper four of the same directory take, with the engine's."""
+    costs = {}
+    for count in (1, 4):
+        with _shipping(address, count) as (logs, shippers), _logger(logs) as log:
+            processes = [psutil.Process(shipper.pid) for shipper in shippers]
+            used = [0.0, 0.0]
+            first = 1
+            for turn, length in enumerate((_SETTLING_S, seconds)):
+                before = engine_s() + sum(map(_used, processes))
+                first += len(_lags([log], Engine(address), length, first=first))
+                used[turn] = engine_s() + sum(map(_used, processes)) - before
+            costs[count] = used[1]
+    return {"four_shippers_times": costs[4] / max(costs[1], 1e-9)}
+
+
+def idle(address: Address, runs: int, seconds: float) -> dict[str, float]:
+    """Return what a shipper costs beside `runs` finished runs that are all shipped; calls only where strace is."""
+    ask = Engine(address, patience_s=_PATIENCE_S)
+    with _folder() as place:
+        logs = place / "logs"
+        write_many_runs(logs, runs, records=2, prefix="i")
+        with _shipping(address, folder=logs) as (_, (shipper,)):
+            there = f"SELECT uniqExact(run_id) FROM runs WHERE startsWith(folder, {quote(str(logs))})"
+            wait_until(
+                lambda: int(ask.query(there)) == runs, timeout_s=_PATIENCE_S, pause=lambda: time.sleep(1)
+            )
+            # What it still does about them is soon over.
+            time.sleep(_SETTLING_S)
+            process = psutil.Process(shipper.pid)
+            before = _used(process)
+            time.sleep(seconds)
+            found = {"idle_share": (_used(process) - before) / seconds}
+            try:
+                command = [tool("strace", "strace"), "-f", "-qq", "-e", "trace=%file,getdents64", "-o"]
+            except NoTool:
+                return found
+            calls = place / "calls"
+            counting = subprocess.Popen([*command, calls, "-p", str(shipper.pid)], stderr=subprocess.DEVNULL)
+            time.sleep(seconds)
+            counting.send_signal(signal.SIGINT)
+            counting.wait()
+            return {**found, "idle_calls": calls.read_bytes().count(b"(") / seconds}
+
+
+def _used(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:2]))
+
+
+def _lags(
+    logs: Sequence[TelemetryLogger],
+    ask: Engine,
+    seconds: float,
+    at_a_quarter: Callable[[], object] = lambda: None,
+    *,
+    table: str = "records",
+    first: int = 1,
+) -> list[float]:
+    """Log 20 records a second to all `logs`; return the seconds until each of the first was in the engine."""
+    query = f"SELECT max(step) FROM {table} WHERE run_id = {quote(logs[0].run_id or '')} AND event = 'step'"
+    sent: list[float] = []
+    delays: list[float] = []
+    began = next_look = time.monotonic()
+    is_done = False
+    while (now := time.monotonic()) < began + seconds or len(delays) < len(sent):
+        if now > began + seconds + _PATIENCE_S:
+            raise TimeoutError(f"{len(sent) - len(delays)} records were not shipped in {_PATIENCE_S:.0f} s")
+        while now < began + seconds and len(sent) < (now - began) * _RECORDS_A_SECOND:
+            for log in logs:
+                log.log_step(first + len(sent), train_loss=1.0 / (1 + len(sent)), lr=1e-4, grad_norm=1.0)
+            sent.append(time.monotonic())
+        if not is_done and now > began + seconds / 4:
+            is_done = True
+            at_a_quarter()
+        if now >= next_look:
+            seen = int(float(ask.query(query).replace(b"\\N", b"0")))
+            now = time.monotonic()
+            next_look = now + _LOOK_EVERY_S
+            delays += [now - moment for moment in sent[len(delays) : max(0, seen - first + 1)]]
+        time.sleep(0.005)
+    return delays
+
+
+@contextmanager
+def _shipping(
+    address: Address, count: int = 1, folder: Path | None = None
+) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
+    """Start shippers of one directory, each as a node of its own."""
+    with _folder() as place, ExitStack() as stack:
+        logs = folder or place / "logs"
+        logs.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "toolkit.cli", "ship", str(logs), "--to", str(address)]
+        said = [place / f"said-{number}" for number in range(count)]
+        shippers = []
+        for number, file in enumerate(said):
+            node = {**os.environ, "TELEMETRY_NODE": f"node-{number}"}
+            shipper = subprocess.Popen(
+                command, cwd=ROOT, env=node, stderr=stack.enter_context(file.open("wb"))
+            )
+            stack.callback(shipper.wait)
+            stack.callback(shipper.kill)
+            shippers.append(shipper)
+        wait_until(lambda: all(b"shipping" in file.read_bytes() for file in said), timeout_s=_PATIENCE_S)
+        yield logs, shippers
+
+
+def _logger(logs: Path) -> TelemetryLogger:
+    log = TelemetryLogger(uuid.uuid4().hex, log_dir=logs, log_every=1, system=False, quiet=True)
+    log.log_start()
+    return log
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bench-ship-", ignore_cleanup_errors=True) as place:
+        yield Path(place)
