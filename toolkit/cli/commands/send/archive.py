@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from toolkit.fleet.address import AddressError
 from toolkit.fleet.archive import archive_runs
 from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
 from toolkit.fleet.options import add_config_argument, add_endpoint_argument, fill_in
+from toolkit.fleet.run_folders import matching_folders
 
 JSON_FORM: Final = "an object with `written`, `unchanged`, `live` and `failed`."
 
@@ -24,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         nargs="*",
         type=Path,
-        help=f"log directories or run folders (default: {LOGS})",
+        help=f"log directories or run folders, or patterns such as '/scratch/*/logs', in quotes (default: {LOGS})",
     )
     parser.add_argument("--to", dest="archive_to", metavar="PLACE", help=f"where the files go: {FORMS}")
     add_endpoint_argument(parser)
@@ -42,11 +44,13 @@ def run(args: argparse.Namespace) -> int:
         fill_in(args, "archive")
         if args.archive_to is None:
             return refuse(f"where should the files go? --to PLACE, with {FORMS}")
-        folders = args.folders or [LOGS]
-        for folder in folders:
-            if not folder.is_dir():
-                return refuse(f"{folder} is not a folder")
-        done = archive_runs(folders, object_store(args.archive_to, args.objects_endpoint), say=_say)
+        found = {place: matching_folders(place) for place in args.folders or [LOGS]}
+        for place, folders in found.items():
+            if not folders:
+                return refuse(f"{place} is not a folder")
+        done = archive_runs(
+            chain(*found.values()), object_store(args.archive_to, args.objects_endpoint), say=_say
+        )
     except (AddressError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
     if args.json:
