@@ -34,10 +34,9 @@ from dashboard.launcher import (
     startup_message,
     wait_for_page_threads,
 )
-from tests.fleet.engines import Cluster, Embedded, NoEngine
+from tests.fleet.engines import Cluster, Embedded, NoEngine, set_up
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.schema import set_up
 
 CONFIG = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
 NODES = ("node-1", "node-2")

@@ -19,11 +19,10 @@ from benchmarks.command import say
 from benchmarks.fleet_data import RANKED, SLOW_RANK, write_wide_run
 from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
-from tests.fleet.engines import DATABASE, Cluster, Embedded, start_engine
+from tests.fleet.engines import DATABASE, Cluster, Embedded, set_up, start_engine
 from toolkit.fleet.address import address_of
 from toolkit.fleet.commits import Commit, insert_commits
 from toolkit.fleet.engine import Engine, Shards
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest

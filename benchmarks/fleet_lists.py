@@ -17,11 +17,10 @@ from typing import Final
 
 from benchmarks.command import say
 from benchmarks.fleet_engine import PATIENCE_S, Meter
-from tests.fleet.engines import Embedded, start_engine
+from tests.fleet.engines import Embedded, set_up, start_engine
 from tests.fleet.shipped_runs import make_run
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.labels import Labels, encode_labels
 from toolkit.runfolder.manifest import Evaluation

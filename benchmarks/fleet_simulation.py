@@ -20,10 +20,9 @@ from typing import Final
 from benchmarks import fleet_lists
 from benchmarks.fleet_data import trainer_values
 from benchmarks.fleet_engine import PATIENCE_S, Meter
-from tests.fleet.engines import start_engine
+from tests.fleet.engines import set_up, start_engine
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.sender import EVERY_S, REPORT_S
 from toolkit.fleet.shipper import Shipper
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

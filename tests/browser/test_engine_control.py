@@ -19,13 +19,12 @@ from tests.browser.browser_helpers import (
 )
 from tests.browser.growing_run import Training
 from tests.dashboard.serving import dashboard
-from tests.fleet.engines import NoEngine, start_engine
+from tests.fleet.engines import NoEngine, set_up, start_engine
 from tests.fleet.requests_to_runs import start_shipper, write_key
 from tests.fleet.shipped_runs import id_of
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.schema import set_up
 
 # tests/fleet/test_courier.py steers a run in `make test`.
 pytestmark = in_make_faults

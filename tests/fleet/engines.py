@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
+from toolkit.fleet import schema
 from toolkit.fleet.address import Address, address_of
 from toolkit.fleet.engine import Engine, EngineError
 
@@ -42,6 +45,33 @@ _USERS = """<yandex><profiles><default><max_threads>2</max_threads></default><re
 """
 
 PASSWORD = "p4ss-wörd"
+
+
+class OldEngine(Engine):
+    """Tells an old engine nothing of codecs, LowCardinality, JSON, and views with parameters or rights of their own."""
+
+    def query(self, sql: str, **how: Any) -> bytes:
+        if sql.startswith(("CREATE", "ALTER")) and super().query("SELECT version()").startswith(b"18."):
+            sql = re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)|,\s*INDEX .*?(?=\) ENGINE)", "", sql)
+            sql = re.sub(r"LowCardinality\(String\)| JSON(?=,)", " String", sql).replace(
+                schema._OWN_RIGHTS, ""
+            )
+            sql = sql.replace("JSONExtractString", "visitParamExtractString")
+            sql = sql.replace("OR REPLACE VIEW", "VIEW IF NOT EXISTS")
+            if ":UInt64}" in sql or ":Array(" in sql or "MODIFY QUERY" in sql:
+                return b""
+        return super().query(sql, **how)
+
+
+def for_old_engines() -> AbstractContextManager[object]:
+    """Let the tables be made on the old engine too."""
+    return mock.patch.object(schema, "Engine", OldEngine)
+
+
+def set_up(*args: Any, **how: Any) -> list[str]:
+    """Make the tables, also on the old engine."""
+    with for_old_engines():
+        return schema.set_up(*args, **how)
 
 
 class NoEngine(Exception):

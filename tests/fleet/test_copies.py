@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from tests.fleet.engines import set_up
 from tests.fleet.shipped_runs import (
     append,
     engine_points,
@@ -24,7 +25,7 @@ from tests.fleet.shipped_runs import (
 from tests.lengths import in_make_faults
 from toolkit.fleet import commits, pull, sender
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.schema import set_up
+from toolkit.fleet.schema import require_tables
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.verify import lags_of
 from toolkit.runfolder.layout import rank_file
@@ -279,3 +280,22 @@ def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path,
     assert record_bytes(pulled.folder) == record_bytes(folder)
     assert len(sizes) > 10
     assert max(sizes) < 16_000
+
+
+def test_keep_days_is_for_every_table_and_can_be_changed(engine):
+    if engine.cluster:
+        pytest.skip("18.16 cannot remove old rows by itself")
+    address = engine.address("kept")
+    tables = (
+        "SELECT create_table_query FROM system.tables WHERE database = 'kept' AND engine LIKE '%MergeTree'"
+    )
+    for given, days in ((30, 30), (None, 30), (7, 7), (0, 0)):
+        set_up(address, keep_days=given)
+        ask = Engine(address)
+        assert require_tables(ask).keep_days == days
+        made = [sql for (sql,) in ask.rows(tables, "String")]
+        assert len(made) > 7
+        for sql in made:
+            assert (f"toIntervalDay({days})" in sql) == bool(days), sql
+            assert ("TTL" in sql) == bool(days), sql
+        ask.close()

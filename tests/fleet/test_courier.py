@@ -15,7 +15,7 @@ import pytest
 
 from dashboard import launcher
 from tests.browser.growing_run import Training
-from tests.fleet.engines import ROOT
+from tests.fleet.engines import ROOT, set_up
 from tests.fleet.requests_to_runs import (
     KEY,
     Node,
@@ -33,7 +33,6 @@ from toolkit.cli.main import main
 from toolkit.fleet import courier
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.signed_requests import SignedRequest, read_key
 from toolkit.runfolder.control import peek, read_request
 from toolkit.runfolder.process import host_name

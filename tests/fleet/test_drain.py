@@ -8,14 +8,13 @@ import threading
 
 import pytest
 
-from tests.fleet.engines import Cluster, NoEngine
+from tests.fleet.engines import Cluster, NoEngine, set_up
 from tests.fleet.shipped_runs import append, engine_bytes, id_of, make_run, record_bytes, ship
 from tests.fork_server import start_python
 from tests.lengths import longer
 from tests.waiting import wait_until
 from toolkit.fleet import sender
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 
 SHIPPER = ("toolkit.cli.commands.send.ship", "toolkit.cli.main", "toolkit.telemetry")

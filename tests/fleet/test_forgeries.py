@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.engines import Embedded, NoEngine
+from tests.fleet.engines import Embedded, NoEngine, set_up
 from tests.fleet.requests_to_runs import KEY
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
 from tests.lengths import is_long
 from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, pull
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.signed_requests import token_of
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

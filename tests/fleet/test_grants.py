@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.fleet.engines import Embedded, NoEngine
+from tests.fleet.engines import Embedded, NoEngine, set_up
 from tests.fleet.requests_to_runs import Node, make_live_run
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship, step_line, write
 from toolkit.cli.main import main
@@ -19,7 +19,7 @@ from toolkit.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.fleet.object_store import FolderStore
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.pull import pull
-from toolkit.fleet.schema import TABLES, require_tables, set_up
+from toolkit.fleet.schema import TABLES, require_tables
 from toolkit.fleet.signed_requests import read_key
 from toolkit.fleet.teams import grants
 from toolkit.fleet.verify import Lag, lags_of

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.fleet.engines import NoEngine, engine_names, start_engine
+from tests.fleet.engines import NoEngine, engine_names, set_up, start_engine
 from tests.fleet.shipped_runs import (
     append,
     claimed_by,
@@ -28,7 +28,6 @@ from tests.fork_server import start_python
 from tests.lengths import longer
 from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.schema import set_up
 from toolkit.runfolder.layout import rank_file
 from toolkit.telemetry import TelemetryLogger
 

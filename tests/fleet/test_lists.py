@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.engines import DATABASE
+from tests.fleet.engines import DATABASE, set_up
 from tests.fleet.shipped_runs import make_run, ship
 from tests.fleet.test_store import ON_26_9
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
 from tests.waiting import wait_until
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.schema import set_up
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runfolder.manifest import Evaluation, read_manifest, write_manifest
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

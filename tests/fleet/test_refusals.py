@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fleet.engines import DATABASE, PASSWORD, free_ports
+from tests.fleet.engines import DATABASE, PASSWORD, free_ports, set_up
 from tests.fleet.flaky_front import (
     DROP_ANSWER,
     DROP_REQUEST,
@@ -39,7 +39,6 @@ from toolkit.core import outbox
 from toolkit.fleet import sender as sender_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 

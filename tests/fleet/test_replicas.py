@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.engines import Cluster, NoEngine, free_ports
+from tests.fleet.engines import Cluster, NoEngine, for_old_engines, free_ports
 from tests.fleet.shipped_runs import append, engine_bytes, id_of, make_run, record_bytes
 from tests.lengths import in_make_faults
 from tests.provision import NoTool, install_package, tool
@@ -116,7 +116,7 @@ def test_replicated_tables_are_what_a_current_engine_accepts(engine):
     if engine.name == "18.16":
         pytest.skip("made for real in make faults")
     connection = Engine(engine.address())
-    made = list(statements("telemetry", Tables(cluster="fleet", quorum=2), is_modern=True))
+    made = list(statements("telemetry", Tables(cluster="fleet", quorum=2)))
     for statement in made:
         connection.query(f"EXPLAIN AST {statement}")
 
@@ -133,12 +133,9 @@ def test_replicas_catch_up_and_inserts_wait_for_a_quorum(replicas, logs, tmp_pat
     cluster, keeper = replicas
     address = cluster.address()
     hosts = str(address).partition("@")[2]
-    wait_until(
-        lambda: (
-            main(["ship", "--set-up", "--cluster", "fleet", "--replicas", "--to", f"clickhouse://{hosts}"])
-            == 0
-        )
-    )
+    command = ["ship", "--set-up", "--cluster", "fleet", "--replicas", "--to", f"clickhouse://{hosts}"]
+    with for_old_engines():
+        wait_until(lambda: main(command) == 0)
     assert "tables of version 2 made" in capsys.readouterr().out
     folder = make_run(logs, "copied", 10)
     shipper = Shipper(Engine(address), [logs])

@@ -14,14 +14,13 @@ import pytest
 
 from dashboard import launcher
 from tests.fleet.certificates import make_ca, make_certificate
-from tests.fleet.engines import PASSWORD, ROOT, Cluster, NoEngine, free_ports, has_openssl
+from tests.fleet.engines import PASSWORD, ROOT, Cluster, NoEngine, free_ports, has_openssl, set_up
 from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.labels import Labels
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

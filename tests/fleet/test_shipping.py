@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from tests.fleet.engines import set_up
 from tests.fleet.shipped_runs import (
     BROKEN,
     append,
@@ -31,7 +32,7 @@ from toolkit.fleet import sender as sender_module
 from toolkit.fleet import tail as tail_module
 from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, pull
-from toolkit.fleet.schema import VERSION, require_tables, set_up
+from toolkit.fleet.schema import VERSION, require_tables
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.layout import rank_file

@@ -4,7 +4,7 @@ import pytest
 
 from dashboard import launcher
 from dashboard.settings import DashboardSettings
-from tests.fleet.engines import free_ports
+from tests.fleet.engines import free_ports, set_up
 from tests.fleet.shipped_runs import append, id_of, make_run
 from tests.fleet.test_store import PATIENCE_S
 from tests.runs.sources.store_answers import answers_of
@@ -12,7 +12,6 @@ from tests.runs.sources.test_store_answers import write_rich_run
 from toolkit.core.run_search import QueryError
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.schema import set_up
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.labels import Labels, ProjectSettings
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

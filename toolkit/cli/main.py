@@ -24,6 +24,7 @@ SUBCOMMANDS: Final = {
     "compare": "show runs side by side: settings that differ, last and best values",
     "completion": "print a script that completes commands, options and paths in bash, zsh or fish",
     "completions": "show or search what the model of a run answered",
+    "copy": "back up, restore or move the tables of ClickHouse: labels, notes and requests, or everything",
     "dashboard": "show runs in a browser, from folders or from ClickHouse",
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "errors": "show what failed in a run and where it hung, with stacks and counts",
@@ -57,7 +58,7 @@ GROUPS: Final = {
     "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
     "decide": ("Decide", "compare report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
-    "send": ("Send", "share message metrics ship pull archive usage"),
+    "send": ("Send", "share message metrics ship pull archive copy usage"),
     "setup": ("Set up", "train ai-toolkit completion plugins"),
 }
 """The folders in `toolkit/cli/commands`: what one does, and the subcommands for it, in the order of the help."""

@@ -1,4 +1,4 @@
-"""The tables of a fleet: their SQL for current and old engines, and their version."""
+"""The tables of a fleet: their SQL, and their version."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ BAD_WEIGHT: Final = 0x165667B19E3779F9
 """What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
 
 ABOUT: Final = "schema_version"
-_FIRST_MODERN: Final = 20
-"""Major version from which on the engine has codecs for columns, LowCardinality without a switch, and TTL."""
 _CLUSTER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _QUORUM_TIMEOUT_S: Final = 20.0
 """Less than our patience with an answer, so that the engine says what is missing."""
 _RAW = "ZSTD(1)"
+"""Also for lines: at higher levels short matches of digits, of which most of a line consists, take more room."""
 _STEPPED = "DoubleDelta, ZSTD(1)"
 _CLOSE = "Delta, ZSTD(1)"
+_SAME = "Delta, ZSTD(3)"
+"""For the same sequence again and again, as each metric of a run has it: whole bytes, which are found again."""
 
 
 class SchemaError(RefusedError):
@@ -46,8 +47,8 @@ class _Table:
     key: str
     shard_by: str = "run_id"
     partition: str = "toYYYYMM(created)"
-    expires: bool = False
-    """Whether --keep-days applies."""
+    dated: str = "created"
+    """From then on --keep-days counts."""
     granularity: int = 8192
 
 
@@ -59,19 +60,17 @@ TABLES: Final = (
             seq Int64 CODEC({_STEPPED}), session UInt32, event {{LC}},
             time Float64 CODEC({_CLOSE}), elapsed Float64 CODEC({_CLOSE}),
             step Float64 CODEC({_CLOSE}), epoch Float64 CODEC({_CLOSE}),
-            line String CODEC(ZSTD(3)), created Date""",
+            line String CODEC({_RAW}), created Date""",
         engine="ReplacingMergeTree",
         key="(run_id, rank, gen, at)",
-        expires=True,
     ),
     _Table(
         name="points",
         columns=f"""run_id String, metric {{LC}}, rank UInt32, gen UInt16,
-            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}), at UInt64 CODEC({_STEPPED}),
-            step Float64 CODEC({_CLOSE}), value Float64 CODEC({_RAW}), created Date""",
+            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}), at UInt64 CODEC({_SAME}),
+            step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
         engine="ReplacingMergeTree",
         key="(run_id, metric, rank, gen, n)",
-        expires=True,
         granularity=2048,
     ),
     _Table(
@@ -89,7 +88,7 @@ TABLES: Final = (
             why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
             trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
             problem String, last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
-            facts {JSON}, card String, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
+            facts JSON, card String, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
         engine="ReplacingMergeTree(version)",
         # By day first: only the rows of recent days have to be merged when a list is read.
         key="(created, run_id)",
@@ -133,6 +132,7 @@ TABLES: Final = (
         key="node",
         shard_by="node",
         partition="tuple()",
+        dated="received",
     ),
 )
 
@@ -146,9 +146,10 @@ _READ: Final = {
         FROM {commits} GROUP BY run_id, rank, gen, seal""",
     "record_hashes": """SELECT run_id, rank, gen, at, next, session, time, length(line) AS size,
         reinterpretAsUInt64(SHA1(line)) AS hash FROM {records}""",
-    "file_paths": "SELECT run_id, event, {extract}(line, 'path') AS path FROM {records}",
+    "file_paths": "SELECT run_id, event, JSONExtractString(line, 'path') AS path FROM {records}",
 }
 """Views with the rights of whoever makes the tables: what a shipper reads, without contents and seals."""
+_OWN_RIGHTS: Final = "DEFINER = CURRENT_USER SQL SECURITY DEFINER "
 _ASKED: Final = {
     "point_sums": (
         f"""SELECT run_id, rank, gen, part, count() AS points, halfMD5(toString(sum(least))) AS low,
@@ -180,11 +181,13 @@ def with_parameters(engine: Engine, view: str, **parameters: object) -> str:
     return f"({_ASKED[view][0].format(**named, **parameters)})"
 
 
-def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quorum: int = 0) -> list[str]:
+def set_up(
+    address: Address, cluster: str | None = None, keep_days: int | None = None, quorum: int = 0
+) -> list[str]:
     """Make the tables that are missing on every host of `address`; return what was done, in words.
 
     On a cluster each host gets its part of every table, and a table over all parts. No data is ever dropped.
-    With `keep_days` the engine removes the lines and numbers of runs that were created longer ago.
+    With `keep_days` the engine removes all of runs that were created longer ago; 0 keeps all, None leaves it as it is.
     With `quorum` the hosts of a shard are replicas, and an insert succeeds once so many of them have it.
 
     Raises:
@@ -212,13 +215,11 @@ def set_up(address: Address, cluster: str | None = None, keep_days: int = 0, quo
                 _require_macros(engine, host)
             if found is not None:
                 _require_same(found, cluster, quorum, address)
-            is_modern = _is_modern(engine_version)
-            if keep_days and not is_modern:
-                raise SchemaError(
-                    f"ClickHouse {engine_version} cannot remove old rows by itself; leave out --keep-days"
-                )
-            made = Tables(cluster=cluster, keep_days=keep_days, quorum=quorum)
-            for statement in statements(address.database, made, is_modern=is_modern, key=address.key):
+            made = found or Tables(cluster=cluster, quorum=quorum)
+            if keep_days is not None:
+                made = replace(made, keep_days=keep_days)
+            is_change = found is not None and found != made
+            for statement in statements(address.database, made, is_change=is_change, key=address.key):
                 engine.query(statement)
         finally:
             engine.close()
@@ -252,32 +253,38 @@ class Tables:
             )
 
 
-def statements(database: str, tables: Tables, *, is_modern: bool, key: bytes | None = None) -> Iterator[str]:
-    """Yield the statements that make what is missing; with a `key`, only nodes that have it report runs and labels."""
+def statements(
+    database: str, tables: Tables, *, is_change: bool = False, key: bytes | None = None
+) -> Iterator[str]:
+    """Yield the statements that make what is missing; for a change of `keep_days`, also those for what is there.
+
+    With a `key`, only nodes that have it report runs and labels.
+    """
     cluster = tables.cluster
     local = "" if cluster is None else "_local"
     for table in TABLES:
-        yield _create(table, local, database, tables, is_modern=is_modern)
+        yield _create(table, local, database, tables)
+        if is_change:
+            how = f"MODIFY {_expiry(table, tables)}" if tables.keep_days else "REMOVE TTL"
+            yield f"ALTER TABLE {table.name}{local} {how}"
         if cluster is not None:
             yield _over_all(table.name, table.shard_by, database, cluster)
         if table.name in FROM_NODES:
-            yield from _from_nodes(table, database, cluster, key, is_modern=is_modern)
-    how = "DEFINER = CURRENT_USER SQL SECURITY DEFINER " if is_modern else ""
-    words = {"extract": "JSONExtractString" if is_modern else "visitParamExtractString"}
-    views = dict(_READ)
-    for name, (select, parameters) in _ASKED.items() if is_modern else ():
+            yield from _from_nodes(table, database, cluster, key)
+    words, views = {}, dict(_READ)
+    for name, (select, parameters) in _ASKED.items():
         views[name] = select
         words.update({parameter: f"{{{parameter}:{kind}}}" for parameter, kind in parameters.items()})
     for part in dict.fromkeys((local, "")):
         words.update({table.name: f"{table.name}{part}" for table in TABLES})
         for name, select in views.items():
-            yield f"CREATE VIEW IF NOT EXISTS {name}{part} {how}AS {select.format(**words)}"
+            yield f"CREATE VIEW IF NOT EXISTS {name}{part} {_OWN_RIGHTS}AS {select.format(**words)}"
     # Last, so that tables are used only if all of them are there.
     yield (
-        f"CREATE {'OR REPLACE VIEW' if key and is_modern else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
+        f"CREATE {'OR REPLACE VIEW' if key or is_change else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
         f"SELECT toUInt32({tables.version}) AS version, {quote(cluster or '')} AS cluster, "
         f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum, "
-        f"{quote(key_id_of(key) if key else '')} AS key_id"
+        f"{quote(key_id_of(key) if key else tables.key_id)} AS key_id"
     )
 
 
@@ -297,7 +304,7 @@ def require_tables(engine: Engine) -> Tables:
             f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
         )
     _require_version(found, engine.address)
-    engine.has_parameters = _is_modern(found.engine_version)
+    engine.has_parameters = not found.engine_version.startswith("18.")
     if found.cluster and engine.has_parameters:
         engine.read_settings["optimize_skip_unused_shards"] = 1
     if found.quorum:
@@ -372,34 +379,31 @@ def _require_cluster(engine: Engine, cluster: str, host: tuple[str, int]) -> Non
         )
 
 
-def _create(table: _Table, local: str, database: str, tables: Tables, *, is_modern: bool) -> str:
-    keep_days = tables.keep_days
-    expiry = f"TTL created + INTERVAL {keep_days} DAY " if table.expires and keep_days else ""
+def _expiry(table: _Table, tables: Tables) -> str:
+    return f"TTL {table.dated} + INTERVAL {tables.keep_days} DAY " if tables.keep_days else ""
+
+
+def _create(table: _Table, local: str, database: str, tables: Tables) -> str:
     engine = table.engine
     if tables.quorum:
         name, _, version = engine.rstrip(")").partition("(")
         shared = f"'/telemetry/{database}/{{shard}}/{table.name}', '{{replica}}'"
         engine = f"Replicated{name}({shared}{', ' if version else ''}{version})"
     return (
-        f"CREATE TABLE IF NOT EXISTS {table.name}{local} ({_columns(table, is_modern=is_modern)}) "
-        f"ENGINE = {engine} PARTITION BY {table.partition} ORDER BY {table.key} {expiry}"
+        f"CREATE TABLE IF NOT EXISTS {table.name}{local} ({_columns(table)}) "
+        f"ENGINE = {engine} PARTITION BY {table.partition} ORDER BY {table.key} {_expiry(table, tables)}"
         f"SETTINGS index_granularity = {table.granularity}"
     )
 
 
-def _columns(table: _Table, *, is_modern: bool) -> str:
-    if is_modern:
-        return table.columns.replace("{LC}", "LowCardinality(String)").replace("{JSON}", "JSON")
-    columns = table.columns.replace("{LC}", "String").replace("{JSON}", "String")
-    return re.sub(r" CODEC\([^()]*(\([^()]*\)[^()]*)*\)|,\s*INDEX .*", "", columns)
+def _columns(table: _Table) -> str:
+    return table.columns.replace("{LC}", "LowCardinality(String)")
 
 
-def _from_nodes(
-    table: _Table, database: str, cluster: str | None, key: bytes | None, *, is_modern: bool
-) -> Iterator[str]:
+def _from_nodes(table: _Table, database: str, cluster: str | None, key: bytes | None) -> Iterator[str]:
     """Yield what makes the table that nodes insert into: no row of theirs deletes a run, and the engine checks it."""
     local, name = "" if cluster is None else "_local", f"node_{table.name}"
-    columns = re.sub(r",\s*INDEX .*", "", _columns(table, is_modern=is_modern))
+    columns = re.sub(r",\s*INDEX .*", "", _columns(table))
     names = [one.split()[0] for one in re.sub(r"\([^()]*(\([^()]*\)[^()]*)*\)", "", columns).split(",")]
     taken = ["toUInt8(0) AS deleted" if one == "deleted" else f"`{one}`" for one in names]
     select = f"SELECT {', '.join(taken)} FROM {name}{local}"
@@ -407,7 +411,7 @@ def _from_nodes(
         select += f" WHERE lower(hex(SHA256(token))) = '{hashlib.sha256(token_of(key)).hexdigest()}'"
     yield f"CREATE TABLE IF NOT EXISTS {name}{local} ({columns}, token String) ENGINE = Null"
     yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}_view TO {table.name}{local} AS {select}"
-    if key is not None and is_modern:
+    if key is not None:
         # The team may have another key than before.
         yield f"ALTER TABLE {name}_view MODIFY QUERY {select}"
     if cluster is not None:
@@ -423,8 +427,3 @@ def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:
 
 def _version_of(engine: Engine) -> str:
     return str(engine.rows("SELECT version()", "String")[0][0])
-
-
-def _is_modern(version: str) -> bool:
-    major = version.partition(".")[0]
-    return major.isdigit() and int(major) >= _FIRST_MODERN

@@ -94,8 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-days",
         metavar="DAYS",
-        type=whole(),
-        help="with --set-up: remove the lines of runs that were created longer ago (default: keep all)",
+        type=whole(0),
+        help="with --set-up: the engine removes runs that were created longer ago; 0 keeps all (default: as it is)",
     )
     add_key_argument(parser)
     parser.add_argument(
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         folders = args.folders or [LOGS]
         address = chosen_engine(args)
         if args.set_up:
-            return _set_up(args, address, args.cluster, args.keep_days or 0, args.replicas or 0)
+            return _set_up(args, address, args.cluster, args.keep_days, args.replicas or 0)
         is_short = args.once or args.verify or args.status
         folders = _chosen_folders(folders, are_waited_for=not is_short)
         if args.status:
@@ -154,7 +154,7 @@ def _chosen_folders(folders: list[Path], *, are_waited_for: bool) -> list[Path]:
 
 
 def _set_up(
-    args: argparse.Namespace, address: Address, cluster: str | None, keep_days: int, quorum: int
+    args: argparse.Namespace, address: Address, cluster: str | None, keep_days: int | None, quorum: int
 ) -> int:
     if (args.team is None) != (args.secrets is None):
         return refuse(
