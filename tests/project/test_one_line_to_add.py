@@ -73,8 +73,9 @@ for wrong in ({"toy": 5}, {"toys": True}, {"toy_count": 0}):
     except OptionsError as error:
         print(error)
 with TelemetryLogger("run", log_dir="logs", toy=True, toy_count=3, close_timeout=60.0, system_every=1.0) as log:
-    deadline = time.monotonic() + 120
-    while b"toy_level" not in (log.run_folder / "metrics.jsonl").read_bytes() and time.monotonic() < deadline:
+    deadline, records = time.monotonic() + 120, log.run_folder / "metrics.jsonl"
+    # It is made in the background.
+    while not (records.exists() and b"toy_level" in records.read_bytes()) and time.monotonic() < deadline:
         time.sleep(0.05)
 print(TelemetryOptions(toy_count=3).toy_count)
 print((log.run_folder / "toy.txt").read_text().split()[0])
