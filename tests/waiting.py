@@ -25,10 +25,10 @@ def wait_until(
     `pause` is for a loop that must run meanwhile, such as the browser's.
     """
     deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
+    while not (found := _now(condition)):
         if process is not None and process.poll() is not None:
             # It may have done it just before it ended.
-            if found := condition():
+            if found := _now(condition):
                 return found
             raise AssertionError(f"the process ended with {process.poll()}: {_output(process)}")
         if time.monotonic() > deadline:
@@ -37,6 +37,14 @@ def wait_until(
             raise AssertionError(f"not within {timeout_s:g} s. {_output(process)}")
         pause()
     return found
+
+
+def _now(condition: Callable[[], _Found]) -> _Found | None:
+    """Return what `condition` returns; None where the file that it reads is not there yet."""
+    try:
+        return condition()
+    except FileNotFoundError:
+        return None
 
 
 def _output(process: Any) -> str:

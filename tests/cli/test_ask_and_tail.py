@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from tests.cli.runs import write_run, write_table
 from tests.project.markdown import ROOT
+from tests.waiting import wait_until
 from toolkit.cli.main import main
 
 LIVE = """
@@ -33,13 +33,6 @@ with TelemetryLogger("live", log_dir=sys.argv[1], log_every=1, system=False) as 
 """
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def live(tmp_path):
     process = subprocess.Popen(
@@ -50,8 +43,8 @@ def live(tmp_path):
     )
     folder = tmp_path / "live"
     try:
-        wait_for(lambda: (folder / "run.json").exists() and '"stop"' in (folder / "run.json").read_text())
-        wait_for(lambda: b'"event":"step"' in (folder / "metrics.jsonl").read_bytes())
+        wait_until(lambda: (folder / "run.json").exists() and '"stop"' in (folder / "run.json").read_text())
+        wait_until(lambda: b'"event":"step"' in (folder / "metrics.jsonl").read_bytes())
         yield folder
     finally:
         process.kill()

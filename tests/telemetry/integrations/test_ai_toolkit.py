@@ -111,7 +111,8 @@ def asks_at(step, folder, request):
             ask(folder, request)
         if process.step_num >= step and not answered:
             time.sleep(0.05)
-            if b'"control_change"' in (folder / "metrics.jsonl").read_bytes():
+            records = folder / "metrics.jsonl"
+            if records.exists() and b'"control_change"' in records.read_bytes():
                 answered.append(process.step_num)
 
     return on_step
