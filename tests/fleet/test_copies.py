@@ -131,7 +131,22 @@ def test_the_last_generation_is_not_followed_by_one_that_does_not_fit(engine, as
 
     ship(engine, logs, node="here", say=said.append)
 
-    assert said == [f"{folder}/metrics.jsonl is not shipped any more: it was replaced 65,535 times"]
+    assert said == [f"{folder}/metrics.jsonl: it is not shipped any more: it was replaced 65,535 times"]
+
+
+def test_lines_of_every_generation_that_someone_else_inserted_stop_their_run_only(engine, ask, logs):
+    folder, other = make_run(logs, "stopped", 4), make_run(logs, "shipped", 4)
+    ask.query(
+        "INSERT INTO records (run_id, rank, gen, at, next, line, created) "
+        f"SELECT {run(folder)}, 0, toUInt16(number + 1), 0, 2, 'x', toDate('2026-09-21') FROM numbers(65535)",
+        settings={"insert_distributed_sync": 1},
+    )
+    said = []
+
+    ship(engine, logs, say=said.append)
+
+    assert said == [f"{folder}/metrics.jsonl: it is not shipped any more: it was replaced 65,535 times"]
+    assert newest_bytes(ask, id_of(other)) == record_bytes(other)["metrics.jsonl"]
 
 
 def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(engine, ask, logs):

@@ -92,6 +92,18 @@ def test_an_engine_that_refuses_or_drops_is_waited_for(engine, ask, front, logs,
     assert shipper.totals.errors >= 1
 
 
+def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_without_a_pause(engine, logs):
+    make_run(logs, "new", 3)
+    (closed,) = free_ports(1)
+    shipper = Shipper(Engine(engine.address()), [logs])
+    shipper.start()
+    for sender in shipper.senders:
+        sender.engine = Engine(address_of(f"clickhouse://127.0.0.1:{closed}/telemetry"))
+
+    assert not shipper.ship_round()
+    assert any(sender.has_unknown_files for sender in shipper.senders)
+
+
 def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
     make_run(logs, "late", 3)
     front.clock_ahead_s = -3600.0

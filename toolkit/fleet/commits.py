@@ -23,6 +23,7 @@ from toolkit.runfolder.safefile import open_regular
 FileKey = tuple[str, int]
 """Run id and rank."""
 
+_LAST_GENERATION: Final = 2**16 - 1
 _STRAYS_AT_ONCE: Final = 60_000
 """More rows than one batch: mostly all that was sent and not committed."""
 
@@ -67,7 +68,13 @@ class Commit:
         return signature(key, b"telemetry generation 1", *file), whole
 
     def next_generation(self, why: str) -> Commit:
-        """Return where the next generation of the file begins."""
+        """Return where the next generation of the file begins.
+
+        Raises:
+            OSError: there are too many.
+        """
+        if self.gen >= _LAST_GENERATION:
+            raise OSError(f"it is not shipped any more: it was replaced {self.gen:,} times")
         return replace(
             self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why, metrics=Position().summary()
         )

@@ -53,9 +53,10 @@ class RunFolder:
 
 def matching_folders(place: Path) -> list[Path]:
     """Return the folders that `place` means, which may be a pattern such as /scratch/*/logs."""
-    if place.is_dir():
+    # Not Path.is_dir, which fails where a file system is away for a moment.
+    if os.path.isdir(place):
         return [place]
-    return sorted(folder for found in glob.glob(str(place)) if (folder := Path(found)).is_dir())
+    return sorted(Path(found) for found in glob.glob(str(place)) if os.path.isdir(found))
 
 
 def run_folders(places: Iterable[Path]) -> list[Path]:

@@ -57,7 +57,6 @@ _VERIFY_AT_ONCE_S: Final = EVERY_S / 4
 
 MOST_MOVES: Final = 3
 """How often a file goes back and forth between shippers within a session."""
-_LAST_GENERATION: Final = 2**16 - 1
 
 
 @dataclass(slots=True)
@@ -156,7 +155,8 @@ class Sender:
                     self._courier.deliver(self.engine, list(self.watch.active.values()))
         self._verify_some()
         # A batch that is not full has taken all there was: the next one waits for more lines.
-        return (batch is not None and batch.is_full) or self.has_unknown_files
+        has_more = (batch is not None and batch.is_full) or self.has_unknown_files
+        return has_more and self._backoff.is_ready
 
     @property
     def has_unknown_files(self) -> bool:
@@ -246,12 +246,12 @@ class Sender:
         file.is_superseded = not is_same and is_anothers and self._is_older(file, found)
         if file.is_superseded:
             file.problem = f"not shipped: node {found.node} has shipped a newer file of rank {file.rank}"
-        elif not is_same and found.gen == _LAST_GENERATION:
-            file.problem = f"not shipped any more: it was replaced {found.gen:,} times"
-        if file.problem is not None:
             self.failure(f"{file.path} is {file.problem}")
             return found.end
-        file.commit, file.has_begun = found if is_same else found.next_generation(REPLACED), is_same
+        try:
+            file.commit, file.has_begun = found if is_same else found.next_generation(REPLACED), is_same
+        except OSError as error:
+            self._problem(file, error)
         if is_same and found.end == file.size:
             file.read_size = file.size
         return found.end
@@ -283,11 +283,15 @@ class Sender:
             except OSError as error:
                 self._problem(by_key[key], error)
                 commits.pop(key, None)
-        for key, commit in commits.items():
+        for key, commit in list(commits.items()):
             # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
-            while commit.gen in mixed.get(key, ()):
-                commit, by_key[key].has_begun = commit.next_generation(REPLACED), False
-            commits[key] = commit
+            try:
+                while commit.gen in mixed.get(key, ()):
+                    commit, by_key[key].has_begun = commit.next_generation(REPLACED), False
+                commits[key] = commit
+            except OSError as error:
+                self._problem(by_key[key], error)
+                del commits[key]
         counters = counters_at(self.engine, [commit for commit in commits.values() if commit.end])
         for file in files:
             if file.key not in commits:
