@@ -244,7 +244,7 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     text = (old / "run.json").read_text()
     (old / "run.json").write_text(text.replace("1790000000.0", str(time.time() - 100 * 86_400)))
     one = started(engine, logs, "node1")
-    one.senders[0].keep_days = 90
+    one.senders[0].node.keep_days = 90
     look_now(one)
 
     lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}

@@ -18,10 +18,11 @@ from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
-from toolkit.fleet.sender import Totals, _nothing_of
+from toolkit.fleet.sender import _nothing_of
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows
 from toolkit.fleet.verify import Lag
+from toolkit.fleet.watch import Totals
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

@@ -456,7 +456,9 @@ def test_of_a_rank_that_moved_to_another_node_the_newer_file_counts(engine, ask,
     ship(engine, tmp_path / "node1", node="node1", say=said.append)
 
     assert newest_bytes(ask, id_of(folder), 8) == rank_file(parts[1], 8).read_bytes()
-    assert said == [f"{rank_file(parts[0], 8)} is not shipped: node node2 has shipped a newer file of rank 8"]
+    assert said == [
+        f"{rank_file(parts[0], 8)}: it is not shipped: node node2 has shipped a newer file of rank 8"
+    ]
 
 
 def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):

@@ -187,16 +187,9 @@ def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
-    """A line that was taken and is not covered by a commit, as when a shipper was killed in between."""
-
-    gen: int
-    at: int
-    after: int
-    length: int
-    hash: int
-    """Of its bytes, without a newline."""
+Stray = tuple[int, int, int, int, int]
+"""A line that was taken and is not covered by a commit, as when a shipper was killed in between: its generation, where
+it begins, where the next one does, and the length and the hash of its bytes without a newline."""
 
 
 def strays_behind(
@@ -218,7 +211,7 @@ def strays_behind(
                 *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),
             )
             for key, group in groupby(rows, key=lambda row: (row[0], row[1])):
-                yield key, [Stray(*row[2:]) for row in group]
+                yield key, [row[2:] for row in group]
             if len(rows) < _STRAYS_AT_ONCE:
                 break
             # From the last line on again: there may be several rows of it.
@@ -239,13 +232,12 @@ def gens_not_in(path: Path, strays: Iterable[Stray]) -> set[int]:
     found = set()
     descriptor = open_regular(path)
     try:
-        for stray in strays:
-            size = stray.after - stray.at
-            data = pread(descriptor, size, stray.at) if stray.length <= size <= LONGEST_LINE else b""
-            line, newline = data[: stray.length], data[stray.length :]
-            is_there = len(data) == size and newline in (b"", b"\n") and line_hash(line) == stray.hash
-            if not is_there:
-                found.add(stray.gen)
+        for gen, at, after, length, known_hash in strays:
+            size = after - at
+            data = pread(descriptor, size, at) if length <= size <= LONGEST_LINE else b""
+            line, newline = data[:length], data[length:]
+            if len(data) != size or newline not in (b"", b"\n") or line_hash(line) != known_hash:
+                found.add(gen)
     finally:
         os.close(descriptor)
     return found

@@ -55,40 +55,30 @@ _TYPES: Final = types_of(
 )
 
 
-class _Answers:
-    """The ids of the requests that a run has answered, by its records."""
-
-    def __init__(self) -> None:
-        self._cursor = Cursor()
-        self.ids: set[str] = set()
-
-    def read(self, run: ShippedRun) -> set[str]:
-        """Return them, having read what is new.
-
-        Raises:
-            OSError: the records cannot be read.
-        """
-        while True:
-            block = read_block(run.found.folder / METRICS_JSONL, self._cursor, max_bytes=_BLOCK_BYTES)
-            if _NAMED in block.data:
-                for position, line in lines_of(block):
-                    record = parse_line(position, line) if _NAMED in line else {}
-                    if not isinstance(record, BadLine) and record.get("event") == CONTROL_CHANGE:
-                        self.ids.add(str(record.get("id")))
-            if block.cursor.offset == self._cursor.offset and not block.replaced:
-                return self.ids
-            self._cursor = block.cursor
-
-
 @dataclass(slots=True)
 class _KnownRun:
-    answers: _Answers = field(default_factory=_Answers)
+    cursor: Cursor = field(default_factory=Cursor)
+    answered: set[str] = field(default_factory=set)
+    """The ids of the requests that the run has answered, by its records as far as they were read."""
     delivered: set[str] = field(default_factory=set)
     next_report: float = 0.0
     signed: dict[str, SignedRequest] = field(default_factory=dict)
     """Requests with a valid signature that have not expired long ago."""
     looked_at: int = 0
     """How many of the newest requests were looked at, in this round and those before."""
+
+    def read_answers(self, run: ShippedRun) -> set[str]:
+        """Return `answered`, having read what is new. Raises OSError if the records cannot be read."""
+        while True:
+            block = read_block(run.found.folder / METRICS_JSONL, self.cursor, max_bytes=_BLOCK_BYTES)
+            if _NAMED in block.data:
+                for position, line in lines_of(block):
+                    record = parse_line(position, line) if _NAMED in line else {}
+                    if not isinstance(record, BadLine) and record.get("event") == CONTROL_CHANGE:
+                        self.answered.add(str(record.get("id")))
+            if block.cursor.offset == self.cursor.offset and not block.replaced:
+                return self.answered
+            self.cursor = block.cursor
 
 
 class Courier:
@@ -193,7 +183,7 @@ class Courier:
         known = self._known[run.found.key.run_id]
         if not known.signed:
             return
-        answered = known.answers.read(run)
+        answered = known.read_answers(run)
         unanswered = {
             request_id: request
             for request_id, request in sorted(known.signed.items(), key=lambda item: item[1].asked)

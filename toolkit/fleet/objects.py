@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Final
 
 from toolkit.core.outbox import Backoff, Failures
@@ -168,13 +169,6 @@ class _Run:
     """Whether the store is asked for files that have a row, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    run: _Run
-    path: str
-    found: StoredObject
-
-
 class ObjectShipper:
     """Stores the files of the runs that were added."""
 
@@ -187,11 +181,9 @@ class ObjectShipper:
         self._shards: Shards | None = None
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._runs: dict[str, _Run] = {}
-        self._rows: list[_Row] = []
+        self._rows: list[tuple[_Run, str, StoredObject]] = []
         self._backoffs: dict[int | None, Backoff] = {}
         self._say = say
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     # ------------------------------------------------------------ what the shipper calls; none of it waits
 
@@ -207,22 +199,6 @@ class ObjectShipper:
         """Compare all files of a run with the engine and the store."""
         self._inbox.put(lambda: self._recheck(run_id))
 
-    def start(self) -> None:
-        """Work on a thread of its own from now on."""
-        self._thread = threading.Thread(target=self._work, name="telemetry-objects", daemon=True)
-        self._thread.start()
-
-    def close(self, timeout_s: float) -> None:
-        """Store what waits, at most for `timeout_s`; `totals` says what is left."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    def ship_all(self) -> None:
-        """Store everything that was added, once; `totals` says what is left."""
-        self._round()
-        self._count_waiting()
-
     @property
     def is_behind(self) -> bool:
         """Whether files wait, or the store or the engine did not answer; refused files do not count."""
@@ -232,23 +208,22 @@ class ObjectShipper:
 
     # ------------------------------------------------------------ its thread
 
-    def _work(self) -> None:
-        while not self._stop.is_set():
+    def run(self, stop: threading.Event) -> None:
+        """Store what is added until `stop` is set, and then what waits."""
+        while not stop.is_set():
             begin = time.monotonic()
-            self._round()
-            self._stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
-        self._round()
+            self.ship_all()
+            stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
+        self.ship_all()
 
-    def _round(self) -> None:
+    def ship_all(self) -> None:
+        """Store everything that was added, once; `totals` says what is left."""
         while not self._inbox.empty():
-            try:
-                self._inbox.get_nowait()()
-            except Empty:
-                break
+            self._inbox.get()()
         if self._try(None, self._connect):
             for shard in sorted({run.shard for run in self._runs.values()}):
-                self._try(shard, lambda shard=shard: self._ship_shard(shard))  # type: ignore[misc]  # bound now
-        self._count_waiting()
+                self._try(shard, partial(self._ship_shard, shard))
+        self.totals.waiting = sum(len(run.waiting) for run in self._runs.values()) + len(self._rows)
 
     def _try(self, shard: int | None, what: Callable[[], None]) -> bool:
         """Do something with the engine or the store, unless it failed a moment ago; return whether it worked."""
@@ -316,7 +291,7 @@ class ObjectShipper:
         del run.waiting[path]
         run.tries.pop(path, None)
         if found != known:
-            self._rows.append(_Row(run, path, found))
+            self._rows.append((run, path, found))
 
     def _store_file(self, run: _Run, path: str, known: StoredObject | None) -> StoredObject:
         parts = checked_path(path)
@@ -336,21 +311,18 @@ class ObjectShipper:
         return known if known is not None and known.sha256 == sha256 else found
 
     def _insert(self, engine: Engine, shard: int) -> None:
-        rows = [row for row in self._rows if row.run.shard == shard]
+        rows = [row for row in self._rows if row[0].shard == shard]
         if not rows:
             return
         values = [
-            (
-                *(row.run.key.project, row.run.key.run_id, row.path, row.found.sha256),
-                *(row.found.bytes, row.found.version, row.run.key.day),
-            )
-            for row in rows
+            (run.key.project, run.key.run_id, path, new.sha256, new.bytes, new.version, run.key.day)
+            for run, path, new in rows
         ]
         engine.insert_rows("objects", _TYPES, values)
-        for row in rows:
-            assert row.run.stored is not None
-            row.run.stored[row.path] = row.found
-        self._rows = [row for row in self._rows if row.run.shard != shard]
+        for run, path, found in rows:
+            assert run.stored is not None
+            run.stored[path] = found
+        self._rows = [row for row in self._rows if row[0].shard != shard]
         self.totals.stored += len(rows)
 
     # ------------------------------------------------------------ what is wanted
@@ -371,9 +343,6 @@ class ObjectShipper:
         if run is not None:
             run.stored, run.checks_store = None, True
             run.tries.clear()
-
-    def _count_waiting(self) -> None:
-        self.totals.waiting = sum(len(run.waiting) for run in self._runs.values()) + len(self._rows)
 
     def _failure(self, reason: str) -> None:
         self.totals.add(reason, self._say)

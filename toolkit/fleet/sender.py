@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final
 
-from toolkit.core.outbox import Backoff, Failures
+from toolkit.core.outbox import Backoff
 from toolkit.fleet import run_rows
 from toolkit.fleet.claims import Claims
 from toolkit.fleet.commits import (
@@ -30,10 +29,9 @@ from toolkit.fleet.commits import (
 )
 from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.tail import Block, Position, RecordTail, Rows, crc_of
 from toolkit.fleet.verify import REPLACED, verify_file
-from toolkit.fleet.watch import ShippedFile, ShippedRun, Watch, next_verify
+from toolkit.fleet.watch import Node, ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.runfolder.metrics import position_of
 from toolkit.runfolder.reader import last_record
 
@@ -68,48 +66,16 @@ class _Batch:
     is_full: bool
 
 
-@dataclass(slots=True)
-class Totals(Failures):
-    """What a shipper has done since it started."""
-
-    lines: int = 0
-    batches: int = 0
-
-    def sent(self, lines: int) -> None:
-        """Count a batch."""
-        with self.lock:
-            self.lines += lines
-            self.batches += 1
-
-
 class Sender:
     """The runs of one shard and what the shard knows of them; one thread uses it."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        shard: int,
-        *,
-        given_back: SimpleQueue[Path],
-        node: str,
-        keep_days: int,
-        totals: Totals,
-        failure: Callable[[str], None],
-        report_shipper: Callable[[Engine, int], None],
-        objects: ObjectShipper | None,
-        courier: Courier | None,
-    ) -> None:
+    def __init__(self, engine: Engine, shard: int, node: Node) -> None:
         self.engine = engine
         self.shard = shard
-        self.watch = Watch(node, given_back=given_back, failure=failure)
-        self.claims = Claims(node, self.watch)
-        self.keep_days = keep_days
-        self.failure = failure
-        self._node = node
-        self._totals = totals
-        self._report_shipper = report_shipper
-        self._objects = objects
-        self._courier = courier
+        self.node = node
+        self.watch = Watch(node)
+        self.claims = Claims(node.name, self.watch)
+        self._courier = Courier(node.request_key, node.name, node.failure) if node.request_key else None
         self._backoff = Backoff()
         self._requests_backoff = Backoff()
         self._held: _Batch | None = None
@@ -205,7 +171,7 @@ class Sender:
             opened = [file for file in files if file.tail is not None]
         unknown = [file for file in files if file.is_unknown]
         ids = {file.key[0] for file in (*unknown, *opened)}
-        commits = newest_commits(self.engine, ids, lambda _, sentence: self.failure(sentence))
+        commits = newest_commits(self.engine, ids, lambda _, sentence: self.node.failure(sentence))
         for file in opened:
             if _is_outdated(file, commits.get(file.key)):
                 file.forget()
@@ -222,38 +188,31 @@ class Sender:
 
     def _add_objects(self, runs: Iterable[ShippedRun]) -> None:
         """Let the files of runs be stored that this shipper speaks for."""
-        if self._objects is not None:
+        if self.node.objects is not None:
             for run in runs:
-                # A part of a run on another node may have other files of the same names.
-                if run.is_listed and not run.found.is_part and not self.is_left_alone(run):
-                    self._objects.add_run(run.found.key, run.found.folder, self.shard)
+                if run.has_objects and not self.is_left_alone(run):
+                    self.node.objects.add_run(run.found.key, run.found.folder, self.shard)
 
     def _resume(self, file: ShippedFile, found: Commit | None) -> int:
         """Set where to go on: behind what the engine has if the file begins with that; return how much was read."""
         if found is None:
             file.commit, file.has_begun = _nothing_of(file), True
             return 0
-        try:
+        with self._reading(file):
             is_same = crc_of(file.path, found.end) == found.crc
-        except OSError as error:
-            self._problem(file, error)
-            return 0
-        if is_same:
-            file.gen = found.gen
-        is_rival = 0 < file.gen < found.gen
-        file.rivals += is_rival
-        is_anothers = is_rival or found.node != self._node
-        file.is_superseded = not is_same and is_anothers and self._is_older(file, found)
-        if file.is_superseded:
-            file.problem = f"not shipped: node {found.node} has shipped a newer file of rank {file.rank}"
-            self.failure(f"{file.path} is {file.problem}")
-            return found.end
-        try:
+            if is_same:
+                file.gen = found.gen
+            is_rival = 0 < file.gen < found.gen
+            file.rivals += is_rival
+            is_anothers = is_rival or found.node != self.node.name
+            file.is_superseded = not is_same and is_anothers and self._is_older(file, found)
+            if file.is_superseded:
+                raise OSError(
+                    f"it is not shipped: node {found.node} has shipped a newer file of rank {file.rank}"
+                )
             file.commit, file.has_begun = found if is_same else found.next_generation(REPLACED), is_same
-        except OSError as error:
-            self._problem(file, error)
-        if is_same and found.end == file.size:
-            file.read_size = file.size
+            if is_same and found.end == file.size:
+                file.read_size = file.size
         return found.end
 
     def _is_older(self, file: ShippedFile, found: Commit) -> bool:
@@ -276,25 +235,19 @@ class Sender:
         """Make ready to read on in each file: the running totals, and what was sent without a commit."""
         commits = {file.key: file.commit for file in files if file.commit is not None}
         by_key = {file.key: file for file in files}
-        mixed: dict[FileKey, set[int]] = {}
+        mixed: dict[FileKey, set[int]] = {key: set() for key in commits}
         for key, strays in strays_behind(self.engine, [(key, at.gen, at.end) for key, at in commits.items()]):
-            try:
-                mixed.setdefault(key, set()).update(gens_not_in(by_key[key].path, strays))
-            except OSError as error:
-                self._problem(by_key[key], error)
-                commits.pop(key, None)
-        for key, commit in list(commits.items()):
+            with self._reading(by_key[key]):
+                mixed[key] |= gens_not_in(by_key[key].path, strays)
+        for key, commit in commits.items():
             # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
-            try:
-                while commit.gen in mixed.get(key, ()):
+            with self._reading(by_key[key]):
+                while commit.gen in mixed[key]:
                     commit, by_key[key].has_begun = commit.next_generation(REPLACED), False
                 commits[key] = commit
-            except OSError as error:
-                self._problem(by_key[key], error)
-                del commits[key]
         counters = counters_at(self.engine, [commit for commit in commits.values() if commit.end])
         for file in files:
-            if file.key not in commits:
+            if file.problem is not None:
                 continue
             commit = file.commit = commits[file.key]
             if commit.end and file.key not in counters:
@@ -314,7 +267,7 @@ class Sender:
 
     def is_left_alone(self, run: ShippedRun) -> bool:
         """Return whether another shipper has a run, it was deleted on a page, or the engine would remove its lines."""
-        is_deleted = run.report.is_deleted or run.found.key.is_older_than(self.keep_days)
+        is_deleted = run.report.is_deleted or run.found.key.is_older_than(self.node.keep_days)
         return is_deleted or run.left_to is not None
 
     def shipped_files(self, runs: dict[Path, ShippedRun]) -> list[ShippedFile]:
@@ -352,7 +305,7 @@ class Sender:
         assert tail is not None
         assert before is not None
         begin = tail.position.end
-        try:
+        with self._reading(file):
             while not rows.is_full:
                 offset = tail.offset
                 if not tail.read(rows):
@@ -361,11 +314,9 @@ class Sender:
                 if tail.offset == offset:
                     file.read_size = file.size
                     break
-        except OSError as error:
-            self._problem(file, error)
         files, tail.files = tail.files, []
-        if files and self._objects is not None and file.run.is_listed and not file.run.found.is_part:
-            self._objects.add_files(file.key[0], files)
+        if files and self.node.objects is not None and file.run.has_objects:
+            self.node.objects.add_files(file.key[0], files)
         position = tail.position
         if position.end == begin and file.has_begun:
             return None
@@ -384,29 +335,26 @@ class Sender:
         while batch.blocks:
             self.engine.insert(*batch.blocks[0])
             del batch.blocks[0]
-        insert_commits(
-            self.engine, [(commit, file.run.found.key.day) for file, commit in batch.commits], self._node
-        )
+        commits = [(commit, file.run.found.key.day) for file, commit in batch.commits]
+        insert_commits(self.engine, commits, self.node.name)
         for file, commit in batch.commits:
             # It may have been found replaced since.
             if file.tail is not None and file.tail.gen == commit.gen:
                 file.commit, file.has_begun = commit, True
-        self._totals.sent(batch.lines)
+        self.node.totals.sent(batch.lines)
 
     # ------------------------------------------------------------ comparing
 
     def verify(self, run: ShippedRun, *, reads_all: bool = False) -> Iterator[str | None]:
         """Compare the files of a run that changed, or all of them, with the engine, as `verify_file` does."""
-        if self._objects is not None:
-            self._objects.verify(run.found.key.run_id)
+        if self.node.objects is not None:
+            self.node.objects.verify(run.found.key.run_id)
         for file in () if self.is_left_alone(run) else list(run.files.values()):
             if file.signature == file.verified and not reads_all:
                 continue
-            try:
+            with self._reading(file):
                 for said in verify_file(self.engine, file, reads_all=reads_all):
                     yield said and f"{file.path}: {said}"
-            except OSError as error:
-                self._problem(file, error)
 
     def _verify_due(self) -> Iterator[str | None]:
         """Verify the runs that have ended, or were not verified for a day."""
@@ -427,7 +375,7 @@ class Sender:
                 self._verifying = None
                 for said in slices:
                     if said:
-                        self.failure(said)
+                        self.node.failure(said)
                     if time.monotonic() >= until:
                         self._verifying = slices
                         break
@@ -446,16 +394,16 @@ class Sender:
                 for run in (self.watch.runs if all_runs else self.watch.active).values()
                 if run.is_listed
             ]
-            run_rows.send(self.engine, self._node, states, all_runs=all_runs)
+            run_rows.send(self.engine, self.node.name, states, all_runs=all_runs)
             has_runs = any(run.left_to is None for run in self.watch.runs.values())
             next_report = self._last_report + (REPORT_S if has_runs else _IDLE_REPORT_S)
             if not all_runs and time.monotonic() < next_report:
                 return
             self._last_report = time.monotonic()
             # The clock may have been set back.
-            last = self._reported or run_rows.last_report(self.engine, self._node)
+            last = self._reported or run_rows.last_report(self.engine, self.node.name)
             self._reported = max(int(time.time() * 1000), last + 1)
-            self._report_shipper(self.engine, self._reported)
+            self.node.report(self.engine, self._reported)
 
     @contextmanager
     def _trying(self, backoff: Backoff) -> Iterator[bool]:
@@ -466,14 +414,19 @@ class Sender:
         except EngineError as error:
             backoff.failed(str(error))
             self.claims.engine_failed()
-            self.failure(str(error))
+            self.node.failure(str(error))
         else:
             if is_ready:
                 backoff.succeeded()
 
-    def _problem(self, file: ShippedFile, error: OSError) -> None:
-        file.problem = str(error.strerror or error)
-        self.failure(f"{file.path}: {file.problem}")
+    @contextmanager
+    def _reading(self, file: ShippedFile) -> Iterator[None]:
+        """Note why a file cannot be read, or is not shipped."""
+        try:
+            yield
+        except OSError as error:
+            file.problem = str(error.strerror or error)
+            self.node.failure(f"{file.path}: {file.problem}")
 
 
 def _is_outdated(file: ShippedFile, found: Commit | None) -> bool:

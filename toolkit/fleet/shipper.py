@@ -10,19 +10,19 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from toolkit.core.outbox import Backoff
 from toolkit.core.ranks import node_name
 from toolkit.fleet import run_rows, sender
-from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, Shards
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.run_folders import signature_of
 from toolkit.fleet.schema import require_tables
-from toolkit.fleet.sender import Sender, Totals
-from toolkit.fleet.watch import Finder, ShippedFile, ShippedRun
+from toolkit.fleet.sender import Sender
+from toolkit.fleet.watch import Finder, Node, ShippedFile, ShippedRun, Watch
 
 DRAIN_S: Final = 20.0
 """How long a shipper that is stopped ships what is left; Kubernetes allows 30 s for all."""
@@ -45,25 +45,22 @@ class Shipper:
         """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
         self.engine = engine
         self.objects = objects
-        # A name from the environment may have any bytes.
-        self.node = (node or node_name()).encode("utf-8", "replace").decode()
-        self.totals = Totals()
+        self._node = Node(
+            # A name from the environment may have any bytes.
+            name=(node or node_name()).encode("utf-8", "replace").decode(),
+            say=say or (lambda _: None),
+            report=self._report,
+            objects=objects,
+            request_key=request_key,
+        )
+        self.node, self.totals = self._node.name, self._node.totals
         self.senders: list[Sender] = []
         """One for each shard, once the engine has answered."""
         self._places = list(places)
-        self._say = say
-        self._request_key = request_key
         self._started = time.time()
         self._backoff = Backoff()
         self._shards: Shards | None = None
-        self._finder = Finder(
-            self._places,
-            self.node,
-            assign=self._assign,
-            watch_of=lambda shard: self.senders[shard].watch,
-            failure=self._failure,
-            say=say,
-        )
+        self._finder = Finder(self._places, self._node, self._assign)
         self._threads: list[threading.Thread] = []
         self._refusal: RefusedError | None = None
 
@@ -94,21 +91,8 @@ class Shipper:
         tables = require_tables(self.engine)
         tables.require_key(self.engine.address)
         self._shards = Shards(self.engine, tables.cluster)
-        self.senders = [
-            Sender(
-                engine,
-                shard,
-                given_back=self._finder.given_back,
-                node=self.node,
-                keep_days=tables.keep_days,
-                totals=self.totals,
-                failure=self._failure,
-                report_shipper=self._report,
-                objects=self.objects,
-                courier=Courier(self._request_key, self.node, self._failure) if self._request_key else None,
-            )
-            for shard, engine in enumerate(self._shards.engines)
-        ]
+        self._node.keep_days = tables.keep_days
+        self.senders = [Sender(each, shard, self._node) for shard, each in enumerate(self._shards.engines)]
 
     def ship_all(self) -> None:
         """Ship what is there now, with the files that records point to, and report every run.
@@ -160,15 +144,12 @@ class Shipper:
         Raises:
             RefusedError: the engine refused this user or has no tables, at the start.
         """
-        if self.objects is not None:
-            self.objects.start()
-        all_found = threading.Event()
-        self._begin("find", lambda: self._find(stop, all_found, drain_s))
+        self._begin("find", partial(self._find, stop, drain_s))
         while not stop.wait(sender.EVERY_S):
             if show is not None:
                 show()
             for thread in self._threads:
-                if not thread.is_alive():
+                if not thread.is_alive() and not stop.is_set():
                     raise RuntimeError(f"the thread {thread.name} has ended")
         deadline = time.monotonic() + drain_s
         # The first of them starts the others.
@@ -176,8 +157,6 @@ class Shipper:
             thread.join(max(0.0, deadline - time.monotonic()))
         if self._refusal is not None:
             raise self._refusal
-        if self.objects is not None:
-            self.objects.close(max(0.0, deadline - time.monotonic()))
         if show is not None:
             show()
         self._name_what_is_left(drain_s)
@@ -190,8 +169,9 @@ class Shipper:
         thread.start()
         self._threads.append(thread)
 
-    def _find(self, stop: threading.Event, all_found: threading.Event, drain_s: float) -> None:
-        """Wait for the engine, start the senders, and find run folders for them."""
+    def _find(self, stop: threading.Event, drain_s: float) -> None:
+        """Wait for the engine, start the other threads, and find run folders for them."""
+        all_found, all_sent = threading.Event(), threading.Event()
         deadline = math.inf
         while not self.senders and time.monotonic() < deadline:
             try:
@@ -202,22 +182,28 @@ class Shipper:
                 return
             except EngineError as error:
                 if self._backoff.reason is None:
-                    self._failure(f"{error}; trying again until it answers")
+                    self._node.failure(f"{error}; trying again until it answers")
                 self._backoff.failed(str(error))
                 while not self._backoff.is_ready and time.monotonic() < deadline:
                     time.sleep(0.1)
                     if stop.is_set() and deadline == math.inf:
                         deadline = time.monotonic() + drain_s
                         self._backoff.succeeded()
-        if self._say is not None and self.senders:
-            self._say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
+        if self.senders:
+            self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
         for number, one in enumerate(self.senders):
-            self._begin(f"send-{number}", lambda one=one: one.run(stop, all_found, drain_s))  # type: ignore[misc]
+            self._begin(f"send-{number}", partial(one.run, stop, all_found, drain_s))
+        senders = self._threads[1:]
+        if self.objects is not None:
+            self._begin("objects", partial(self.objects.run, all_sent))
         while not stop.is_set():
             self._finder.look()
             stop.wait(sender.EVERY_S)
         self._finder.look(is_last=True)
         all_found.set()
+        for thread in senders:
+            thread.join()
+        all_sent.set()
 
     def _name_what_is_left(self, drain_s: float) -> None:
         late = [one for one in self.senders if not one.is_drained]
@@ -229,26 +215,26 @@ class Shipper:
         }
         left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
         waiting = self.objects.totals.waiting if self.objects is not None else 0
-        if self._say is not None and (late or waiting or not self.senders):
+        if late or waiting or not self.senders:
             named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
-            self._say(
+            self._node.say(
                 f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
                 f"{len(left)} record files, {waiting} other files{named}"
             )
 
     # ------------------------------------------------------------ for the senders
 
-    def _assign(self, run_ids: list[str]) -> dict[str, int] | None:
+    def _assign(self, run_ids: list[str]) -> dict[str, Watch]:
         if self._shards is None or not self._backoff.is_ready:
-            return None
+            return {}
         try:
             found = self._shards.of(run_ids)
         except EngineError as error:
             self._backoff.failed(str(error))
-            self._failure(str(error))
-            return None
+            self._node.failure(str(error))
+            return {}
         self._backoff.succeeded()
-        return found
+        return {run_id: self.senders[shard].watch for run_id, shard in found.items()}
 
     def _report(self, engine: Engine, version: int) -> None:
         run_rows.report_shipper(
@@ -268,6 +254,3 @@ class Shipper:
     def _last_error(self) -> str:
         of_objects = self.objects.totals.recent_error if self.objects is not None else ""
         return "; ".join(filter(None, (of_objects, self.totals.recent_error)))
-
-    def _failure(self, reason: str) -> None:
-        self.totals.add(reason, self._say)

@@ -108,21 +108,19 @@ def _differing_parts(
     engine: Engine, commit: Commit, expected: dict[int, _Sums]
 ) -> Generator[None, None, set[int]]:
     """Return the numbers of the parts in which the engine has something else than the file."""
-    differing = set()
+    differing, nothing = set(), (0, 0, 0, 0)
     for first in range(0, commit.end // PART_BYTES + 1, _PARTS_AT_ONCE):
         numbers = range(first, first + _PARTS_AT_ONCE)
-        low, high = _parts_in_engine(engine, commit, numbers)
+        found = _parts_in_engine(engine, commit, numbers)
         differing |= {
-            number for number in numbers if not low.get(number) == high.get(number) == expected.get(number)
+            number for number in numbers if found.get(number, {nothing}) != {expected.get(number, nothing)}
         }
         yield
     return differing
 
 
-def _parts_in_engine(
-    engine: Engine, commit: Commit, numbers: range
-) -> tuple[dict[int, _Sums], dict[int, _Sums]]:
-    """Return the sums twice: of rows with the same key once with the least and once with the greatest hash."""
+def _parts_in_engine(engine: Engine, commit: Commit, numbers: range) -> dict[int, set[_Sums]]:
+    """Return the sums of each part: of rows with the same key once with the least and once with the greatest hash."""
     begin, until = numbers.start * PART_BYTES, min(numbers.stop * PART_BYTES, commit.end)
     file = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen}"
     lines = engine.rows(
@@ -138,21 +136,20 @@ def _parts_in_engine(
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     counted = {part: row for part, *row in values}
-    low, high = dict[int, _Sums](), dict[int, _Sums]()
+    found: dict[int, set[_Sums]] = {
+        part: {(0, 0, points, low), (0, 0, points, high)} for part, (points, low, high) in counted.items()
+    }
     for part, count, least, greatest in lines:
-        of_values = counted.pop(part, [0, 0, 0])
-        low[part] = (count, least, of_values[0], of_values[1])
-        high[part] = (count, greatest, of_values[0], of_values[2])
-    for part, (count, least, greatest) in counted.items():
-        low[part] = (0, 0, count, least)
-        high[part] = (0, 0, count, greatest)
-    return low, high
+        points, low, high = counted.get(part, (0, 0, 0))
+        found[part] = {(count, least, points, low), (count, greatest, points, high)}
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """What of a record file is not in the engine yet."""
 
+    run_id: str
     path: Path
     bytes: int
     """Without a last line that is still being written."""
@@ -208,24 +205,13 @@ def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> li
         is_anothers = commit is not None and commit.node != node
         if commit is not None and is_anothers and crc_of(path, commit.end) != commit.crc:
             continue
-        lag = _lag(path, commit.end if commit is not None else 0)
+        lag = _lag(key[0], path, commit.end if commit is not None else 0)
         # Of a file and its copies one is shipped.
         found[key] = min(lag, found.get(key, lag), key=lambda lag: lag.bytes)
     return list(found.values())
 
 
-def run_ids_of(places: Iterable[Path]) -> list[str]:
-    """Return the ids of the runs below `places`.
-
-    Raises:
-        OSError: a folder cannot be listed.
-    """
-    node = node_name()
-    runs = (read_run_folder(folder, node, is_waiting=False) for folder in run_folders(places))
-    return list(dict.fromkeys(run.key.run_id for run in runs if run is not None))
-
-
-def _lag(path: Path, end: int) -> Lag:
+def _lag(run_id: str, path: Path, end: int) -> Lag:
     status = os.stat(path)
     first = bytes_of(path, end, end + MAX_LINE_BYTES + 1)
     line, newline, _ = first.partition(b"\n")
@@ -233,6 +219,7 @@ def _lag(path: Path, end: int) -> Lag:
     record = parse_line(end, line) if newline else None
     moment = None if record is None or isinstance(record, BadLine) else record.get("time")
     return Lag(
+        run_id=run_id,
         path=path,
         bytes=max(0, status.st_size - end) if is_whole else 0,
         since=float(moment) if isinstance(moment, (int, float)) else status.st_mtime,

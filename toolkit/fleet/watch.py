@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+from toolkit.core.outbox import Failures
 from toolkit.fleet.commits import Commit, FileKey
+from toolkit.fleet.engine import Engine
+from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.run_folders import (
     RunFolder,
     Signature,
@@ -45,8 +48,39 @@ _LOOK_S_A_RUN: Final = 0.08
 _LOOK_SHARE: Final = 20
 """A run that has not changed for twenty minutes is looked at every minute."""
 
-AssignShards = Callable[[list[str]], dict[str, int] | None]
-"""Returns the shard of each run id, or None if that cannot be found out now."""
+
+@dataclass(slots=True)
+class Totals(Failures):
+    """What a shipper has done since it started."""
+
+    lines: int = 0
+    batches: int = 0
+
+    def sent(self, lines: int) -> None:
+        """Count a batch."""
+        with self.lock:
+            self.lines += lines
+            self.batches += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """What the parts of a shipper share."""
+
+    name: str
+    say: Callable[[str], None]
+    report: Callable[[Engine, int], None]
+    """Sends the state of the shipper, of this version."""
+    objects: ObjectShipper | None
+    request_key: bytes | None
+    keep_days: int = 0
+    totals: Totals = field(default_factory=Totals)
+    given_back: SimpleQueue[Path] = field(default_factory=SimpleQueue)
+    """Folders that have another run now."""
+
+    def failure(self, reason: str) -> None:
+        """Count a failure, and say it if it is new."""
+        self.totals.add(reason, self.say)
 
 
 @dataclass(slots=True)
@@ -62,29 +96,16 @@ class Finder:
     """Finds the run folders below some places, and gives each to the watch of its shard."""
 
     def __init__(
-        self,
-        places: Iterable[Path],
-        node: str,
-        *,
-        assign: AssignShards,
-        watch_of: Callable[[int], Watch],
-        failure: Callable[[str], None],
-        say: Callable[[str], None] | None = None,
+        self, places: list[Path], node: Node, assign: Callable[[list[str]], dict[str, Watch]]
     ) -> None:
-        self._waits_for_manifest = True
-        """Whether a folder without run.json is left alone while it is new."""
-        self._wanted = list(places)
+        self._wanted = places
         self._next_expansion = 0.0
         self._missing: set[Path] = set()
         self._places: dict[Path, _Place] = {}
         self._node = node
         self._assign = assign
-        self._watch_of = watch_of
-        self._failure = failure
-        self._say = say or (lambda _: None)
+        """Returns the watch of each run id; nothing if that cannot be found out now."""
         self._given: dict[Path, Watch] = {}
-        self.given_back: SimpleQueue[Path] = SimpleQueue()
-        """Folders that have another run now."""
         self._is_settled = False
         """Whether every folder that was listed is given to a watch."""
 
@@ -92,21 +113,20 @@ class Finder:
         """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
         now = time.monotonic()
         if is_last:
-            self._waits_for_manifest = False
             self._places.clear()
         if is_last or now >= self._next_expansion:
             self._expand()
             self._next_expansion = now + _SCAN_S
         is_listed = [self._list(path, place, now) for path, place in self._places.items()]
-        if any(is_listed) or not self._is_settled or not self.given_back.empty():
-            self._give()
+        if any(is_listed) or not self._is_settled or not self._node.given_back.empty():
+            self._give(is_last=is_last)
 
     def _expand(self) -> None:
         """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
         found = {wanted: matching_folders(wanted) for wanted in self._wanted}
         missing = {wanted for wanted, folders in found.items() if not folders and wanted not in self._places}
         for wanted in missing - self._missing:
-            self._say(f"{wanted} is not there yet; it is waited for")
+            self._node.say(f"{wanted} is not there yet; it is waited for")
         self._missing = missing
         folders = dict.fromkeys(folder for folders in found.values() for folder in folders)
         # What could be listed before stays: the file system may be away for a moment.
@@ -121,7 +141,7 @@ class Finder:
                 return False
             names = [""] if is_run_folder(path) else subfolders(path)
         except OSError as error:
-            self._failure(f"{path} cannot be listed: {error.strerror}")
+            self._node.failure(f"{path} cannot be listed: {error.strerror}")
             return False
         for watch in set(self._given.values()) if place.changed not in (0, changed) else ():
             # A run that is resumed touches its log directory.
@@ -134,31 +154,23 @@ class Finder:
         place.changed, place.next_scan = changed, now + (_SCAN_S if is_settled else 0.0)
         return True
 
-    def _give(self) -> None:
+    def _give(self, *, is_last: bool) -> None:
         there = {folder for place in self._places.values() for folder in place.runs.values()}
-        while not self.given_back.empty():
-            self._given.pop(self.given_back.get(), None)
+        while not self._node.given_back.empty():
+            self._given.pop(self._node.given_back.get(), None)
         for gone in self._given.keys() - there:
             self._given.pop(gone).drop(gone)
-        new = there - self._given.keys()
-        if new:
-            self._add(sorted(new, key=_changed_last, reverse=True))
+        new = sorted(there - self._given.keys(), key=_changed_last, reverse=True)
+        read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
+        # Runs first: they say whose parts are theirs.
+        found = sorted((run for run in read if run is not None), key=lambda run: run.is_part)
+        watches = self._assign([run.key.run_id for run in found]) if found else {}
+        for run in found if watches else ():
+            self._given[run.folder] = watches[run.key.run_id]
+            self._given[run.folder].add(run)
         self._is_settled = self._given.keys() == there
         for watch in set(self._given.values()):
             watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
-
-    def _add(self, folders: list[Path]) -> None:
-        found = [
-            run
-            for folder in folders
-            if (run := read_run_folder(folder, self._node, is_waiting=self._waits_for_manifest)) is not None
-        ]
-        shards = self._assign([run.key.run_id for run in found]) if found else None
-        if shards is not None:
-            # Runs first: they say whose parts are theirs.
-            for run in sorted(found, key=lambda run: run.is_part):
-                self._given[run.folder] = self._watch_of(shards[run.key.run_id])
-                self._given[run.folder].add(run)
 
 
 class Watch:
@@ -167,7 +179,7 @@ class Watch:
     Another thread may call `add` and `drop`.
     """
 
-    def __init__(self, node: str, *, given_back: SimpleQueue[Path], failure: Callable[[str], None]) -> None:
+    def __init__(self, node: Node) -> None:
         self.runs: dict[Path, ShippedRun] = {}
         self.active: dict[Path, ShippedRun] = {}
         """Those of which something may have to be sent; the others are only looked at."""
@@ -177,12 +189,10 @@ class Watch:
         self.is_hurried = False
         """Whether some run may have been resumed: all folders are looked at briefly."""
         self._node = node
-        self._failure = failure
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
         self._inbox: SimpleQueue[ShippedRun | Path] = SimpleQueue()
         """What to add, and the folders to drop."""
-        self._given_back = given_back
         self._next_look_at_all = 0.0
 
     def add(self, run: RunFolder) -> None:
@@ -236,11 +246,11 @@ class Watch:
         self.active[folder] = run
         run.report.may_have_labels = True
         if signature_of(folder / MANIFEST) != run.found.signature:
-            found = read_run_folder(folder, self._node)
+            found = read_run_folder(folder, self._node.name)
             if found is not None and found.key != run.found.key:
                 # Another run is in the folder now; it is found at the next look.
                 self._drop(folder)
-                self._given_back.put(folder)
+                self._node.given_back.put(folder)
                 return
             if found is not None:
                 run.found, run.changed = found, now
@@ -249,12 +259,12 @@ class Watch:
             return
         if self._is_foreign(run.found):
             self.drop_files(run)
-            self._failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
+            self._node.failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
             return
         try:
             paths = record_files(folder)
         except OSError as error:
-            self._failure(f"{folder} cannot be listed: {error.strerror}")
+            self._node.failure(f"{folder} cannot be listed: {error.strerror}")
             return
         for rank in run.files.keys() - paths.keys():
             del self.files[run.files.pop(rank).key]
@@ -277,7 +287,9 @@ class Watch:
             return file
         if rank not in run.copies:
             run.copies.add(rank)
-            self._failure(f"{path} is not shipped: it is a copy of {owner.path}, of the same run and rank")
+            self._node.failure(
+                f"{path} is not shipped: it is a copy of {owner.path}, of the same run and rank"
+            )
         return None
 
     def _is_foreign(self, run: RunFolder) -> bool:
@@ -441,6 +453,11 @@ class ShippedRun:
         file = self.files.get(0)
         is_another = file is not None and (file.is_superseded or file.is_unknown)
         return self.left_to is None and 0 not in self.copies and not is_another
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether its files are stored: a part of a run on another node may have others of the same names."""
+        return self.is_listed and not self.found.is_part
 
     @property
     def behind(self) -> int:

@@ -33,7 +33,7 @@ from toolkit.fleet.run_folders import matching_folders
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipper import DRAIN_S, Shipper
 from toolkit.fleet.teams import make_team, team_address
-from toolkit.fleet.verify import Lag, lags_of, run_ids_of
+from toolkit.fleet.verify import Lag, lags_of
 
 LATE_S: Final = 60.0
 """A shipper that has not shipped a record for this long is behind."""
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         folders = args.folders or [LOGS]
         address = chosen_engine(args)
         if args.set_up:
-            return _set_up(args, address, args.cluster, args.keep_days, args.replicas or 0)
+            return _set_up(args, address)
         is_short = args.once or args.verify or args.status
         folders = _chosen_folders(folders, are_waited_for=not is_short)
         if args.status:
@@ -153,9 +153,7 @@ def _chosen_folders(folders: list[Path], *, are_waited_for: bool) -> list[Path]:
     return folders if are_waited_for else [each for matching in found.values() for each in matching]
 
 
-def _set_up(
-    args: argparse.Namespace, address: Address, cluster: str | None, keep_days: int | None, quorum: int
-) -> int:
+def _set_up(args: argparse.Namespace, address: Address) -> int:
     if (args.team is None) != (args.secrets is None):
         return refuse(
             "--team NAME and --secrets DIR go together: the passwords of its users are written there"
@@ -164,9 +162,9 @@ def _set_up(
     if args.team is not None:
         address, key_file = team_address(address, args.team, args.secrets)
         done.append(key_file)
-    done += set_up(address, cluster, keep_days, quorum)
+    done += set_up(address, args.cluster, args.keep_days, args.replicas or 0)
     if args.team is not None:
-        said, rest = make_team(address, cluster, args.team, args.secrets)
+        said, rest = make_team(address, args.cluster, args.team, args.secrets)
         done += said
     if args.json:
         print_json({"done": done, "grants": rest})
@@ -181,31 +179,28 @@ def _set_up(
 def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     engine = Engine(address)
     lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
+    files, missing = missing_objects(engine, list({lag.run_id for lag in lags}))
+    shippers = list(Lag.shippers(engine))
     behind = sorted((lag for lag in lags if lag.bytes), key=_age, reverse=True)
     is_late = any(_age(lag) > LATE_S for lag in behind)
+    found = {
+        "record_files": len(lags),
+        "bytes_behind": sum(lag.bytes for lag in behind),
+        "late": is_late,
+        "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
+        "files": files,
+        "files_missing": missing,
+        "shippers": shippers,
+    }
     if as_json:
-        files, missing = missing_objects(engine, run_ids_of(folders))
-        print_json(
-            {
-                "record_files": len(lags),
-                "bytes_behind": sum(lag.bytes for lag in behind),
-                "late": is_late,
-                "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
-                "files": files,
-                "files_missing": missing,
-                "shippers": list(Lag.shippers(engine)),
-            }
-        )
+        print_json(found)
         return 1 if is_late else 0
-    print(
-        f"{len(lags)} record files, {sum(lag.bytes for lag in behind)} bytes behind in {len(behind)} of them"
-    )
+    print(f"{len(lags)} record files, {found['bytes_behind']} bytes behind in {len(behind)} of them")
     for lag in behind[:20]:
         print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
-    files, missing = missing_objects(engine, run_ids_of(folders))
     if files:
         print(f"{files} files that shipped records point to, {missing} of them not stored")
-    for line in Lag.shippers(engine):
+    for line in shippers:
         print(printable(line))
     return 1 if is_late else 0
 
