@@ -116,6 +116,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(),
         help=f"how long it ships what is left when it is stopped by SIGTERM (default: {DRAIN_S:.0f})",
     )
+    parser.add_argument(
+        "--async-insert",
+        action="store_true",
+        default=None,
+        help="let the engine combine small inserts of many shippers, and wait until it has stored them "
+        "(default: as the engine is configured; from 26.2 on it does so by itself)",
+    )
     add_json_argument(parser)
     parser.epilog = (
         "It ships until it is stopped, and keeps nothing on the node: start it again at any time, anywhere. "
@@ -216,7 +223,11 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
     key = None if args.deliver_requests is None else address.key
     store = chosen_objects(args)
     objects = ObjectShipper(address, store, say=_say) if store is not None else None
-    shipper = Shipper(Engine(address), folders, objects=objects, say=_say, request_key=key)
+    engine = Engine(address)
+    if args.async_insert:
+        # Safe, as what was not answered is sent again and replaces itself.
+        engine.insert_settings.update(async_insert=1, wait_for_async_insert=1)
+    shipper = Shipper(engine, folders, objects=objects, say=_say, request_key=key)
     if is_short:
         shipper.start()
         shipper.ship_all()
