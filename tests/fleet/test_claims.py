@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from tests.fleet.requests_to_runs import make_live_run
 from tests.fleet.shipped_runs import (
     append,
     claimed_by,
@@ -13,7 +14,7 @@ from tests.fleet.shipped_runs import (
     newest_bytes,
     record_bytes,
 )
-from toolkit.fleet import claims
+from toolkit.fleet import claims, run_rows
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.shipper import Shipper
 from toolkit.runfolder.process import host_name
@@ -65,6 +66,31 @@ def test_a_run_is_sent_by_the_shipper_of_its_host_and_left_alone_by_the_others(
     assert claimed_by(ask, folder) == "host-b"
     assert other.totals.lines == 3
     assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+
+
+def test_a_live_run_that_its_shipper_has_given_up_is_taken_although_the_node_reports_others(
+    engine, ask, logs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(claims, "CHECK_S", 0.0)
+    monkeypatch.setattr(claims, "_NEW_S", 0.0)
+    folder = make_live_run(logs, "of a job")
+    trained_on(folder, "host-c")
+    (of_a_job,) = started(engine, logs, "host-c")
+    look_now(of_a_job)
+    # Another job's shipper on the same node.
+    make_run(tmp_path / "other", "of another job", 3)
+    (next_one,) = started(engine, tmp_path / "other", "host-c")
+    (other,) = started(engine, logs, "host-d")
+    append(folder, range(3, 6))
+    for given_up_s, holder in ((60, "host-c"), (-1, "host-d")):
+        monkeypatch.setattr(run_rows, "_GIVEN_UP_S", given_up_s)
+        look_now(next_one)
+        for sender in other.senders:
+            sender._next_recheck = 0.0
+        look_now(other)
+        look_now(other)
+        assert claimed_by(ask, folder) == holder
+    assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
 
 
 def test_of_two_that_took_a_run_at_once_one_gives_up_and_the_host_takes_it_back(

@@ -164,11 +164,17 @@ def test_without_the_key_no_row_from_a_node_deletes_renames_or_ends_a_run(tmp_pa
                 token=token,
             )
             forge(engine, "node_runs", **common, name="theirs", status="failed", token=token)
+            # Requests that count as delivered, files with another content, a node that seems to live.
+            for table in ("node_deliveries", "node_objects"):
+                forge(engine, table, **common, token=token)
+            forge(engine, "node_shippers", node="theirs", version=now, token=token)
 
         store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S, request_key=KEY)
         assert [card.name for card in store.list_runs().cards] == ["mine"]
         meta = store.meta(run_id)
         assert (meta.labels.notes, meta.card.status.name) == ("ours", "finished")
+        for table in ("deliveries", "objects", "shippers"):
+            assert not Engine(engine.address()).query(f"SELECT * FROM {table} WHERE version = {now}")
         # Not even with the key: a page deletes.
         forge(engine, "node_labels", **common, deleted=1, token=token_of(KEY).decode())
         assert Engine(engine.address()).rows(

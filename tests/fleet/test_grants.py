@@ -155,7 +155,11 @@ def test_the_shipper_ships_verifies_and_delivers_and_reads_no_content(filled, en
         *(f"SELECT {column} FROM telemetry.commits" for column in ("seal", "gen", "metric.last", "*")),
         *(f"SELECT {column} FROM telemetry.labels" for column in ("labels", "`by`")),
         "SELECT last_error FROM telemetry.shippers",
-        *(f"INSERT INTO telemetry.{table} (run_id) VALUES ('x')" for table in ("runs", "labels", "requests")),
+        *(
+            f"INSERT INTO telemetry.{table} (created) VALUES ('2026-09-21')"
+            for table in ("runs", "labels", "requests", "deliveries", "objects")
+        ),
+        "INSERT INTO telemetry.shippers (node) VALUES ('x')",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
+from toolkit.fleet.schema import insert_from_node
 from toolkit.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
 from toolkit.fleet.watch import ShippedRun
 from toolkit.runfolder.control import (
@@ -285,7 +286,7 @@ class Courier:
             )
             for run, request_id, state in notes
         ]
-        engine.insert_rows(DELIVERIES, _TYPES, rows)
+        insert_from_node(engine, DELIVERIES, _TYPES, rows)
 
 
 def _is_live(run: ShippedRun) -> bool:

@@ -24,7 +24,7 @@ from toolkit.fleet.address import Address
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, EngineError, Shards, chunks, quote
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
-from toolkit.fleet.schema import require_tables
+from toolkit.fleet.schema import insert_from_node, require_tables
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
 from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS
 from toolkit.runfolder.safefile import NotInside, parts_inside, read_inside, too_large
@@ -318,7 +318,7 @@ class ObjectShipper:
             (run.key.project, run.key.run_id, path, new.sha256, new.bytes, new.version, run.key.day)
             for run, path, new in rows
         ]
-        engine.insert_rows("objects", _TYPES, values)
+        insert_from_node(engine, "objects", _TYPES, values)
         for run, path, found in rows:
             assert run.stored is not None
             run.stored[path] = found

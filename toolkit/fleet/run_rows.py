@@ -19,7 +19,7 @@ from toolkit.fleet.binary_form import block_of_rows, types_of
 from toolkit.fleet.commits import newest_labels
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
-from toolkit.fleet.signed_requests import token_of
+from toolkit.fleet.schema import insert_from_node
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.key_values import key_values_in, trend_of
 from toolkit.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
@@ -40,6 +40,8 @@ from toolkit.runfolder.untrusted import clean, is_number, number_in, whole_in
 
 TREND_POINTS: Final = 40
 _EVERY_S: Final = 15.0
+_GIVEN_UP_S: Final = 60
+"""A node that has not reported a live run for this long does not see it any more, although it may report others."""
 _NO_MANIFEST: Final = Status(
     name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
 )
@@ -72,7 +74,7 @@ class RunReport:
     """Whether someone deleted the run on a page: it is left alone."""
     version: int = 0
     node: str = ""
-    """The node whose shipper reported the run last, when the engine was asked."""
+    """The node whose shipper reported the run last, when the engine was asked; empty if it has given it up."""
     labels_version: int = 0
     status: Status | None = None
     """The status that was sent last."""
@@ -126,8 +128,9 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
     for some in chunks(by_id):
         texts = ", ".join(map(quote, some))
         for run_id, version, node in engine.iterate(
-            f"SELECT run_id, max(version), argMax(node, version) FROM {engine.table('runs')} "
-            f"WHERE run_id IN ({texts}) GROUP BY run_id",
+            "SELECT run_id, max(version), if(argMax(status, version) IN ('running', 'stalled') "
+            f"AND toUInt32(now()) - argMax(toUInt32(received), version) > {_GIVEN_UP_S}, '', argMax(node, version)) "
+            f"FROM {engine.table('runs')} WHERE run_id IN ({texts}) GROUP BY run_id",
             *("String", "UInt64", "String"),
         ):
             for report in by_id[run_id]:
@@ -161,7 +164,7 @@ def send(
         states.append((status, version))
         rows.append(_run_row(run, status, version, node, behind))
     if rows:
-        _insert(engine, "runs", _RUN_TYPES, rows)
+        insert_from_node(engine, "runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
     for (report, run, _), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and is_final(status)
@@ -193,7 +196,7 @@ def report_shipper(
     """
     ahead = engine.clock_ahead_s
     row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
-    engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
+    insert_from_node(engine, "shippers", _SHIPPER_TYPES, [row])
 
 
 def status_of(run: RunFolder) -> Status:
@@ -358,17 +361,12 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
                 )
             )
     if rows:
-        _insert(engine, LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
+        insert_from_node(engine, LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
     for report, _ in looked_at:
         report.may_have_labels = False
     for report, signature, version in sent:
         report.labels_version = version
         report._labels_sent = signature  # noqa: SLF001
-
-
-def _insert(engine: Engine, table: str, types: Mapping[str, str], rows: Iterable[tuple[Any, ...]]) -> None:
-    token = token_of(engine.address.key)
-    engine.insert_rows(f"node_{table}", {**types, "token": "String"}, ((*row, token) for row in rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

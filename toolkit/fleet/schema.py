@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, quote
@@ -136,7 +136,7 @@ TABLES: Final = (
     ),
 )
 
-FROM_NODES: Final = ("runs", "labels")
+FROM_NODES: Final = ("runs", "labels", "deliveries", "objects", "shippers")
 """Nodes write into a table `node_…`, and a view copies its rows."""
 
 _READ: Final = {
@@ -258,7 +258,7 @@ def statements(
 ) -> Iterator[str]:
     """Yield the statements that make what is missing; for a change of `keep_days`, also those for what is there.
 
-    With a `key`, only nodes that have it report runs and labels.
+    With a `key`, only nodes that have it report anything.
     """
     cluster = tables.cluster
     local = "" if cluster is None else "_local"
@@ -286,6 +286,14 @@ def statements(
         f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum, "
         f"{quote(key_id_of(key) if key else tables.key_id)} AS key_id"
     )
+
+
+def insert_from_node(
+    engine: Engine, table: str, types: Mapping[str, str], rows: Iterable[tuple[Any, ...]]
+) -> None:
+    """Insert rows of which the engine checks that they come from someone with the team's key. Raises EngineError."""
+    token = token_of(engine.address.key)
+    engine.insert_rows(f"node_{table}", {**types, "token": "String"}, ((*row, token) for row in rows))
 
 
 def require_tables(engine: Engine) -> Tables:
@@ -415,7 +423,7 @@ def _from_nodes(table: _Table, database: str, cluster: str | None, key: bytes | 
         # The team may have another key than before.
         yield f"ALTER TABLE {name}_view MODIFY QUERY {select}"
     if cluster is not None:
-        yield _over_all(name, "run_id", database, cluster)
+        yield _over_all(name, table.shard_by, database, cluster)
 
 
 def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:

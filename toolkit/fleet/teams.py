@@ -31,7 +31,7 @@ _READS: Final = {
     "point_sums": "",
     "record_hashes": "",
     "requests": "",
-    "runs": "run_id, version, node",
+    "runs": "run_id, version, node, status, received",
     "shippers": "node, version, files, behind, clock_ahead_s, received",
 }
 """What a shipper reads to resume, to verify and to deliver, and of which columns: no line and no value of a run."""
@@ -60,15 +60,7 @@ def grants(database: str, cluster: str | None, team: str) -> Iterator[str]:
         parts = ("",) if cluster is None else ("", "_local")
         return [f"{database}.{name}{part}" for name in names for part in parts]
 
-    inserted = on(
-        "records",
-        "points",
-        "commits",
-        *(f"node_{name}" for name in FROM_NODES),
-        "deliveries",
-        "objects",
-        "shippers",
-    )
+    inserted = on("records", "points", "commits", *(f"node_{name}" for name in FROM_NODES))
     yield from (f"GRANT INSERT ON {table} TO {team}_ship" for table in inserted)
     for name, columns in _READS.items():
         only = f"({columns})" if columns else ""
