@@ -216,13 +216,24 @@ def streamlit_options(listener: Listener, access: Access = None) -> dict[str, ob
 
 
 def _with_health(gate: AsgiApp) -> AsgiApp:
-    """Answer health checks, which have no token and no login, before `gate`: they learn that it serves, and no more."""
+    """Answer a health check that `gate` refuses for lack of a token: it learns that pages are served, and no more."""
 
     async def pages(scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/_stcore/health":
-            await answer(send, 200, "ok", content_type="text/plain")
-        else:
+        if scope["type"] != "http" or scope["path"] != "/_stcore/health":
             await gate(scope, receive, send)
+            return
+        messages: list[Message] = []
+
+        async def keep(message: Message) -> None:
+            messages.append(message)
+
+        await gate(scope, receive, keep)
+        if messages and messages[0].get("status") == 200:
+            # Streamlit's own answer has the cookie that a login needs.
+            for message in messages:
+                await send(message)
+        else:
+            await answer(send, 200, "ok", content_type="text/plain")
 
     return pages
 

@@ -30,7 +30,14 @@ BANNED_CALLS = {
     "shutil.unpack_archive", "importlib.metadata.entry_points", "entry_points", "pkg_resources.iter_entry_points",
     "runpy.run_path", "tempfile.mktemp", "zipfile.ZipFile.extractall",
 }  # fmt: skip
-ENGINE_QUERIES = {"engine.query", "self._engine.query", "self.query", "anywhere.query"}
+ENGINE_QUERIES = {
+    "engine.query",
+    "self._engine.query",
+    "self.query",
+    "anywhere.query",
+    "source.query",
+    "one.query",
+}
 """SQL for the engine of a fleet, not an expression for pandas."""
 BANNED_METHODS = {"extractall", "read_pickle", "to_pickle", "query", "iter_entry_points", "unsafe_load"}
 

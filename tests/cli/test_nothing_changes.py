@@ -40,6 +40,7 @@ OTHERS = {
     "message": "reads a YAML",
     "metrics": "serves until it is stopped",
     "plugins": "takes no folder",
+    "copy": "reads and writes ClickHouse",
     "pull": "reads ClickHouse",
     "ship": "takes run folders of ours only: tests/fleet",
     "train": "reads a YAML",
