@@ -234,12 +234,13 @@ def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: in
     except OSError:
         trend = []
     fields, problem = _listed(run, status)
+    step = number_in(fields.get("step"))
     searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
     return (
         *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
-        *(beat.time if beat is not None else math.nan, _as_float(fields.get("step"))),
+        *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
         *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
         *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
         *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields)),
@@ -271,6 +272,8 @@ def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
 BETWEEN: Final = "\x01"
 """Between texts in one column: no text for people contains it."""
 NOT_FINITE: Final = "\x03"
+KINDS: Final[Mapping[type, str]] = {float: "Float64", int: "Int64", bool: "Bool", str: "String"}
+"""What the engine makes of a value in `runs.facts`."""
 _MOST_LAST_VALUES: Final = 500
 """Of a run's metrics, those whose last values can be searched and sorted; evaluations are always among them."""
 
@@ -280,10 +283,10 @@ def sorted_text(text: str) -> str:
     return f"{natural_key(text)}{BETWEEN}{text.casefold()}"
 
 
-def value_path(place: str, name: str) -> str:
+def value_path(kind: str, place: str, name: str) -> str:
     """Return the name of a value in `runs.facts`: `place` is field, config, last, best or summary."""
-    # A dot would mean a value inside of another one.
-    return percent_encoded(f"{place}:{name}", safe="", errors="replace").replace(".", "%2E")
+    # With its kind, so that the names of all values tell which columns to read. A dot would mean a value inside of one.
+    return percent_encoded(f"{kind}:{place}:{name}", safe="", errors="replace").replace(".", "%2E")
 
 
 def _facts(fields: Fields, last_values: Mapping[str, float]) -> bytes:
@@ -303,12 +306,14 @@ def _facts(fields: Fields, last_values: Mapping[str, float]) -> bytes:
         "best": {name: item.best for name, item in evaluations.items()},
         "summary": {**dict(islice(last_values.items(), _MOST_LAST_VALUES)), **fields.get("summary", {})},
     }
-    found = {
-        value_path(place, name): _fact(value)
-        for place, values in places.items()
-        for name, value in values.items()
-    }
-    return orjson.dumps({path: fact for path, fact in found.items() if fact is not None})
+    return orjson.dumps(
+        {
+            value_path(KINDS[type(fact)], place, name): fact
+            for place, values in places.items()
+            for name, value in values.items()
+            if (fact := _fact(value)) is not None
+        }
+    )
 
 
 def _fact(value: Any) -> Any:
@@ -397,10 +402,3 @@ def _label_row(row: LabelRow) -> tuple[Any, ...]:
         *(int(labels.archived), sorted_text(clean(labels.display_name)) if labels.display_name else ""),
         *(int(labels.tags is not None), *_tags([clean(tag) for tag in labels.tags or ()])),
     )
-
-
-def _as_float(step: int | None) -> float:
-    try:
-        return math.nan if step is None else float(step)
-    except OverflowError:
-        return math.nan

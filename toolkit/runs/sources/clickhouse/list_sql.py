@@ -9,7 +9,7 @@ from typing import Final
 
 from toolkit.core.run_search import Comparison, Query, QueryError, Term, Word
 from toolkit.fleet.engine import quote
-from toolkit.fleet.run_rows import BETWEEN, NOT_FINITE, value_path
+from toolkit.fleet.run_rows import BETWEEN, KINDS, NOT_FINITE, value_path
 from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.status import LOST, RUNNING, STALLED
 from toolkit.runs.listing.search import STATUSES, candidates, split_order
@@ -17,25 +17,24 @@ from toolkit.runs.store import STARTING, UNREADABLE, RunQuery
 
 SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
-PLACES: Final = ("config", "last", "best", "summary")
+Names = Mapping[str, Mapping[str, Collection[str]]]
+"""Of the values that runs have, by place: their kinds by name."""
+PLACES: Final = ("field", "config", "last", "best", "summary")
 _MOST_MEANT: Final = 100
+COLUMNS: Final = ("updated", "name", "status", "tag")
+"""Orders that need no names."""
 MISSING: Final = 3
 """The kind of a value that a run lacks."""
 _BETWEEN: Final = quote(BETWEEN)
-_STATUS: Final = (
+STATUS: Final = (
     f"multiIf(problem != '', '{UNREADABLE}', is_silent, '{LOST}', status = '{RUNNING}' AND isNaN(step), "
     f"'{STARTING}', toString(status))"
 )
+ONE_THREAD: Final = "SETTINGS max_threads = 1"
+"""Several for a few columns take the engine up to a third more time."""
 IS_SILENT: Final = (
     f"status IN ('{RUNNING}', '{STALLED}') AND received < now() - INTERVAL {SILENT_S} SECOND AS is_silent"
 )
-
-
-def status_of(status: str, is_bad: int, is_silent: int, no_step: int) -> str:
-    """Return the name of a status, as _STATUS does."""
-    if is_bad:
-        return UNREADABLE
-    return LOST if is_silent else STARTING if status == RUNNING and no_step else status
 
 
 _LABELS: Final = (
@@ -66,20 +65,19 @@ class _Value:
 class ListSql:
     """The parts of a SELECT for the runs that a query finds, in its order."""
 
-    def __init__(
-        self, query: RunQuery, search: Query, names: Mapping[str, Collection[str]], now: float
-    ) -> None:
+    def __init__(self, query: RunQuery, search: Query, names: Names, now: float) -> None:
         """Translate `query`, whose text is `search`; `names` are those of all runs, by place."""
         self._names = names
         self._needs_labels = False
-        self._columns = dict.fromkeys(("run_id", "created", "last_sign"))
+        self._columns = dict.fromkeys(("run_id", "created", "version", "last_sign"))
+        self._facts: dict[str, str] = {}
         self.where: list[str] = []
         if query.project is not None:
-            self.where.append(f"{self._column('project')} = {_text(query.project)}")
+            self.where.append(f"{self._column('project')} = {literal(query.project)}")
         if query.days is not None:
             self.where.append(f"last_sign >= {now - query.days * 86_400.0!r}")
         if query.statuses:
-            named = ", ".join(map(_text, query.statuses))
+            named = ", ".join(map(literal, query.statuses))
             self.where.append(f"{self._status()} IN ({named})")
         self.where += [self._term(term) for term in search.terms]
         self.order = self._order(query.sort)
@@ -94,8 +92,9 @@ class ListSql:
         """Return the statement that selects `what`, with `behind` after its conditions."""
         joined = f" ANY LEFT JOIN {_LABELS} USING (run_id)" if self._needs_labels else ""
         where = " AND ".join(f"({condition})" for condition in (self._hidden, *self.where))
-        runs = f"(SELECT {', '.join(self._columns)} FROM runs FINAL) AS r"
-        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {behind}"
+        facts = (f"{value} AS {name}" for value, name in self._facts.items())
+        runs = f"(SELECT {', '.join((*self._columns, *facts))} FROM runs FINAL) AS r"
+        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {behind} {ONE_THREAD}"
 
     # ------------------------------------------------------------ values
 
@@ -106,7 +105,7 @@ class ListSql:
     def _status(self) -> str:
         for name in ("problem", "status", "step", IS_SILENT):
             self._column(name)
-        return _STATUS
+        return STATUS
 
     def _labelled(self, name: str, expression: str) -> str:
         self._needs_labels = True
@@ -123,7 +122,7 @@ class ListSql:
         if known == "status":
             return [_Value(text=self._status())]
         if known in ("tool", "format"):
-            return [_Value(text=_text(OURS), sorted=_text(OURS))]
+            return [_Value(text=literal(OURS), sorted=literal(OURS))]
         found = [("field", known)] if known in _FIELDS else []
         found += candidates(prefix, name, self._names)
         if len(found) > _MOST_MEANT:
@@ -131,10 +130,12 @@ class ListSql:
         return [self._first_of([self._fact(*one) for one in found])] if found else []
 
     def _fact(self, place: str, name: str) -> _Value:
-        path = value_path(place, name)
+        kinds = self._names[place].get(name, ())
         number, whole, flag, text = (
-            self._named(f"facts.`{path}`.:{kind}", f"{path}:{kind}")
-            for kind in ("Float64", "Int64", "Bool", "String")
+            self._read(f"facts.`{value_path(kind, place, name)}`.:{kind}")
+            if kind in kinds
+            else f"CAST(NULL, 'Nullable({kind})')"
+            for kind in KINDS.values()
         )
         return _Value(
             number=f"coalesce({number}, toFloat64({whole}))",
@@ -143,10 +144,9 @@ class ListSql:
             flag=f"toFloat64({flag})",
         )
 
-    def _named(self, expression: str, name: str) -> str:
+    def _read(self, value: str) -> str:
         # Inside the subquery: outside of it all values of a run would be read.
-        self._column(f"{expression} AS `{name}`")
-        return f"`{name}`"
+        return self._facts.setdefault(value, f"fact_{len(self._facts)}")
 
     def _first_of(self, values: Sequence[_Value]) -> _Value:
         if len(values) == 1:
@@ -166,11 +166,11 @@ class ListSql:
 
     def _word(self, word: str) -> str:
         name, tags = self._labelled("shown", _NAME), self._labelled("tagged", _TAGS)
-        searched, text = self._column("searched"), _text(word)
+        searched, text = self._column("searched"), literal(word)
         found = [f"position({searched}, {text}) > 0"]
         found += [f"position({one}, {text}, position({one}, {_BETWEEN})) > 0" for one in (name, tags)]
         if "*" in word or "?" in word:
-            whole = _text(f"(?s)(^|{BETWEEN}){_pattern(word)}($|{BETWEEN})")
+            whole = literal(f"(?s)(^|{BETWEEN}){_pattern(word)}($|{BETWEEN})")
             behind = [searched, *(_BEHIND.format(text=one) for one in (name, tags))]
             found += [f"match({one}, {whole})" for one in behind]
         return " OR ".join(found)
@@ -188,8 +188,8 @@ class ListSql:
         tags = self._labelled("tagged", _TAGS)
         start = f"position({tags}, {_BETWEEN})"
         if term.sign == ":":
-            return f"position({tags}, {_text(term.text)}, {start}) > 0" if term.text else f"{tags} != ''"
-        whole = f"position({tags}, {_text(f'{BETWEEN}{term.text}{BETWEEN}')}, {start}) > 0"
+            return f"position({tags}, {literal(term.text)}, {start}) > 0" if term.text else f"{tags} != ''"
+        whole = f"position({tags}, {literal(f'{BETWEEN}{term.text}{BETWEEN}')}, {start}) > 0"
         if term.sign == "!=":
             return f"{tags} != '' AND NOT ({whole})"
         return whole if term.sign == "=" else "0"
@@ -236,7 +236,9 @@ def _is_so(value: _Value, term: Comparison) -> str:
     if term.sign == "=" or (term.sign == ":" and (term.day is not None or term.name == "status")):
         return _equal(value, term)
     if term.sign == ":":
-        return f"position({value.text}, {_text(term.text)}) > 0" if term.text else f"isNotNull({value.text})"
+        return (
+            f"position({value.text}, {literal(term.text)}) > 0" if term.text else f"isNotNull({value.text})"
+        )
     sign = {">": ">=", "<=": "<"}.get(term.sign, term.sign) if term.day is not None else term.sign
     return "0" if term.bound is None else f"{value.number} {sign} {term.bound!r}"
 
@@ -244,7 +246,7 @@ def _is_so(value: _Value, term: Comparison) -> str:
 def _equal(value: _Value, term: Comparison) -> str:
     if term.day is not None:
         return f"{value.number} >= {term.day[0]!r} AND {value.number} < {term.day[1]!r}"
-    is_same = f"{value.text} = {_text(term.text)}"
+    is_same = f"{value.text} = {literal(term.text)}"
     if term.bound is None:
         return is_same
     near = (
@@ -271,5 +273,6 @@ def _in_class(part: str) -> str:
     )
 
 
-def _text(text: str) -> str:
+def literal(text: str) -> str:
+    """Return a text as SQL."""
     return quote(text.encode("utf-8", "replace"))

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from toolkit.core.run_search import Comparison, checked
 from toolkit.fleet.binary_form import types_of
-from toolkit.fleet.engine import EngineError, chunks, quote
+from toolkit.fleet.engine import EngineError, chunks
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
 from toolkit.runfolder.listed_run import Fields, decode_fields
 from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest
@@ -26,12 +26,16 @@ from toolkit.runs.listing.run_listing import FoundRun, card_with, now
 from toolkit.runs.listing.search import FIELD_NAMES, ORDERS, list_of, parse, split_order, unknown_order
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.list_sql import (
+    COLUMNS,
     IS_SILENT,
     MISSING,
+    ONE_THREAD,
     PLACES,
     SILENT_S,
+    STATUS,
     ListSql,
-    status_of,
+    Names,
+    literal,
 )
 from toolkit.runs.sources.store_queries import keep_recent
 from toolkit.runs.store import UNREADABLE, RunCard, RunList, RunQuery
@@ -51,8 +55,6 @@ _OVERLAP_S: Final = 60
 """Rows may become visible a little after they were stamped, and shards have clocks of their own."""
 _COUNTED_S: Final = 600
 _USED_S: Final = 10.0
-_NO_NAMES_FOR: Final = frozenset({"updated", "name", "status", "tag"})
-"""Orders that are columns."""
 
 _COLUMNS: Final = types_of(
     "run_id String, version UInt64, node String, folder String, status String, why String, sure UInt8, "
@@ -92,7 +94,7 @@ class EngineRun:
     project: str = ""
     day: int = 0
     _manifest_data: bytes = b""
-    labelled: _Labels = field(default_factory=_Labels)
+    labelled: _Labels = field(default_factory=_Labels, kw_only=True)
     looked_at: float = 0.0
     used_at: float = -1e9
 
@@ -174,11 +176,8 @@ class EngineRun:
         return Status(name=self._status_name, why=self._why, sure=bool(self._sure))
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     asked_at: float
-    whole_at: float
-    """When it was asked for, and not only found to be unchanged."""
     changes: int
     found: RunList
 
@@ -187,7 +186,7 @@ class _Group(NamedTuple):
     """How many runs have these in common."""
 
     status: str
-    is_archived: bool
+    is_archived: int
     project: str
     runs: int
     tags: Sequence[str]
@@ -203,6 +202,7 @@ class EngineRuns:
         self._labels: dict[str, _Labels] = {}
         self._lists: dict[RunQuery, _Kept] = {}
         self._groups: tuple[float, Sequence[_Group]] = (-1e9, ())
+        self._named: tuple[float, Names] = (-1e9, {})
         self._since = int(time.time()) - 2 * _OVERLAP_S
         self._seen: tuple[int, ...] = ()
         self._changes = 0
@@ -223,38 +223,37 @@ class EngineRuns:
         began = time.monotonic()
         with self._lock:
             kept = self._lists.get(query)
-        if kept is not None and began - kept.asked_at < _LOOK_EVERY_S:
-            return kept.found
         place = str(self._link.address)
         try:
             self._look_for_changes()
             changes = self._changes
-            if kept is not None and kept.changes == changes and began - kept.whole_at < _UNCHANGED_S:
-                kept.asked_at = began
+            if kept is not None and kept.changes == changes and began - kept.asked_at < _UNCHANGED_S:
                 return kept.found
-            found = replace(self._ask_for(query), places=(place,), read_ms=(time.monotonic() - began) * 1000)
+            found = replace(self._ask_for(query, place), read_ms=(time.monotonic() - began) * 1000)
         except EngineError as error:
             problem = self._link.problem or clean(str(error))
             with self._lock:
                 cards = [run.card(self.engine_time) for run in self._runs.values() if not run.is_deleted]
             return replace(list_of(cards, query, now(), (place,)), problems=(problem,), is_stale=True)
-        if query.per_page is None and found.matching > MOST_LISTED:
-            found = replace(found, truncated=(place,))
         with self._lock:
-            keep_recent(self._lists, query, _Kept(began, began, changes, found), _MAX_LISTS)
+            keep_recent(self._lists, query, _Kept(began, changes, found), _MAX_LISTS)
         return found
 
-    def _ask_for(self, query: RunQuery) -> RunList:
+    def _ask_for(self, query: RunQuery, place: str) -> RunList:
         moment = now()
         search = parse(query.text, moment)
         order, prefix, _ = split_order(query.sort)
         has_comparisons = any(isinstance(term, Comparison) for term in search.terms)
-        names = self._names() if has_comparisons or prefix or order not in _NO_NAMES_FOR else {}
+        names = self._names() if has_comparisons or prefix or order not in COLUMNS else {}
         if has_comparisons:
             search = checked(search, FIELD_NAMES.union(*names.values()), self._has_text)
         sql = ListSql(query, search, names, moment)
         groups = self._count()
-        matching = None if search.terms or query.days is not None else _matching(groups, query)
+        matching = None
+        if not search.terms and query.days is None:
+            shown = [one for one in groups if query.archived or not one.is_archived]
+            shown = [one for one in shown if query.project in (None, one.project)]
+            matching = sum(one.runs for one in shown if not query.statuses or one.status in query.statuses)
         size = MOST_LISTED if query.per_page is None else min(query.per_page, MOST_LISTED)
         if matching is None and (size < 1 or query.page > 1):
             matching = self._link.rows(sql.select("toUInt64(count())", ""), "UInt64")[0][0]
@@ -265,14 +264,18 @@ class EngineRuns:
             first = rows if page == 1 else self._page(sql, 1, 1, matching)
             if first[0][1] == MISSING:
                 raise ValueError(unknown_order(order, set().union(*names.values())))
-        runs = self._fetch([row[0] for row in rows], days=[row[3] for row in rows])
+        versions = {row[0]: row[4] for row in rows}
+        runs = self._fetch(versions, days=[row[3] for row in rows])
         counts: dict[bool, Counter[str]] = {False: Counter(), True: Counter()}
         for group in groups:
-            counts[group.is_archived][group.status] += group.runs
+            counts[bool(group.is_archived)][group.status] += group.runs
+        if matching is None:
+            matching = rows[0][2] if rows else 0
         return RunList(
-            cards=tuple(runs[row[0]].card(self.engine_time) for row in rows if row[0] in runs),
-            places=(),
-            matching=(rows[0][2] if rows else 0) if matching is None else matching,
+            cards=tuple(run.card(self.engine_time) for run in map(runs.get, versions) if run),
+            places=(place,),
+            truncated=(place,) if query.per_page is None and matching > MOST_LISTED else (),
+            matching=matching,
             page=page,
             statuses=counts[False],
             archived_statuses=counts[True],
@@ -281,11 +284,11 @@ class EngineRuns:
         )
 
     def _page(self, sql: ListSql, size: int, page: int, matching: int | None) -> list[tuple[Any, ...]]:
-        """Return the id of each run, the kind of value it is sorted by, and how many there are, and its day."""
+        """Return of each run id, kind of the value it is sorted by, how many runs there are, its day and version."""
         matched = "count() OVER ()" if matching is None else "0"
-        what = f"run_id, toUInt8({sql.kind}), toUInt64({matched}), toUInt16(created)"
+        what = f"run_id, toUInt8({sql.kind}), toUInt64({matched}), toUInt16(created), version"
         end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
-        return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64", "UInt16")
+        return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64", "UInt16", "UInt64")
 
     def _look_for_changes(self) -> None:
         """Count a change if a run or labels were reported, unless that was asked a moment ago."""
@@ -313,20 +316,24 @@ class EngineRuns:
         self.engine_time = max(self.engine_time, engine_time)
         self.clock_ahead_s = time.time() - engine_time - 0.5
 
-    def _names(self) -> dict[str, set[str]]:
-        """Return the names of all values that runs have, by place."""
+    def _names(self) -> Names:
+        """Return the names of all values that runs have, as of a few seconds ago."""
+        asked_at, names = self._named
+        if time.monotonic() - asked_at < _COUNTS_S:
+            return names
         rows = self._link.rows("SELECT distinctJSONPaths(facts) FROM runs", "Array(String)")
-        found: dict[str, set[str]] = {place: set() for place in PLACES}
+        found: dict[str, dict[str, list[str]]] = {place: {} for place in PLACES}
         for path in rows[0][0]:
-            place, _, name = unquote(path).partition(":")
+            kind, place, name = [*unquote(path).split(":", 2), "", ""][:3]
             if place in found:
-                found[place].add(name)
+                found[place].setdefault(name, []).append(kind)
+        self._named = (time.monotonic(), found)
         return found
 
     def _has_text(self, typed: str) -> bool:
         """Return whether a run has this text in its name or its key."""
         search = parse(f'name:"{typed}"') if '"' not in typed else parse("")
-        sql = ListSql(RunQuery(), search, dict.fromkeys(PLACES, ()), now())
+        sql = ListSql(RunQuery(), search, {}, now())
         return bool(self._link.rows(sql.select("toUInt8(1)", "LIMIT 1"), "UInt8"))
 
     def _count(self) -> Sequence[_Group]:
@@ -334,24 +341,17 @@ class EngineRuns:
         asked_at, groups = self._groups
         if time.monotonic() - asked_at < _COUNTS_S:
             return groups
-        # Sets instead of a join: the labels of a few runs are looked up, and no columns of all runs are copied.
-        labelled = "SELECT run_id FROM labels FINAL WHERE"
         rows = self._link.rows(
-            "SELECT toString(status), problem != '' AS is_bad, is_silent, isNaN(step) AS no_step, "
-            f"run_id IN ({labelled} archived) AS is_archived, toString(project), toUInt64(count()), "
-            f"groupUniqArrayArrayIf(tags, run_id NOT IN ({labelled} has_tags)) "
+            f"SELECT {STATUS}, flags % 2, toString(project), toUInt64(count()), "
+            "if(flags > 1, groupUniqArrayArray(l_tags), groupUniqArrayArray(tags)) "
             f"FROM (SELECT run_id, status, problem, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
-            f"WHERE run_id NOT IN ({labelled} deleted) "
-            "GROUP BY status, is_bad, is_silent, no_step, is_archived, project",
-            *("String", *["UInt8"] * 4, "String", "UInt64", "Array(String)"),
+            "ANY LEFT JOIN (SELECT run_id, toUInt8(archived + 2 * has_tags) AS flags, deleted, tags AS l_tags "
+            "FROM labels FINAL WHERE archived OR has_tags OR deleted) AS l USING (run_id) WHERE NOT deleted "
+            f"GROUP BY status, problem != '', is_silent, isNaN(step), flags, project {ONE_THREAD}",
+            *("String", "UInt8", "String", "UInt64", "Array(String)"),
         )
-        groups = [_Group(status_of(*row[:4]), bool(row[4]), *row[5:]) for row in rows]
-        if groups:
-            given = "SELECT groupUniqArrayArray(tags) FROM labels FINAL WHERE has_tags AND NOT deleted"
-            (tags,) = self._link.rows(given, "Array(String)")[0]
-            groups[0] = groups[0]._replace(tags=[*groups[0].tags, *tags])
-        self._groups = (time.monotonic(), groups)
-        return groups
+        self._groups = (time.monotonic(), [_Group(*row) for row in rows])
+        return self._groups[1]
 
     # ------------------------------------------------------------ single runs
 
@@ -359,7 +359,7 @@ class EngineRuns:
         """Ask the engine at the next call, although it was asked a moment ago."""
         with self._lock:
             self._lists.clear()
-            self._groups, self._looked_at = (-1e9, ()), -1e9
+            self._groups, self._named, self._looked_at = (-1e9, ()), (-1e9, {}), -1e9
             for run in self._runs.values():
                 run.looked_at = -1e9
 
@@ -382,9 +382,9 @@ class EngineRuns:
             found = self._fetch(dict.fromkeys([wanted, *used[:100]]), is_whole=True).get(wanted)
             if found is None:
                 named = self._link.rows(
-                    f"SELECT DISTINCT run_id FROM runs WHERE name = {_text(wanted)} LIMIT 100", "String"
+                    f"SELECT DISTINCT run_id FROM runs WHERE name = {literal(wanted)} LIMIT 100", "String"
                 )
-                runs = self._fetch([row[0] for row in named], is_whole=True).values()
+                runs = self._fetch(dict.fromkeys(row[0] for row in named), is_whole=True).values()
                 shown = [run for run in runs if run.name == wanted and not run.is_deleted]
                 found = shown[0] if len(shown) == 1 else None
         except EngineError:
@@ -414,7 +414,7 @@ class EngineRuns:
             f"ORDER BY newest DESC LIMIT {_MOST_TRASHED}",
             *("String", "UInt64"),
         )
-        runs = self._fetch([row[0] for row in rows])
+        runs = self._fetch(dict.fromkeys(row[0] for row in rows))
         return [runs[row[0]] for row in rows if row[0] in runs]
 
     def labels_of(self, run_id: str) -> bytes:
@@ -431,7 +431,7 @@ class EngineRuns:
         """
         found: dict[str, Sequence[float]] = {}
         for some in chunks(run_ids):
-            ids = ", ".join(map(_text, some))
+            ids = ", ".join(map(literal, some))
             found.update(
                 self._link.rows(
                     f"SELECT run_id, trend FROM runs WHERE run_id IN ({ids}) "
@@ -442,27 +442,35 @@ class EngineRuns:
         return found
 
     def _fetch(
-        self, run_ids: Iterable[str], *, days: Iterable[int] = (), is_whole: bool = False
+        self, run_ids: Mapping[str, int | None], *, days: Iterable[int] = (), is_whole: bool = False
     ) -> dict[str, EngineRun]:
-        """Return the runs with these ids that there are; they are found faster by the days on which they were made."""
+        """Return the runs with these ids that there are, faster by their `days`; known versions are not read."""
         found: dict[str, EngineRun] = {}
         columns = _COLUMNS | _MORE_COLUMNS if is_whole else _COLUMNS
         on_days = ", ".join(f"toDate({day})" for day in sorted(set(days)))
         where = f"created IN ({on_days}) AND" if on_days else ""
+        # By its day the key finds a run, and to try each id on the other index takes longer.
+        how = f"{ONE_THREAD}, use_skip_indexes = 0" if on_days else ONE_THREAD
         for some in chunks(run_ids):
             labels = self._fetch_labels(some)
-            rows = self._link.rows(
-                f"SELECT {', '.join(columns)} FROM runs WHERE {where} run_id IN ({', '.join(map(_text, some))}) "
-                "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
-                *columns.values(),
-            )
-            found.update({row[0]: self._take(row, labels[row[0]]) for row in rows})
+            with self._lock:
+                known = [
+                    run for run in map(self._runs.get, some) if run and run.version == run_ids[run.run_id]
+                ]
+            runs = [replace(run, labelled=labels[run.run_id]) for run in known]
+            if ids := ", ".join(map(literal, set(some).difference(run.run_id for run in known))):
+                rows = self._link.rows(
+                    f"SELECT {', '.join(columns)} FROM runs WHERE {where} run_id IN ({ids}) "
+                    f"ORDER BY run_id, version DESC LIMIT 1 BY run_id {how}",
+                    *columns.values(),
+                )
+                runs += [EngineRun(*row, labelled=labels[row[0]]) for row in rows]
+                if rows:
+                    self._heard(runs[-1].engine_time)
+            found.update({run.run_id: self._take(run) for run in runs})
         return found
 
-    def _take(self, row: tuple[Any, ...], labels: _Labels) -> EngineRun:
-        run = EngineRun(*row)
-        run.labelled = labels
-        self._heard(run.engine_time)
+    def _take(self, run: EngineRun) -> EngineRun:
         with self._lock:
             known = self._runs.get(run.run_id)
             if known is not None:
@@ -475,7 +483,7 @@ class EngineRuns:
             return keep_recent(self._runs, run.run_id, run, _MAX_KEPT)
 
     def _fetch_labels(self, run_ids: Sequence[str]) -> dict[str, _Labels]:
-        ids = ", ".join(map(_text, run_ids))
+        ids = ", ".join(map(literal, run_ids))
         rows = self._link.rows(
             f"SELECT run_id, version, labels, deleted FROM labels WHERE run_id IN ({ids}) "
             "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
@@ -486,17 +494,3 @@ class EngineRuns:
             for run_id in run_ids:
                 keep_recent(self._labels, run_id, found.setdefault(run_id, _Labels()), _MAX_KEPT)
         return found
-
-
-def _matching(groups: Iterable[_Group], query: RunQuery) -> int:
-    return sum(
-        group.runs
-        for group in groups
-        if (query.archived or not group.is_archived)
-        and (not query.statuses or group.status in query.statuses)
-        and query.project in (None, group.project)
-    )
-
-
-def _text(text: str) -> str:
-    return quote(text.encode("utf-8", "replace"))

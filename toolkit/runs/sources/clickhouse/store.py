@@ -284,7 +284,6 @@ class ClickHouseStore(StoreQueries):
                 version=int(time.time() * 1000),
                 by=self._visitor(),
                 labels=encode_project(settings),
-                deleted=False,
                 day=int(time.time() // 86_400),
             )
         )
