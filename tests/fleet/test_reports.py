@@ -15,10 +15,10 @@ from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from tests.runs.sources.store_answers import comparable
 from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
+from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
-from toolkit.fleet.sender import _nothing_of
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows
 from toolkit.fleet.verify import Lag
@@ -107,7 +107,7 @@ def test_names_of_any_length_take_bounded_room_in_the_text_for_prometheus(logs):
     shipper._finder.look()
     shipper.senders[0].watch.look()
     (file,) = shipper.files
-    file.commit = _nothing_of(file)
+    file.commit = Commit(run_id=file.key[0], rank=0)
     file.tail = RecordTail(file.path, file.run.found.key, 0, 1, Position())
     file.tail.read(Rows())
 

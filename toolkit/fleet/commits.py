@@ -34,11 +34,11 @@ class Commit:
 
     run_id: str
     rank: int
-    gen: int
-    end: int
-    crc: int
-    lines: int
-    bad_lines: int
+    gen: int = 1
+    end: int = 0
+    crc: int = 0
+    lines: int = 0
+    bad_lines: int = 0
     why: str = ""
     """Why this generation began, if it is not the first."""
     node: str = ""

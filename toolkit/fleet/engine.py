@@ -10,6 +10,7 @@ import ssl
 import struct
 import threading
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -468,11 +469,8 @@ class Shards:
                 "Bytes",
                 "UInt64",
             )
-            found.update({run_id.decode(): self._shard_at(place) for run_id, place in rows})
+            found.update({run_id.decode(): bisect_right(self._ends, place) for run_id, place in rows})
         return {run_id: found[run_id] for run_id in ids}
-
-    def _shard_at(self, place: int) -> int:
-        return next(number for number, end in enumerate(self._ends) if place < end)
 
 
 def _hosts_by_shard(engine: Engine, cluster: str, numbers: list[int]) -> dict[int, list[tuple[str, int]]]:

@@ -203,7 +203,7 @@ def set_up(
         anywhere = Engine(replace(here, database="default"))
         try:
             anywhere.query(f"CREATE DATABASE IF NOT EXISTS {address.database}")
-            engine_version = _version_of(anywhere)
+            engine_version = str(anywhere.rows("SELECT version()", "String")[0][0])
         finally:
             anywhere.close()
         engine = Engine(here)
@@ -431,7 +431,3 @@ def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:
         f"CREATE TABLE IF NOT EXISTS {name} AS {name}_local "
         f"ENGINE = Distributed({quote(cluster)}, {quote(database)}, {quote(f'{name}_local')}, cityHash64({shard_by}))"
     )
-
-
-def _version_of(engine: Engine) -> str:
-    return str(engine.rows("SELECT version()", "String")[0][0])

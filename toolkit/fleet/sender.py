@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,22 +181,18 @@ class Sender:
             if checked > _CRC_AT_ONCE:
                 break
             checked += self._resume(file, commits.get(file.key))
-        self._add_objects((*asked, *(file.run for file in unknown)))
+        if self.node.objects is not None:
+            for run in (*asked, *(file.run for file in unknown)):
+                if run.has_objects and not self.is_left_alone(run):
+                    self.node.objects.add_run(run.found.key, run.found.folder, self.shard)
         if is_recheck:
             self._next_recheck = time.monotonic() + _RECHECK_S
             self.watch.rest()
 
-    def _add_objects(self, runs: Iterable[ShippedRun]) -> None:
-        """Let the files of runs be stored that this shipper speaks for."""
-        if self.node.objects is not None:
-            for run in runs:
-                if run.has_objects and not self.is_left_alone(run):
-                    self.node.objects.add_run(run.found.key, run.found.folder, self.shard)
-
     def _resume(self, file: ShippedFile, found: Commit | None) -> int:
         """Set where to go on: behind what the engine has if the file begins with that; return how much was read."""
         if found is None:
-            file.commit, file.has_begun = _nothing_of(file), True
+            file.commit, file.has_begun = Commit(run_id=file.key[0], rank=file.rank), True
             return 0
         with self._reading(file):
             is_same = crc_of(file.path, found.end) == found.crc
@@ -441,7 +437,3 @@ def _is_outdated(file: ShippedFile, found: Commit | None) -> bool:
         return known.end > 0
     # Two shippers must not write two generations.
     return found.gen > known.gen or (found.gen == known.gen and found.end < known.end)
-
-
-def _nothing_of(file: ShippedFile) -> Commit:
-    return Commit(run_id=file.key[0], rank=file.rank, gen=1, end=0, crc=0, lines=0, bad_lines=0)

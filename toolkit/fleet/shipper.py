@@ -102,7 +102,8 @@ class Shipper:
         """
         # Once: files that keep growing would never come to an end.
         self._finder.look(is_last=True)
-        self._raise_failure()
+        if self._backoff.reason is not None:
+            raise EngineError(self._backoff.reason)
         for one in self.senders:
             one.claims.take_all()
             one.watch.look(at_all=True)
@@ -246,10 +247,6 @@ class Shipper:
             behind=self.behind,
             last_error=self._last_error(),
         )
-
-    def _raise_failure(self) -> None:
-        if self._backoff.reason is not None:
-            raise EngineError(self._backoff.reason)
 
     def _last_error(self) -> str:
         of_objects = self.objects.totals.recent_error if self.objects is not None else ""

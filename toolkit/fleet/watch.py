@@ -160,7 +160,7 @@ class Finder:
             self._given.pop(self._node.given_back.get(), None)
         for gone in self._given.keys() - there:
             self._given.pop(gone).drop(gone)
-        new = sorted(there - self._given.keys(), key=_changed_last, reverse=True)
+        new = sorted(there - self._given.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
         read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
         # Runs first: they say whose parts are theirs.
         found = sorted((run for run in read if run is not None), key=lambda run: run.is_part)
@@ -321,13 +321,6 @@ def _quiet_for(run: RunFolder) -> float:
     latest = run.manifest.latest if run.manifest is not None else None
     has_ended = latest is not None and latest.status != RUNNING
     return max(0.0, time.time() - run.signature[0] / 1e9) if has_ended and run.signature else 0.0
-
-
-def _changed_last(folder: Path) -> int:
-    try:
-        return os.lstat(folder).st_mtime_ns
-    except OSError:
-        return 0
 
 
 VERIFY_S: Final = 24 * 3600.0
