@@ -92,7 +92,11 @@ def test_an_engine_that_refuses_or_drops_is_waited_for(engine, ask, front, logs,
     assert shipper.totals.errors >= 1
 
 
-def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_without_a_pause(engine, logs):
+def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_without_a_pause(
+    engine, logs, monkeypatch
+):
+    monkeypatch.setattr(outbox, "FIRST_S", 3600.0)
+    monkeypatch.setattr(outbox, "LONGEST_S", 3600.0)
     make_run(logs, "new", 3)
     (closed,) = free_ports(1)
     shipper = Shipper(Engine(engine.address()), [logs])

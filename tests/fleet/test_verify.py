@@ -6,7 +6,7 @@ from unittest import mock
 
 from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
 from toolkit.fleet import sender as sender_module
-from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.shipper import Shipper
 from toolkit.fleet.tail import RecordTail
 
@@ -52,6 +52,22 @@ def test_what_a_shipper_sent_is_not_read_again_and_what_the_engine_lost_is_sent_
     shipper.ship_round()
     assert "1 of 1 parts differed and were sent again" in shipper.totals.recent_error
     assert ask.rows(f"SELECT uniqExact(metric, n) FROM points WHERE run_id = {run}", "UInt64") == [(100,)]
+
+
+def test_a_verify_that_fails_holds_up_neither_lines_nor_runs_of_other_shippers(engine, ask, logs):
+    folder = make_run(logs, "too large", 5)
+    shipper = started(engine, logs)
+    shipper.ship_all()
+    make_due(shipper, folder)
+    with mock.patch.object(sender_module, "verify_file", side_effect=EngineError("out of memory")):
+        for step in range(5, 8):
+            append(folder, [step])
+            shipper.runs[folder].next_look = 0.0
+            shipper.ship_round()
+            assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
+
+    assert shipper.totals.recent_error == "out of memory"
+    assert all(sender.claims._not_before == 0.0 for sender in shipper.senders)
 
 
 def started(engine, logs) -> Shipper:

@@ -78,6 +78,7 @@ class Sender:
         self._courier = Courier(node.request_key, node.name, node.failure) if node.request_key else None
         self._backoff = Backoff()
         self._requests_backoff = Backoff()
+        self._verify_backoff = Backoff()
         self._held: _Batch | None = None
         """What has not been taken yet."""
         self._verifying: Iterator[str | None] | None = None
@@ -365,8 +366,8 @@ class Sender:
     def _verify_some(self) -> None:
         """Go on verifying for a moment: live runs of the node wait for it."""
         until = time.monotonic() + _VERIFY_AT_ONCE_S
-        with self._trying(self._backoff) as is_ready:
-            if is_ready:
+        with self._trying(self._verify_backoff) as is_ready:
+            if is_ready and self._backoff.reason is None:
                 slices = self._verifying or self._verify_due()
                 self._verifying = None
                 for said in slices:
@@ -409,7 +410,8 @@ class Sender:
             yield is_ready
         except EngineError as error:
             backoff.failed(str(error))
-            self.claims.engine_failed()
+            if backoff is self._backoff:
+                self.claims.engine_failed()
             self.node.failure(str(error))
         else:
             if is_ready:

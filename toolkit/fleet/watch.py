@@ -215,7 +215,10 @@ class Watch:
                 self._whole.setdefault(item.found.key.run_id, item.found)
         now, runs, is_hurried = time.monotonic(), self.active, False
         if at_all or now >= self._next_look_at_all:
-            runs, is_hurried, self.is_hurried = self.runs, self.is_hurried, False
+            runs, is_hurried = self.runs, self.is_hurried
+            if is_hurried:
+                # Not otherwise: another thread may just have set it.
+                self.is_hurried = False
             self._next_look_at_all = now + _SLOWEST_LOOK_S / 4
         for folder, run in list(runs.items()):
             if at_all or now >= run.next_look or (is_hurried and signature_of(folder) != run.seen):
