@@ -164,11 +164,12 @@ class Shipper:
 
     # ------------------------------------------------------------ its threads
 
-    def _begin(self, name: str, work: Callable[[], None]) -> None:
+    def _begin(self, name: str, work: Callable[[], None]) -> threading.Thread:
         # Daemons: one that waits for an engine does not keep the process.
         thread = threading.Thread(target=work, name=f"telemetry-{name}", daemon=True)
         thread.start()
         self._threads.append(thread)
+        return thread
 
     def _find(self, stop: threading.Event, drain_s: float) -> None:
         """Wait for the engine, start the other threads, and find run folders for them."""
@@ -192,9 +193,10 @@ class Shipper:
                         self._backoff.succeeded()
         if self.senders:
             self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
-        for number, one in enumerate(self.senders):
-            self._begin(f"send-{number}", partial(one.run, stop, all_found, drain_s))
-        senders = self._threads[1:]
+        senders = [
+            self._begin(f"send-{one.shard}", partial(one.run, stop, all_found, drain_s))
+            for one in self.senders
+        ]
         if self.objects is not None:
             self._begin("objects", partial(self.objects.run, all_sent))
         while not stop.is_set():
