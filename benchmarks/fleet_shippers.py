@@ -33,6 +33,7 @@ _PATIENCE_S: Final = 600.0
 _RECORDS_A_SECOND: Final = 20
 _LOOK_EVERY_S: Final = 0.25
 _SETTLING_S: Final = 6.0
+_QUIET_S: Final = 80.0
 _JOB: Final = """
 import sys
 from toolkit.telemetry import TelemetryLogger
@@ -125,8 +126,8 @@ def idle(address: Address, runs: int, seconds: float) -> dict[str, float]:
             wait_until(
                 lambda: int(ask.query(there)) == runs, timeout_s=_PATIENCE_S, pause=lambda: time.sleep(1)
             )
-            # What it still does about them is soon over.
-            time.sleep(_SETTLING_S)
+            # What has not changed for a minute is looked at less often.
+            time.sleep(_QUIET_S)
             process = psutil.Process(shipper.pid)
             before = _used(process)
             time.sleep(seconds)
@@ -185,7 +186,7 @@ def _lags(
 def _shipping(
     address: Address, count: int = 1, folder: Path | None = None
 ) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
-    """Start shippers of one directory, each as a node of its own."""
+    """Start shippers of one directory, each but the first as a node of its own."""
     with _folder() as place, ExitStack() as stack:
         logs = folder or place / "logs"
         logs.mkdir(exist_ok=True)
@@ -193,7 +194,8 @@ def _shipping(
         said = [place / f"said-{number}" for number in range(count)]
         shippers = []
         for number, file in enumerate(said):
-            node = {**os.environ, "TELEMETRY_NODE": f"node-{number}"}
+            # The first one is that of the host that trains, which takes its runs at once.
+            node = {**os.environ, "TELEMETRY_NODE": f"node-{number}"} if number else None
             shipper = subprocess.Popen(
                 command, cwd=ROOT, env=node, stderr=stack.enter_context(file.open("wb"))
             )
