@@ -39,6 +39,7 @@ def pictures(page):
     return page.locator(".telemetry-pictures")
 
 
+@in_make_faults
 def test_a_slider_and_keys_reach_every_step(shown, new_page):
     page = new_page()
     shown.open(page, "/samples", run="one")

@@ -49,6 +49,7 @@ def scrape(port: int) -> str:
         return ""
 
 
+@in_make_faults
 def test_a_live_run_is_followed_and_its_last_values_shown(ask, logs, shipper):
     process, port = shipper
     with TelemetryLogger("live", log_dir=logs, log_every=1, flush_interval=0.05, project="p") as log:

@@ -63,6 +63,7 @@ def test_a_run_that_grew_while_it_was_looked_at(engine, logs):
     assert differences(answers_of(store, key), expected) == []
 
 
+@in_make_faults
 def test_all_metrics_of_a_page_and_of_a_table_are_asked_for_together(engine, logs, monkeypatch):
     names = [f"block_{number // 60}/value \\' {number}" for number in range(300)]
     folder = make_run(logs, "wide", lines=1)

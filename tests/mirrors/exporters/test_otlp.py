@@ -388,6 +388,7 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
     assert len({one.span_id for one in spans}) == 4
 
 
+@in_make_faults
 def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
     port = a_free_port()
