@@ -23,7 +23,7 @@ from tests.fleet.engines import DATABASE, Cluster, Embedded, set_up, start_engin
 from toolkit.fleet.address import address_of
 from toolkit.fleet.commits import Commit, insert_commits
 from toolkit.fleet.engine import Engine, Shards
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runs.columns.export import metrics_to_csv

@@ -21,7 +21,7 @@ from tests.fleet.engines import Embedded, set_up, start_engine
 from tests.fleet.shipped_runs import make_run
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.labels import Labels, encode_labels
 from toolkit.runfolder.manifest import Evaluation
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

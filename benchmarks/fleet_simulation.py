@@ -23,8 +23,8 @@ from benchmarks.fleet_engine import PATIENCE_S, Meter
 from tests.fleet.engines import set_up, start_engine
 from toolkit.fleet.address import Address
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.sender import EVERY_S, REPORT_S
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.sender import EVERY_S, REPORT_S
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry import TelemetryLogger
 

@@ -264,12 +264,8 @@ def _about(runs: RunList, query: RunQuery) -> None:
 
 def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
     cards, primary, best = found.runs.cards, found.primary, found.best
-    on_phone = {
-        "status",
-        "team",
-        "progress",
-        *([f"best:{primary.metric}"] if primary is not None else ["loss"]),
-    }
+    result = "loss" if primary is None else f"best:{primary.metric}"
+    on_phone = {"status", "team", "progress", result}
     columns = [
         ShownColumn(column=found.known[name], width=width, pinned=is_pinned, on_phone=name in on_phone)
         for name, width, is_pinned in found.specs

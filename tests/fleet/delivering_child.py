@@ -12,9 +12,9 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from toolkit.fleet import courier, shipper
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
+from toolkit.fleet.shipping import courier, shipper
 from toolkit.fleet.signed_requests import read_key
 
 

@@ -14,7 +14,7 @@ from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import make_run, write
 from toolkit.fleet.binary_form import native_block
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.fleet.signed_requests import SignedRequest
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 

@@ -10,16 +10,18 @@ import shutil
 import struct
 import tempfile
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from tests.waiting import wait_until
 from toolkit.core.prometheus import Exposition
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.last_values import HELP, samples
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.last_values import HELP, samples
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
 from toolkit.runfolder.metrics import metrics_of
@@ -28,7 +30,7 @@ from toolkit.runfolder.reader import parse_line
 from toolkit.telemetry import TelemetryLogger
 
 
-def metrics_text(shipper):
+def metrics_text(shipper: Shipper) -> str:
     """Return what Prometheus is shown of `shipper` and its runs."""
     shown = Exposition(HELP)
     shown.show(samples(shipper))
@@ -76,10 +78,13 @@ def _logged(steps: int) -> Path:
                 log.log_step(step, train_loss=odd, lr=1e-4, acc=step / 7)
             log.log_eval(session * 10 + 1, val_loss=0.5)
             log.log_epoch(session, global_step=session * 10 + 2, mean=0.25)
+    assert log.run_folder is not None
     return log.run_folder
 
 
-def make_run(log_dir: Path, name: str, lines: int = 20, *, run_id: str | None = None, **manifest) -> Path:
+def make_run(
+    log_dir: Path, name: str, lines: int = 20, *, run_id: str | None = None, **manifest: Any
+) -> Path:
     """Return a run folder made by hand, in a moment; it has ended."""
     folder = log_dir / name
     folder.mkdir(parents=True)
@@ -101,13 +106,13 @@ def make_run(log_dir: Path, name: str, lines: int = 20, *, run_id: str | None = 
     return folder
 
 
-def append(folder: Path, steps, *, rank: int = 0, **values) -> None:
+def append(folder: Path, steps: Iterable[int], *, rank: int = 0, **values: Any) -> None:
     """Append step records."""
     lines = [step_line(step, rank, **values) for step in steps]
     write(folder, b"".join(lines), rank=rank)
 
 
-def step_line(step: int, rank: int = 0, **values) -> bytes:
+def step_line(step: int, rank: int = 0, **values: Any) -> bytes:
     record = {
         "event": "step",
         "time": 1_790_000_000.0 + step,
@@ -137,7 +142,7 @@ def id_of(folder: Path) -> str:
     return read_manifest(folder).run_id
 
 
-def ship(engine, *places: Path, **how) -> Shipper:
+def ship(engine: Any, *places: Path, **how: Any) -> Shipper:
     """Ship what is there now, by a shipper of its own."""
     shipper = Shipper(Engine(engine.address()), places, **how)
     shipper.start()
@@ -145,7 +150,7 @@ def ship(engine, *places: Path, **how) -> Shipper:
     return shipper
 
 
-def drop_parts(engine, table):
+def drop_parts(engine: Any, table: str) -> None:
     """Lose a month of a table, on every shard; no other test needs its rows any more."""
     for host in engine.address().hosts:
         connection = Engine(replace(engine.address(), hosts=(host,)))
@@ -185,7 +190,7 @@ def newest_bytes(connection: Engine, run_id: str, rank: int = 0) -> bytes:
     return engine_bytes(connection, run_id, f"AND rank = {rank} AND gen = {gen}").get((rank, gen), b"")
 
 
-def engine_points(connection: Engine, run_id: str, rank: int = 0, gen: int = 1) -> list[tuple]:
+def engine_points(connection: Engine, run_id: str, rank: int = 0, gen: int = 1) -> list[tuple[Any, ...]]:
     """Return metric, number, how many not finite so far and the bits of each value, once each."""
     return connection.rows(
         f"SELECT metric, n, bad, at, reinterpretAsUInt64(reinterpretAsString(value)) FROM points "
@@ -194,9 +199,9 @@ def engine_points(connection: Engine, run_id: str, rank: int = 0, gen: int = 1) 
     )
 
 
-def file_points(path: Path) -> list[tuple]:
+def file_points(path: Path) -> list[tuple[Any, ...]]:
     """Return what `engine_points` should return, worked out from the file in another way."""
-    found: dict[str, list[tuple]] = {}
+    found: dict[str, list[tuple[Any, ...]]] = {}
     at = 0
     for line in path.read_bytes().split(b"\n")[:-1]:
         record = parse_line(at, line) if line else None
@@ -216,7 +221,7 @@ def claimed_by(connection: Engine, folder: Path) -> str:
     return rows[0][0] if rows else ""
 
 
-def wait_for_bytes(connection: Engine, run_id: str, expected: bytes, process=None) -> None:
+def wait_for_bytes(connection: Engine, run_id: str, expected: bytes, process: Any = None) -> None:
     wait_until(lambda: newest_or_nothing(connection, run_id) == expected, process)
 
 

@@ -14,9 +14,10 @@ import threading
 from pathlib import Path
 
 from toolkit.core import outbox
-from toolkit.fleet import claims, sender, shipper, tail
+from toolkit.fleet import tail
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
+from toolkit.fleet.shipping import claims, sender, shipper
 
 
 def main(address: str, logs: str, seed: str, marker: str = "") -> None:

@@ -15,7 +15,7 @@ from toolkit.fleet import objects
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
 from toolkit.fleet.object_store import S3Store, object_store
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 
 
 def main(address: str, logs: str, place: str, seed: str) -> int:

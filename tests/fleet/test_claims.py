@@ -14,9 +14,10 @@ from tests.fleet.shipped_runs import (
     newest_bytes,
     record_bytes,
 )
-from toolkit.fleet import claims, run_rows
+from toolkit.fleet import run_rows
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import claims
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.process import host_name
 
 

@@ -23,11 +23,12 @@ from tests.fleet.shipped_runs import (
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.fleet import commits, pull, sender
+from toolkit.fleet import commits, pull
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.schema import require_tables
-from toolkit.fleet.shipper import Shipper
-from toolkit.fleet.verify import lags_of
+from toolkit.fleet.shipping import sender
+from toolkit.fleet.shipping.shipper import Shipper
+from toolkit.fleet.shipping.verify import lags_of
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.process import host_name
 

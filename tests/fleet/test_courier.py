@@ -30,9 +30,9 @@ from tests.fleet.shipped_runs import id_of, ship
 from tests.lengths import in_make_faults, is_long
 from tests.waiting import wait_until
 from toolkit.cli.main import main
-from toolkit.fleet import courier
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.engine import Engine, quote
+from toolkit.fleet.shipping import courier
 from toolkit.fleet.signed_requests import SignedRequest, read_key
 from toolkit.runfolder.control import peek, read_request
 from toolkit.runfolder.process import host_name

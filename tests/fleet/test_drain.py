@@ -13,9 +13,9 @@ from tests.fleet.shipped_runs import append, engine_bytes, id_of, make_run, reco
 from tests.fork_server import start_python
 from tests.lengths import longer
 from tests.waiting import wait_until
-from toolkit.fleet import sender
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import sender
+from toolkit.fleet.shipping.shipper import Shipper
 
 SHIPPER = ("toolkit.cli.commands.send.ship", "toolkit.cli.main", "toolkit.telemetry")
 

@@ -20,9 +20,9 @@ from toolkit.fleet.object_store import FolderStore
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.pull import pull
 from toolkit.fleet.schema import TABLES, require_tables
+from toolkit.fleet.shipping.verify import Lag, lags_of
 from toolkit.fleet.signed_requests import read_key
 from toolkit.fleet.teams import grants
-from toolkit.fleet.verify import Lag, lags_of
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 

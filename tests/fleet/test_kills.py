@@ -31,7 +31,7 @@ from toolkit.fleet.engine import Engine, quote
 from toolkit.runfolder.layout import rank_file
 from toolkit.telemetry import TelemetryLogger
 
-SHIPPER = ("toolkit.fleet.shipper", "toolkit.telemetry")
+SHIPPER = ("toolkit.fleet.shipping.shipper", "toolkit.telemetry")
 
 
 @pytest.fixture(params=engine_names())

@@ -23,12 +23,13 @@ from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.core import outbox
-from toolkit.fleet import objects, sender
+from toolkit.fleet import objects
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
 from toolkit.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
 from toolkit.fleet.pull import pull
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import sender
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.store import Refused
 

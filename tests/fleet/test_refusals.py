@@ -36,10 +36,10 @@ from tests.fleet.shipped_runs import (
 from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.core import outbox
-from toolkit.fleet import sender as sender_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import sender as sender_module
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 

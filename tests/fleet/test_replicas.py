@@ -18,7 +18,7 @@ from toolkit.fleet import schema
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine, EngineError
 from toolkit.fleet.schema import Tables, statements
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 
 _MORE = """<zookeeper><node><host>127.0.0.1</host><port>{port}</port></node>

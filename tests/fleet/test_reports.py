@@ -13,16 +13,16 @@ import pytest
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from tests.runs.sources.store_answers import comparable
-from toolkit.fleet import shipper as shipper_module
 from toolkit.fleet.address import address_of
 from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.fleet.run_folders import read_run_folder
 from toolkit.fleet.run_rows import RunReport, send, status_of
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import shipper as shipper_module
+from toolkit.fleet.shipping.shipper import Shipper
+from toolkit.fleet.shipping.verify import Lag
+from toolkit.fleet.shipping.watch import Totals
 from toolkit.fleet.tail import Position, RecordTail, Rows
-from toolkit.fleet.verify import Lag
-from toolkit.fleet.watch import Totals
 from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore

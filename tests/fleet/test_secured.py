@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from toolkit.cli.main import main
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.labels import Labels
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.store import Refused

@@ -28,12 +28,12 @@ from tests.fleet.shipped_runs import (
     write,
 )
 from toolkit.core.ranks import node_name
-from toolkit.fleet import sender as sender_module
 from toolkit.fleet import tail as tail_module
 from toolkit.fleet.engine import Engine, EngineError, quote
 from toolkit.fleet.pull import PullError, pull
 from toolkit.fleet.schema import VERSION, require_tables
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import sender as sender_module
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.layout import rank_file
 

@@ -12,7 +12,7 @@ from tests.runs.sources.test_store_answers import write_rich_run
 from toolkit.core.run_search import QueryError
 from toolkit.fleet.address import address_of
 from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.labels import Labels, ProjectSettings
 from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.sources.local_store import LocalStore

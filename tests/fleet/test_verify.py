@@ -5,9 +5,9 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
-from toolkit.fleet import sender as sender_module
 from toolkit.fleet.engine import Engine, EngineError, quote
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping import sender as sender_module
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.fleet.tail import RecordTail
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes
 from toolkit.cli.main import main
 from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.shipper import Shipper
+from toolkit.fleet.shipping.shipper import Shipper
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.telemetry import TelemetryLogger
 

@@ -33,7 +33,7 @@ DETECTORS: Final = {
     "lr_too_small": "start_of_run:LearningRateTooSmall",
     "data_repeated": "data_repeated:DataRepeated",
     "underflow": "underflow:Underflow",
-    "time_limit": "time_limit:TimeLimit",
+    "time_limit": "throughput:TimeLimit",
 }
 """File and class of each detector by its name, in the order in which they look at a record.
 

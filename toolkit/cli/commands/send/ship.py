@@ -17,7 +17,6 @@ from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
 from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.last_values import HELP, samples
 from toolkit.fleet.object_store import PlaceError, StoreError
 from toolkit.fleet.objects import ObjectShipper, missing_objects
 from toolkit.fleet.options import (
@@ -31,9 +30,10 @@ from toolkit.fleet.options import (
 )
 from toolkit.fleet.run_folders import matching_folders
 from toolkit.fleet.schema import require_tables, set_up
-from toolkit.fleet.shipper import DRAIN_S, Shipper
+from toolkit.fleet.shipping.last_values import HELP, samples
+from toolkit.fleet.shipping.shipper import DRAIN_S, Shipper
+from toolkit.fleet.shipping.verify import Lag, lags_of
 from toolkit.fleet.teams import make_team, team_address
-from toolkit.fleet.verify import Lag, lags_of
 
 LATE_S: Final = 60.0
 """A shipper that has not shipped a record for this long is behind."""

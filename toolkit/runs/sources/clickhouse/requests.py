@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.fleet.courier import CLOCK_NOISE_S, DELIVERED, DELIVERIES
 from toolkit.fleet.engine import EngineError, RefusedError, UnreachableError, quote
+from toolkit.fleet.shipping.courier import CLOCK_NOISE_S, DELIVERED, DELIVERIES
 from toolkit.fleet.signed_requests import REQUEST_COLUMNS, REQUESTS, key_id_of, request_block
 from toolkit.runfolder.control import ControlRefused, new_request
 from toolkit.runs.formatting import clean, clock

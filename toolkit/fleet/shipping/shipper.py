@@ -16,13 +16,14 @@ from typing import Final
 
 from toolkit.core.outbox import Backoff
 from toolkit.core.ranks import node_name
-from toolkit.fleet import run_rows, sender
+from toolkit.fleet import run_rows
 from toolkit.fleet.engine import Engine, EngineError, RefusedError, Shards
 from toolkit.fleet.objects import ObjectShipper
 from toolkit.fleet.run_folders import signature_of
 from toolkit.fleet.schema import require_tables
-from toolkit.fleet.sender import Sender
-from toolkit.fleet.watch import Finder, Node, ShippedFile, ShippedRun, Watch
+from toolkit.fleet.shipping import sender
+from toolkit.fleet.shipping.sender import Sender
+from toolkit.fleet.shipping.watch import Finder, Node, ShippedFile, ShippedRun, Watch
 
 DRAIN_S: Final = 20.0
 """How long a shipper that is stopped ships what is left; Kubernetes allows 30 s for all."""

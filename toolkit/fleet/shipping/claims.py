@@ -14,7 +14,7 @@ from typing import Final
 
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.run_rows import RunReport
-from toolkit.fleet.watch import ShippedRun, Watch
+from toolkit.fleet.shipping.watch import ShippedRun, Watch
 
 DEAD_S: Final = 20.0
 """A shipper that has not reported for this long has no runs any more; one that has some reports every ten seconds."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from toolkit.core.prometheus import LONGEST_NAME, Sample, samples_of_values
-from toolkit.fleet.shipper import Shipper
-from toolkit.fleet.watch import ShippedRun
+from toolkit.fleet.shipping.shipper import Shipper
+from toolkit.fleet.shipping.watch import ShippedRun
 from toolkit.runfolder.status import LOST
 
 _SHOWN_AFTER_END_S: Final = 600.0

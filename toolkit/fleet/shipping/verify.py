@@ -13,8 +13,8 @@ from toolkit.fleet.commits import Commit, FileKey, newest_commits, newest_labels
 from toolkit.fleet.engine import Engine, quote
 from toolkit.fleet.run_folders import read_run_folder, record_files, run_folders
 from toolkit.fleet.schema import AT_WEIGHT, N_WEIGHT, PART_BYTES, with_parameters
+from toolkit.fleet.shipping.watch import ShippedFile
 from toolkit.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of, half_md5
-from toolkit.fleet.watch import ShippedFile
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import MAX_LINE_BYTES
 

@@ -15,8 +15,8 @@ from typing import Final
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import Engine, chunks, quote
 from toolkit.fleet.schema import insert_from_node
+from toolkit.fleet.shipping.watch import ShippedRun
 from toolkit.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
-from toolkit.fleet.watch import ShippedRun
 from toolkit.runfolder.control import (
     MAX_BYTES,
     ControlRefused,

@@ -16,7 +16,6 @@ from typing import Final
 
 from toolkit.core.outbox import Backoff
 from toolkit.fleet import run_rows
-from toolkit.fleet.claims import Claims
 from toolkit.fleet.commits import (
     Commit,
     FileKey,
@@ -27,11 +26,12 @@ from toolkit.fleet.commits import (
     newest_commits,
     strays_behind,
 )
-from toolkit.fleet.courier import Courier
 from toolkit.fleet.engine import Engine, EngineError
+from toolkit.fleet.shipping.claims import Claims
+from toolkit.fleet.shipping.courier import Courier
+from toolkit.fleet.shipping.verify import REPLACED, verify_file
+from toolkit.fleet.shipping.watch import Node, ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.fleet.tail import Block, Position, RecordTail, Rows, crc_of
-from toolkit.fleet.verify import REPLACED, verify_file
-from toolkit.fleet.watch import Node, ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.runfolder.metrics import position_of
 from toolkit.runfolder.reader import last_record
 
