@@ -30,7 +30,7 @@ from toolkit.runfolder.reader import parse_line
 from toolkit.telemetry import TelemetryLogger
 
 
-def metrics_text(shipper: Shipper) -> str:
+def metrics_text(shipper: Shipper) -> bytes:
     """Return what Prometheus is shown of `shipper` and its runs."""
     shown = Exposition(HELP)
     shown.show(samples(shipper))
