@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import AbstractContextManager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,7 @@ _USERS = """<yandex><profiles><default><max_threads>2</max_threads></default><re
 """
 
 PASSWORD = "p4ss-wörd"
+_STARTS = 6
 
 
 class OldEngine(Engine):
@@ -87,7 +89,20 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
+        # 18.16 sometimes aborts as it starts, as where another program has just taken one of its ports.
+        for tries in range(_STARTS):
+            self.process = self._begun()
+            try:
+                wait_until(self._answers, self.process)
+            except AssertionError:
+                if self.process.poll() is None or tries == _STARTS - 1:
+                    raise
+                time.sleep(tries)
+            else:
+                return
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [*self._command, f"--config-file={self.folder}/config.xml"],
             stdin=subprocess.DEVNULL,
             stdout=(self.folder / "out").open("ab"),
@@ -96,7 +111,6 @@ class Server:
             # Ctrl-C in a terminal ends the program that uses it, which then ends this.
             start_new_session=True,
         )
-        wait_until(self._answers, self.process)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         if self.process is not None:
