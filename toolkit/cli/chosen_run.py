@@ -145,7 +145,12 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+def print_to_stderr(line: str) -> None:
+    """Print a line to stderr, beside what a command answers."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
 def refuse(reason: str) -> int:
     """Print `reason` to stderr and return the exit code for "it could not be done"."""
-    print(printable(reason), file=sys.stderr)
+    print_to_stderr(reason)
     return COULD_NOT

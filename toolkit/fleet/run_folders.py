@@ -59,6 +59,19 @@ def matching_folders(place: Path) -> list[Path]:
     return sorted(Path(found) for found in glob.glob(str(place)) if os.path.isdir(found))
 
 
+def existing_folders(places: Iterable[Path]) -> list[Path]:
+    """Return the folders that all `places` mean.
+
+    Raises:
+        NotADirectoryError: one of them means none.
+    """
+    found = {place: matching_folders(place) for place in places}
+    for place, folders in found.items():
+        if not folders:
+            raise NotADirectoryError(f"{place} is not a folder")
+    return [folder for folders in found.values() for folder in folders]
+
+
 def run_folders(places: Iterable[Path]) -> list[Path]:
     """Return the run folders among `places` and directly below them; links below them are not followed.
 

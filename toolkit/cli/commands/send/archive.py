@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.chosen_run import LOGS, print_to_stderr, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.fleet.address import AddressError
 from toolkit.fleet.archive import archive_runs
 from toolkit.fleet.object_store import FORMS, PlaceError, StoreError, object_store
 from toolkit.fleet.options import add_config_argument, add_endpoint_argument, fill_in
-from toolkit.fleet.run_folders import matching_folders
+from toolkit.fleet.run_folders import existing_folders
 
 JSON_FORM: Final = "an object with `written`, `unchanged`, `live` and `failed`."
 
@@ -44,12 +42,9 @@ def run(args: argparse.Namespace) -> int:
         fill_in(args, "archive")
         if args.archive_to is None:
             return refuse(f"where should the files go? --to PLACE, with {FORMS}")
-        found = {place: matching_folders(place) for place in args.folders or [LOGS]}
-        for place, folders in found.items():
-            if not folders:
-                return refuse(f"{place} is not a folder")
+        folders = existing_folders(args.folders or [LOGS])
         done = archive_runs(
-            chain(*found.values()), object_store(args.archive_to, args.objects_endpoint), say=_say
+            folders, object_store(args.archive_to, args.objects_endpoint), say=print_to_stderr
         )
     except (AddressError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
@@ -61,7 +56,3 @@ def run(args: argparse.Namespace) -> int:
             f"{done.failed} failed"
         )
     return 1 if done.failed else 0
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from toolkit.cli.argument_types import whole
-from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.chosen_run import LOGS, print_to_stderr, printable, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.fleet.address import Address, AddressError
@@ -28,7 +27,7 @@ from toolkit.fleet.options import (
     file_path,
     fill_in,
 )
-from toolkit.fleet.run_folders import matching_folders
+from toolkit.fleet.run_folders import existing_folders
 from toolkit.fleet.schema import require_tables, set_up
 from toolkit.fleet.shipping.last_values import HELP, samples
 from toolkit.fleet.shipping.shipper import DRAIN_S, Shipper
@@ -142,22 +141,15 @@ def run(args: argparse.Namespace) -> int:
         address = chosen_engine(args)
         if args.set_up:
             return _set_up(args, address)
+        # A shipper that keeps running expands patterns itself, and waits for what is not there yet.
         is_short = args.once or args.verify or args.status
-        folders = _chosen_folders(folders, are_waited_for=not is_short)
+        there = existing_folders(folders if is_short else [each for each in folders if each.exists()])
+        folders = there if is_short else folders
         if args.status:
             return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
     except (AddressError, EngineError, PlaceError, PrometheusError, StoreError, OSError) as error:
         return refuse(str(error))
-
-
-def _chosen_folders(folders: list[Path], *, are_waited_for: bool) -> list[Path]:
-    """Return the folders that are there; a shipper that keeps running expands patterns itself, and waits for others."""
-    found = {folder: matching_folders(folder) for folder in folders}
-    for folder, matching in found.items():
-        if not matching and not (are_waited_for and not folder.exists()):
-            raise NotADirectoryError(f"{folder} is not a folder")
-    return folders if are_waited_for else [each for matching in found.values() for each in matching]
 
 
 def _set_up(args: argparse.Namespace, address: Address) -> int:
@@ -222,18 +214,18 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
         return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
     key = None if args.deliver_requests is None else address.key
     store = chosen_objects(args)
-    objects = ObjectShipper(address, store, say=_say) if store is not None else None
+    objects = ObjectShipper(address, store, say=print_to_stderr) if store is not None else None
     engine = Engine(address)
     if args.async_insert:
         # Safe, as what was not answered is sent again and replaces itself.
         engine.insert_settings.update(async_insert=1, wait_for_async_insert=1)
-    shipper = Shipper(engine, folders, objects=objects, say=_say, request_key=key)
+    shipper = Shipper(engine, folders, objects=objects, say=print_to_stderr, request_key=key)
     if is_short:
         shipper.start()
         shipper.ship_all()
         if args.verify:
             for line in shipper.verify():
-                _say(line)
+                print_to_stderr(line)
             shipper.ship_all()
         problems = [file.problem for file in shipper.files if file.problem]
         if args.json:
@@ -278,7 +270,3 @@ def _stop_on_signal(stop: threading.Event) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     signal.signal(signal.SIGTERM, handle)
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
