@@ -31,7 +31,7 @@ READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-das
 READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval release-check lock clean
+.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval answers-eval release-check lock clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -88,6 +88,9 @@ bench: $(READY_TO_BENCH)  ## Benchmark us and our peers (ARGS=--quick for a shor
 
 diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes docs/figures/detectors.md.
 	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
+
+answers-eval: $(READY)  ## Measure how often the answers about runs are right; writes docs/figures/answers.md (ARGS="--quick --only NAME").
+	@$(BIN)/python -m benchmarks.answers $(ARGS)
 
 release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).
 	@$(BIN)/python -m tests.project.release_check --pythons "$(PYTHONS)" --torch-on "$(TORCH_ON)" $(ARGS)

@@ -27,6 +27,7 @@ def make(*arguments):
         "check",
         "bench",
         "diagnose-eval",
+        "answers-eval",
         "release-check",
         "lock",
         "clean",

@@ -1,0 +1,1 @@
+"""How often the three answers about runs are right: `python -m benchmarks.answers`."""
