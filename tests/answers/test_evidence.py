@@ -1,0 +1,64 @@
+"""What is read of a run: every session, exact, and as far as its files go."""
+
+import json
+
+from toolkit.answers.evidence import read_evidence
+from toolkit.diagnostics.metric_aliases import LOSS
+from toolkit.telemetry import TelemetryLogger
+
+
+def _logged(folder, steps, **more):
+    with TelemetryLogger("r", log_dir=folder, log_every=1, **more) as log:
+        log.log_start(config={"lr": 0.1, "batch_size": 4})
+        for step in steps:
+            log.log_step(step, train_loss=1 / (step + 3), lr=0.1)
+        log.log_eval(steps[-1], val_loss=0.25)
+
+
+def test_both_sessions_keep_their_own_steps_to_the_last_digit(tmp_path):
+    _logged(tmp_path, range(1, 9))
+    _logged(tmp_path, range(5, 13), resume=True)
+
+    found = read_evidence(tmp_path / "r")
+
+    assert found.is_ours
+    assert [list(session.steps) for session in found.sessions] == [list(range(1, 9)), list(range(5, 13))]
+    assert found.sessions[1].values_of(LOSS)[7] == 1 / 10
+    assert found.sessions[0].evals[0]["val_loss"] == 0.25
+    assert found.settings["learning_rate"] == 0.1
+    assert "host" in found.sessions[0].environment
+    assert found.problem is None
+
+
+def test_another_tools_log_that_goes_back_has_two_sessions(tmp_path):
+    rows = [(step, 1.0 / step, 100.0 + at) for at, step in enumerate([1, 2, 3, 4, 3, 4, 5])]
+    lines = [json.dumps({"step": step, "loss": loss, "time": time}) for step, loss, time in rows]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
+
+    found = read_evidence(tmp_path / "log.jsonl")
+
+    assert [session.steps for session in found.sessions] == [[1, 2, 3, 4], [3, 4, 5]]
+    assert found.sessions[1].values_of(LOSS) == {3: 1 / 3, 4: 0.25, 5: 0.2}
+
+
+def test_a_column_has_a_place_for_each_step(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    records = [
+        {"event": "step", "global_step": 1, "a": 1},
+        {"event": "step", "global_step": 2, "b": 2.5, "a": True},
+        {"event": "step", "global_step": 3, "a": None, "non_finite": {"a": "Infinity"}},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"ev')
+    (folder / "run.json").write_text("{}")
+
+    (session,) = read_evidence(folder).sessions
+
+    assert session.columns == {"a": [1, None, float("inf")], "b": [None, 2.5, None]}
+
+
+def test_what_is_no_run_is_said_in_a_sentence(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+
+    assert "no run is there" in read_evidence(tmp_path).problem
+    assert "cannot be read" in read_evidence(tmp_path / "missing").problem
