@@ -15,12 +15,14 @@ _NAMES = {
         start duration age bytes seconds records records_lost telemetry_errors cpu_mem_peak_mb errors_total
         start_step end_step noticed_step resolved_step count repeats confidence began_in_session old new requested
         from_seq to_seq attempts tells_of from_step to_step written dropped reward advantage
+        optimizer_step optimizer_states moment1_norm moment2_norm weights_norm scheduler_step scheduler_lr scaler_scale
+        data_position accumulation
         cpu_percent process_cpu_percent ram_percent ram_used_mb swap_used_mb disk_free_gb process_threads
     """,
     TEXT: """
         event run_name run_id session_tag perf_tag name id parent_id span span_id clock thread kept
         kind severity metric state message status reason source setting checkpoint_path
-        prompt completion chosen rejected
+        prompt completion chosen rejected at checkpoint rng_hash rng_torch rng_cuda rng_numpy rng_python
         lora_type model_name model_name_or_path model_architecture architecture optimizer scheduler dtype
         noise_scheduler
         host os python boot_id receiver service occasion type module doing caught_by fingerprint

@@ -26,12 +26,13 @@ from toolkit.runfolder.records import (
     SPAN_START,
     SPAN_SUMMARY,
     START,
+    STATE,
     Record,
 )
 from toolkit.runs.formatting import ago, md
 
-_FREQUENT: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, "environment"})
-"""Frequent records, which only the Timeline shows."""
+_FREQUENT: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, STATE, "environment"})
+"""Frequent records, which only the Timeline shows, and the numbers that go with a checkpoint."""
 
 _MAX_READ: Final = 200
 _MAX_SHOWN: Final = 7

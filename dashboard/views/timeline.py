@@ -40,6 +40,7 @@ from toolkit.runfolder.records import (
     SPAN_START,
     SPAN_SUMMARY,
     START,
+    STATE,
     Record,
 )
 from toolkit.runs.columns.export import download_name, shown_frame
@@ -50,7 +51,7 @@ from toolkit.timing.names import DEVICE_TIME_PREFIX
 _MAX_EVENTS: Final = 1_000
 
 _NOT_EVENTS: Final = frozenset(
-    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION}
+    {"step", "with metrics", SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION, STATE}
 )
 """Shown elsewhere; they would fill the list of events."""
 

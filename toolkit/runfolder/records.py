@@ -44,6 +44,10 @@ MESSAGE: Final = "message"
 """The outcome of a message: `receiver`, `service`, `occasion`, `status`, `attempts`, `seconds`, `reason`."""
 TAGS: Final = "tags"
 """What the session is comparable with and part of from here on: `perf_tag`, `session_tag`."""
+STATE: Final = "state"
+"""What a checkpoint holds of a training, in numbers: `at`, `checkpoint`, `optimizer_step`, `weights_norm`, …"""
+STATE_MOMENTS: Final = ("save", "load", "start")
+"""Values of `at`: a checkpoint was saved, one was loaded, or a session that loaded none makes its first step."""
 CONTROL_CHANGE: Final = "control_change"
 FINDING: Final = "finding"
 ERROR: Final = "error"
@@ -53,7 +57,7 @@ END: Final = "end"
 OF_THE_LOGGER: Final = frozenset(
     {
         *(START, STEP, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, MESSAGE, TAGS),
-        *(CONTROL_CHANGE, FINDING, LOST, END, MEDIA_DROPPED, COMPLETIONS_DROPPED),
+        *(CONTROL_CHANGE, FINDING, LOST, END, MEDIA_DROPPED, COMPLETIONS_DROPPED, STATE),
     }
 )
 """Kinds that readers rely on, and that a script writes with calls of their own or not at all."""

@@ -221,6 +221,41 @@ class TelemetryLogger(TimingCalls):
         self._live().put(records.CHECKPOINT, {**known, "seconds": seconds, **fields})
 
     @guarded
+    def state(
+        self,
+        at: Literal["save", "load", "start"],
+        /,
+        global_step: int | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        model: Any = None,
+        scaler: Any = None,
+        epoch: Any = None,
+        data_position: int | None = None,
+        **fields: Any,
+    ) -> None:
+        """Record the state of the training as it was saved or loaded: `log.state("save", step, optimizer=optimizer)`.
+
+        Give what the checkpoint holds, at the save and after the load: that a resume continues the same training is
+        seen from both being equal. `data_position` is how many batches of the epoch are done. `start` is for a session
+        that loads nothing, before its first optimizer step. `fields` are `world_size`, `batch_size`, `accumulation`.
+        """
+        from toolkit.telemetry.records.training_state import state_fields
+
+        if at not in records.STATE_MOMENTS:
+            raise MisuseError(
+                f"state was called with {at!r}; the first argument is one of {records.STATE_MOMENTS}"
+            )
+        run = self._live()
+        step = fields.pop("step", None) if global_step is None else global_step
+        place = None if checkpoint is None else os.path.basename(os.path.normpath(os.fspath(checkpoint)))
+        given = {"epoch": epoch, "data_position": data_position, "world_size": run.world_size, **fields}
+        read = state_fields(self.guard, optimizer=optimizer, scheduler=scheduler, model=model, scaler=scaler)
+        run.put(records.STATE, {"at": at, "global_step": step, "checkpoint": place, **given, **read})
+
+    @guarded
     def log_sample(
         self,
         /,

@@ -22,6 +22,7 @@ from toolkit.runfolder.records import (
     SPAN_START,
     SPAN_SUMMARY,
     START,
+    STATE,
     STEP,
     SUMMARY,
     SYSTEM,
@@ -45,7 +46,7 @@ from toolkit.runfolder.table.columns import (
 WITHOUT_ROWS: Final = frozenset(
     {
         *(SYSTEM, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION, COMPLETIONS_DROPPED),
-        *(MESSAGE, TAGS, LOST, "environment", "other_trackers", "train_summary"),
+        *(MESSAGE, TAGS, LOST, STATE, "environment", "other_trackers", "train_summary"),
         *(SUMMARY, TABLE, HISTOGRAM, MEDIA_DROPPED, "config_change", "metric_defined", "saved_file"),
     }
 )

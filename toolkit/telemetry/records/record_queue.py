@@ -27,13 +27,14 @@ from toolkit.runfolder.records import (
     SPAN_EVENT,
     SPAN_START,
     START,
+    STATE,
     UNENCODABLE,
 )
 from toolkit.telemetry.records.device_scalars import PendingScalar
 
 # What explains a run is kept when metrics no longer are.
 _KEPT_LONGEST: Final = frozenset(
-    {START, END, ERROR, LOST, CONTROL_CHANGE, FINDING, SPAN, SPAN_START, SPAN_EVENT, LEDGER}
+    {START, END, ERROR, LOST, CONTROL_CHANGE, FINDING, SPAN, SPAN_START, SPAN_EVENT, LEDGER, STATE}
 )
 _RESERVE_BYTES: Final = 1024 * 1024
 _MAX_WAITING: Final = 20_000

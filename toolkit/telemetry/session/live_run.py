@@ -88,7 +88,7 @@ class LiveRun:
     ) -> None:
         clock, guard = context.clock, context.guard
         self.session_folder = session_folder
-        self._world_size = rank.world_size
+        self.world_size = rank.world_size
         self._announcer = announcer
         self._options = options
         self._config = config
@@ -297,7 +297,7 @@ class LiveRun:
         environment = None if self._environment_is_written else self._probe.result(wait_s)
         self._environment_is_written = self._environment_is_written or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
-        ranks = {"world_size": self._world_size} if self._world_size > 1 else {}
+        ranks = {"world_size": self.world_size} if self.world_size > 1 else {}
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
         # Secrets are masked where the record is taken.
         described = self._values.tree({**(others or {}), **(environment or {})})

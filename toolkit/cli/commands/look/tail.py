@@ -33,6 +33,7 @@ from toolkit.runfolder.records import (
     SPAN_EVENT,
     SPAN_START,
     SPAN_SUMMARY,
+    STATE,
     Record,
     is_spread,
 )
@@ -46,7 +47,7 @@ _LOOK_EVERY_S: Final = 0.5
 _BLOCK_BYTES: Final = 256 * 1024
 _FEW: Final = 8
 """Values on a line, unless they are chosen with --metrics."""
-_HIDDEN: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER})
+_HIDDEN: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, STATE})
 """Events that are shown only with --all."""
 _NOT_SHOWN: Final = frozenset({*ENVELOPE, "global_step", NON_FINITE})
 _LONGEST: Final = 60
