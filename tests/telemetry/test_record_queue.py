@@ -363,3 +363,14 @@ def test_a_forked_child_has_a_lock_of_its_own(taken):
     thread.join()
 
     assert locked == [True]
+
+
+def test_a_record_that_comes_once_the_journal_is_closed_is_passed_over(tmp_path):
+    journal = Journal.create([tmp_path], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
+    record_queue = RecordQueue(
+        journal, first_seq=0, session=1, rank=0, queue_max_bytes=SEGMENT, wake=lambda: None
+    )
+    journal.close(remove=True)
+    record_queue.put("finding", 1.0, 0.0, {})
+
+    assert record_queue.next_seq == 0

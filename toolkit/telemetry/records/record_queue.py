@@ -133,6 +133,9 @@ class RecordQueue:
             event, fields = self.masker.mask_name(event), self.masker.mask_record(fields)
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
+            if self.journal.is_closed:
+                # The run has ended: a thread that close did not wait for has nothing to say any more.
+                return
             if self.busy:
                 # A signal handler that logs has interrupted a call of its own thread: it comes right behind it.
                 self.interrupting.append(Waiting(event, wall, elapsed, fields, pending or {}, finish))
