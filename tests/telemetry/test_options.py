@@ -65,6 +65,7 @@ def test_a_whole_block_is_taken_over():
         errors: {excepthook: true, output_lines: 5}
         messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
         completions: {interval: 10, buffer: 64}
+        batches: false
         profiling: {min_duration_ms: 1, log_interval: 10}
         usage_reports: {host: "https://eu.i.posthog.com"}
         strict: true
@@ -116,6 +117,7 @@ WRONG = {
     "errors": ["yes", 1, ["source"]],
     "messages": ["slack", True, 5],
     "completions": ["yes", 5],
+    "batches": ["yes", 1, None],
     "profiling": ["yes", []],
     "usage_reports": ["yes", 1],
     "strict": ["yes", 1],

@@ -26,6 +26,8 @@ SUMMARY: Final = "summary"
 """Values that sum up the run, by name; the newest one counts."""
 MEDIA_DROPPED: Final = "media_dropped"
 """An image, table or histogram that was not kept because too many waited: `kind`, `name`."""
+BATCHES_DROPPED: Final = "batches_dropped"
+"""Batches that are not in the file of batches, or from here on without their ids: `count` or `from_step`, `reason`."""
 SPAN: Final = "span"
 """A part of the work that is over: `id`, `parent_id`, `name`, `start`, `duration`, `clock`, `attributes`."""
 SPAN_START: Final = "span_start"
@@ -57,7 +59,7 @@ END: Final = "end"
 OF_THE_LOGGER: Final = frozenset(
     {
         *(START, STEP, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, MESSAGE, TAGS),
-        *(CONTROL_CHANGE, FINDING, LOST, END, MEDIA_DROPPED, COMPLETIONS_DROPPED, STATE),
+        *(CONTROL_CHANGE, FINDING, LOST, END, MEDIA_DROPPED, COMPLETIONS_DROPPED, STATE, BATCHES_DROPPED),
     }
 )
 """Kinds that readers rely on, and that a script writes with calls of their own or not at all."""

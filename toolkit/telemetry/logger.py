@@ -169,6 +169,26 @@ class TelemetryLogger(TimingCalls):
         )
 
     @guarded
+    def batch(
+        self, /, ids: Any = None, *, batch: Any = None, losses: Any = None, step: int | None = None
+    ) -> None:
+        """Keep which samples the next step is trained on: `log.batch(ids)`, before its `log_step`.
+
+        `ids` are integers or texts; without them, a fingerprint is taken of what `batch` has in host memory. Several
+        calls before a `log_step` are batches of one step. `losses` has the loss of each sample.
+        """
+        writer = self._live().batches
+        if writer is not None:
+            from toolkit.telemetry.records.batch_values import losses_of, row_of
+
+            row = row_of(ids, batch)
+            if row is None:
+                raise MisuseError(
+                    "log.batch got neither ids nor a batch that is in host memory; it is left out"
+                )
+            writer.take(row, step, None if losses is None else losses_of(losses, row.samples))
+
+    @guarded
     def log_eval(
         self, /, global_step: int | None = None, metrics: Mapping[str, Any] | None = None, **others: Any
     ) -> None:

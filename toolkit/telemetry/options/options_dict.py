@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class OptionsDict(TypedDict, total=False):
     """Options by name; docs/options.md lists what each may be."""
 
+    batches: bool
+    """Keep which samples each step was trained on, where the loop or an integration gives them."""
     close_timeout: float
     """Seconds that `close()`, or the end of the process for all its runs, waits for a disk or mirror."""
     completions: bool | Mapping[str, Any] | None

@@ -165,6 +165,11 @@ class TelemetryOptions(ExporterOptions):
     completions: bool | Mapping[str, Any] = option(
         True, "Keep completions; a mapping sets how many.", toggle(CompletionOptions)
     )
+    batches: bool = option(
+        True,
+        "Keep which samples each step was trained on, where the loop or an integration gives them.",
+        boolean,
+    )
     profiling: bool | Mapping[str, Any] = option(
         True, "Time profiled functions; a mapping sets which calls are logged.", toggle(ProfilingOptions)
     )

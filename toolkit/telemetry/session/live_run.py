@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.core.background import PeriodicTasks, Task
 from toolkit.core.lifetime import code_of, seconds_to_close
@@ -53,6 +53,9 @@ from toolkit.telemetry.writing.late_calls import LateCalls
 from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.writing.pipeline import RecordPipeline, size_of
 from toolkit.telemetry.writing.session_folder import SessionFolder
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.writing.batch_writer import BatchWriter
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
 _CONTROL_EVERY_S: Final = 2.0
@@ -105,6 +108,7 @@ class LiveRun:
         if len(session_folder.manifest.sessions) > 1:
             with guard.catch("looking for the last step"):
                 self.step_before = last_step(session_folder.record_file)
+        self._batches: BatchWriter | None = None
         self._missing = session_folder.missing
         self._orphaned: set[Path] = set()
         """Journals without a run that were reported."""
@@ -356,6 +360,16 @@ class LiveRun:
         """Put a file of the run into `subfolder` of its folder, and return its path there."""
         return write_media_file(self.session_folder.folder, subfolder, name, step, ending, data)
 
+    @property
+    def batches(self) -> BatchWriter | None:
+        """Writes the batches; None where they are not kept."""
+        if self._batches is None and self._options.batches:
+            # Imported where batches are given: most loops give none.
+            from toolkit.telemetry.writing.batch_writer import BatchWriter
+
+            self._batches = BatchWriter(self.session_folder, self._gate, self.put, self._guard)
+        return self._batches
+
     def latest_loss(self) -> Any:
         """Return the newest training loss that is known without asking a device."""
         folded = self._gate.latest
@@ -365,6 +379,8 @@ class LiveRun:
         """Wait until what was logged is in the files; a start record comes before it."""
         deadline = time.monotonic() + timeout_s
         is_kept = self.media.flush(timeout_s)
+        if self._batches is not None:
+            is_kept = self._batches.flush(max(0.0, deadline - time.monotonic())) and is_kept
         self._put_start_if_held_up()
         return self.pipeline.flush(max(0.0, deadline - time.monotonic())) and is_kept
 
@@ -428,6 +444,9 @@ class LiveRun:
                     records.MEDIA_DROPPED,
                     {"count": left, "reason": "the run was closed before they were written"},
                 )
+        if self._batches is not None:
+            with self._guard.catch("closing"):
+                self._batches.close(at_most(0.2, 0.5))
         with self._guard.catch("closing"):
             self._wait_for_start(at_most(0.1, 0.5))
         with self._guard.catch("describing the machine"):

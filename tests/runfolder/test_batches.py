@@ -1,0 +1,96 @@
+"""Batches go into their file and come back, also from a file that was cut or spoilt."""
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.runfolder.batches import (
+    BatchRow,
+    batches_file,
+    encode_chunk,
+    fingerprint_of_ids,
+    read_batches,
+)
+
+_ids = st.one_of(
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20),
+    st.lists(st.integers(0, 2**64 - 1), max_size=20),
+    st.lists(st.text(max_size=20).filter(lambda text: text.isprintable()), min_size=1, max_size=20),
+)
+_rows = st.builds(
+    lambda ids, with_losses: BatchRow(len(ids), ids, losses=[0.5] * len(ids) if with_losses else None),
+    _ids,
+    st.booleans(),
+)
+
+
+def _write(folder: Path, *chunks: bytes) -> None:
+    batches_file(folder).write_bytes(b"".join(chunks))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.lists(st.tuples(st.integers(-1, 2**40), _rows), max_size=6), session=st.integers(1, 300))
+def test_batches_survive_the_trip_through_the_file(tmp_path_factory, rows, session):
+    folder = tmp_path_factory.mktemp("run")
+    _write(folder, encode_chunk(session, rows))
+
+    found = read_batches(folder)
+
+    assert found.problem is None
+    assert list(found.step) == [step for step, _ in rows]
+    assert list(found.session) == [session] * len(rows)
+    for at, (_, row) in enumerate(rows):
+        assert list(found.ids(at)) == list(row.ids)
+        assert found.fingerprint[at] == row.without_ids().fingerprint
+        assert (found.losses(at) is None) == (row.losses is None)
+
+
+def test_a_batch_without_ids_has_the_fingerprint_that_was_written(tmp_path):
+    _write(tmp_path, encode_chunk(1, [(3, BatchRow(8, fingerprint=12345)), (4, BatchRow(2, [1, 2]))]))
+
+    found = read_batches(tmp_path)
+
+    assert (found.ids(0), found.fingerprint[0], list(found.samples)) == (None, 12345, [8, 2])
+    assert found.of_step(4) == [1]
+
+
+def test_a_torn_chunk_costs_only_its_own_batches(tmp_path):
+    first, second = (encode_chunk(session, [(5, BatchRow(2, [session, 9]))]) for session in (1, 2))
+    _write(tmp_path, first, first[:-3], second, second[:4])
+
+    found = read_batches(tmp_path)
+
+    assert list(found.session) == [1, 2]
+    assert "cannot be read" in (found.problem or "")
+    assert found.of_step(5) == [1]
+    assert found.of_step(5, session=1) == [0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(max_size=200), cut=st.integers(0, 60))
+def test_no_file_makes_the_reader_fail(tmp_path_factory, data, cut):
+    folder = tmp_path_factory.mktemp("run")
+    whole = encode_chunk(1, [(1, BatchRow(2, ["a", "bc"], losses=[1.0, 2.0])), (2, BatchRow(1, [7]))])
+    _write(folder, whole[:cut], data, whole)
+
+    found = read_batches(folder)
+
+    assert len(found.fingerprint) == len(found)
+    assert [found.losses(at) for at in range(len(found))][-2:] == [(1.0, 2.0), None]
+
+
+def test_a_missing_file_is_no_problem_and_a_link_is_one(tmp_path):
+    assert read_batches(tmp_path).problem is None
+    assert read_batches(tmp_path / "not there").problem is None
+
+    (tmp_path / "elsewhere").write_bytes(b"")
+    batches_file(tmp_path).symlink_to(tmp_path / "elsewhere")
+
+    assert read_batches(tmp_path).problem
+
+
+def test_a_fingerprint_is_the_same_in_every_process_and_on_every_machine():
+    assert fingerprint_of_ids([1, 873]) == 16831192313670626292
+    assert fingerprint_of_ids(["a", "ü"]) == 15943485595574103928
+    assert fingerprint_of_ids([1, 873]) != fingerprint_of_ids([873, 1])
