@@ -168,7 +168,7 @@ def test_damaged_files_raise_nothing(name, tmp_path, monkeypatch, record_propert
     files = list(contents)
     slowest = largest = 0.0
     # Parquet takes the longest by far.
-    count = longer(15 if "parquet" in name else 30, 10_000)
+    count = longer(6 if "parquet" in name else 30, 10_000)
     for number in range(count):
         path = chance.choice(files)
         path.write_bytes(mutated(contents[path], chance))
