@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote
 
@@ -34,10 +35,12 @@ from dashboard.components.run_filter import keep_colours
 from dashboard.components.run_menu import report_button
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.components.speed_panel import speed_panel
+from toolkit.answers.evidence import read_evidence
+from toolkit.answers.why import Why, why
 from toolkit.reports.compare import compare as comparison
 from toolkit.reports.document import Document
 from toolkit.reports.stored_run import content_of_run, points_for
-from toolkit.runfolder.metrics import NOT_RESULTS, is_evaluation, metric_direction
+from toolkit.runfolder.metrics import LIKELY, NOT_RESULTS, is_evaluation, metric_direction
 from toolkit.runfolder.records import is_spread
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, count, md, short_number
@@ -57,7 +60,8 @@ _NOT_FINITE: Final = "NaN or infinite"
 _FIGURES: Final = ("last", "mean of last 10 %", "min", "max", "median", _NOT_FINITE)
 _MAX_SETTINGS: Final = 500
 _OPENED: Final = "_compare_opened"
-_LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
+_WHY: Final = "_why"
+_MOST_DIFFS: Final = 20
 
 
 def main() -> None:
@@ -108,6 +112,7 @@ def main() -> None:
     base = _pick_baseline(keys, cards)
     page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
     page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
+    _part("Why they differ", lambda: _why(base, keys, cards))
     others = _shared_metrics(store, keys, metric)
     if others:
         _part("The other metrics", lambda: _small_charts(shown, others), seconds)
@@ -238,7 +243,7 @@ def _pick_metric(store: RunStore, keys: Sequence[str]) -> str:
     ordered = sorted(
         names,
         key=lambda name: (
-            _LIKELY.index(name) if name in _LIKELY else len(_LIKELY),
+            LIKELY.index(name) if name in LIKELY else len(LIKELY),
             is_spread(name, names),
             -names[name],
             name,
@@ -282,7 +287,7 @@ def _shared_metrics(store: RunStore, keys: Sequence[str], metric: str) -> list[s
         and not is_spread(name, names)
         and not name.startswith(NOT_RESULTS)
     ]
-    return sorted(shared, key=lambda name: (not is_evaluation(name), name not in _LIKELY, -names[name], name))
+    return sorted(shared, key=lambda name: (not is_evaluation(name), name not in LIKELY, -names[name], name))
 
 
 # ---------------------------------------------------------------- curves
@@ -564,6 +569,54 @@ def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard])
     )
     if len(rows) > _MAX_SETTINGS:
         st.caption(f"{count(len(rows) - _MAX_SETTINGS)} more settings differ.")
+
+
+def _why(base: str, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
+    """Show why two runs differ; it is worked out on a click only, because it reads every record of both."""
+    others = [key for key in keys if key != base and cards[key].path is not None]
+    if cards[base].path is None or not others:
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+        other = others[0]
+        if len(others) > 1:
+            other = st.selectbox(
+                "Compare the baseline with", others, key="_why_other", format_func=lambda key: cards[key].name
+            )
+        is_asked = st.button("Why do they differ?", icon=":material/troubleshoot:", key="_why_asked")
+    if is_asked:
+        with st.spinner("Reading both runs …"):
+            found = why(*(read_evidence(cast("Path", cards[key].path)) for key in (base, other)))
+        st.session_state[_WHY] = (base, other), found
+    pair, answer = st.session_state.get(_WHY, (None, None))
+    if pair == (base, other):
+        _show_why(answer)
+
+
+def _show_why(answer: Why) -> None:
+    st.markdown(f"**{answer.answer.capitalize()}**, {answer.sure}. {md(answer.sentence, 2_000)}")
+    rows = [{"What": what, "Found": found} for what, found in answer.evidence]
+    if rows:
+        st.dataframe(shown_frame(pd.DataFrame(rows)), hide_index=True, alt="What the answer rests on")
+    differing = [(f"{cause.share:.2f}", cause.difference, cause.because) for cause in answer.causes]
+    differing += [("no effect", one, because) for one, because in answer.apart]
+    if differing:
+        with st.expander(f"All {count(len(differing))} differences, the likely causes first"):
+            rows = [
+                {"Likely": share, "Kind": one.kind, "What": one.what}
+                | {"a (baseline)": one.a, "b": one.b}
+                | {"Why": "; ".join(part for part in (one.note, because) if part)}
+                for share, one, because in differing
+            ]
+            st.dataframe(
+                shown_frame(pd.DataFrame(rows)), hide_index=True, alt="What differs, and what could act"
+            )
+    if answer.code:
+        with st.expander(f"Changed code, files: {count(len(answer.code))}"):
+            for change in answer.code[:_MOST_DIFFS]:
+                st.caption(md(change.path))
+                st.code(clean(change.unified_diff) or "kept by one of the two only", language="diff")
+    if answer.needed:
+        st.caption(f"Not recorded in both runs, and so not compared: {md(', '.join(answer.needed), 200)}.")
 
 
 def _cell(value: Any) -> str:

@@ -47,6 +47,7 @@ SUBCOMMANDS: Final = {
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
     "train": "train the example, or from any YAML, as run.py does",
     "usage": "show whether anonymous usage reports are sent, and everything they contain",
+    "why": "say why two runs differ: where they depart, and which difference could have caused it",
 }
 """Name and summary of each subcommand.
 
@@ -56,7 +57,7 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 
 GROUPS: Final = {
     "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
-    "decide": ("Decide", "compare report ask"),
+    "decide": ("Decide", "compare why report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),
     "setup": ("Set up", "train ai-toolkit completion plugins"),

@@ -11,7 +11,7 @@ from toolkit.diagnostics.catalogue import title_of
 from toolkit.reports import run_parts as parts
 from toolkit.reports.content import RunContent, primary_metric
 from toolkit.reports.document import Block, Chart, Document, Line, Section, Table, Text, Tone
-from toolkit.runfolder.metrics import Direction, is_evaluation, metric_direction
+from toolkit.runfolder.metrics import LIKELY, Direction, is_evaluation, metric_direction
 from toolkit.runs.formatting import NO_VALUE, count, duration, short_number
 from toolkit.runs.settings import setting_text
 
@@ -20,7 +20,6 @@ _MAX_CHARTS: Final = 12
 _MAX_METRICS: Final = 8
 _MAX_SETTINGS: Final = 100
 _WIDE: Final = 6
-_LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
 _MISSING: Final = "—"
 _NOT_SETTINGS: Final = frozenset(
     "name run_name run_id session_tag output_dir log_dir logging_dir training_folder host".split()
@@ -75,7 +74,7 @@ def _shared(runs: Sequence[RunContent]) -> list[str]:
     """Return the metrics that at least two of the runs have, evaluations first."""
     names = Counter(name for run in runs for name in run.own_metrics())
     shared = [name for name, number in names.items() if number > 1]
-    return sorted(shared, key=lambda name: (not is_evaluation(name), name not in _LIKELY, -names[name], name))
+    return sorted(shared, key=lambda name: (not is_evaluation(name), name not in LIKELY, -names[name], name))
 
 
 def _verdict(runs: Sequence[RunContent], metric: str | None) -> tuple[str, Tone]:
@@ -107,7 +106,7 @@ def _verdict(runs: Sequence[RunContent], metric: str | None) -> tuple[str, Tone]
 
 
 def _summary(runs: Sequence[RunContent], primary: str | None) -> Table:
-    metrics = [name for name in _shared(runs) if is_evaluation(name) or name in _LIKELY]
+    metrics = [name for name in _shared(runs) if is_evaluation(name) or name in LIKELY]
     metrics = [*([primary] if primary else []), *(name for name in metrics if name != primary)][:_MAX_METRICS]
     head = ["run"]
     columns: list[list[tuple[str, float | None]]] = []

@@ -124,6 +124,9 @@ TRAIN_LOSSES: Final = (
 )
 """Names of the training loss; the first one that a run has is used."""
 
+LIKELY: Final = ("train_loss", "val_loss", "lr", "grad_norm", "samples_per_sec")
+"""The metrics that people compare runs by, the first one first."""
+
 VAL_LOSSES: Final = ("val_loss", "eval_loss", "eval/loss", "val/loss", "validation_loss", "loss/val")
 
 _LOWER: Final = frozenset(

@@ -244,3 +244,16 @@ def test_namesakes_have_labels_in_curves_tables_and_every_select(logs):
         tab = open_page(page, run="same-0")
         for select in tab.selectbox:
             assert len(set(select.options)) == len(select.options), (page, select.label)
+
+
+def test_why_two_runs_differ_is_said_on_a_click_and_not_before(logs):
+    for name, rate in (("a", 1e-3), ("b", 2e-3)):
+        write_run(logs, name, start={"config": {"learning_rate": rate, "notes": name}})
+    tab = open_page("compare", runs="a,b")
+    assert "equal" not in said(tab)
+
+    tab.button(key="_why_asked").click().run()
+
+    assert is_well(tab)
+    assert "They are equal to the last digit" in said(tab)
+    assert any("differences, the likely causes first" in expander.label for expander in tab.expander)

@@ -1,0 +1,325 @@
+"""What differs between two runs, and from which step on each of it can act."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from toolkit.answers.evidence import RunEvidence
+from toolkit.runfolder.batches import read_batches
+from toolkit.runfolder.code_snapshot import CodeChange, changed_files, read_code
+from toolkit.runfolder.key_values import USUAL_NAMES, config_of
+from toolkit.runfolder.records import CONTROL_CHANGE
+from toolkit.runs.formatting import clean
+from toolkit.runs.listing.config_diff import MISSING, DiffRow, diff
+from toolkit.runs.settings import is_label, setting_text
+
+LR, SCHEDULE, SEED, DATA, BATCH = "learning rate", "schedule", "seed", "data order", "batch size"
+WORLD, DTYPE, SETTING, CODE, PACKAGE = "world size", "dtype", "setting", "code", "package"
+RESUME, REQUEST, MACHINE, COSMETIC = "resume", "request", "machine", "cosmetic"
+
+_KINDS: Final = {
+    LR: r"(^|_)(lr|learning_rate)$",
+    SCHEDULE: r"warm_?up|schedul|^lr_|_lr$|decay_steps|^(max_|num_|total_|train_)*(steps|epochs)$",
+    DATA: r"data_?seed|shuffle|sampler|data_?set|^data($|_)|train_(file|data|split)|num_workers",
+    SEED: r"(^|_)seed$",
+    BATCH: r"batch_?size|accumulat|grad_accum|micro_?batch",
+    WORLD: r"world_size|num_(processes|nodes|gpus)|^n_?gpus?$|^devices$|_parallel",
+    DTYPE: r"dtype|precision|^(fp16|bf16|fp8|tf32|amp|half)$|autocast|quantiz",
+}
+"""Names of settings of each kind; any other is a SETTING."""
+_NO_EFFECT: Final = re.compile(
+    r"(^|_)(log|logs|logging|logger|eval|evaluation|save|saving|report|print|verbose|progress|tqdm|wandb|tensorboard"
+    r"|mlflow|telemetry|notes?|comment|description|project|entity|group|tags?|hub)($|_)"
+    r"|^(checkpoint|sample|val|validation|plot)_.*(every|interval|freq|steps|dir|limit)"
+    r"|(output|run|experiment|cache|results?)_?(dir|folder|path|name|root)$"
+)
+_FROM_THE_START: Final = frozenset({SEED, BATCH, WORLD, DTYPE})
+_NOT_SETTINGS: Final = re.compile(
+    r"(cuda|cudnn|driver|determinism|seeds|data|perf_tag|usage_reports|first_step|resumed_from_step)$|job_"
+)
+_MACHINE: Final = ("accelerators", "cuda", "cudnn", "driver", "determinism", "python", "cpu", "os")
+_STACK: Final = re.compile(
+    r"torch|numpy|transformers|accelerate|peft|trl|lightning|diffusers|datasets|tokenizers|bitsandbytes|triton|flash"
+    r"|xformers|deepspeed|nvidia|jax|flax|optax|tensorflow|keras|timm|scipy|safetensors|megatron|apex"
+)
+"""Packages that take part in a training also where its own code does not name them."""
+_IMPORTED_AS: Final = {"pil": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+_IMPORT: Final = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
+_LONGEST: Final = 60
+_Starts = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that differs."""
+
+    kind: str
+    what: str
+    a: str = ""
+    b: str = ""
+    acts: int | None = None
+    """The first step, of those done, at which it can show; None if it may at any."""
+    is_seen: bool = False
+    """Whether records show that step: the first rate or batch that differs, a resume, a request."""
+    is_batch: bool = False
+    """Whether it is a batch that was recorded: that follows from a difference that changed the batches."""
+    weight: float = 0.9
+    """How often such a difference is the cause, compared with others that fit as well."""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """What differs, in a few words."""
+        change = f"{self.a} → {self.b}" if self.a or self.b else ""
+        return " ".join(part for part in (self.what, change, f"({self.note})" if self.note else "") if part)
+
+
+@dataclass(slots=True)
+class Differences:
+    """Everything that the runs recorded about how they were made, compared."""
+
+    runs: tuple[RunEvidence, RunEvidence]
+    offsets: tuple[int, int]
+    """What turns a step of each run into steps that are done."""
+    found: list[Difference] = field(default_factory=list)
+    code: list[CodeChange] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """What is not recorded in both runs, so that it cannot be compared."""
+    batches_equal_to: int | None = None
+    """The last step up to which both have the same batches, where those were recorded."""
+
+    def find(self, lr_step: int | None, *, has_lr: bool) -> None:
+        """Compare them; `lr_step` is the first step whose learning rate differs, where both recorded it."""
+        starts = [run.sessions[0].start for run in self.runs]
+        batches = list(self._batches())
+        settings = list(self._settings(starts))
+        by_kind = {LR: lr_step, SCHEDULE: lr_step, DATA: batches[0].acts if batches else None}
+        known = {LR: has_lr, SCHEDULE: has_lr, DATA: self.batches_equal_to is not None}
+        for one in settings:
+            if known.get(one.kind):
+                at = by_kind[one.kind]
+                what = "batches" if one.kind == DATA else "learning rates"
+                note = "" if at else f"the recorded {what} are the same"
+                one = replace(
+                    one, acts=at, is_seen=at is not None, weight=one.weight if at else 0.0, note=note
+                )
+            self.found.append(one)
+        if lr_step is not None and not any(one.kind in (LR, SCHEDULE) for one in settings):
+            what, note = "the recorded learning rate", "no setting of it differs"
+            one = Difference(kind=LR, what=what, acts=lr_step, is_seen=True, weight=0.2, note=note)
+            self.found.append(one)
+        self.found += [*batches, *self._code(), *self._packages(starts), *_machines(starts)]
+        self.found += [*self._resumes(), *self._requests()]
+
+    def _settings(self, starts: _Starts) -> Iterator[Difference]:
+        configs = [
+            config_of(dict(start)) if run.is_ours else dict(run.settings)
+            for run, start in zip(self.runs, starts, strict=True)
+        ]
+        configs = [{key: config[key] for key in config if not _NOT_SETTINGS.match(key)} for config in configs]
+        if not all(configs):
+            self.missing.append("settings")
+            configs = [{key: config[key] for key in config if key == "world_size"} for config in configs]
+        seen = set()
+        for row in diff(configs, only_differing=True):
+            kind, name = kind_of_setting(row.key), row.key.rpartition(".")[2]
+            weight = {SETTING: 0.6, COSMETIC: 0.02}.get(kind, 0.9)
+            one = _row(row, kind, weight, acts=1 if kind in _FROM_THE_START else None)
+            if row.key == "world_size":
+                one = replace(one, a=one.a.replace("not set", "1"), b=one.b.replace("not set", "1"))
+            # A start record has well-known settings again, under their usual names.
+            if (USUAL_NAMES.get(name, name), one.a, one.b) not in seen:
+                seen.add((USUAL_NAMES.get(name, name), one.a, one.b))
+                yield one
+        for row in _compared(starts, "seeds"):
+            yield _row(row, SEED, 0.3, f"seed of {clean(row.key)}", acts=1)
+
+    def _batches(self) -> Iterator[Difference]:
+        """Yield the first batch that differs, and note how far they are the same."""
+        one, two = (
+            _by_step(run, offset) if run.is_ours else {}
+            for run, offset in zip(self.runs, self.offsets, strict=True)
+        )
+        shared = sorted(one.keys() & two.keys())
+        if not shared:
+            self.missing.append("batches")
+            return
+        step = next((step for step in shared if one[step] != two[step]), None)
+        self.batches_equal_to = (
+            shared[-1] if step is None else max((at for at in shared if at < step), default=0)
+        )
+        if step is not None:
+            a, b = ([samples for _, samples in rows] for rows in (one[step], two[step]))
+            kind, name = (DATA, "samples or order") if a == b else (BATCH, "size")
+            texts = ["", ""] if a == b else [" + ".join(map(str, sizes[:4])) for sizes in (a, b)]
+            what = f"{name} of the batch of step {step - self.offsets[0]:,}"
+            yield Difference(
+                kind=kind,
+                what=what,
+                a=texts[0],
+                b=texts[1],
+                acts=step,
+                is_seen=True,
+                is_batch=True,
+                weight=0.6,
+            )
+
+    def _code(self) -> Iterator[Difference]:
+        one, two = (list(read_code(run.path).values()) if run.is_ours else [] for run in self.runs)
+        if not one or not two:
+            self.missing.append("code")
+            return
+        pairs = ((one[-1], two[-1]), (one[0], two[0]))
+        self.code = list({change.path: change for x, y in pairs for change in changed_files(x, y)}.values())
+        for change in self.code:
+            texts = (one[0].text(change.path), two[0].text(change.path))
+            if change.only_in is None and _same_program(*texts):
+                kind, weight, note = COSMETIC, 0.01, "comments and layout only"
+            elif change.only_in is None:
+                lines = re.findall(r"^[-+](?![-+]{2}).*", change.unified_diff, re.MULTILINE)
+                kind, weight = CODE, 0.5
+                note = _changed_words(lines)
+            else:
+                kind, weight, note = CODE, 0.1, f"kept by run {change.only_in} only"
+            yield Difference(kind=kind, what=clean(change.path), weight=weight, note=note)
+        if not self.code and one[0].commit != two[0].commit:
+            a, b = (str(snapshot.commit)[:10] for snapshot in (one[0], two[0]))
+            yield Difference(kind=CODE, what="commit", a=a, b=b, weight=0.2, note="no kept file differs")
+
+    def _packages(self, starts: _Starts) -> Iterator[Difference]:
+        if not all(start.get("packages") for start in starts):
+            self.missing.append("packages")
+        snapshots = [code for run in self.runs if run.is_ours for code in read_code(run.path).values()]
+        names = {
+            name.lower() for code in snapshots for path in code.files for name in _imports(code.text(path))
+        }
+        imported = {_IMPORTED_AS.get(name, name).replace("_", "-") for name in names}
+        for row in _compared(starts, "packages"):
+            name = row.key.strip('"').lower().replace("_", "-")
+            is_used = name in imported
+            weight = 0.5 if is_used else 0.25 if _STACK.search(name) else 0.02 if imported else 0.1
+            yield _row(
+                row,
+                PACKAGE,
+                weight,
+                note="" if is_used or not imported else "the kept code does not import it",
+            )
+
+    def _resumes(self) -> Iterator[Difference]:
+        firsts = [
+            {min(session.steps) + offset for session in run.sessions[1:] if session.steps}
+            for run, offset in zip(self.runs, self.offsets, strict=True)
+        ]
+        for step in sorted(firsts[0] ^ firsts[1]):
+            what = f"the resume of run {'a' if step in firsts[0] else 'b'} at step {step - self.offsets[0]:,}"
+            yield Difference(kind=RESUME, what=what, acts=step, is_seen=True, weight=0.8)
+
+    def _requests(self) -> Iterator[Difference]:
+        sides: list[dict[tuple[int, str], float]] = [{}, {}]
+        for run, offset, side in zip(self.runs, self.offsets, sides, strict=True):
+            for record in (one for session in run.sessions for one in session.events_of(CONTROL_CHANGE)):
+                step = record.get("global_step")
+                knobs = [
+                    f"{key[6:-4]} {record[key]}" for key in record if re.fullmatch("knobs/[^/]+/new", key)
+                ]
+                asked = [*knobs, *map(str, record.get("actions") or ())]
+                if record.get("status") in ("applied", "clamped") and type(step) is int and asked:
+                    side[step + offset, clean(", ".join(asked))] = 0.8 if knobs else 0.1
+        for key in sorted(sides[0].keys() ^ sides[1].keys()):
+            run_name = "a" if key in sides[0] else "b"
+            what = f"the request to run {run_name} at step {key[0] - self.offsets[0]:,}: {key[1]}"
+            weight = sides[0].get(key) or sides[1][key]
+            yield Difference(kind=REQUEST, what=what, acts=key[0], is_seen=True, weight=weight)
+
+
+def kind_of_setting(key: str) -> str:
+    """Return which kind of cause a setting is, by its name."""
+    *parents, last = [part for part in re.split(r"[./\[\]\"]+", key.lower()) if not part.isdigit()] or [""]
+    if is_label(key) or _NO_EFFECT.search(last) or {"telemetry", "wandb", "logging"} & set(parents):
+        return COSMETIC
+    names = {last, USUAL_NAMES.get(last, last)}
+    return next(
+        (kind for kind, form in _KINDS.items() if any(re.search(form, name) for name in names)), SETTING
+    )
+
+
+def _row(row: DiffRow, kind: str, weight: float, what: str = "", **more: Any) -> Difference:
+    a, b = map(_text, row.values)
+    return Difference(kind=kind, what=what or clean(row.key), a=a, b=b, weight=weight, **more)
+
+
+def _text(value: Any) -> str:
+    text = "not set" if value is MISSING else "null" if value is None else clean(setting_text(value))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _compared(starts: _Starts, name: str) -> list[DiffRow]:
+    """Return what differs in a field of the start records that both have."""
+    sides = [start.get(name) for start in starts]
+    mappings = [side for side in sides if isinstance(side, dict) and side]
+    return diff(mappings, only_differing=True) if len(mappings) == len(sides) else []
+
+
+def _by_step(run: RunEvidence, offset: int) -> dict[int, list[tuple[int, int]]]:
+    """Return fingerprint and size of the batches of each step, as the newest session trained it."""
+    rows = read_batches(run.path)
+    found: dict[int, list[tuple[int, int]]] = {}
+    sessions: dict[int, int] = {}
+    for session, step, mark, samples in zip(
+        rows.session, rows.step, rows.fingerprint, rows.samples, strict=True
+    ):
+        if step >= 0:
+            if sessions.get(step) != session:
+                found[step + offset], sessions[step] = [], session
+            found[step + offset].append((mark, samples))
+    return found
+
+
+def _same_program(one: str | None, two: str | None) -> bool:
+    """Return whether two texts are the same Python program, but for comments, layout and docstrings."""
+    trees = []
+    for text in (one, two):
+        try:
+            tree = ast.parse(text or "?")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+                and ast.get_docstring(node) is not None
+            ):
+                del node.body[0]
+        trees.append(ast.dump(tree))
+    return trees[0] == trees[1]
+
+
+def _changed_words(lines: Sequence[str]) -> str:
+    """Return what changed in one line, from its first word that differs to its last; else how many lines."""
+    if [line[0] for line in lines] != ["-", "+"]:
+        return f"{len(lines):,} lines"
+    one, two = (line[1:].split() for line in lines)
+    while one and two and one[0] == two[0]:
+        del one[0], two[0]
+    while one and two and one[-1] == two[-1]:
+        del one[-1], two[-1]
+    return f"{_text(' '.join(one))} → {_text(' '.join(two))}"
+
+
+def _imports(text: str | None) -> list[str]:
+    return _IMPORT.findall(text or "")
+
+
+def _machines(starts: _Starts) -> Iterator[Difference]:
+    known = [{name: start[name] for name in _MACHINE if name in start} for start in starts]
+    for row in diff(known, only_differing=True) if all(known) else ():
+        yield _row(row, MACHINE, 0.02 if row.key.startswith(("cpu", "os")) else 0.1)
+    a, b = ([item for item in start.get("data") or () if isinstance(item, dict)] for start in starts)
+    for item in a:
+        others = [other for other in b if other.get("path") == item.get("path")]
+        if others and any(item.get(name) != others[0].get(name) for name in ("bytes", "files", "hash")):
+            what = f"the content of the data in {_text(item.get('path'))}"
+            yield Difference(kind=DATA, what=what, acts=1, weight=0.8)
