@@ -24,6 +24,9 @@ __all__ = ["git_is_asked_once"]
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# The tests of a process would keep the tests as their code, again and again; those about it ask for it.
+os.environ["TELEMETRY_CODE"] = "0"
+
 # With it every word of a print is a write of its own, and two ranks that share a pipe cut each other's lines.
 os.environ.pop("PYTHONUNBUFFERED", None)
 

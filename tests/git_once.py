@@ -11,7 +11,7 @@ import pytest
 from tests.lengths import is_long
 from toolkit.telemetry.machine import environment
 
-_ask_git = environment._git
+_ask_git = environment.describe_repository
 
 
 def ask_git_once() -> None:

@@ -15,6 +15,7 @@ import pytest
 from toolkit.core.guard import Guard
 from toolkit.runfolder.process import process_began
 from toolkit.telemetry.machine import environment
+from toolkit.telemetry.machine import repository as repository_module
 from toolkit.telemetry.machine.environment import describe_environment
 
 TOKEN = "hf_" + "a1B2c3D4e5" * 3
@@ -24,7 +25,7 @@ PATIENCE_S = 100.0
 def describe(guard=None):
     """Describe this machine, however slow it is just now."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "GIT_TIMEOUT_S", PATIENCE_S)
+        patch.setattr(repository_module, "GIT_TIMEOUT_S", PATIENCE_S)
         return describe_environment(guard, timeout_s=PATIENCE_S)
 
 
@@ -134,7 +135,7 @@ def test_a_git_that_hangs_is_given_up_on(repository, monkeypatch, tmp_path_facto
     slow.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(environment, "GIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(repository_module, "GIT_TIMEOUT_S", 0.1)
 
     began = time.monotonic()
     described = describe_environment(timeout_s=PATIENCE_S)

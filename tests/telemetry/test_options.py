@@ -80,6 +80,7 @@ def test_a_whole_block_is_taken_over():
         wandb_run_name: n
         wandb_mode: offline
         journal: folder
+        code: false
         quiet: true
         flush_interval: 0.5
         sync_interval: 0
@@ -101,6 +102,7 @@ WRONG = {
     "tensorboard": ["true", 1],
     "wandb": ["offline", 1],
     "control": ["on"],
+    "code": ["git"],
     "system": [[]],
     "system_every": [0, 0.5, "5", True, float("nan"), float("inf"), 10**400, None, 3601],
     "diagnostics": ["yes", 1, None, ["nan"]],

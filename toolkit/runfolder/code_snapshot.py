@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -141,6 +140,9 @@ def _text(folder: Path, relative: str) -> str:
 
 
 def _unified(path: str, before: str, after: str) -> str:
+    # Here: a training reads snapshots too, and compares none.
+    import difflib
+
     old, new = before.splitlines(), after.splitlines()
     if max(len(old), len(new)) > _MOST_LINES:
         return f"{path} has more than {_MOST_LINES:,} lines, and is not compared line by line"

@@ -18,6 +18,8 @@ EPOCH: Final = "epoch"
 EVAL: Final = "eval"
 CHECKPOINT: Final = "checkpoint"
 SAMPLE: Final = "sample"
+CODE: Final = "code"
+"""The code of the session was kept: `path`, `commit`, `dirty`, `files`, `bytes`, `left_out`."""
 TABLE: Final = "table"
 """A table in a file of its own: `name`, `path`, `columns`, `rows`."""
 HISTOGRAM: Final = "histogram"
@@ -59,7 +61,17 @@ END: Final = "end"
 OF_THE_LOGGER: Final = frozenset(
     {
         *(START, STEP, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, MESSAGE, TAGS),
-        *(CONTROL_CHANGE, FINDING, LOST, END, MEDIA_DROPPED, COMPLETIONS_DROPPED, STATE, BATCHES_DROPPED),
+        *(
+            CONTROL_CHANGE,
+            FINDING,
+            LOST,
+            END,
+            MEDIA_DROPPED,
+            COMPLETIONS_DROPPED,
+            STATE,
+            BATCHES_DROPPED,
+            CODE,
+        ),
     }
 )
 """Kinds that readers rely on, and that a script writes with calls of their own or not at all."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from toolkit.runfolder.records import (
+    CODE,
     COMPLETION,
     COMPLETIONS_DROPPED,
     EPOCH,
@@ -46,7 +47,7 @@ from toolkit.runfolder.table.columns import (
 WITHOUT_ROWS: Final = frozenset(
     {
         *(SYSTEM, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION, COMPLETIONS_DROPPED),
-        *(MESSAGE, TAGS, LOST, STATE, "environment", "other_trackers", "train_summary"),
+        *(CODE, MESSAGE, TAGS, LOST, STATE, "environment", "other_trackers", "train_summary"),
         *(SUMMARY, TABLE, HISTOGRAM, MEDIA_DROPPED, "config_change", "metric_defined", "saved_file"),
     }
 )

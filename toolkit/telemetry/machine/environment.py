@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.process import boot_id, process_began
+from toolkit.telemetry.machine.ask_program import Question
+from toolkit.telemetry.machine.repository import GIT_TIMEOUT_S, describe_repository
 from toolkit.telemetry.machine.samplers.nvml import initialise, load_nvml
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
@@ -31,8 +31,6 @@ PACKAGES: Final = (
     *("wandb", "tensorboard", "ai-toolkit-telemetry"),
 )
 """The packages whose versions change what a training run does."""
-
-GIT_TIMEOUT_S: Final = 2.0
 
 _MAY_HANG: Final = (("accelerators",), ("git",), ("cpu", "os", "packages"))
 """Parts that wait for a driver, a repository's disk, or the disk that Python is installed on: a thread each."""
@@ -114,7 +112,8 @@ def _cpu() -> dict[str, Any]:
 
 def _cpu_model() -> str | None:
     if sys.platform == "darwin":
-        return _output("sysctl", "-n", "machdep.cpu.brand_string")
+        asked = Question("sysctl", "-n", "machdep.cpu.brand_string").answer(time.monotonic() + GIT_TIMEOUT_S)
+        return None if asked is None else asked.strip()
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
     except OSError:
@@ -195,67 +194,6 @@ def _torch_accelerators() -> list[dict[str, Any]]:
     return []
 
 
-def _git() -> dict[str, Any] | None:
-    """Describe the repository around the current folder, or return None without one (or without git)."""
-    if shutil.which("git") is None:
-        return None
-    deadline = time.monotonic() + GIT_TIMEOUT_S
-    questions = {
-        "head": _start_git("rev-parse", "HEAD", "--abbrev-ref", "HEAD"),
-        # Untracked files do not count: looking for them can take minutes beside a data set.
-        "dirty": _start_git("status", "--porcelain", "--untracked-files=no"),
-        "remote": _start_git("config", "--get", "remote.origin.url"),
-    }
-    answers = {name: _finish(process, deadline) for name, process in questions.items()}
-    if not answers["head"]:
-        return None
-    commit, _, branch = answers["head"].partition("\n")
-    described: dict[str, Any] = {"commit": commit}
-    if branch not in ("", "HEAD"):
-        described["branch"] = branch
-    if answers["dirty"] is not None:
-        described["dirty"] = bool(answers["dirty"])
-    if answers["remote"]:
-        described["remote"] = mask_secrets(_URL_LOGIN.sub("", answers["remote"]))
-    return described
-
-
-# "https://user:password@" and "https://token@" alike; "git@host:" is no URL, and holds no secret.
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
-
-
-def _start_git(*arguments: str) -> subprocess.Popen[str]:
-    # A repository's own settings can name programs for git to run; and a question takes no lock.
-    return _start("git", "-c", "core.fsmonitor=false", *arguments, environ={"GIT_OPTIONAL_LOCKS": "0"})
-
-
-def _start(*command: str, environ: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "LC_ALL": "C", **environ},
-        encoding="utf-8",
-        errors="replace",
-    )
-
-
-def _finish(process: subprocess.Popen[str], deadline: float) -> str | None:
-    """Return what the program printed, or None where it failed or did not end in time."""
-    try:
-        output, _ = process.communicate(timeout=max(0.01, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        # Not waited for: on a file system that hangs it does not even die.
-        process.kill()
-        return None
-    return output.strip() if process.returncode == 0 else None
-
-
-def _output(*command: str) -> str | None:
-    return _finish(_start(*command, environ={}), time.monotonic() + GIT_TIMEOUT_S)
-
-
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
@@ -268,7 +206,7 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "cpu": _cpu,
     "memory_gb": _memory_gb,
     "accelerators": _accelerators,
-    "git": _git,
+    "git": describe_repository,
     "command_line": lambda: mask_secrets(list(sys.argv)),
     "pid": os.getpid,
     "boot_id": boot_id,

@@ -121,6 +121,11 @@ class TelemetryOptions(ExporterOptions):
     )
     control: bool = option(True, "Obey requests in control.json.", boolean)
     system: bool = option(True, "Sample processor, memory and GPU.", boolean)
+    code: bool = option(
+        True,
+        "Keep the script, its own modules and what git says has changed in `code/` of the run folder.",
+        boolean,
+    )
     system_every: float = option(5.0, "Seconds from one system record to the next.", number(1.0, 3600.0))
     diagnostics: bool | Mapping[str, Any] = option(
         True,
@@ -353,14 +358,15 @@ class TelemetryOptions(ExporterOptions):
         """Return the options with what the environment variables change.
 
         `TELEMETRY_MODE` can only restrict: `disabled` and `offline` win over what the script says, `local` does not.
+        So can `TELEMETRY_CODE`.
         `TELEMETRY_LOG_DIR` is the log directory where the script leaves it at the default, and `TELEMETRY_SHARE` the
         value of `share` where the script leaves it out.
 
         Raises:
             OptionsError: a variable is wrong.
         """
-        mode, log_dir, quiet, share = (
-            environ.get(f"TELEMETRY_{name}", "") for name in ("MODE", "LOG_DIR", "QUIET", "SHARE")
+        mode, log_dir, quiet, share, code = (
+            environ.get(f"TELEMETRY_{name}", "") for name in ("MODE", "LOG_DIR", "QUIET", "SHARE", "CODE")
         )
         known = options_of(TelemetryOptions)
         changes: OptionsDict = {}
@@ -370,6 +376,8 @@ class TelemetryOptions(ExporterOptions):
             changes["log_dir"] = known["log_dir"].check("TELEMETRY_LOG_DIR", log_dir)
         if quiet and _YES_OR_NO("TELEMETRY_QUIET", quiet.lower()) in _YES:
             changes["quiet"] = True
+        if code and _YES_OR_NO("TELEMETRY_CODE", code.lower()) in _NO:
+            changes["code"] = False
         if share and self.share is None:
             said = _SHARE("TELEMETRY_SHARE", share.lower())
             changes["share"] = said if said == "group" else said in _YES

@@ -39,6 +39,7 @@ from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues
 from toolkit.telemetry.records.record_queue import MUCH
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.session.code_keeper import CodeKeeper
 from toolkit.telemetry.session.start_record import (
     EnvironmentProbe,
     job_fields,
@@ -62,9 +63,10 @@ _CONTROL_EVERY_S: Final = 2.0
 _HEARTBEAT_EVERY_S: Final = 5.0
 _SAMPLE_EVERY_S: Final = 1.0
 _TEND_EVERY_S: Final = 1.0
-_NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE})
+_NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE, records.CODE})
 """Records that do not show that the loop is alive."""
 _TRACKERS_EVERY_S: Final = 5.0
+_CODE_EVERY_S: Final = 5.0
 _JOURNAL_EVERY_S: Final = 1.0
 _ONCE_INTERRUPTED_S: Final = 2.0
 """Seconds left for a close that is interrupted: enough for a disk that answers."""
@@ -120,6 +122,9 @@ class LiveRun:
         self._environment_is_written = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
+        self._code: CodeKeeper | None = None
+        if options.code and session_folder.rank == 0:
+            self._code = CodeKeeper(session_folder, partial(self._probe.result, 0.0), self._put_code, guard)
         self._sampling = self._make_sampling() if options.system else None
         self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
@@ -234,6 +239,8 @@ class LiveRun:
         starts = [self.pipeline.start, self._probe.start, self.periodic.start, self._watchman.start]
         if self._sampling is not None:
             starts.append(self._sampling.start)
+        if self._code is not None:
+            starts.append(self._code.job.start)
         for start in starts:
             with self._guard.catch("starting a thread"):
                 start()
@@ -454,6 +461,9 @@ class LiveRun:
             if not self._environment_is_written:
                 self._probe.result(at_most(0.2, 0.25))
                 self._put_environment()
+        if self._code is not None:
+            with self._guard.catch("keeping the code"):
+                self._code.close(at_most(0.2, 0.25))
         self._put_rest()
         with self._guard.catch("examining the last records"):
             self.pipeline.conclude_findings(at_most(0.2, 0.5), has_failed=status != FINISHED)
@@ -564,6 +574,8 @@ class LiveRun:
                 self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
             )
             tasks.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
+        if self._code is not None:
+            tasks.append(("looking for imported code", _CODE_EVERY_S, self._code.look_again))
         if not self.pipeline.waits_for_no_disk:
             tasks.append(self._keeping_the_journal)
         return [Task(*task) for task in tasks]
@@ -630,6 +642,12 @@ class LiveRun:
                 self._environment_is_written = True
                 if environment:
                     self.pipeline.put("environment", self._values.tree(environment))
+
+    def _put_code(self, fields: Mapping[str, Any], is_last: bool) -> bool:
+        """Write which code was kept, behind the start record; say whether it was written."""
+        if self._has_started or is_last:
+            self.put(records.CODE, fields)
+        return self._has_started
 
     def _put_trackers(self, names: list[str]) -> None:
         self.put("other_trackers", {"trackers": names})
