@@ -25,6 +25,7 @@ from dashboard.components.curve_panel import (
 from dashboard.components.event_list import event_list
 from dashboard.components.frame import RunPage, footer, live, open_run, read
 from dashboard.components.pictures import latest_samples
+from dashboard.components.resume_card import resume_card
 from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, signal_of
 from toolkit.reports.ledger_labels import has_content
 from toolkit.runfolder.metrics import INTERNAL, VAL_LOSSES
@@ -59,6 +60,7 @@ def main() -> None:
         return
     live(page, "What to do now", lambda: what_now_card(page))
     live(page, "The cards", lambda: _cards(page))
+    live(page, "The resume", lambda: resume_card(page), slower=3)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
         options = chart_switches(page)
         pins = pin_box(page)

@@ -34,6 +34,7 @@ COMMANDS = {
     "message": (["YAML", "--show"], 1),
     "repair": (["RUN", "OTHER"], 0),
     "report": (["RUN"], 0),
+    "resume": (["RUN"], 0),
     "rm": (["RUN"], 0),
     "share": (["RUN", "-o", "ZIP"], 0),
     "show": (["RUN"], 0),

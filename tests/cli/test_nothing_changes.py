@@ -25,6 +25,7 @@ COMMANDS = {
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "report": [["{run}", "--html", "{out}.html", "--markdown", "{out}.md"], ["{run}", "--view", "compare"]],
+    "resume": [["{run}"], ["{run}", "--json"]],
     "rm": [["{run}", "--yes"]],
     "share": [["{run}", "--output", "{out}.zip"]],
     "show": [["{run}"], ["{run}", "--json"]],

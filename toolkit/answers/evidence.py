@@ -73,13 +73,12 @@ class SessionEvidence:
     def values_of(self, signal: str) -> dict[int, Number]:
         """Return the values of a signal by step, finite or not; of a step written twice the last."""
         name = self.name_of(signal)
-        if name is None:
-            return {}
-        return {
-            step: value
-            for step, value in zip(self.steps, self.columns[name], strict=True)
-            if value is not None
-        }
+        return {} if name is None else self.column(name)
+
+    def column(self, name: str) -> dict[int, Number]:
+        """Return the values of a metric by step, as `values_of` does."""
+        values = zip(self.steps, self.columns.get(name, ()), strict=False)
+        return {step: value for step, value in values if value is not None}
 
     def add(self, record: Record) -> None:
         """Take a step record."""
@@ -192,7 +191,9 @@ def _collected(name: str, path: Path, format_name: str, records: Iterable[Record
             if event == STEP and type(record.get("global_step")) is int:
                 session.add(with_non_finite(record))
             elif event == START:
-                session.start, session.settings = record, settings_of(record)
+                session.start = record
+                # What was configured counts before what was measured, such as the learning rate of the first step.
+                session.settings = {**settings_of(record), **settings_from({}, record.get("config"))}
             elif event in (EVAL, EPOCH):
                 session.evals.append(with_non_finite(record))
             elif event in _EVENTS:

@@ -37,6 +37,7 @@ SUBCOMMANDS: Final = {
     "pull": "bring a run folder back from ClickHouse, byte for byte",
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
     "rm": "move runs to the trash, with --yes",
+    "resume": "say whether a resumed run continued the same training, and if not, why",
     "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
     "share": "write a zip of a run that is safe to post, and list what was left out",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
@@ -57,7 +58,7 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 
 GROUPS: Final = {
     "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
-    "decide": ("Decide", "compare why report ask"),
+    "decide": ("Decide", "compare resume why report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),
     "setup": ("Set up", "train ai-toolkit completion plugins"),

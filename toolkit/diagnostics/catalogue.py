@@ -20,7 +20,8 @@ HANG: Final = "hang"
 RANK_DEAD: Final = "rank_dead"
 RANK_SILENT: Final = "rank_silent"
 WRONG_CALL: Final = "wrong_call"
-REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT, WRONG_CALL})
+RESUME_MISMATCH: Final = "resume_mismatch"
+REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT, WRONG_CALL, RESUME_MISMATCH})
 """Kinds that a live run detects and reports itself; detectors, which see only records, take them over."""
 OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_DEAD, RANK_SILENT})
 """Kinds about single ranks, which need the records of the other ranks."""
@@ -442,6 +443,20 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Look at the system's log of its machine (`dmesg`, the job's log) at the time of its last record.",
             "Stop the others: they wait for it in the next exchange until the time limit of the process group.",
             "Restart from the last checkpoint.",
+        ),
+        remedies=(STOP,),
+    ),
+    RESUME_MISMATCH: Kind(
+        title="Resumed otherwise",
+        severity=WARNING,
+        message="The session that was resumed from step {start} does not continue the same training.",
+        causes=(
+            "The checkpoint lacks the optimizer, the schedule, the scaler, the random state or the place in the data.",
+            "It was resumed with another batch size, other settings, other code, or another checkpoint.",
+        ),
+        advice=(
+            "`telemetry resume RUN` shows what was compared, step by step.",
+            "Stop, correct what is loaded, and resume from step {start} again: the abandoned steps are kept.",
         ),
         remedies=(STOP,),
     ),

@@ -19,6 +19,7 @@ from toolkit.runfolder.records import FINDING, FixedRecords, Record, has_event
 if TYPE_CHECKING:
     from toolkit.diagnostics.rank_files import RankFiles
     from toolkit.diagnostics.rank_watch import RankWatch
+    from toolkit.diagnostics.resume.watch import ResumeWatch
 
 _REST_FOR_WORK: Final = 3.0
 """While earlier sessions are read: seconds of sleep per second of work, so that training is not slowed down."""
@@ -62,6 +63,7 @@ class FindingsSink:
         guard: Guard,
         ranks: RankFiles | None = None,
         rank_watch: RankWatch | None = None,
+        resume_watch: ResumeWatch | None = None,
         first: Callable[[Sequence[Record]], None] = lambda _batch: None,
     ) -> None:
         self.in_a_hurry = False
@@ -79,6 +81,7 @@ class FindingsSink:
         self._waiting: dict[str, Finding] = {}
         self._ranks = ranks
         self._rank_watch = rank_watch
+        self._resume_watch = resume_watch
         self._first = first
         self._ranks_at = -math.inf
         self._ran_since = self._ran_until = -math.inf
@@ -91,6 +94,9 @@ class FindingsSink:
         records = FixedRecords(batch)
         with self._guard.catch("collecting the evaluations"):
             self._first(records)
+        if self._resume_watch is not None:
+            with self._guard.catch("collecting what a resume is compared with"):
+                self._resume_watch.take(records)
         changed = self._take(records)
         if has_event(records, FINDING):
             for record in records:
@@ -104,6 +110,16 @@ class FindingsSink:
                 time.sleep(min(_REST_FOR_WORK * (time.monotonic() - began), _LONGEST_REST_S))
             return
         self._report_waiting()
+        if self._resume_watch is not None:
+            self._judge_resume(self._resume_watch)
+
+    def _judge_resume(self, watch: ResumeWatch) -> None:
+        with self._guard.catch("judging the resume"):
+            found = watch.look()
+            if found is not None:
+                self.report_live(found, {})
+        if watch.is_over:
+            self._resume_watch = None
 
     def _take(self, records: Sequence[Record]) -> list[Finding]:
         now = time.monotonic()

@@ -11,6 +11,7 @@ pytest.importorskip("streamlit")
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import cards, chart_data, is_well, open_page, said
 from toolkit.runfolder.labels import read_labels, read_project
+from toolkit.telemetry import TelemetryLogger
 
 
 def drawn(tab):
@@ -136,3 +137,14 @@ def test_a_loss_that_only_wobbles_is_called_flat_and_shown_as_it_was_logged(logs
     assert "flat" in json.dumps([item.proto.json for item in tab.get("bidi_component")])
     assert cards(tab)["Train loss"] == "1"
     assert "Loss" in said(tab)
+
+
+def test_a_resumed_run_says_in_one_line_whether_it_is_the_same_training(logs):
+    for steps, resumed in ((range(1, 21), False), (range(11, 26), True)):
+        with TelemetryLogger("twice", log_dir=logs, log_every=1, resume=resumed) as log:
+            for step in steps:
+                log.log_step(step, train_loss=3.0 / step + (step * 7919 % 13) / 60, lr=0.1)
+    write_run(logs, "once", curves={"train_loss": float})
+
+    assert "Resumed from step 10: the same training" in said(open_page("overview", "twice"))
+    assert "Resumed from" not in said(open_page("overview", "once"))

@@ -46,6 +46,7 @@ from toolkit.telemetry.writing.writer_lock import WriterLock
 if TYPE_CHECKING:
     from toolkit.diagnostics.rank_files import RankFiles
     from toolkit.diagnostics.rank_watch import RankWatch
+    from toolkit.diagnostics.resume.watch import ResumeWatch
     from toolkit.mirrors.messages.sink import MessageSink
 
 _MIRROR_INTERVAL_S = 0.5
@@ -489,6 +490,7 @@ class RecordPipeline:
             guard=self.guard,
             ranks=self._rank_files(),
             rank_watch=self._rank_watch(),
+            resume_watch=self._resume_watch(),
             first=key_values.write,
         )
 
@@ -505,6 +507,14 @@ class RecordPipeline:
         from toolkit.diagnostics.rank_watch import RankWatch
 
         return RankWatch(self.session_folder.folder, session=self.session_folder.session.session)
+
+    def _resume_watch(self) -> ResumeWatch | None:
+        session = self.session_folder.session.session
+        if session < 2:
+            return None
+        from toolkit.diagnostics.resume.watch import ResumeWatch
+
+        return ResumeWatch(self.session_folder.folder, session=session)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
         receivers = self._options.message_options

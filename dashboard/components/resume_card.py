@@ -1,0 +1,65 @@
+"""One line on whether a resumed run continued the same training, with its evidence on a click."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import streamlit as st
+
+from dashboard.components.frame import RunPage
+from toolkit.answers.evidence import read_evidence
+from toolkit.answers.resume import ResumeAnswer, answer_resumes
+from toolkit.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME
+from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.formatting import count, md
+
+_FIRST_STEPS: Final = 200
+"""So long the answer about a live session may change."""
+_AT_ONCE: Final = 10
+_MOST_BYTES: Final = 256 * 1024**2
+"""The command takes the time that a larger file needs."""
+_ICONS: Final = {SAME: ":green[:material/check_circle:]", DIFFERENT: ":orange[:material/warning:]"}
+
+
+def resume_card(page: RunPage) -> None:
+    """Show the answer about each resume, the newest first; nothing for a run that was never resumed."""
+    sessions, path = page.store.sessions(page.key), page.card.path
+    if len(sessions) < 2 or path is None:
+        return
+    done = (page.card.step or 0) - int(sessions[-1].first_step)
+    for answer in _answers(path, len(sessions), min(max(done, 0), _FIRST_STEPS) // _AT_ONCE):
+        icon = _ICONS.get(answer.answer, ":gray[:material/help:]")
+        with st.expander(f"{icon} {md(_line(answer), 200)}", key=f"_resume {page.key} {answer.session}"):
+            st.markdown(f"{md(answer.sentence, 1_000)} Sure: {answer.sure}.")
+            rows = sorted(answer.evidence, key=lambda row: row.differs is False)
+            columns = {
+                "compared": [row.what for row in rows],
+                "before": [row.before for row in rows],
+                "after": [row.after for row in rows],
+                "": [row.note or ("differs" if row.differs else "equal") for row in rows],
+            }
+            if rows:
+                st.dataframe(shown_frame(columns), hide_index=True, alt="What was compared")
+            for needed in answer.needed:
+                st.caption(f"To say more: {md(needed, 300)}")
+
+
+def _line(answer: ResumeAnswer) -> str:
+    begin = f"Resumed from step {count(answer.step)}"
+    if answer.answer == SAME:
+        return f"{begin}: the same training"
+    if answer.answer == DIFFERENT:
+        return f"{begin}: not the same training, {CAUSES[answer.cause]}"
+    return f"{begin}: whether it is the same training cannot be said"
+
+
+@lru_cache(maxsize=32)
+def _answers(path: Path, sessions: int, done: int) -> list[ResumeAnswer]:  # noqa: ARG001 - they make it look again
+    try:
+        size = max((os.path.getsize(path / name) for name in os.listdir(path)), default=0)
+    except OSError:
+        return []
+    return answer_resumes(read_evidence(path)) if size <= _MOST_BYTES else []

@@ -1,0 +1,166 @@
+"""What is said about a resume: the same training, another one and why, or that it cannot be said."""
+
+import math
+import random
+
+import pytest
+
+from toolkit.diagnostics.resume.judge import (
+    CHECKPOINT,
+    DIFFERENT,
+    FROM_START,
+    OPTIMIZER,
+    OTHER,
+    RNG,
+    SAME,
+    SCALER,
+    SCHEDULE,
+    SIZE,
+    SKIPPED,
+    UNKNOWN,
+    Batch,
+    Side,
+    judge,
+)
+
+RESUMED = 30
+LAST = 45
+
+
+def _loss(step):
+    return 3.0 * math.exp(-step / 60) + random.Random(step).gauss(0.0, 0.05)
+
+
+def _rate(step):
+    return 1e-3 * min(1.0, step / 10) * (1 - step / 200)
+
+
+def _batches(steps, first=0, samples=8):
+    return [Batch(step, 1_000 + first + at, samples) for at, step in enumerate(steps)]
+
+
+def _state(at, **changed):
+    fields = {"weights_norm": 2.5, "optimizer_step": RESUMED, "moment1_norm": 0.3, "scheduler_step": RESUMED}
+    more = {"scaler_scale": 1024.0, "rng_torch": "ab", "epoch": 1, "data_position": 7}
+    return {"event": "state", "at": at, "global_step": RESUMED, **fields, **more, **changed}
+
+
+def _old(last=LAST, **more):
+    steps = range(1, last + 1)
+    return Side(loss={step: _loss(step) for step in steps}, lr={step: _rate(step) for step in steps}, **more)
+
+
+def _new(change=lambda step, loss: loss, rate=_rate, **more):
+    steps = range(RESUMED + 1, RESUMED + 21)
+    return Side(
+        loss={step: change(step, _loss(step)) for step in steps},
+        lr={step: rate(step) for step in steps},
+        **more,
+    )
+
+
+def test_equal_losses_are_the_same_training_to_the_last_digit():
+    said = judge(_old(), _new())
+
+    assert (said.answer, said.how, said.step, said.doubles) == (SAME, "to the last digit", RESUMED, 15)
+
+
+def test_differences_of_kernels_are_within_the_noise():
+    said = judge(_old(), _new(lambda step, loss: loss * (1 + 1e-6 * (step % 3))))
+
+    assert (said.answer, said.how) == (SAME, "within the noise")
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"weights_norm": 2.4}, CHECKPOINT),
+        ({"optimizer_step": 0, "moment1_norm": 0.0}, OPTIMIZER),
+        ({"scheduler_step": 0}, SCHEDULE),
+        ({"scaler_scale": 65536.0}, SCALER),
+        ({"data_position": 0}, FROM_START),
+        ({"data_position": 14}, SKIPPED),
+    ],
+)
+def test_what_was_loaded_otherwise_is_the_cause_even_if_no_step_exists_twice(changed, cause):
+    said = judge(_old(RESUMED, states=[_state("save")]), _new(states=[_state("load", **changed)]))
+
+    assert (said.answer, said.cause) == (DIFFERENT, cause)
+
+
+def test_the_state_that_was_saved_is_the_same_training_without_any_step_twice():
+    said = judge(_old(RESUMED, states=[_state("save")]), _new(states=[_state("load")]))
+
+    assert said.answer == SAME
+
+
+def test_other_random_numbers_count_only_where_the_losses_show_them():
+    old, state = _old(states=[_state("save")]), [_state("load", rng_torch="cd")]
+
+    assert judge(old, _new(states=state)).answer == SAME
+    other = judge(old, _new(lambda step, loss: loss + 0.01 * (-1) ** step, states=state))
+    assert (other.answer, other.cause) == (DIFFERENT, RNG)
+
+
+@pytest.mark.parametrize(("first", "samples", "cause"), [(0, 8, FROM_START), (35, 8, SKIPPED), (30, 4, SIZE)])
+def test_batches_show_where_the_data_went_on(first, samples, cause):
+    old = _old(batches=_batches(range(1, LAST + 1)))
+    new = _new(
+        lambda step, loss: loss + random.Random(-step).gauss(0, 0.1),
+        batches=_batches(range(RESUMED + 1, 50), first, samples),
+    )
+
+    assert judge(old, new).cause == cause
+
+
+def test_a_schedule_that_starts_again_is_seen_with_and_without_steps_twice():
+    def again(step):
+        return _rate(step - RESUMED)
+
+    assert judge(_old(), _new(lambda _, loss: loss + 0.002, again)).cause == SCHEDULE
+    assert judge(_old(RESUMED), _new(rate=again)).cause == SCHEDULE
+
+
+def test_what_the_settings_ask_for_is_no_fault():
+    def again(step):
+        return _rate(step) * min(1.0, (step - RESUMED) / 5)
+
+    def slightly(step, loss):
+        return loss + 0.01 * (-1) ** step
+
+    settings = {"learning_rate": 1e-3, "eval_every": 10, "seed": 1}
+    for change, rate in (
+        ({"rewarmup_steps": 5}, again),
+        ({"seed": 2}, _rate),
+        ({"eval_every": 3}, _rate),
+    ):
+        said = judge(_old(settings=settings), _new(slightly, rate, settings=settings | change))
+        assert said.answer == SAME, change
+
+    said = judge(_old(settings=settings), _new(slightly, settings=settings | {"weight_decay": 0.5}))
+    assert (said.answer, said.cause) == (DIFFERENT, OTHER)
+
+
+def test_from_losses_alone_the_way_they_depart_tells_causes_apart():
+    wobble = random.Random(1)
+    lost = judge(
+        _old(), _new(lambda step, loss: loss if step == RESUMED + 1 else loss + wobble.gauss(0, 0.03))
+    )
+    earlier = judge(_old(), _new(lambda step, loss: loss + math.exp((RESUMED - step) / 4)))
+
+    assert (lost.answer, lost.cause) == (DIFFERENT, OPTIMIZER)
+    assert (earlier.answer, earlier.cause) == (DIFFERENT, CHECKPOINT)
+
+
+def test_without_evidence_it_cannot_be_said_and_what_is_needed_is_named():
+    said = judge(_old(RESUMED), _new())
+
+    assert said.answer == UNKNOWN
+    assert len(said.needed) == 3
+
+
+def test_nothing_and_not_a_number_are_no_reason_to_fail():
+    nan = dict.fromkeys(range(20, 40), math.nan)
+
+    for old, new in ((Side(), Side()), (_old(), Side()), (Side(), _new()), (_old(), Side(loss=nan))):
+        assert judge(old, new).answer == UNKNOWN
