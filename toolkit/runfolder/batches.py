@@ -99,10 +99,8 @@ def encode_chunk(session: int, rows: Sequence[tuple[int, BatchRow]]) -> bytes:
 
 
 def _narrowest(ids: Sequence[Any]) -> int:
-    low, high = min(ids, default=0), max(ids, default=0)
-    if low < 0:
-        return 5
-    return 1 if high < 1 << 8 else 2 if high < 1 << 16 else 3 if high < 1 << 32 else 4
+    high = max(ids, default=0)
+    return 5 if min(ids, default=0) < 0 else 1 + (high >= 1 << 8) + (high >= 1 << 16) + (high >= 1 << 32)
 
 
 def _varint(number: int) -> bytes:
@@ -237,7 +235,8 @@ def _rows(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, 
         samples, at = _read_varint(data, at)
         kind, place = data[at], at + 1
         at = _end_of_ids(data, place, kind & ~_LOSSES, samples) + (4 * samples if kind & _LOSSES else 0)
-        if at > end or kind > (_TEXTS | _LOSSES) or not -(1 << 63) <= step < 1 << 63:
+        is_possible = max(session, samples, abs(step)) < 1 << 62 and kind <= (_TEXTS | _LOSSES)
+        if at > end or not is_possible:
             raise IndexError("a batch that is longer than its chunk")
         yield session, step, samples, kind, place
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import MisuseError, guarded
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from toolkit.telemetry.options.options_dict import OptionsDict
     from toolkit.telemetry.session.live_run import LiveRun
     from toolkit.telemetry.training import TrainingTelemetry
+
+_L = TypeVar("_L")
 
 CloseReason = Literal["finished", "exit", "stopped", "interrupted", "pruned", "signal", "failed", "replaced"]
 """How a run ends."""
@@ -187,6 +189,18 @@ class TelemetryLogger(TimingCalls):
                     "log.batch got neither ids nor a batch that is in host memory; it is left out"
                 )
             writer.take(row, step, None if losses is None else losses_of(losses, row.samples))
+
+    def watch_loader(self, loader: _L, /) -> _L:
+        """Keep the batches of a torch `DataLoader` by themselves: `for batch in log.watch_loader(loader):`.
+
+        It returns the loader itself, whose order and random numbers stay as they are. With Accelerate, give it the
+        prepared one.
+        """
+        with self.guard.catch("watching a data loader"):
+            batches = internals(self).loader_batches()
+            if batches is not None:
+                batches.follow(loader)
+        return loader
 
     @guarded
     def log_eval(

@@ -13,7 +13,9 @@ from toolkit.telemetry.logger_timing import TimingCalls
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 
 if TYPE_CHECKING:
+    from toolkit.runfolder.batches import BatchRow
     from toolkit.telemetry.records.completions.completion_recorder import CompletionRecorder
+    from toolkit.telemetry.records.loader_batches import LoaderBatches
     from toolkit.telemetry.session.live_run import LiveRun
 
 
@@ -86,6 +88,24 @@ class Internals:
             run = self._live_run()
             if run is not None:
                 run.steps.speed.count_samples(share)
+
+    def loader_batches(self, take: Callable[[BatchRow], None] | None = None) -> LoaderBatches | None:
+        """Return what follows data loaders and keeps their batches, or has `take` do it; None if none are kept."""
+        found: LoaderBatches | None = None
+        with self.guard.catch("setting up the batches"):
+            run = self._live_run()
+            if run is not None and run.batches is not None:
+                # Imported where loaders are followed.
+                from toolkit.telemetry.records.loader_batches import LoaderBatches
+
+                found = LoaderBatches(take or self.keep_batch, self.guard)
+        return found
+
+    def keep_batch(self, row: BatchRow | None, step: int | None = None) -> None:
+        """Keep a batch of a step, or of the next one that is logged."""
+        run = self._log._run
+        if row is not None and self._log.is_live and run is not None and run.batches is not None:
+            run.batches.take(row, step)
 
     def span_totals(self, name: str) -> tuple[int, float]:
         """Return how many spans of `name` the training thread has ended in this session, and their seconds."""

@@ -14,6 +14,7 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
+from toolkit.runfolder.batches import BatchRow
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     given_logger,
@@ -28,6 +29,7 @@ from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases,
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.records.loader_batches import LoaderBatches
 from toolkit.telemetry.spans.span import NO_FAILURES
 from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
 
@@ -87,6 +89,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._accelerator: Any = None
         self._patches = MethodPatches(self.guard)
         self._handles: list[Any] = []
+        self._loaders: LoaderBatches | None = None
+        self._batch: BatchRow | None = None
         self._has_start = False
         self._step = resumed_from_step or 0
         self._may_go_back = False
@@ -211,6 +215,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
                 self._open()
                 patches.around(accelerator, "log", before=self._log_other_rank)
                 patches.around(accelerator, "end_training", before=lambda *_, **__: self.finish())
+            self._follow_loaders(*getattr(accelerator, "_dataloaders", ()))
+            patches.around(accelerator, "prepare", after=self._follow_prepared)
+            patches.around(accelerator, "skip_first_batches", after=self._follow_prepared)
             self._handles.append(accelerator.register_load_state_pre_hook(self._note_loaded))
             if save_to is not None:
                 self._save_to = os.fspath(save_to)
@@ -242,6 +249,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._step, self._may_go_back, self._grad_norm = self._resumed_from_step or 0, False, None
         self._can_stop = False
         self._declare_save()
+        self._follow_loaders(*getattr(self._accelerator, "_dataloaders", ()))
 
     def _is_repeated(self, values: Any) -> bool:
         """Return whether the accelerator already passed these values in the same call."""
@@ -363,6 +371,23 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     @guarded
     def _end_forward(self, *_: Any, **__: Any) -> None:
         self._phases.end(FORWARD)
+        batch, self._batch = self._batch, None
+        if batch is not None and self._log is not None:
+            internals(self._log).keep_batch(batch)
+
+    def _follow_prepared(self, prepared: Any, *_: Any, **__: Any) -> None:
+        self._follow_loaders(*(prepared if isinstance(prepared, tuple) else (prepared,)))
+
+    def _follow_loaders(self, *loaders: Any) -> None:
+        if self._loaders is None and self._log is not None:
+            self._loaders = internals(self._log).loader_batches(self._take_batch)
+        if self._loaders is not None:
+            for loader in loaders:
+                self._loaders.follow(loader)
+
+    def _take_batch(self, batch: BatchRow) -> None:
+        # A batch is trained on if a backward pass follows; those of an evaluation are not.
+        self._batch = batch
 
     def _note_loaded(self, _: Any, folder: Any) -> None:
         with self.guard.catch("finding the run of a checkpoint"):
@@ -373,6 +398,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     def _unwatch(self) -> None:
         """Remove the patches and hooks from the accelerator."""
         self._patches.undo()
+        if self._loaders is not None:
+            self._loaders.stop()
+            self._loaders = None
         for handle in self._handles:
             handle.remove()
         self._handles = []

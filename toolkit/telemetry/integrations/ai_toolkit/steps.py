@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
@@ -86,8 +87,13 @@ class Steps:
 
     def _begin(self, batch_list: Any = (), *_: Any, **__: Any) -> None:
         self._norms.clear()
-        self._sizes.count(batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,))
+        batches = batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,)
+        self._sizes.count(batches)
         self._step = self._process.step_num
+        for batch in batches:
+            items = getattr(batch, "file_items", None) or ()
+            if items and all(isinstance(getattr(item, "path", None), str) for item in items):
+                self._log.batch(["/".join(Path(item.path).parts[-2:]) for item in items], step=self._step)
         self._older_logs = self._additional_logs()
 
     def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -124,6 +125,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if not getattr(trainer.strategy, "restore_checkpoint_after_setup", False):
                 self._run.begin_training(trainer)
                 if self._open(pl_module):
+                    self._follow_loaders(trainer)
                     self._call.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
 
     def teardown(self, *_: Any, **__: Any) -> None:
@@ -367,6 +369,22 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if hasattr(optimizer, "register_step_post_hook"):
                 call.hooks.append(optimizer.register_step_post_hook(partial(end, OPTIMIZER_UPDATE)))
 
+    def _follow_loaders(self, trainer: Any) -> None:
+        """Keep the batches of the training's loaders, which are iterated before the training begins."""
+        call, loop = self._call, trainer.fit_loop
+        call.loaders = internals(self._run.opened).loader_batches()
+        if call.loaders is None:
+            return
+        follow = call.loaders.follow
+
+        def follow_all(*_: Any) -> None:
+            combined = loop._combined_loader  # noqa: SLF001 - called between its making and its first use
+            for loader in combined.flattened:
+                # Of data without a known length, one batch more is fetched.
+                follow(loader, is_ahead=math.inf in (combined.limits or ()))
+
+        call.patches.around(loop, "_load_combined_loader_states", before=follow_all)
+
     def _profile(self, pl_module: Any) -> None:
         """Time the calls of the module's own methods one by one."""
         call = self._call
@@ -394,6 +412,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         was_live, self.is_live, self._call = self.is_live, False, TrainerCall()
         with self.guard.catch("restoring Lightning's methods"):
             call.patches.undo()
+            if call.loaders is not None:
+                call.loaders.stop()
             for handle in call.hooks:
                 handle.remove()
         if was_live:

@@ -11,6 +11,7 @@ from toolkit.telemetry.integrations.lightning.checkpoints import CheckpointTimer
 from toolkit.telemetry.integrations.lightning.framework import TENSOR
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
+from toolkit.telemetry.records.loader_batches import LoaderBatches
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 
 
@@ -115,6 +116,7 @@ class TrainerCall:
     is_profiled: bool = False
     """Whether the module's methods are timed."""
     checkpoints: CheckpointTimer | None = None
+    loaders: LoaderBatches | None = None
     step: OptimizerStep = field(default_factory=OptimizerStep)
     metrics_before: Mapping[str, Any] = field(default_factory=dict)
     """The module's metrics at the start of the evaluation, or the end of the epoch, that is recorded next."""

@@ -14,11 +14,15 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from toolkit.core.guard import Guard
+from toolkit.runfolder.batches import BatchRow
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
 from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.records.batch_values import content_row
+from toolkit.telemetry.records.loader_batches import LoaderBatches
 from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 _LOOP: Final = ("_run_epoch", "_evaluate", "_finalize_training")
@@ -50,6 +54,8 @@ class TrainerWatch:
         """The folder of the last checkpoint, and the seconds it took."""
         self._patches = MethodPatches(guard)
         self._completions = TrainerCompletions(guard)
+        self._loaders: LoaderBatches | None = None
+        self._seen = 0
         self._depth = 0
         """How many of the loop's methods are running, one inside the other."""
         self._fail: Callable[[BaseException], None] = lambda _: None
@@ -82,6 +88,9 @@ class TrainerWatch:
         self.is_live = False
         self.trainer = None
         self.begin_step()
+        if self._loaders is not None:
+            self._loaders.stop()
+            self._loaders = None
         self._completions.stop()
         self._patches.undo()
 
@@ -124,15 +133,44 @@ class TrainerWatch:
         else:
             patches.collect(trainer.accelerator, "clip_grad_norm_", self.norms)
         self.batches = BatchSizes()
+        self._keep_batch = internals(log).keep_batch
+        self._loaders = internals(log).loader_batches(self._take_batch)
         patches.span(trainer, "get_batch_samples", log, DATA_LOADING, after=self._count_samples)
+        patches.wrap(trainer, "get_batch_samples", self._following_loaders)
         patches.span(trainer, "compute_loss", log, FORWARD)
         patches.span(trainer.accelerator, "backward", log, BACKWARD)
         patches.time(trainer, "prediction_step", job.validation_iteration)
         patches.time(trainer, "evaluation_loop", job.validation_loop)
         patches.wrap(trainer, "_save_checkpoint", functools.partial(self._timing_saves, trainer, log))
 
+    def _take_batch(self, row: BatchRow | None) -> None:
+        self._keep_batch(row, self.trainer.state.global_step + 1)
+
+    def _following_loaders(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Follow the loader of each iteration before it begins; that of a resumed epoch is made only just before."""
+        loaders = self._loaders
+        if loaders is None:
+            return original
+
+        def call(batches: Any, *args: Any, **kwargs: Any) -> Any:
+            self._seen = loaders.taken
+            # True in the midst of an iteration, of Python 3.11 or later.
+            if not getattr(batches, "gi_suspended", False):
+                self._patches.guard.call("finding the data loader", self._follow, loaders, batches)
+            return original(batches, *args, **kwargs)
+
+        return call
+
+    def _follow(self, loaders: LoaderBatches, batches: Any) -> None:
+        if inspect.isgenerator(batches) and inspect.getgeneratorstate(batches) == inspect.GEN_CREATED:
+            loaders.follow(_self_in(batches.gi_frame) if batches.gi_frame else None)
+
     def _count_samples(self, found: Any) -> None:
         self.batches.count(found[0])
+        if self._loaders is not None and self._loaders.taken == self._seen:
+            # A loader of another kind.
+            for batch in found[0]:
+                self._take_batch(content_row(batch))
 
     def _timing_saves(
         self, trainer: Any, log: TelemetryLogger, original: Callable[..., Any]
