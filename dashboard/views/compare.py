@@ -35,6 +35,7 @@ from dashboard.components.run_filter import keep_colours
 from dashboard.components.run_menu import report_button
 from dashboard.components.run_table import Row, ShownColumn, run_table
 from dashboard.components.speed_panel import speed_panel
+from dashboard.components.verdict_line import verdict_of_chosen
 from toolkit.answers.evidence import read_evidence
 from toolkit.answers.why import Why, why
 from toolkit.reports.compare import compare as comparison
@@ -110,6 +111,7 @@ def main() -> None:
     with report:
         report_button("compare", lambda: _report(store, keys, cards, metric))
     base = _pick_baseline(keys, cards)
+    page_states.guarded("The verdict", lambda: verdict_of_chosen(store, keys, cards, base, metric))
     page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
     page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
     _part("Why they differ", lambda: _why(base, keys, cards))

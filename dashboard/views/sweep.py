@@ -18,6 +18,8 @@ from dashboard.components.frame import GLYPHS
 from dashboard.components.page_states import page_title, section
 from dashboard.components.run_filter import pick_project, search_box
 from dashboard.components.run_menu import report_button
+from dashboard.components.verdict_line import verdict_line
+from toolkit.answers.verdict import best_against, result_of
 from toolkit.reports.document import Document
 from toolkit.reports.sweep import sweep_document
 from toolkit.runfolder.labels import ProjectSettings
@@ -182,6 +184,9 @@ def _sweep(store: RunStore, query: RunQuery, metric: str, direction: Direction, 
     runs = tuple(sweep_run(card, metric, direction, take_best=take == "best") for card in cards.values())
     found = _answer(tuple(_Frozen(run) for run in runs), metric, direction)
     _text(found)
+    # The value is the one that the page is asked for: the best or the last.
+    results = [replace(result_of(cards[run.key], metric, reads_code=False), value=run.value) for run in runs]
+    verdict_line(best_against(results, metric=metric, goal=direction))
     measured = [run for run in runs if run.value is not None]
     varied = _varied(found)
     if len(measured) > 1 and varied:

@@ -47,6 +47,7 @@ SUBCOMMANDS: Final = {
     "time": "show where the time of a run went and how much of it was training",
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
     "train": "train the example, or from any YAML, as run.py does",
+    "verdict": "say whether a run is really better than the best one: keep, discard or run again",
     "usage": "show whether anonymous usage reports are sent, and everything they contain",
     "why": "say why two runs differ: where they depart, and which difference could have caused it",
 }
@@ -58,7 +59,7 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 
 GROUPS: Final = {
     "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
-    "decide": ("Decide", "compare resume why report ask"),
+    "decide": ("Decide", "compare resume why verdict report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),
     "setup": ("Set up", "train ai-toolkit completion plugins"),

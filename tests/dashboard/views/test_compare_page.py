@@ -49,6 +49,7 @@ def test_two_runs_are_drawn_over_each_other_and_compared_with_the_first(ten):
     summary = run_table(tab).set_index("Run")
     assert summary["last"]["r0"] == "1 ★"
     assert summary["last"]["r1"] == "2  (+100.0%)"
+    assert "Really better?** Not decided whether r1 is better than r0" in said(tab)
     assert "lr 2 of 2 runs" in said(tab).replace("**", "").replace(":gray[", "").replace("]", "")
 
 

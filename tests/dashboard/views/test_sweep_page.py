@@ -64,6 +64,7 @@ def test_the_page_says_which_run_is_best_and_why(logs):
     assert "lora_rank explains the most" in text
     assert "1 still running" in text
     assert "Equal in all runs: model tiny" in text
+    assert "Really better?" in text
     assert {trace["type"] for trace in traces_of(tab)} == {"scatter", "bar", "parcoords"}
 
 

@@ -1,0 +1,61 @@
+"""Whether a run is really better, in one line: as `telemetry verdict` says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import streamlit as st
+
+from toolkit.answers.verdict import Verdict, best_against, result_of
+from toolkit.runfolder.metrics import TRAIN_LOSSES, guess_primary_metric, metric_direction
+from toolkit.runs.formatting import md
+from toolkit.runs.store import RunCard, RunStore
+
+_POINTS: Final = 400
+_ICONS: Final = {
+    "better": "check_circle",
+    "worse": "cancel",
+    "not better": "cancel",
+    "not decided": "balance",
+}
+
+
+def verdict_line(found: Verdict | None) -> None:
+    """Show an answer; what it rests on is in its help."""
+    if found is not None:
+        # To keep or to discard a run is for whoever reads the page.
+        needed = md(found.needed, 300) if found.answer == "not decided" else ""
+        text = f":material/{_ICONS[found.answer]}: **Really better?** {md(found.sentence, 600)} {needed}"
+        rests_on = (f"How sure: {found.sure}.", *found.rests_on)
+        st.markdown(text, help="\n\n".join(md(line, 400) for line in rests_on))
+
+
+def verdict_of_chosen(
+    store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], base: str, metric: str
+) -> None:
+    """Show whether the best of the chosen runs is better than the baseline; all listed runs count as tries.
+
+    By the shown metric if it evaluates the model, else by the one by which these runs are usually compared.
+    """
+    known = [cards[key].evaluations for key in keys]
+    if metric in TRAIN_LOSSES or not all(metric in names for names in known):
+        metric = guess_primary_metric([list(names) for names in known]) or metric
+    goal = metric_direction(metric)
+    if goal is None:
+        return
+    found = store.series_of(keys, metric, buckets=_POINTS)
+    results = {}
+    for key in keys:
+        series = found.get(key)
+        is_whole = series is not None and series.drawn == series.total
+        points = [float(y) for part in series.segments for y in part.y] if series and is_whole else ()
+        results[key] = result_of(cards[key], metric, points=points)
+    others = [
+        result_of(card, metric, reads_code=False)
+        for key, card in cards.items()
+        if key not in results and card.project == cards[base].project
+    ]
+    verdict_line(
+        best_against(list(results.values()), others, metric=metric, goal=goal, base=results[base].key)
+    )

@@ -1,0 +1,276 @@
+"""Is it really better: the test on numbers, and what is said of runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+
+from toolkit.answers.sequential_test import (
+    ALPHA,
+    Noise,
+    critical,
+    forecast,
+    judge,
+    largest_of,
+    pooled,
+    share_of_look,
+    share_of_try,
+    upper_tail,
+)
+from toolkit.answers.verdict import Result, pick_groups, verdict
+from toolkit.cli.main import main
+from toolkit.telemetry import TelemetryLogger
+
+NOISE = [-0.9, 0.4, 1.1, -0.3, 0.2, -1.2, 0.8, -0.1, 0.6, 0.4]
+
+
+def runs(name, values, *, first=0.0, **more):
+    """Runs of one change, one after the other, each with another seed."""
+    given = {"step": 100, **more}
+    return [
+        Result(
+            key=f"{name}{seed}",
+            name=f"{name}{seed}",
+            value=value,
+            settings={"change": name, "seed": seed},
+            created=first + seed,
+            **given,
+        )
+        for seed, value in enumerate(values)
+    ]
+
+
+def said(new, best, others=(), *, goal="max", **more):
+    return verdict(new, best, others, metric="score", goal=goal, **more)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize(
+    ("freedom", "level", "t"),
+    [(1, 0.025, 12.706), (2, 0.001, 22.327), (5, 0.0005, 6.869), (10, 0.0005, 4.587), (60, 0.005, 2.660)],
+)
+def test_students_t_is_that_of_the_tables(freedom, level, t):
+    assert critical(level, freedom) == pytest.approx(t, rel=2e-4)
+    assert upper_tail(t, freedom) == pytest.approx(level, rel=2e-3)
+    assert upper_tail(-t, freedom) == pytest.approx(1 - level, rel=1e-4)
+
+
+def test_all_shares_of_all_tries_and_looks_add_up_to_no_more_than_one():
+    assert sum(map(share_of_try, range(1, 100_000))) <= 1
+    assert sum(map(share_of_look, range(1, 60))) == pytest.approx(1)
+
+
+def test_the_largest_of_many_is_above_the_mean():
+    assert largest_of(1) == 0
+    assert largest_of(2) == pytest.approx(0.589, abs=0.01)
+    assert largest_of(50) == pytest.approx(2.24, abs=0.02)
+
+
+def test_the_noise_of_groups_is_pooled_and_that_of_equal_values_is_unknown():
+    assert pooled([[1.0, 3.0], [10.0, 12.0], [5.0]]) == Noise(math.sqrt(2), 2)
+    assert pooled([[1.0, 1.0], [2.0]]) is None
+
+
+def test_more_tries_and_more_noise_need_more_improvement():
+    needed = [judge([1.0], [0.0, 0.1], Noise(0.1, 8), look=1, tries=n).needed for n in (1, 2, 10, 50, 60)]
+    noisier = judge([1.0], [0.0, 0.1], Noise(0.2, 8), look=1).needed
+
+    assert needed == sorted(needed)
+    assert noisier == pytest.approx(2 * needed[0])
+
+
+def test_a_loop_of_changes_without_effect_has_hardly_a_false_better():
+    source, false = random.Random(1), 0
+    for _ in range(100):
+        best = [source.gauss(0, 1) for _ in range(5)]
+        false += any(
+            judge(new[:look], best, Noise(1.0, 30), look=look, tries=number).outcome == "better"
+            for number in range(1, 21)
+            for new in [[source.gauss(0, 1) for _ in range(4)]]
+            for look in range(1, 5)
+        )
+
+    assert false <= 2 * 100 * ALPHA
+
+
+def test_a_forecast_rises_with_the_difference_and_with_the_runs():
+    best, noise = NOISE[:5], Noise(0.8, 20)
+    by_size = [sum(forecast([size, size], best, noise, look=2, more=1)) for size in (0.0, 1.5, 4.0)]
+
+    assert by_size[0] < by_size[1] < by_size[2] <= 1
+    assert forecast([1.5], best, noise, look=1, more=3)[0] > forecast([1.5], best, noise, look=1, more=1)[0]
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def test_a_clear_difference_between_groups_is_decided_either_way():
+    new, best = runs("n", [5.0, 5.4, 4.8, 5.1], first=50), runs("b", NOISE)
+    better, worse = said(new, best), said(new, best, goal="min")
+
+    assert (better.answer, better.exit_code) == ("better", 0)
+    assert better.sentence.startswith("n0 (4 runs) is better than b0 (10 runs): score 5.075 against 0.1, ")
+    assert (worse.answer, worse.exit_code) == ("worse", 1)
+    assert json.loads(json.dumps(better.as_json()))["tries"] == 1
+
+
+def test_what_is_within_the_noise_is_discarded_or_run_again():
+    best = runs("b", NOISE)
+    hopeless, promising = said(runs("n", [0.1]), best), said(runs("n", [2.0], first=50), best)
+
+    assert (hopeless.answer, hopeless.exit_code) == ("not better", 1)
+    assert (promising.answer, promising.exit_code) == ("not decided", 3)
+    assert "more seeds decide with" in promising.sentence
+    assert promising.needed.startswith("Run ")
+    assert "more seed" in promising.needed
+
+
+def test_the_tries_of_the_folder_are_counted_and_its_repeats_show_the_noise():
+    best, new = runs("b", [0.0], first=0), runs("n", [3.0], first=50)
+    tries = [
+        run
+        for number in range(6)
+        for run in runs(f"t{number}", NOISE[number : number + 2], first=10 * number)
+    ]
+    found = said(new, best, tries)
+
+    assert found.numbers["tries"] == 7, "those that began later are other tries"
+    assert "12 repeated runs in 6 groups" in found.rests_on[0]
+    assert (
+        said(new, best, tries, tries=50).numbers["improvement_needed"] > found.numbers["improvement_needed"]
+    )
+    assert "by luck" in found.rests_on[-1]
+
+
+def test_without_repeats_the_evaluations_within_the_runs_count_and_that_is_called_weak():
+    points = [0.1 * (number % 3) for number in range(20)]
+    near = [runs(name, [value], points=[*points, value]) for name, value in (("n", 0.3), ("b", 0.1))]
+    far = said(runs("n", [99.0], points=[*points[:-1], 99.0, 99.1]), near[1])
+
+    assert said(*near).answer == "not decided"
+    assert "weak" in said(*near).sentence
+    assert "Run 2 more seeds" in said(*near).needed
+    assert "within the runs" in far.rests_on[0]
+    nothing = said(runs("n", [1.0]), runs("b", [0.0]))
+    assert nothing.answer == "not decided"
+    assert "not known" in nothing.sentence
+
+
+def test_runs_that_are_not_whole_or_diverged_are_no_result():
+    best = runs("b", NOISE)
+    short = said(runs("n", [9.0], step=10, is_finished=False), best)
+    live = said(runs("n", [9.0], is_finished=False, is_live=True, progress=0.1), best)
+    lost = said(runs("n", [math.nan]), best)
+    partly = said([*runs("n", [9.0, 9.1, 9.2]), *runs("n", [9.0, 9, 9, math.inf])[3:]], best)
+
+    assert short.answer == live.answer == "not decided"
+    assert short.evidence[0]["why"] == "it ended at 10 % of the steps: no result"
+    assert "still runs at 10 %" in live.evidence[0]["why"]
+    assert lost.answer == "worse"
+    assert partly.answer == "not decided"
+    assert "diverged" in partly.needed
+    assert json.dumps(lost.as_json(), allow_nan=False)
+
+
+def test_a_repeat_of_the_best_is_named_and_the_same_seed_counts_once():
+    best = runs("b", NOISE)
+    again = Result(key="x", name="x", value=9.0, settings={"change": "b", "seed": 77}, created=99.0)
+    same = Result(key="y", name="y", value=best[0].value, settings=best[0].settings, created=99.0)
+
+    assert said([again], best).answer == "not better"
+    assert "repeats" in said([again], best).sentence
+    assert said(runs("n", [1.0]), [*best, same]).evidence[-1]["why"] == "it has the seed and the value of b0"
+
+
+def test_equal_settings_and_seed_without_the_code_are_another_try_and_with_it_a_repeat():
+    settings = {"change": "b", "seed": 1}
+    pair = [Result(key=key, name=key, value=1.0, settings=settings, created=0.0) for key in "ab"]
+    kept = [Result(key=key, name=key, value=1.0, settings=settings, code="c", created=0.0) for key in "ab"]
+
+    assert said(pair[:1], pair[1:]).answer == "not decided"
+    assert said(kept[:1], kept[1:]).answer == "not better"
+
+
+def test_runs_that_were_evaluated_or_trained_differently_are_warned_of():
+    new, best = runs("n", [1.0]), runs("b", NOISE, is_finished=True)
+    other = [
+        Result(
+            key=run.key,
+            name=run.name,
+            value=run.value,
+            step=300,
+            settings={**run.settings, "eval_samples": 9},
+        )
+        for run in new
+    ]
+    texts = " ".join(said(other, best).rests_on)
+
+    assert "Evaluated differently: eval_samples 9 against not set" in texts
+    assert "Trained for 300 steps against 100" in texts
+
+
+def test_of_a_folder_the_best_group_is_taken_and_a_run_comes_with_its_repeats():
+    good, bad, new = runs("g", [2.0, 2.1]), runs("b", NOISE), runs("n", [3.0, 3.1], first=50)
+    every = [*good, *bad, *new]
+    picked = pick_groups(new[:1], every, every, "max", [True, True])
+    named = pick_groups(new[:1], good[:1], every, "max", [True, True])
+
+    assert [[run.name for run in group] for group in picked] == [["n0", "n1"], ["g0", "g1"]]
+    assert named == picked
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    place = tmp_path_factory.mktemp("verdict")
+    for name, lr, values in (("base", 1e-3, NOISE[:5]), ("good", 2e-3, [9.0, 9.1, 8.9, 9.2])):
+        for seed, value in enumerate(values):
+            with TelemetryLogger(f"{name}{seed}", log_dir=place, log_every=1, system=False) as log:
+                log.log_start(config={"lr": lr, "seed": seed})
+                log.log_step(1, train_loss=1.0)
+                log.log_eval(1, accuracy=value, odd=value)
+    (place / "other").mkdir()
+    (place / "other" / "results.csv").write_text("step,train/loss\n1,0.5\n")
+    return place
+
+
+def test_the_command_says_keep_or_discard_by_its_exit_code(logs, capsys):
+    assert main(["verdict", str(logs / "good0"), "--against", str(logs / "base0")]) == 0
+    text = capsys.readouterr().out
+    assert "good0 (4 runs) is better than base0 (5 runs): accuracy 9.05 against" in text
+    assert "Next: Keep good0 (4 runs)." in text
+    assert main(["verdict", str(logs / "base0"), "--against", str(logs), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["answer"], found["exit_code"], found["metric"]) == ("worse", 1, "accuracy")
+    assert main(["verdict", str(logs / "base1"), "--against", str(logs / "base0")]) == 1
+    assert "repeats" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compared_is_said_in_one_sentence(logs, tmp_path, capsys):
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    (torn / "metrics.jsonl").write_text('{"event": "step", "global_step": 1, "train_l')
+    for paths, sentence in (
+        ([logs / "gone", "--against", logs / "base0"], "gone"),
+        ([logs / "good0", "--against", logs / "other"], "share no metric"),
+        (
+            [logs / "good0", "--against", logs / "base0", "--metric", "nothing", "--goal", "min"],
+            "has no run with nothing",
+        ),
+        ([logs / "good0", "--against", logs / "base0", "--metric", "odd"], "--goal min or"),
+        ([torn, "--against", logs / "base0"], "share no metric"),
+    ):
+        assert main(["verdict", *map(str, paths)]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+    assert main(
+        ["verdict", str(logs / "other"), "--against", str(logs / "base0"), "--metric", "train_loss"]
+    ) in (2, 3)

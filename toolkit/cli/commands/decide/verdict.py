@@ -1,0 +1,107 @@
+"""`telemetry verdict`: whether a run is really better than the best one so far, or more seeds are needed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from toolkit.answers.verdict import MORE, Result, pick_groups, result_of, verdict
+from toolkit.cli.argument_types import whole
+from toolkit.cli.chosen_run import printable, refuse
+from toolkit.cli.run_list import ListedRun, list_runs, source_for
+from toolkit.cli.terminal import Column, add_json_argument, number_text, painted, print_json, print_table
+from toolkit.core.guard import Guard
+from toolkit.importers.source import named_columns, read_all
+from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
+
+JSON_FORM: Final = """\
+an object with `answer` (`better`, `worse`, `not better` or `not decided`), `exit_code`, `sentence`, `sure`, `metric`, \
+`goal` (`min` or `max`), `needed` (what to do next), `rests_on` (sentences) and `runs` (`group`, `run`, `value` or \
+`null`, `counted`, `why` not). Where the noise is known also `improvement`, `improvement_needed`, `noise`, `p`, \
+`level`, `look`, `tries` and `chances`: for so many `more` runs, how likely they show it to be `better` or `worse`."""
+
+_STYLES: Final = {"better": "green", "worse": "red", "not better": "red", "not decided": "yellow"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the runs and how they are compared."""
+    parser.add_argument(
+        "new", metavar="NEW", nargs="+", type=Path, help="the new run, its repeats, or a folder of them"
+    )
+    parser.add_argument(
+        "--against", metavar="BEST", nargs="+", type=Path, required=True, help="the best one so far, likewise"
+    )
+    parser.add_argument("--metric", metavar="NAME", help="what to compare (default: a validation loss, …)")
+    parser.add_argument("--goal", choices=("min", "max"), help="what is better (default: by the name)")
+    parser.add_argument("--tries", metavar="N", type=whole(), help="which try NEW is (default: counted)")
+    how_many = "how many more runs it is worth (default: %(default)s)"
+    parser.add_argument("--more", metavar="N", type=whole(), default=MORE, help=how_many)
+    add_json_argument(parser)
+    parser.epilog = (
+        "Runs beside a single NEW or BEST that differ from it in nothing but the seed count as its repeats. "
+        "Exit code: 0 keep (better); 1 discard (worse, or not shown to be better); 3 run again (not decided); "
+        "2 if a run could not be read."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the verdict."""
+    lists: list[list[ListedRun]] = []
+    for paths in (args.new, args.against):
+        found = list_runs(paths)
+        if not found.runs or found.missing:
+            return refuse("; ".join([*found.missing, *found.notes]) or f"no run in {paths[0]}")
+        lists.append(found.runs)
+    names = [{name for each in runs for name in each.card.evaluations} for runs in lists]
+    metric = args.metric or guess_primary_metric([sorted(names[0] & names[1])])
+    if metric is None:
+        return refuse("the runs share no metric whose name says what is better; name one with --metric")
+    goal = args.goal or metric_direction(metric)
+    if goal is None:
+        return refuse(
+            f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
+        )
+    guard = Guard()
+
+    def results(runs: Sequence[ListedRun], *, curves: bool) -> list[Result]:
+        found = []
+        for each in runs:
+            reads = curves or metric not in each.card.evaluations
+            points = guard.call("reading", _points, each, metric) if reads else None
+            found.append(result_of(each.card, metric, points=points or ()))
+        return found
+
+    beside = results(list_runs([runs[0].path.absolute().parent for runs in lists]).runs, curves=False)
+    new, best = (results(runs, curves=True) for runs in lists)
+    new, best = pick_groups(new, best, beside, goal, [len(args.new) == 1, len(args.against) == 1])
+    for group, place in ((new, args.new[0]), (best, args.against[0])):
+        if all(result.value is None for result in group):
+            known = ", ".join(sorted(names[0] | names[1])[:10]) or "none"
+            return refuse(f"{place} has no run with {metric} to compare; its kind of metric here: {known}")
+    answer = verdict(new, best, beside, metric=metric, goal=goal, tries=args.tries, more=args.more)
+    if args.json:
+        print_json(answer.as_json())
+        return answer.exit_code
+    print(painted(printable(answer.sentence), _STYLES[answer.answer]))
+    print(f"How sure: {answer.sure}.\n")
+    columns = [Column(""), Column("run"), Column(metric, right=True), Column("not counted, because")]
+    shown = [
+        (row["group"], row["run"], number_text(row["value"]), row["why"] or "") for row in answer.evidence
+    ]
+    print_table(columns, [[printable(cell) for cell in row] for row in shown])
+    print("", *map(printable, (*answer.rests_on, f"Next: {answer.needed}")), sep="\n")
+    return answer.exit_code
+
+
+def _points(run: ListedRun, metric: str) -> list[float]:
+    found: list[float] = []
+    source = source_for(run)
+    for batch in read_all(source):
+        if batch.replaced:
+            found.clear()
+        for name, column in named_columns(source.info, batch):
+            if name == metric:
+                found.extend(column.values)
+    return found
