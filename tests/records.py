@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.field_types import wrong_types
+from toolkit.runfolder.records import ENVELOPE
 
 Record = dict[str, Any]
+
+
+def state_of(record: Record) -> Record:
+    """Return what a state record says of the state, whenever it was written."""
+    return {name: value for name, value in record.items() if name not in (*ENVELOPE, "at", "checkpoint")}
 
 
 def read_records(

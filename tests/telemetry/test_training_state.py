@@ -149,7 +149,7 @@ def test_a_wrapped_optimizer_and_a_part_that_raises_are_read_as_far_as_they_go()
     fields = state_fields(guard, optimizer=[Wrapper(optimizer)], scheduler=Broken())
 
     assert guard.total == 1
-    assert (fields["optimizer_step"], fields["scheduler_lr"]) == (2, optimizer.param_groups[0]["lr"])
+    assert (fields["optimizer_step"], fields["optimizer_lr"]) == (2, optimizer.param_groups[0]["lr"])
     assert fields["weights_norm"] == read(model, optimizer, scheduler)["weights_norm"]
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.lengths import in_make_faults
+from tests.records import state_of
 
 
 def final_weights(tmp_path):
@@ -49,6 +50,14 @@ def test_a_resumed_training_ends_where_an_unbroken_one_does(train, process, tmp_
         pytest.approx(sum(step["train_loss"] for step in records("step")[first : first + 2]) / 2)
         for first in (0, 2)
     ]
+    began, *_, saved = [record for record in records("state") if record["session"] == 1]
+    loaded = next(record for record in records("state") if record["session"] == 2)
+    assert [record["at"] for record in (began, saved, loaded)] == ["start", "save", "load"]
+    assert saved["checkpoint"] == loaded["checkpoint"]
+    # Each step sets its rate and seeds torch's generator by itself.
+    own = {name for name in state_of(saved) if not name.startswith("rng")} - {"optimizer_lr"}
+    assert {name: loaded[name] for name in own} == {name: saved[name] for name in own}
+    assert (began["optimizer_step"], saved["optimizer_step"]) == (0, 3)
 
 
 def test_a_finished_training_is_not_trained_again(train, capsys, records):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 FORMAT: Final = 1
 """The number of the format described here; a change to files on disk raises it, and old folders keep opening."""
@@ -50,7 +50,7 @@ TAGS: Final = "tags"
 """What the session is comparable with and part of from here on: `perf_tag`, `session_tag`."""
 STATE: Final = "state"
 """What a checkpoint holds of a training, in numbers: `at`, `checkpoint`, `optimizer_step`, `weights_norm`, …"""
-STATE_MOMENTS: Final = ("save", "load", "start")
+StateMoment = Literal["save", "load", "start"]
 """Values of `at`: a checkpoint was saved, one was loaded, or a session that loaded none makes its first step."""
 CONTROL_CHANGE: Final = "control_change"
 FINDING: Final = "finding"

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from toolkit.core.clock import Clock
 from toolkit.core.guard import MisuseError, guarded
@@ -257,7 +257,7 @@ class TelemetryLogger(TimingCalls):
     @guarded
     def state(
         self,
-        at: Literal["save", "load", "start"],
+        at: records.StateMoment,
         /,
         global_step: int | None = None,
         *,
@@ -278,9 +278,9 @@ class TelemetryLogger(TimingCalls):
         """
         from toolkit.telemetry.records.training_state import state_fields
 
-        if at not in records.STATE_MOMENTS:
+        if at not in get_args(records.StateMoment):
             raise MisuseError(
-                f"state was called with {at!r}; the first argument is one of {records.STATE_MOMENTS}"
+                f"state was called with {at!r}; its first argument is 'save', 'load' or 'start'"
             )
         run = self._live()
         step = fields.pop("step", None) if global_step is None else global_step

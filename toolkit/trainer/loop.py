@@ -105,6 +105,7 @@ def train(job: JobOptions, *, began: float | None = None) -> Outcome:
                 log.start_span(name, start_time=wall_time_of(start)).stop(stop_time=wall_time_of(end))
             with StopSignals() as signals:
                 loop = TrainingLoop(job, model, lora, optimizer, checkpoints, state, log=log, signals=signals)
+                loop.put_state("start" if found is None else "load", None if found is None else found.path)
                 if found is not None:
                     print(f"[run] resuming from {found.path} at step {state.step}")
                 reason = loop.run()
@@ -412,6 +413,21 @@ class TrainingLoop:
             self._checkpoints.save(path, self._lora, self._optimizer, state, self._about_lora)
         self.last_checkpoint = path
         self._log.log_checkpoint(state.step, path, is_best=is_best, seconds=time.monotonic() - began)
+        self.put_state("save", path)
+
+    def put_state(self, at: Literal["save", "load", "start"], checkpoint: Path | None) -> None:
+        """Record what a checkpoint holds; the next step seeds its generators and sets its rate by itself."""
+        done, train = self.state.step * self._train.gradient_accumulation, self._train
+        self._log.state(
+            at,
+            self.state.step,
+            checkpoint=checkpoint,
+            optimizer=self._optimizer,
+            epoch=done // self._batches.batches_per_epoch,
+            data_position=done % self._batches.batches_per_epoch,
+            batch_size=train.batch_size,
+            accumulation=train.gradient_accumulation,
+        )
 
     def _asked_to_end(self) -> EndReason | None:
         """Do what was asked for since the last step; return a reason if that was to end."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from tests.records import read_records
+from tests.records import read_records, state_of
 from tests.telemetry.integrations.control_requests import ask
 from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.runfolder.manifest import read_manifest
@@ -194,6 +194,10 @@ def test_a_training_from_a_saved_state_resumes_its_run(tmp_path):
     assert records(tmp_path, "start", session=2)[0]["resumed_from_step"] == 5
     names = {r["name"] for r in records(tmp_path, "span", session=2)}
     assert "checkpoint_load" in names
+    began, *saved, loaded = records(tmp_path, "state")
+    assert [r["at"] for r in (began, *saved, loaded)] == ["start", *["save"] * 5, "load"]
+    assert state_of(loaded) == state_of(saved[-1])
+    assert len({r["weights_norm"] for r in (began, *saved)}) == 6
 
 
 def test_a_second_training_in_one_process_is_another_run(tmp_path):

@@ -620,6 +620,10 @@ def test_a_resumed_training_resumes_its_run(make, process_config, records, tmp_p
     assert [record["global_step"] for record in later if record["event"] == "step"] == list(range(10, 15))
     starts = [record for record in later if record["event"] == "start"]
     assert starts[-1]["resumed_from_step"] == 10
+    states = [(r["session"], r["at"], r["global_step"], r["batch_size"]) for r in records("state")]
+    assert states[0] == (1, "start", 0, 2)
+    assert (2, "load", 10, 2) in states
+    assert {at for _, at, *_ in states} == {"start", "save", "load"}
     assert (
         "checkpoint_load"
         in [record for record in later if record["event"] == "span_summary"][-1]["span_times"]

@@ -18,7 +18,7 @@ import pytest
 
 from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
-from tests.records import read_records
+from tests.records import read_records, state_of
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.runfolder.manifest import read_manifest
@@ -298,6 +298,16 @@ def test_a_training_from_a_checkpoint_resumes_its_run(tmp_path):
     assert records(tmp_path, "start", session=2)[0]["resumed_from_step"] == 5
     (loop,) = [r for r in spans(tmp_path, "training_loop") if r["session"] == 2]
     assert loop["attributes"]["train_iterations_start"] == 5
+    began, saved, *_, loaded = records(tmp_path, "state")
+    assert [r["at"] for r in (began, saved, loaded)] == ["start", "save", "load"]
+    # Lightning restores no generator.
+    ours, theirs = (
+        {name: value for name, value in state_of(r).items() if not name.startswith("rng")}
+        for r in (saved, loaded)
+    )
+    assert ours == theirs
+    assert (ours["epoch"], ours["data_position"], ours["scheduler_step"]) == (1, 0, 5)
+    assert began["weights_norm"] != ours["weights_norm"]
 
 
 def test_requests_are_carried_out_between_two_steps(tmp_path):

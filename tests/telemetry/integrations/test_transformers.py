@@ -15,7 +15,7 @@ import torch
 
 from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
-from tests.records import read_records
+from tests.records import read_records, state_of
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger
 from toolkit.telemetry import TelemetryLogger
@@ -247,9 +247,12 @@ def test_the_training_is_the_same_as_without_us(trained, tmp_path):
     assert all(torch.equal(weight, ours[name]) for name, weight in alone.model.state_dict().items())
 
 
-def test_a_resumed_training_resumes_its_run(trained, tmp_path):
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_a_resumed_training_resumes_its_run_and_shows_what_it_loaded(trained, tmp_path, has_optimizer):
     shutil.copytree(trained.folder / "logs", tmp_path / "logs")
     shutil.copytree(trained.folder / "out/checkpoint-4", tmp_path / "elsewhere")
+    if not has_optimizer:
+        (tmp_path / "elsewhere/optimizer.pt").unlink()
     telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, **QUIET)
     trainer = make_trainer(tmp_path, telemetry, num_train_epochs=3, run_name="another name")
     trainer.train(resume_from_checkpoint=str(tmp_path / "elsewhere"))
@@ -259,6 +262,18 @@ def test_a_resumed_training_resumes_its_run(trained, tmp_path):
     assert start["resumed_from_step"] == 4
     assert [record["global_step"] for record in second if record["event"] == "step"] == [5, 6]
     assert len(json.loads((only_run(tmp_path) / "run.json").read_text())["sessions"]) == 2
+    first, *saved, loaded = records(tmp_path, "state")
+    assert (first["at"], first["optimizer_step"], first["optimizer_states"]) == ("start", 0, 0)
+    assert [record["optimizer_step"] for record in saved] == [2, 4]
+    assert (loaded["at"], loaded["checkpoint"], loaded["scheduler_step"] == 4) == (
+        "load",
+        "elsewhere",
+        has_optimizer,
+    )
+    if has_optimizer:
+        assert state_of(loaded) == state_of(saved[-1])
+    else:
+        assert (loaded["optimizer_step"], loaded["weights_norm"]) == (0, saved[-1]["weights_norm"])
 
 
 def test_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):

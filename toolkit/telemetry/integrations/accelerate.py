@@ -15,6 +15,7 @@ from accelerate.tracking import GeneralTracker
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
 from toolkit.runfolder.batches import BatchRow
+from toolkit.runfolder.records import StateMoment
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     given_logger,
@@ -206,6 +207,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             patches = self._patches
             patches.wrap(accelerator, "save_state", self._timing_saves)
             patches.wrap(accelerator, "load_state", partial(self._timing, "checkpoint_load"))
+            patches.around(accelerator, "load_state", after=self._put_loaded)
             patches.wrap(accelerator, "backward", partial(self._timing, "backward"))
             patches.around(accelerator, "backward", before=self._end_forward)
             patches.around(accelerator, "clip_grad_norm_", after=self._take_norm)
@@ -233,6 +235,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     # Internal: the run.
 
     _save_to: str | None = None
+    _awaits_state = False
+    """Whether no state was recorded yet since the run was opened."""
 
     def _open(self) -> None:
         if self.is_live or not self._options.enabled:
@@ -247,7 +251,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if self._is_ours and self.is_live:
             self._phases.begin(APPLICATION, self._log.training.application())
         self._step, self._may_go_back, self._grad_norm = self._resumed_from_step or 0, False, None
-        self._can_stop = False
+        self._can_stop, self._awaits_state = False, True
         self._declare_save()
         self._follow_loaders(*getattr(self._accelerator, "_dataloaders", ()))
 
@@ -303,6 +307,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             with self.guard.catch("recording a checkpoint of Accelerate"):
                 if self.is_live and self._log is not None and path is not None:
                     self._log.log_checkpoint(step, path, seconds=seconds)
+                    self._put_state("save", step, path)
                     remember_run(path, self._log)
             return path
 
@@ -362,6 +367,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     @guarded
     def _begin_update(self, *_: Any) -> None:
         assert self._log is not None, "only a run that was opened gets here"
+        if self._awaits_state:
+            self._put_state("start", None, None)
         self._phases.begin(OPTIMIZER_UPDATE, self._log.training.optimizer_update())
 
     @guarded
@@ -394,6 +401,34 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             self._may_go_back = True
             if self._run_id is None and not self.is_live:
                 self._run_id = run_id_in(folder)
+
+    def _put_loaded(self, _: Any, folder: Any = None, *__: Any, **more: Any) -> None:
+        if self.is_live:
+            # Which step a state is of that is loaded later, its script alone knows.
+            step = self._resumed_from_step if self._step == self._resumed_from_step else None
+            self._put_state("load", step, folder or more.get("input_dir"))
+
+    def _put_state(self, at: StateMoment, step: int | None, path: Any) -> None:
+        """Record the state of what was prepared."""
+        accelerator, self._awaits_state = self._accelerator, False
+        assert self._log is not None, "only a run that was opened gets here"
+        if not self._has_start:
+            self._write_start(None)
+        # Private: Accelerate has no public lists of what `prepare` was given.
+        loader = next(iter(accelerator._dataloaders), None)  # noqa: SLF001
+        samples = getattr(loader, "total_batch_size", None)
+        self._log.state(
+            at,
+            step,
+            checkpoint=path,
+            model=accelerator._models,  # noqa: SLF001
+            optimizer=accelerator._optimizers,  # noqa: SLF001
+            scheduler=accelerator._schedulers,  # noqa: SLF001
+            scaler=accelerator.scaler,
+            world_size=accelerator.num_processes,
+            batch_size=samples // accelerator.num_processes if isinstance(samples, int) else None,
+            accumulation=accelerator.gradient_accumulation_steps,
+        )
 
     def _unwatch(self) -> None:
         """Remove the patches and hooks from the accelerator."""

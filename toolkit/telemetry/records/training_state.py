@@ -6,6 +6,7 @@ is changed, no random number is drawn, and a GPU is not waited for: its numbers 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,8 +23,6 @@ _MOMENTS: Final = {
 }
 """What optimizers call their first and second moments: torch's own, bitsandbytes' (`state1`), schedule-free ones (`z`),
 Adafactor; the first name that is there counts."""
-_STEPS_OF_A_GROUP: Final = ("step", "k")
-_WRAPPERS: Final = 4
 _KEPT_BITS: Final = 33
 """Of the 52 behind the point of a norm: sums that were added up in another order are equal in them."""
 
@@ -33,7 +32,7 @@ def state_fields(
 ) -> dict[str, Any]:
     """Return the numbers of what was given, and hashes of the random generators; a GPU's are tensors of one value.
 
-    An optimizer or a scheduler may be a list of them. What cannot be read is left out, and counted by the guard.
+    Each may be a list of several, but the scaler. What cannot be read is left out, and counted by the guard.
     """
     fields: dict[str, Any] = {}
     torch = sys.modules.get("torch")
@@ -48,8 +47,6 @@ def state_fields(
         optimizers = [one for one in map(_inside, _each(optimizer)) if one is not None]
         with guard.catch("reading the state of an optimizer"):
             fields |= _optimizer_fields(torch, optimizers)
-        if "scheduler_lr" not in fields and optimizers:
-            fields["scheduler_lr"] = next((group.get("lr") for group in optimizers[0].param_groups), None)
         with guard.catch("reading the weights of a model"):
             fields["weights_norm"] = _norm(torch, _weights(model, optimizers))
         with guard.catch("reading the scale of a gradient scaler"):
@@ -66,9 +63,9 @@ def _optimizer_fields(torch: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
         one.state.get(param) for one in optimizers for group in one.param_groups for param in group["params"]
     ]
     states = [state for state in found if isinstance(state, Mapping) and state]
-    fields: dict[str, Any] = {"optimizer_states": len(states)}
+    fields: dict[str, Any] = {"optimizer_states": len(states), "optimizer_lr": groups[0].get("lr")}
     steps = [state["step"] for state in states if "step" in state]
-    steps += [group[name] for group in groups for name in _STEPS_OF_A_GROUP if name in group]
+    steps += [group[name] for group in groups for name in ("step", "k") if name in group]
     if steps:
         fields["optimizer_step"] = _whole(torch, steps[0])
     for name, keys in _MOMENTS.items():
@@ -106,8 +103,8 @@ def _scale(scaler: Any) -> Any:
 
 def _weights(model: Any, optimizers: Sequence[Any]) -> Iterable[Any]:
     """Return the weights that are trained: the others are the same in every checkpoint."""
-    if model is not None and hasattr(model, "parameters"):
-        weights = list(model.parameters())
+    weights = [weight for one in _each(model) for weight in one.parameters()]
+    if weights:
         return [weight for weight in weights if weight.requires_grad] or weights
     return [param for one in optimizers for group in one.param_groups for param in group["params"]]
 
@@ -116,10 +113,10 @@ def _rng_fields(torch: Any) -> dict[str, str]:
     states: dict[str, bytes] = {}
     random, of_numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     if torch is not None:
-        states["torch"] = torch.get_rng_state().numpy().tobytes()
+        states["torch"] = _bytes(torch.get_rng_state())
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             # In host memory: a seed and a count.
-            states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+            states["cuda"] = _bytes(torch.cuda.get_rng_state())
     if of_numpy is not None:
         name, key, *rest = of_numpy.get_state()
         states["numpy"] = repr((name, key.tolist(), rest)).encode()
@@ -127,6 +124,11 @@ def _rng_fields(torch: Any) -> dict[str, str]:
         states["python"] = repr(random.getstate()).encode()
     hashes = {f"rng_{name}": _hash(state) for name, state in states.items()}
     return {"rng_hash": _hash("".join(hashes.values()).encode()), **hashes}
+
+
+def _bytes(state: Any) -> bytes:
+    # Not by numpy, which torch can do without.
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 def _hash(data: bytes) -> str:
@@ -197,7 +199,7 @@ def _each(given: Any) -> Iterator[Any]:
 
 def _inside(optimizer: Any) -> Any:
     """Return the object of a wrapped optimizer that shows a state and groups; None where none does."""
-    for _ in range(_WRAPPERS):
+    for _ in range(4):
         if isinstance(getattr(optimizer, "state", None), Mapping) and hasattr(optimizer, "param_groups"):
             return optimizer
         optimizer = getattr(optimizer, "optimizer", None)

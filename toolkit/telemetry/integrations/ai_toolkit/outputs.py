@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.runfolder.records import StateMoment
 from toolkit.telemetry.integrations.ai_toolkit.start_fields import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.written_files import (
     copy_sample,
@@ -159,10 +160,29 @@ class Outputs:
         path, *others = map(os.path.abspath, weights)
         more: dict[str, Any] = {"other_paths": others} if others else {}
         self._log.log_checkpoint(step, path, seconds=seconds, **more)
+        put_state(self._process, self._log, "save", step, path)
         remember_run(make_lineage_folder(Path(self._process.save_root)), self._log)
 
     def _number(self, step: Any) -> int:
         return step if isinstance(step, int) else int(self._process.step_num)
+
+
+def put_state(
+    process: Any, log: TelemetryLogger, at: StateMoment, step: int, checkpoint: str | None = None
+) -> None:
+    """Record the state of the training; the weights are those that the optimizer trains."""
+    with log.guard.catch("recording the state of the training"):
+        train = process.train_config
+        log.state(
+            at,
+            step,
+            checkpoint=checkpoint,
+            optimizer=getattr(process, "optimizer", None),
+            scheduler=getattr(process, "lr_scheduler", None),
+            epoch=process.epoch_num,
+            batch_size=int(train.batch_size),
+            accumulation=int(train.gradient_accumulation),
+        )
 
 
 def _prompts(config: Any, trigger: Any) -> list[str]:

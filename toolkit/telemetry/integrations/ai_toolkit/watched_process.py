@@ -16,7 +16,7 @@ from toolkit.telemetry.integrations.ai_toolkit.control_requests import (
     sample,
     tidy_up,
 )
-from toolkit.telemetry.integrations.ai_toolkit.outputs import Outputs
+from toolkit.telemetry.integrations.ai_toolkit.outputs import Outputs, put_state
 from toolkit.telemetry.integrations.ai_toolkit.start_fields import (
     samples_per_step,
     start_fields,
@@ -215,6 +215,7 @@ class Startup:
             )
         with log.guard.catch("declaring actions and knobs"):
             declare(process, log)
+        put_state(process, log, "load" if process.start_step else "start", process.step_num)
         self._phases.begin(
             names.TRAINING_LOOP,
             log.training.training_loop(

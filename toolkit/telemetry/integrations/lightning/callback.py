@@ -25,6 +25,7 @@ from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLo
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.start_fields import hardware_fields, max_steps, training_fields
 from toolkit.telemetry.integrations.lightning.trainer_call import BatchPhase, TrainerCall, learning_rates
+from toolkit.telemetry.integrations.lightning.training_state import put_state
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.logger import TelemetryLogger
@@ -354,6 +355,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         with self.guard.catch("following Lightning's data loading and checkpoints"):
             self._patch(trainer)
         self._profile(pl_module)
+        with self.guard.catch("recording the state that a training begins with"):
+            loaded = getattr(trainer, "ckpt_path", None)
+            put_state(run, trainer, "load" if loaded else "start", loaded or None)
 
     def _patch(self, trainer: Any) -> None:
         """Patch what the trainer has no hook for, until the end of this call."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.lightning.training_state import put_state
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
 
 
@@ -42,6 +43,7 @@ class CheckpointTimer:
                     self._pending.append(saved)
                 else:
                     self._record(saved)
+                put_state(run, self._trainer, "save", filepath)
             return result
 
         return save_checkpoint

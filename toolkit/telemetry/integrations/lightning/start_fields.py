@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from toolkit.telemetry.integrations.lightning.trainer_call import learning_rates
+from toolkit.telemetry.integrations.lightning.training_state import batch_size_of
 
 
 def hyperparameters(owner: Any) -> dict[str, Any]:
@@ -15,16 +16,15 @@ def hyperparameters(owner: Any) -> dict[str, Any]:
 
 def training_fields(trainer: Any) -> dict[str, Any]:
     """Return how it is trained; unknown values are None and left out of the record."""
-    batch_size = getattr(getattr(trainer, "train_dataloader", None), "batch_size", None)
+    batch_size = batch_size_of(trainer)
     accumulated = trainer.accumulate_grad_batches
-    is_known = isinstance(batch_size, int) and not isinstance(batch_size, bool)
     schedulers = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
     clips_by_norm = getattr(trainer, "gradient_clip_algorithm", None) in (None, "norm")
     seed = os.environ.get("PL_GLOBAL_SEED", "")
     return {
-        "batch_size": batch_size if is_known else None,
+        "batch_size": batch_size,
         "gradient_accumulation_steps": accumulated,
-        "effective_batch_size": batch_size * accumulated * trainer.world_size if is_known else None,
+        "effective_batch_size": None if batch_size is None else batch_size * accumulated * trainer.world_size,
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in trainer.optimizers) or None,
         "scheduler": ", ".join(schedulers) or None,
         "learning_rate": learning_rates(trainer.optimizers).get("lr"),

@@ -39,6 +39,7 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
     calling_trainer,
     is_being_called,
 )
+from toolkit.telemetry.integrations.transformers.training_states import TrainingStates, reached_checkpoint
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.machine.start_fields import module_fields
@@ -94,6 +95,7 @@ class TelemetryCallback(TrainerCallback):
         self._wants_save = self._wants_evaluation = False
         self._filter = FilterWatch()
         self._evaluated_at: int | None = None
+        self._states: TrainingStates | None = None
 
     @property
     def log(self) -> TelemetryLogger | None:
@@ -118,6 +120,8 @@ class TelemetryCallback(TrainerCallback):
             if self._is_training:
                 self._leave(InterruptedError("the previous training ended without a report"))
             if self._is_first_callback(trainer) and self._open(args, state, checkpoint):
+                resumed_from = checkpoint or reached_checkpoint(args, state)
+                self._states = TrainingStates(self._live(), trainer, resumed_from)
                 self._begin(trainer, args, state, kwargs.get("model"))
 
     @guarded
@@ -152,6 +156,8 @@ class TelemetryCallback(TrainerCallback):
         if self._iteration is not None:
             self._drop_iteration()
         self._watch.begin_step()
+        if self._states is not None and self._states.awaits_first:
+            self._states.put_first(args, state, kwargs)
         if self._job is not None:
             self._iteration = self._begin_part(TRAINING_ITERATION)
 
@@ -258,6 +264,8 @@ class TelemetryCallback(TrainerCallback):
         log.log_checkpoint(
             step, path, is_best=path == state.best_model_checkpoint, seconds=seconds, timed_since=since
         )
+        if self._states is not None:
+            self._states.put_saved(path, args, state, kwargs)
         if state.is_world_process_zero:
             remember_run(path, log)
 
@@ -296,8 +304,7 @@ class TelemetryCallback(TrainerCallback):
     def _open(self, args: Any, state: Any, checkpoint: Any) -> bool:
         """Open the logger of the training that begins, and return whether anything is recorded."""
         if self._given is None:
-            if checkpoint is None and state.global_step:
-                checkpoint = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            checkpoint = checkpoint or reached_checkpoint(args, state)
             name = self._run_name or args.run_name or Path(args.output_dir or "").name or "trainer"
             self._log = open_log(self._options, name, config=args.to_dict(), from_checkpoint=checkpoint)
             self.guard = self._log.guard
@@ -311,7 +318,8 @@ class TelemetryCallback(TrainerCallback):
         self._is_training = True
         if trainer is not None:
             with self.guard.catch("watching the Trainer's methods"):
-                self._watch.start(trainer, log, self, self._leave)
+                loaded = None if self._states is None else self._states.put_first
+                self._watch.start(trainer, log, self, self._leave, loaded=loaded)
         with self.guard.catch("writing the start record"):
             log.log_start(
                 config=args.to_dict(),
@@ -429,7 +437,7 @@ class TelemetryCallback(TrainerCallback):
             self._end_open_phases(error)
         with self.guard.catch("ending the training loop"):
             self._blocks.__exit__(*exit_arguments(error))
-        self._blocks, self._job = ExitStack(), None
+        self._blocks, self._job, self._states = ExitStack(), None, None
         if self._given is None:
             self.is_live = False
             with self.guard.catch("closing the run"):

@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -29,6 +29,8 @@ _LOOP: Final = ("_run_epoch", "_evaluate", "_finalize_training")
 """What the Trainer calls after `on_train_begin`: an exception that ends the training leaves one of them."""
 _INNER: Final = ("get_batch_samples", "training_step", "_maybe_log_save_evaluate")
 """In versions whose loop is one method, already running by then, an exception leaves one of these or a callback."""
+
+_Loaded = Callable[[Any, Any, Mapping[str, Any]], None]
 
 _PROFILED: Final = (
     *("training_step", "compute_loss", "prediction_step", "_prepare_inputs", "_save_checkpoint"),
@@ -66,8 +68,13 @@ class TrainerWatch:
         log: TelemetryLogger,
         callback: TrainerCallback,
         fail: Callable[[BaseException], None],
+        *,
+        loaded: _Loaded | None = None,
     ) -> None:
-        """Watch `trainer` on behalf of `callback`; `fail` is called with an exception that ends the training."""
+        """Watch `trainer` on behalf of `callback`; `fail` is called with an exception that ends the training.
+
+        `loaded` is called with its arguments, state and parts once a checkpoint is loaded as a whole.
+        """
         self.stop()
         self._patches.guard = log.guard
         self.trainer, self._fail = trainer, fail
@@ -75,6 +82,10 @@ class TrainerWatch:
         self._watch_failures(trainer, callback)
         if log.is_live:
             self._watch_phases(trainer, log)
+            if loaded is not None:
+                # The last that a checkpoint restores. By the next hook the generators may have been used.
+                restored = functools.partial(_with_parts, trainer, loaded)
+                self._patches.around(trainer, "_load_rng_state", after=restored)
             # Last, and stopped first: it patches methods that are already patched here.
             self._completions.start(trainer, log)
 
@@ -191,6 +202,10 @@ class TrainerWatch:
             return saved
 
         return call
+
+
+def _with_parts(trainer: Any, loaded: _Loaded, *_: Any, **__: Any) -> None:
+    loaded(trainer.args, trainer.state, vars(trainer.callback_handler))
 
 
 def calling_trainer(callback: TrainerCallback) -> tuple[Any, str | os.PathLike[str] | None]:
