@@ -1,0 +1,112 @@
+"""Which resumes there are to judge: by trainer, seed, and what is wrong with each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+TRAINERS: Final = ("plain", "transformers", "lightning", "accelerate")
+CAUSES: Final = {
+    "optimizer_lost": "optimizer state lost",
+    "schedule_restarted": "schedule restarted",
+    "data_from_start": "data from the start",
+    "data_skipped": "data skipped",
+    "rng": "random numbers not restored",
+    "scaler_lost": "loss scaler lost",
+    "batch_size": "batch size changed",
+    "wrong_checkpoint": "wrong checkpoint",
+    "code_or_config": "other code or settings",
+}
+RIGHT: Final = {
+    "exact": "right, to the last digit",
+    "small_noise": "right, gradients with noise of 1e-6",
+    "large_noise": "right, gradients with noise of 0.003 to 0.1",
+    "eval_interval": "right, other evaluation interval",
+    "warmup_in_settings": "right, a second warm-up in the settings",
+    "earlier_checkpoint": "right, from an earlier checkpoint",
+    "no_overlap": "right, no step done twice",
+    "log_every_10": "right, every 10th step logged",
+    "seed_in_settings": "right, another seed in the settings",
+}
+"""Right resumes; all but the first look like broken ones in some way."""
+TUNED_ON: Final = range(5)
+HELD_OUT: Final = range(5, 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A run of two sessions."""
+
+    name: str
+    trainer: str
+    seed: int
+    truth: str
+    """`same`, or the cause of the break."""
+    kind: str
+    """The cause, or which right resume it is."""
+    how: str
+    """What was changed, where there are several ways."""
+    deterministic: bool
+    noise: float
+    log_every: int
+    overlap: int
+    """Steps that were done twice."""
+    saved_at: int
+    resumed_at: int
+
+    @property
+    def folder(self) -> str:
+        """The run folder, from the folder of all cases."""
+        return f"{self.name}/logs/run"
+
+
+def cases(seeds: Iterable[int], trainers: Iterable[str] = TRAINERS) -> list[Case]:
+    """Return a case of each breakage and each right resume, by trainer and seed."""
+    return [
+        case_of(trainer, seed, number, kind)
+        for seed in seeds
+        for trainer in trainers
+        for number, kind in enumerate((*CAUSES, *RIGHT))
+    ]
+
+
+def case_of(trainer: str, seed: int, number: int, kind: str) -> Case:
+    """Return one case; the seed also decides how it is logged and whether steps were done twice."""
+    chance = random.Random(f"{trainer} {seed} {kind}")
+    broken = kind in CAUSES
+    every = chance.choice([7, 8, 9, 10, 11])
+    log_every, overlap = 1, chance.randint(7, 12)
+    if kind == "log_every_10" or (broken and seed % 5 == 3):
+        log_every, overlap = 10, chance.randint(20, 24)
+    if kind == "no_overlap" or (broken and seed % 5 == 4):
+        overlap = 0
+    noise = 10 ** chance.uniform(-6, -4) if seed % 2 else 0.0
+    noise = {"exact": 0.0, "small_noise": 1e-6, "large_noise": 10 ** chance.uniform(-2.5, -1)}.get(
+        kind, noise
+    )
+    ways = {
+        "data_from_start": ["of the training", "of the epoch"],
+        "data_skipped": ["as many again", "what the killed session had used"],
+        "batch_size": ["batch size doubled", "batch size halved", "accumulation doubled"],
+        "wrong_checkpoint": ["weights of an earlier step", "of another run"],
+        "code_or_config": ["a setting", "a line of code"],
+    }.get(kind, [""])
+    if kind == "data_from_start" and trainer in ("transformers", "lightning"):
+        # They count epochs themselves.
+        ways = ["of the epoch"]
+    return Case(
+        name=f"{trainer}-{seed}-{number:02}",
+        trainer=trainer,
+        seed=seed,
+        truth=kind if broken else "same",
+        kind=kind,
+        how=ways[seed % len(ways)],
+        deterministic=noise == 0.0,
+        noise=noise,
+        log_every=log_every,
+        overlap=overlap,
+        saved_at=2 * every,
+        resumed_at=every if kind == "earlier_checkpoint" else 2 * every,
+    )

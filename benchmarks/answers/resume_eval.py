@@ -1,0 +1,197 @@
+"""How often `telemetry resume` says rightly whether a resume continued the same training, and names what broke it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.answers.resume_cases import CAUSES, HELD_OUT, RIGHT, TRAINERS, TUNED_ON, Case, cases
+from benchmarks.answers.resume_runs import make_all
+from benchmarks.command import say
+from benchmarks.diagnose_eval.markdown import table
+from toolkit.answers.evidence import read_evidence
+from toolkit.answers.resume import answer_resumes
+from toolkit.diagnostics.resume.judge import SAME, UNKNOWN
+
+ALL: Final = "everything recorded"
+SETTINGS: Final = "losses, lr and settings"
+LOSSES: Final = "losses and lr alone"
+_EVIDENCE: Final = (ALL, SETTINGS, LOSSES)
+_WAYS: Final[dict[str, Callable[[Case], bool]]] = {
+    "every step logged": lambda case: case.log_every == 1 and case.overlap > 0,
+    "every 10th step logged": lambda case: case.log_every == 10,
+    "no step done twice": lambda case: case.overlap == 0,
+}
+_KEPT: Final = {
+    "step": ("event", "time", "seq", "session", "global_step", "train_loss", "lr"),
+    "start": ("event", "time", "seq", "session", "run_name", "run_id", "resumed_from_step"),
+    "end": ("event", "time", "seq", "session", "status"),
+}
+"""What is left of the records where losses and lr are all that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What was said about a case: `same`, `cannot be said`, or the first cause."""
+
+    case: Case
+    said: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether that is the truth."""
+        return self.said == self.case.truth
+
+    @property
+    def is_different(self) -> bool:
+        """Whether a cause was named."""
+        return self.said not in (SAME, UNKNOWN)
+
+
+def run(quick: bool) -> str:
+    """Make the runs, or take those that an earlier call made; judge them, and return the figures as Markdown."""
+    wanted = cases([0], ["plain"]) if quick else cases([*TUNED_ON, *HELD_OUT])
+    root = Path(tempfile.gettempdir()) / f"telemetry-resumed-runs-{_version()}"
+    say(f"{len(wanted)} resumed trainings, in {root}")
+    labels = make_all(wanted, root)
+    return figures([case for case in wanted if case.folder in labels], root)
+
+
+def figures(there: Sequence[Case], root: Path) -> str:
+    """Return the figures of these cases."""
+    judged = {evidence: [Said(case, _said(root, case, evidence)) for case in there] for evidence in _EVIDENCE}
+    trainers, seeds = ({getattr(case, name) for case in there} for name in ("trainer", "seed"))
+    what = (
+        f"{len(there)} trainings that were killed and resumed: nine breakages and nine kinds of right resumes, "
+        f"{len(trainers)} trainers, {len(seeds)} seeds. The judge was tuned on seeds 0 to 4 alone."
+    )
+    return "\n\n".join(
+        [
+            what,
+            _summary(judged),
+            f"By trainer, with {ALL}; all seeds, said rightly of how many:",
+            _by_trainer(judged[ALL]),
+            "Breakages by how much there is to see; all seeds, cause first of how many:",
+            _by_way(judged),
+            "What was said instead, all seeds:",
+            _confusions(judged),
+        ]
+    )
+
+
+def _summary(judged: dict[str, list[Said]]) -> str:
+    rows = []
+    for evidence, all_said in judged.items():
+        for title, seeds in (("0 to 4", TUNED_ON), ("5 to 9, held out", HELD_OUT)):
+            said = [one for one in all_said if one.case.seed in seeds]
+            broken = [one for one in said if one.case.truth != SAME]
+            right = [one for one in said if one.case.truth == SAME]
+            if broken and right:
+                wrong = sum(one.is_different for one in right)
+                bound = f"{wrong} of {len(right)}, at most {upper_bound(wrong, len(right)):.3f}"
+                shares = [
+                    _share(broken, lambda one: one.is_right),
+                    _share(broken, lambda one: one.said == UNKNOWN),
+                    _share(broken, lambda one: one.said == SAME),
+                    bound,
+                    _share(right, lambda one: one.said == UNKNOWN),
+                ]
+                rows.append([evidence, title, *shares])
+    broken_columns = ["broken: cause first", "cannot be said", "called same"]
+    right_columns = ["right: called different, 95 % bound", "cannot be said"]
+    return table(["evidence", "seeds", *broken_columns, *right_columns], rows)
+
+
+def _by_trainer(said: list[Said]) -> str:
+    rows = []
+    for kind in (*CAUSES, *RIGHT):
+        of_kind = [one for one in said if one.case.kind == kind]
+        counts = [_count([one for one in of_kind if one.case.trainer == trainer]) for trainer in TRAINERS]
+        rows.append([_title(kind), *counts])
+    return table(["", *TRAINERS], rows)
+
+
+def _by_way(judged: dict[str, list[Said]]) -> str:
+    rows = []
+    for evidence, all_said in judged.items():
+        for way, is_it in _WAYS.items():
+            said = [one for one in all_said if is_it(one.case)]
+            counts = [_count([one for one in said if one.case.kind == cause]) for cause in CAUSES]
+            rows.append([evidence, way, *counts])
+    return table(["evidence", "", *map(_title, CAUSES)], rows)
+
+
+def _confusions(judged: dict[str, list[Said]]) -> str:
+    rows = []
+    for kind in (*CAUSES, *RIGHT):
+        row = [_title(kind)]
+        for all_said in judged.values():
+            wrong = Counter(one.said for one in all_said if one.case.kind == kind and not one.is_right)
+            row.append(", ".join(f"{_title(said)} {count}" for said, count in wrong.most_common()))
+        rows.append(row)
+    return table(["truth", *_EVIDENCE], rows)
+
+
+def _title(kind: str) -> str:
+    return CAUSES.get(kind) or RIGHT.get(kind) or kind
+
+
+def _share(said: Sequence[Said], is_it: Callable[[Said], bool]) -> str:
+    return f"{sum(map(is_it, said)) / len(said):.3f}"
+
+
+def _count(said: Sequence[Said]) -> str:
+    return f"{sum(one.is_right for one in said)}/{len(said)}" if said else ""
+
+
+def upper_bound(count: int, total: int) -> float:
+    """Return the 95 % upper bound of a probability from `count` of `total` (Clopper and Pearson, one side)."""
+    low, high = count / total, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        below = sum(math.comb(total, k) * middle**k * (1 - middle) ** (total - k) for k in range(count + 1))
+        low, high = (middle, high) if below > 0.05 else (low, middle)
+    return high
+
+
+def _said(root: Path, case: Case, evidence: str) -> str:
+    folder = root / case.folder
+    if evidence == ALL:
+        return _answer(folder)
+    with tempfile.TemporaryDirectory() as place:
+        less = Path(place) / "run"
+        less.mkdir()
+        shutil.copy(folder / "run.json", less)
+        records = (json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines())
+        kept = [_without(record, evidence) for record in records]
+        (less / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in kept if one))
+        return _answer(less)
+
+
+def _without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
+    """Return a record without batches, states and code, and for `LOSSES` without settings."""
+    names = _KEPT.get(record["event"], ())
+    if evidence == SETTINGS:
+        return record if names or record["event"] in ("eval", "epoch", "checkpoint") else None
+    return {name: record[name] for name in names if name in record} or None
+
+
+def _answer(folder: Path) -> str:
+    found = answer_resumes(read_evidence(folder))
+    return (found[0].cause or found[0].answer) if found else UNKNOWN
+
+
+def _version() -> str:
+    """Return a name for runs that were made by this code."""
+    here = Path(__file__).parent
+    texts = [here / f"resume_{name}.py" for name in ("breakages", "cases", "runs")]
+    texts += sorted(here.glob("resume_scripts/*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:10]
