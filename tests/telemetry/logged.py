@@ -11,7 +11,7 @@ PATIENCE_S = 60.0
 
 def make_logger(folder, name="r", **options):
     """Return a logger without the parts that a test does not ask for, and with time to end on a slow machine."""
-    usual = {"system": False, "csv": False, "control": False, "close_timeout": PATIENCE_S}
+    usual = {"system": False, "csv": False, "control": False, "output": False, "close_timeout": PATIENCE_S}
     return TelemetryLogger(name, **{"log_dir": folder, **usual, **options})
 
 

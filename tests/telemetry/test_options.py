@@ -63,6 +63,7 @@ def test_a_whole_block_is_taken_over():
         otlp: http://localhost:4318/v1/traces
         otlp_protocol: grpc
         errors: {excepthook: true, output_lines: 5}
+        output: false
         messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
         completions: {interval: 10, buffer: 64}
         batches: false
@@ -124,6 +125,7 @@ WRONG = {
     "usage_reports": ["yes", 1],
     "strict": ["yes", 1],
     "quiet": ["yes", 1],
+    "output": ["yes", 1, {}],
     "resume": ["auto"],
     "run_id": ["", 5, "a\0"],
     "project": ["", 7],

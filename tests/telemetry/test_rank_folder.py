@@ -113,7 +113,7 @@ def test_without_variables_of_a_launcher_the_ranks_of_a_node_have_one_part(tmp_p
         log.close()
 
     assert {log.run_folder for log in loggers} == {tmp_path / "run@B"}
-    assert sorted(path.name for path in (tmp_path / "run@B" / "ranks").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "run@B" / "ranks").glob("*.jsonl")) == [
         *("00002.jsonl", "00003.jsonl", "00004.jsonl")
     ]
 

@@ -371,7 +371,8 @@ def test_a_finished_folder_holds_what_the_contract_names_and_no_more(make):
     with make(log_every=1) as log:
         log.log_step(1, train_loss=0.5)
 
-    assert sorted(os.listdir(log.run_folder)) == ["metrics.csv", "metrics.jsonl", "run.json"]
+    printed = ["output.log", "output.times"]
+    assert sorted(os.listdir(log.run_folder)) == ["metrics.csv", "metrics.jsonl", *printed, "run.json"]
 
 
 def test_the_manifest_needs_no_library_to_be_read(make):

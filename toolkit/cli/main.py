@@ -30,6 +30,7 @@ SUBCOMMANDS: Final = {
     "errors": "show what failed in a run and where it hung, with stacks and counts",
     "export": "write a run as a table or in the format of another tool, or another tool's run as a run folder",
     "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
+    "logs": "show what a run printed, search it, and follow it",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
@@ -58,7 +59,7 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 """
 
 GROUPS: Final = {
-    "look": ("Look at runs", "ls status show tail doctor errors time completions dashboard"),
+    "look": ("Look at runs", "ls status show tail logs doctor errors time completions dashboard"),
     "decide": ("Decide", "compare resume why verdict report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),

@@ -26,7 +26,16 @@ from toolkit.fleet.engine import Engine, EngineError, Shards, chunks, quote
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import insert_from_node, require_tables
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
-from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS
+from toolkit.runfolder.layout import (
+    CONTROL,
+    LABELS,
+    MANIFEST,
+    METRICS_CSV,
+    METRICS_JSONL,
+    OUTPUT_LOG,
+    OUTPUT_TIMES,
+    RANKS,
+)
 from toolkit.runfolder.safefile import NotInside, parts_inside, read_inside, too_large
 
 MAX_BYTES: Final = 20_000_000
@@ -37,7 +46,10 @@ _ROWS_AT_ONCE: Final = 100
 _TRIES: Final = 8
 """How often a file is looked for that is missing: two minutes, then again when the run is verified."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_OWN_NAMES: Final = frozenset({CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, RANKS})
+_OWN_NAMES: Final = frozenset(
+    {CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES, RANKS}
+)
+"""What a run printed is never sent, whatever its records say."""
 _NOT_ON_WINDOWS: Final = re.compile(r'[\\:*?"<>|]')
 _TYPES: Final = types_of(
     "project String, run_id String, path String, sha256 String, bytes UInt64, version UInt64, created Date"

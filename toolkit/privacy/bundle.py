@@ -16,6 +16,7 @@ from typing import BinaryIO, Final
 import orjson
 
 from toolkit.privacy.redaction import Redactor
+from toolkit.privacy.secret_shapes import mask_text
 from toolkit.privacy.shareable import Shareable
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal.repair import build_table, table_form
@@ -27,12 +28,15 @@ from toolkit.runfolder.layout import (
     METRICS_CSV,
     METRICS_JSONL,
     ONE_LOGGER_FILE,
+    OUTPUT_LOG,
+    OUTPUT_TIMES,
     RANKS,
     SAMPLES,
     TENSORBOARD,
     safe_run_name,
 )
 from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_manifest, write_manifest
+from toolkit.runfolder.output_log import OutputLog
 from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 
 LEFT_OUT: Final = "left_out.json"
@@ -43,12 +47,13 @@ NAME: Final = "shared-run"
 _RANK_FILE = re.compile(r"[0-9]{5}\.jsonl")
 _KNOWN: Final = frozenset(
     {
-        *(CONTROL, LABELS, TENSORBOARD, ONE_LOGGER_FILE, SAMPLES),
+        *(CONTROL, LABELS, TENSORBOARD, ONE_LOGGER_FILE, SAMPLES, OUTPUT_LOG, OUTPUT_TIMES),
         *("artifacts", "checkpoints", "completions", "files", "media", "tables"),
     }
 )
 """Names that may appear in the list of omitted files; any other name may be private itself."""
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_LINES_AT_ONCE: Final = 10_000
 _FIRST_DAY: Final = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold; the real times are only in the records."""
 
@@ -74,16 +79,27 @@ class Contents:
 class RunBundle:
     """A run as it can be shared, read a megabyte at a time; with `with_text`, its other texts too, redacted.
 
+    With `with_output`, also what rank 0 printed, redacted, without the times of its lines.
+
     Raises:
         OSError: the records are missing or cannot be read.
     """
 
-    def __init__(self, folder: Path, *, organisations: Iterable[str] = (), with_text: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        organisations: Iterable[str] = (),
+        with_text: bool = False,
+        with_output: bool = False,
+    ) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._left_out: list[str] = []
         self._manifest = self._read_manifest()
         sessions = self._manifest.sessions if self._manifest else ()
-        self._redactor = Redactor(names=[session.host for session in sessions]) if with_text else None
+        redactor = Redactor(names=[session.host for session in sessions])
+        self._redactor = redactor if with_text else None
+        self._output_redactor = redactor if with_output else None
         self._shareable = Shareable(
             redactor=self._redactor,
             organisations=organisations,
@@ -91,7 +107,7 @@ class RunBundle:
             local_folders=(Path(), self._folder, *list(self._folder.parents)[:2]),
         )
         self._files = [METRICS_JSONL, *_rank_files(self._folder)]
-        self._left_out += _names_of_others(self._folder, with_labels=with_text)
+        self._left_out += _names_of_others(self._folder, with_labels=with_text, with_output=with_output)
         self._counts: dict[str, int] = {}
         self._bad_lines = 0
         display_name = self._manifest.display_name if self._manifest else self._folder.name
@@ -147,6 +163,8 @@ class RunBundle:
             if labels is not None:
                 write_labels(folder, labels)
                 add(LABELS, folder / LABELS)
+            if self._output_redactor is not None and self._write_output(folder / OUTPUT_LOG):
+                add(OUTPUT_LOG, folder / OUTPUT_LOG)
             contents = Contents(
                 folder=self.name,
                 records=dict(self._counts),
@@ -159,6 +177,15 @@ class RunBundle:
             archive.writestr(self._entry(LEFT_OUT), _list_of(contents))
             archive.writestr(self._entry(README), _readme(contents))
         return contents
+
+    def _write_output(self, target: Path) -> bool:
+        """Write what was printed, as it is shared; return whether there is any."""
+        with OutputLog(self._folder) as log, target.open("x", encoding="utf-8") as file:
+            assert self._output_redactor is not None
+            for start in range(0, log.count, _LINES_AT_ONCE):
+                for line in log.lines(start, start + _LINES_AT_ONCE):
+                    file.write(f"{self._output_redactor.redact_text(mask_text(line.text))}\n")
+            return log.exists
 
     def _entry(self, name: str) -> zipfile.ZipInfo:
         entry = zipfile.ZipInfo(f"{self.name}/{name}", _FIRST_DAY)
@@ -272,9 +299,10 @@ def _rank_files(folder: Path) -> list[str]:
     return [f"{RANKS}/{name}" for name in names if _RANK_FILE.fullmatch(name)]
 
 
-def _names_of_others(folder: Path, *, with_labels: bool) -> list[str]:
+def _names_of_others(folder: Path, *, with_labels: bool, with_output: bool) -> list[str]:
     """Return the omitted files of the run folder, by name if the name is one of ours."""
-    ours = {METRICS_JSONL, METRICS_CSV, MANIFEST, RANKS, *([LABELS] if with_labels else [])}
+    ours = {METRICS_JSONL, METRICS_CSV, MANIFEST, RANKS}
+    ours |= {name for name, is_in in ((LABELS, with_labels), (OUTPUT_LOG, with_output)) if is_in}
     try:
         others = sorted(name for name in os.listdir(folder) if name not in ours)
     except OSError:

@@ -20,6 +20,8 @@ METRICS_CSV: Final = "metrics.csv"
 CONTROL: Final = "control.json"
 MANIFEST: Final = "run.json"
 LABELS: Final = "labels.json"
+OUTPUT_LOG: Final = "output.log"
+OUTPUT_TIMES: Final = "output.times"
 RANKS: Final = "ranks"
 TENSORBOARD: Final = "tensorboard"
 ONE_LOGGER_FILE: Final = "one_logger.jsonl"
@@ -160,6 +162,11 @@ def make_folders(folder: Path, mode: int) -> None:
 def rank_file(folder: Path, rank: int) -> Path:
     """Return the record file of one rank: rank 0's is the run's own."""
     return folder / METRICS_JSONL if rank == 0 else folder / RANKS / f"{rank:05d}.jsonl"
+
+
+def output_file(folder: Path, rank: int) -> Path:
+    """Return what one rank printed: rank 0's is the run's own."""
+    return folder / OUTPUT_LOG if rank == 0 else folder / RANKS / f"{rank:05d}.{OUTPUT_LOG}"
 
 
 class LinkedRanks(OSError):  # noqa: N818 - the name says what is wrong

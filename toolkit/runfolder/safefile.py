@@ -289,18 +289,7 @@ def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
     Raises:
         NotInside: it is outside the folder, a link, not a regular file, too large, or missing.
     """
-    parts = parts_inside(relative)
-    try:
-        descriptor = _open_without_links(folder, parts)
-    except UnsafeFile as error:
-        raise NotInside(str(error)) from error
-    except UnicodeEncodeError as error:
-        raise NotInside(f"{relative[:100]!a} is not a valid file name") from error
-    except OSError as error:
-        reason = "its path contains a link or a file" if error.errno in _NOT_FOLLOWED else error.strerror
-        refused = NotInside(f"{relative[:100]!r}: {reason}")
-        refused.is_missing = error.errno == errno.ENOENT
-        raise refused from error
+    descriptor = open_inside(folder, relative)
     try:
         size = os.fstat(descriptor).st_size
         if size > max_bytes:
@@ -311,6 +300,26 @@ def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
         return data
     finally:
         os.close(descriptor)
+
+
+def open_inside(folder: Path, relative: str) -> int:
+    """Open `relative` in `folder` for reading, following no links; the caller closes the descriptor.
+
+    Raises:
+        NotInside: it is outside the folder, a link, not a regular file, or missing.
+    """
+    parts = parts_inside(relative)
+    try:
+        return _open_without_links(folder, parts)
+    except UnsafeFile as error:
+        raise NotInside(str(error)) from error
+    except UnicodeEncodeError as error:
+        raise NotInside(f"{relative[:100]!a} is not a valid file name") from error
+    except OSError as error:
+        reason = "its path contains a link or a file" if error.errno in _NOT_FOLLOWED else error.strerror
+        refused = NotInside(f"{relative[:100]!r}: {reason}")
+        refused.is_missing = error.errno == errno.ENOENT
+        raise refused from error
 
 
 def too_large(relative: str, size: int, max_bytes: int) -> str:

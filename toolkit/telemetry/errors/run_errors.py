@@ -15,6 +15,7 @@ from toolkit.telemetry.errors.stack import fingerprint
 from toolkit.telemetry.errors.watch import ErrorWatch
 from toolkit.telemetry.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.printed.taps import TAPS
 from toolkit.telemetry.records.step_gate import StepGate
 
 _FOLLOW_EVERY_S = 1.0
@@ -80,7 +81,7 @@ class RunErrors:
         )
         self.tasks: list[tuple[str, float, Callable[[], None]]]
         """Periodic tasks: name, interval and function."""
-        self.tasks = [("following the output", _FOLLOW_EVERY_S, self.watch.follow)]
+        self.tasks = [("following the output", _FOLLOW_EVERY_S, TAPS.follow)]
         if chosen.enabled and chosen.hang and options.diagnostics is not False:
             hang = HangWatch(
                 after_s=chosen.hang_after,

@@ -127,10 +127,6 @@ class ErrorWatch:
         """Return the last lines of output, if they are captured."""
         return _OUTPUT.last_lines(self)
 
-    def follow(self) -> None:
-        """Capture a replaced output stream too."""
-        _OUTPUT.follow()
-
     def end(self) -> None:
         """Restore everything that is still ours."""
         with self._guard.catch("restoring the hooks"):

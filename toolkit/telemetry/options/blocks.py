@@ -47,9 +47,7 @@ class ErrorOptions(Block):
     )
     source: bool = option(False, "Show source lines in the stack.", boolean)
     locals: bool = option(False, "Show local values in the stack.", boolean)
-    output_lines: int = option(
-        20, "Last lines of output in an error record; 0 leaves standard output alone.", whole(0, 1000)
-    )
+    output_lines: int = option(20, "Last lines of output in an error record; 0 keeps none.", whole(0, 1000))
     hang: bool = option(
         True, "Record the stacks of all threads when no step has come for far too long.", boolean
     )

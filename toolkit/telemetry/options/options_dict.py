@@ -63,6 +63,8 @@ class OptionsDict(TypedDict, total=False):
     gRPC."""
     otlp_protocol: str | None
     """OTLP protocol; default: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `http`."""
+    output: bool
+    """Keep what the process prints in output.log, without secrets, at most 50 MB."""
     perf_tag: Callable[[], Any] | str | Sequence[str] | None
     """Names jobs that should be equally fast: same task, code and machine."""
     profiling: bool | Mapping[str, Any] | None

@@ -162,6 +162,9 @@ class TelemetryOptions(ExporterOptions):
     errors: bool | Mapping[str, Any] = option(
         True, "Record errors; a mapping sets what a record contains.", toggle(ErrorOptions)
     )
+    output: bool = option(
+        True, "Keep what the process prints in output.log, without secrets, at most 50 MB.", boolean
+    )
     messages: Any = option(
         (),
         "Who gets messages about the run, such as `[{to: slack, url_env: SLACK_WEBHOOK}]`.",

@@ -311,6 +311,7 @@ class LoggerLifetime:
         self._ends = CloseOnce(is_over=True)
         if self._run is not None:
             self._run.errors.watch.after_fork_in_child()
+            self._run.output.after_fork_in_child()
             self._run.spans.after_fork_in_child()
             self._run.pipeline.after_fork_in_child()
 

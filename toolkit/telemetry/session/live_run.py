@@ -34,6 +34,7 @@ from toolkit.telemetry.machine.peak_memory import peak_memory
 from toolkit.telemetry.machine.samplers.registry import default_samplers
 from toolkit.telemetry.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.printed.output_writer import OutputWriter
 from toolkit.telemetry.records.completions.completion_recorder import CompletionRecorder
 from toolkit.telemetry.records.device_scalars import DeviceScalars
 from toolkit.telemetry.records.plain_values import PlainValues
@@ -162,6 +163,8 @@ class LiveRun:
             last_step=self._last_planned_step,
             put=self._put_error,
         )
+        modes = session_folder.modes
+        self.output = OutputWriter(session_folder.folder, context, mode=modes.file, is_on=options.output)
         self.periodic = PeriodicTasks(
             self._tasks(), clock=clock, guard=guard, disk=session_folder.folder.parent
         )
@@ -216,6 +219,7 @@ class LiveRun:
 
     def start(self) -> None:
         """Say where the run is logged, and start the threads."""
+        self.output.start()
         if self.session_folder.rank == 0:
             folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
             also = f" (and {METRICS_CSV})" if self._options.csv else ""
@@ -516,6 +520,7 @@ class LiveRun:
                 )
             self._has_ended = True
         self.errors.watch.end()
+        self.output.close(at_most(0.3), error)
         with self._guard.catch("closing"):
             self._watchman.close(at_most(0.1))
             self.periodic.close(at_most(0.2))

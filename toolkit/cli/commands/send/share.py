@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="include names, prompts, messages and notes, without secrets, paths and addresses",
     )
     parser.add_argument(
+        "--with-output",
+        action="store_true",
+        help="include what rank 0 printed (output.log), without secrets, paths and addresses",
+    )
+    parser.add_argument(
         "--allow",
         metavar="ORGANISATION",
         action="append",
@@ -54,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
     if folder is None:
         return COULD_NOT
     try:
-        bundle = RunBundle(folder, organisations=args.allow, with_text=args.with_text)
+        bundle = RunBundle(
+            folder, organisations=args.allow, with_text=args.with_text, with_output=args.with_output
+        )
         target = args.output or Path(f"{bundle.name}.zip")
         contents = bundle.preview() if args.preview else bundle.write(target)
     except FileExistsError:
@@ -71,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     _print_contents(contents)
     if args.preview:
         print("\nNothing was written.")
-    elif args.with_text:
+    elif args.with_text or args.with_output:
         print("\nLook through it before you post it: no program knows everything that is private to you.")
     return 0
 

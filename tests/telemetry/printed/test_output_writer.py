@@ -1,0 +1,230 @@
+"""What a process prints is in output.log however it ends, and printing is never held up or changed by that."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.logged import make_logger
+from tests.waiting import wait_until
+from toolkit.runfolder.output_log import OutputLog
+from toolkit.telemetry.printed import output_writer
+
+PROGRAM = Path(__file__).parent / "programs" / "print_and_end.py"
+ROOT = Path(__file__).parents[3]
+TOKEN = "hf_" + "a1B2" * 9
+ON_LINUX = sys.platform == "linux"
+
+
+def read(log):
+    with OutputLog(log.run_folder) as found:
+        return found.lines(0, found.count)
+
+
+def said(log):
+    return [line.text for line in read(log) if not line.text.startswith("[telemetry] ")]
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """Put streams of ours in the place of the real ones, as a notebook does."""
+
+    def replace():
+        out, err = Stream(), Stream()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        return out, err
+
+    return replace
+
+
+class Stream(io.StringIO):
+    """A stream of a class of Python's."""
+
+
+@pytest.mark.parametrize("how", ["failed", "failed in with", "ended", "killed"])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_the_last_lines_are_there_however_the_process_ends(tmp_path, how):
+    with open(tmp_path / "all.txt", "wb") as file:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NOT_C": "" if ON_LINUX else "from C"}
+        subprocess.run(
+            [sys.executable, PROGRAM, how, tmp_path], stdout=file, stderr=file, env=environment, timeout=120
+        )
+    with OutputLog(tmp_path / "run") as log:
+        assert log.problem is None
+        found = {line.text: line for line in log.lines(0, log.count)}
+
+    for text, stream in {
+        "on stdout": "stdout",
+        "on stderr": "stderr",
+        "token ***": "stdout",
+        "100 %": "stderr",
+    }.items():
+        assert found[text].stream == stream
+        assert found[text].time > 1.7e9
+    assert "50 %" not in found
+    if ON_LINUX:
+        # Standard output is a regular file here.
+        assert {found[text].stream for text in ("from C", "from a child", "its error")} == {"other"}
+        assert sum(line.stream == "other" for line in found.values()) <= 4, (
+            "nothing of Python's is there twice"
+        )
+    if how.startswith("failed"):
+        assert found["ValueError: the last words"].stream == "stderr"
+
+
+def test_a_run_that_wants_no_log_has_none_and_leaves_the_streams_alone(tmp_path, streams):
+    out, _ = streams()
+    with make_logger(tmp_path, output=False) as log:
+        print("x")
+        assert vars(out) == {}
+    assert not (log.run_folder / "output.log").exists()
+    with OutputLog(log.run_folder) as found:
+        assert "`output: false`" in found.problem
+
+
+def test_streams_that_a_notebook_puts_there_are_followed_and_restored(tmp_path, streams):
+    out, err = streams()
+    with make_logger(tmp_path, output=True, quiet=True) as log:
+        print("said", file=sys.stderr)
+        assert sys.stdout.write("four") == 4
+        assert out.isatty() is False
+    assert (out.getvalue(), err.getvalue()) == ("four", "said\n")
+    assert vars(out) == vars(err) == {}
+    assert said(log) == ["said", "four"]
+
+
+def test_what_one_stream_hands_on_to_another_is_there_once(tmp_path, streams):
+    out, _ = streams()
+
+    class Tee(io.StringIO):
+        def write(self, text):
+            return out.write(text)
+
+    sys.stdout = Tee()
+    log = make_logger(tmp_path, output=True, quiet=True)
+    sys.stdout, tee = out, sys.stdout
+    wait_until(lambda: "write" in vars(out))
+    tee.write("once\n")
+    log.close()
+
+    assert said(log) == ["once"]
+
+
+def test_two_loggers_have_each_what_was_printed_while_they_were_open(tmp_path, streams):
+    out, _ = streams()
+    first = make_logger(tmp_path, "first", output=True, quiet=True)
+    print("one")
+    second = make_logger(tmp_path, "second", output=True, quiet=True, errors={"output_lines": 3})
+    print("two")
+    first.close()
+    print("three")
+    second.close()
+
+    assert said(first) == ["one", "two"]
+    assert said(second) == ["two", "three"]
+    assert vars(out) == {}
+
+
+def test_secrets_are_masked_also_over_several_lines_and_in_the_line_that_is_being_written(tmp_path, streams):
+    streams()
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEF\n" * 3 + "-----END PRIVATE KEY-----"
+    log = make_logger(tmp_path, output=True, quiet=True)
+    print(f"before\n{key}\nafter {TOKEN}")
+    sys.stdout.write(f"open {TOKEN} line")
+    wait_until(lambda: "open" in (log.run_folder / "output.log").read_text())
+    text = (log.run_folder / "output.log").read_text()
+    log.close()
+
+    assert TOKEN not in text
+    assert "MIIEvQ" not in text
+    assert "after ***" in text
+
+
+def test_a_flood_is_dropped_with_a_count_and_the_last_lines_are_kept(tmp_path, streams, monkeypatch):
+    streams()
+    monkeypatch.setattr(output_writer, "_EVERY_S", 3600.0)
+    log = make_logger(tmp_path, output=True, quiet=True)
+    monkeypatch.setattr(log._run.output._job, "start", lambda after_s: None)
+    count = 3 * output_writer._MOST_WAITING
+    for number in range(count):
+        sys.stdout.write(f"{number}\n")
+    waiting = len(log._run.output._queue)
+    log.close()
+
+    assert waiting <= output_writer._MOST_WAITING
+    lines = [line.text for line in read(log)]
+    (note,) = [line for line in lines if "came too fast" in line]
+    kept = [line for line in lines if line.isdecimal()]
+    assert kept[-1] == str(count - 1)
+    assert len(kept) + int(note.split()[1].replace(",", "")) in (count, count + 1)
+
+
+def test_memory_for_huge_texts_is_bounded_and_what_is_cut_is_said(tmp_path):
+    log = make_logger(tmp_path, output=False)
+    log.close()
+    writer = log._run.output
+    for _ in range(20):
+        writer._queue.append((0, 0.0, 0, writer._shortened("x" * 5_000_000)))
+
+    assert sum(len(text) for *_, text in writer._queue) < 10_000_000
+    assert "more characters were cut" in writer._queue[-1][-1]
+
+
+def test_a_folder_that_cannot_be_written_is_reported_once_and_hurts_nothing(tmp_path, caplog):
+    log = make_logger(tmp_path, output=True, quiet=True)
+    (log.run_folder / "output.log").mkdir()
+    print("goes on")
+    log.close()
+
+    assert caplog.text.count("keeping the output failed") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_prints_for_itself(tmp_path, streams):
+    out, _ = streams()
+    log = make_logger(tmp_path, output=True, quiet=True)
+    print("before")
+    child = os.fork()
+    if child == 0:
+        print("in the child")
+        os._exit(0 if vars(out) == {} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    print("after")
+    log.close()
+
+    assert said(log) == ["before", "after"]
+
+
+def test_lines_of_many_threads_are_all_there(tmp_path, streams):
+    streams()
+    with make_logger(tmp_path, output=True, quiet=True) as log:
+        threads = [
+            threading.Thread(target=lambda name=name: [sys.stdout.write(f"{name} {n}\n") for n in range(200)])
+            for name in "abcd"
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(said(log)) == sorted(f"{name} {n}" for name in "abcd" for n in range(200))
+
+
+def test_a_stream_that_is_closed_or_none_is_no_trouble(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    with make_logger(tmp_path, output=True, quiet=True) as log:
+        pass
+    closed = Stream()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    with make_logger(tmp_path, "again", output=True, quiet=True), contextlib.suppress(ValueError):
+        print("x")
+    assert log.run_folder.is_dir()

@@ -1,0 +1,268 @@
+"""Reads output.log, what a run printed, with the times of its lines from the file beside it.
+
+Both are read as far as they go: without the side file, or where the two do not fit, lines have no times.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.runfolder.layout import METRICS_JSONL, OUTPUT_LOG, RANKS, output_file
+from toolkit.runfolder.portable import pread
+from toolkit.runfolder.safefile import NO_FILE, NotInside, identity_of, open_inside
+from toolkit.runfolder.untrusted import clean
+
+STDOUT, STDERR, BESIDE, NOTE = range(4)
+STREAMS: Final = ("stdout", "stderr", "other", "note")
+"""`other`: C code and child processes. `note`: telemetry itself, about the log."""
+UNKNOWN: Final = math.nan
+"""The time of a line whose time is not known."""
+ROW: Final = struct.Struct("<dHH")
+"""Of each line: its time, its bytes with the newline, and 4 · session + stream."""
+_BLOCK: Final = 1 << 20
+_MOST_SESSIONS: Final = (1 << 14) - 1
+_MOST_TIMES: Final = 1 << 26
+_MOST_WITHOUT_TIMES: Final = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLine:
+    """One line of output."""
+
+    number: int
+    """From 0 on; of a log that was cut, counted in what is left."""
+    text: str
+    time: float | None = None
+    stream: str | None = None
+    session: int | None = None
+
+
+def times_file(path: Path) -> Path:
+    """Return the side file of a log."""
+    return path.with_suffix(".times")
+
+
+def packed(time: float, length: int, session: int, stream: int) -> bytes:
+    """Return the row of a line."""
+    return ROW.pack(time, min(length, 0xFFFF), 4 * min(session, _MOST_SESSIONS) + stream)
+
+
+def lengths_in(rows: bytes) -> array[int]:
+    """Return the lengths of the lines that have `rows`."""
+    return _shorts(rows)[4::6]
+
+
+def _shorts(rows: bytes) -> array[int]:
+    found = array("H")
+    found.frombytes(rows[: len(rows) // ROW.size * ROW.size])
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found
+
+
+class OutputLog:
+    """The output of one rank of a run, as it is now; `close` it."""
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self.problem: str | None = None
+        """Why there is no output, or no times, as a sentence."""
+        self.path = output_file(folder, rank)
+        self._descriptor: int | None = None
+        self._rows = b""
+        self._size = 0
+        self._lengths: array[int] = array("I")
+        self.count = 0
+        """How many lines it has; the last one may still be being written."""
+        self.is_last_open = False
+        """Whether it is."""
+        self.identity = NO_FILE
+        """Another one later means that the log was cut, or made again: its lines have other numbers."""
+        try:
+            self._descriptor = open_inside(folder, self.path.relative_to(folder).as_posix())
+            status = os.fstat(self._descriptor)
+            self._size, self.identity = status.st_size, identity_of(status)
+        except (NotInside, OSError) as error:
+            is_missing = isinstance(error, FileNotFoundError) or getattr(error, "is_missing", False)
+            self.problem = (
+                self._why_missing(folder, rank) if is_missing else f"{self.path} cannot be read: {error}."
+            )
+            return
+        self._read_times(folder)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a log."""
+        return self._descriptor is not None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def __enter__(self) -> OutputLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def lines(self, start: int, stop: int) -> list[OutputLine]:
+        """Return the lines from number `start` to before `stop`."""
+        start, stop = max(0, start), min(stop, self.count)
+        if start >= stop:
+            return []
+        texts = self._read(start, stop).split(b"\n")
+        return [self._line(number, text) for number, text in zip(range(start, stop), texts, strict=False)]
+
+    def tail(self, count: int) -> list[OutputLine]:
+        """Return the last `count` lines."""
+        return self.lines(self.count - count, self.count)
+
+    def at_time(self, time: float) -> int:
+        """Return the number of the first line of that time or later; times are taken to rise."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            at = middle
+            # Lines of unknown time count as those before them.
+            while at > low and not self._time(at) >= 0.0:
+                at -= 1
+            if self._time(at) >= time:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def newest_first(self, upto: int | None = None) -> Iterator[OutputLine]:
+        """Yield the lines from before the line `upto` back to the first, reading a megabyte at a time."""
+        for start, stop in self._blocks(upto):
+            yield from reversed(self.lines(start, stop))
+
+    def find(self, text: str, streams: Collection[str] = (), *, upto: int | None = None) -> Iterator[int]:
+        """Yield the numbers of the lines that contain `text`, newest first; in any case, as far as that is ASCII.
+
+        With `streams`, only lines of these. Ten times as fast as looking at each line.
+        """
+        wanted = text.encode("utf-8", "replace").lower()
+        chosen = {STREAMS.index(name) for name in streams if name in STREAMS}
+        where = _shorts(self._rows)[5::6]
+        for start, stop in self._blocks(upto):
+            found: list[int] = []
+            if wanted:
+                data = self._read(start, stop).lower()
+                at, number, counted = data.find(wanted), start, 0
+                while at >= 0:
+                    number += data.count(b"\n", counted, at)
+                    found.append(number)
+                    # On with the next line.
+                    counted = data.find(b"\n", at)
+                    at = data.find(wanted, counted) if counted >= 0 else -1
+            else:
+                found.extend(range(start, stop))
+            for number in reversed(found):
+                if not chosen or (number < len(where) and where[number] % 4 in chosen):
+                    yield number
+
+    def _blocks(self, upto: int | None) -> Iterator[tuple[int, int]]:
+        """Yield the first line and the one behind the last of pieces of about a megabyte, newest first."""
+        stop = self.count if upto is None else min(upto, self.count)
+        while stop > 0:
+            start = stop
+            length = 0
+            while start > 0 and length < _BLOCK:
+                start -= 1
+                length += self._lengths[start]
+            yield start, stop
+            stop = start
+
+    def _read(self, start: int, stop: int) -> bytes:
+        if self._descriptor is None:
+            return b""
+        return pread(self._descriptor, sum(self._lengths[start:stop]), sum(self._lengths[:start]))
+
+    def _line(self, number: int, text: bytes) -> OutputLine:
+        shown = clean(text.decode("utf-8", "replace"))
+        if (number + 1) * ROW.size > len(self._rows):
+            return OutputLine(number, shown)
+        time, _, where = ROW.unpack_from(self._rows, number * ROW.size)
+        return OutputLine(
+            number, shown, time if 0.0 < time < 1e11 else None, STREAMS[where % 4], where // 4 or None
+        )
+
+    def _time(self, number: int) -> float:
+        if (number + 1) * ROW.size > len(self._rows):
+            return math.inf
+        return float(ROW.unpack_from(self._rows, number * ROW.size)[0])
+
+    def _read_times(self, folder: Path) -> None:
+        assert self._descriptor is not None
+        try:
+            descriptor = open_inside(folder, times_file(self.path).relative_to(folder).as_posix())
+            try:
+                self._rows = pread(descriptor, min(os.fstat(descriptor).st_size, _MOST_TIMES), 0)
+            finally:
+                os.close(descriptor)
+        except (NotInside, OSError) as error:
+            self.problem = f"The lines have no times: {times_file(self.path).name} cannot be read ({error})."
+        self._lengths = array("I", lengths_in(self._rows))
+        covered = sum(self._lengths)
+        if not self._fits(covered):
+            name = times_file(self.path).name
+            self.problem = f"The lines have no times: {name} does not fit {self.path.name}."
+            self._rows, self._lengths, covered = b"", array("I"), 0
+        if self._size - covered > _MOST_WITHOUT_TIMES:
+            self._size = covered + _MOST_WITHOUT_TIMES
+            self.problem = (
+                f"{self.path.name} is far larger than telemetry makes it: only its beginning is shown."
+            )
+        # Lines whose rows are not written yet, and the line that is being written.
+        self._lengths.extend(self._lengths_from(covered))
+        self.count = len(self._lengths)
+        self.is_last_open = self._size > 0 and pread(self._descriptor, 1, self._size - 1) != b"\n"
+
+    def _fits(self, covered: int) -> bool:
+        """Return whether the lines end where the rows say, as far as a few of them show."""
+        assert self._descriptor is not None
+        if covered > self._size:
+            return False
+        at = 0
+        every = max(1, len(self._lengths) // 64)
+        for first in range(0, len(self._lengths), every):
+            at += sum(self._lengths[first : first + every])
+            if pread(self._descriptor, 1, at - 1) != b"\n":
+                return False
+        return True
+
+    def _lengths_from(self, offset: int) -> Iterator[int]:
+        assert self._descriptor is not None
+        begun = 0
+        while offset < self._size:
+            data = pread(self._descriptor, min(_BLOCK, self._size - offset), offset)
+            if not data:
+                break
+            offset += len(data)
+            *whole, last = data.split(b"\n")
+            for text in whole:
+                yield begun + len(text) + 1
+                begun = 0
+            begun += len(last)
+        if begun:
+            yield begun
+
+    def _why_missing(self, folder: Path, rank: int) -> str:
+        if rank and not (folder / RANKS / f"{rank:05d}.jsonl").is_file():
+            return f"Rank {rank} wrote nothing in {folder}: with `ranks: all` every rank does."
+        if not (folder / METRICS_JSONL).is_file():
+            return f"{folder} has no {OUTPUT_LOG}: only runs of telemetry's own logger keep what they print."
+        return (
+            f"{folder} has no {self.path.name}: it was made with `output: false`, by a version that did not keep the "
+            "output, or nothing was printed."
+        )

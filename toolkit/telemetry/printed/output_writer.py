@@ -1,0 +1,196 @@
+"""Writes what the process prints to output.log of its run, in the background.
+
+The thread that prints appends to a queue, and nothing else. A kill costs what was printed in the last half second, and
+so does code that holds the interpreter's lock until it is killed; any other end of the process costs nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from toolkit.core.background import background_job
+from toolkit.core.lifetime import process_ends
+from toolkit.core.run_context import RunContext
+from toolkit.privacy.masking import Masker
+from toolkit.runfolder.layout import output_file
+from toolkit.runfolder.output_log import BESIDE, NOTE, STDERR
+from toolkit.telemetry.printed.beside import FilesBeside
+from toolkit.telemetry.printed.log_file import Line, LogFile
+from toolkit.telemetry.printed.screen import Screen
+from toolkit.telemetry.printed.taps import LONG, TAPS
+
+_EVERY_S: Final = 0.5
+_SOON_S: Final = 0.1
+_AFTER_FAILURE_S: Final = 1.0
+_MOST_WAITING: Final = 16_384
+"""Writes that wait at one time; the oldest go first, as the last lines before a failure are the ones to have."""
+_MOST_AT_ONCE: Final = 4_000
+"""Writes that are worked on in one turn, of some 40 ms: the training's Python code waits for a part of that."""
+_MOST_LONG: Final = 8_000_000
+"""Characters of texts longer than usual that wait at one time."""
+
+
+class OutputWriter:
+    """The log of one session, from `start` to `close`."""
+
+    def __init__(self, folder: Path, context: RunContext, *, mode: int, is_on: bool = True) -> None:
+        self._is_on = is_on
+        path = output_file(folder, context.rank)
+        self._file = LogFile(path, mode=mode, session=context.session)
+        self._guard = context.guard
+        self._job = background_job("telemetry-output", self._turn, may_block=True, disk=folder.parent)
+        self._queue: deque[tuple[int, float, int, str]] = deque(maxlen=_MOST_WAITING)
+        self._next = 0
+        """The count of the next call of `write`."""
+        self._lost = 0
+        self._long = 0
+        self._screens: dict[int, Screen] = {}
+        self._before: tuple[int, str] = (-1, "")
+        self._lines: list[Line] = []
+        """Lines that the disk has not taken yet."""
+        self._beside: FilesBeside | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Keep what is printed from now on."""
+        if self._is_on:
+            with self._guard.catch("keeping the output"):
+                self._beside = FilesBeside()
+                self._next = TAPS.join(self, self._queue.append, self._shortened)
+                self._job.start(_EVERY_S)
+
+    def close(self, timeout_s: float, error: BaseException | None = None) -> None:
+        """Write what is left, at most for `timeout_s`; the traceback of `error` too, if it then ends the script."""
+        if not self._is_on:
+            return
+        with self._guard.catch("keeping the output"):
+            TAPS.leave(self)
+            self._is_closed = True
+            if self._job.is_started:
+                self._job.wake()
+                self._job.join(timeout_s)
+            else:
+                self._job.run_here(timeout_s)
+            if error is not None and not process_ends():
+                # The interpreter prints it when the run is closed already: behind the end of a `with` block.
+                atexit.register(self._add_traceback, id(error))
+
+    def after_fork_in_child(self) -> None:
+        """Let go: what a child prints is its own."""
+        TAPS.leave(self)
+        self._queue.clear()
+        self._is_closed = True
+
+    def _shortened(self, text: str) -> str:
+        """Return as much of a long text as there is room for, on the thread that prints it."""
+        kept = text[: max(LONG, _MOST_LONG - self._long)]
+        self._long += len(kept)
+        # With its end, so that the next line is a line of its own.
+        end = "\n" if text.endswith("\n") else ""
+        return text if kept is text else f"{kept} … ({len(text) - len(kept):,} more characters were cut){end}"
+
+    # In the background.
+
+    def _turn(self) -> float | None:
+        is_done = False
+        with self._guard.catch("keeping the output"):
+            is_done = self._write()
+        if self._is_closed:
+            # A disk that took nothing was tried once more.
+            return 0.0 if is_done and self._queue else None
+        return _AFTER_FAILURE_S if not is_done else _SOON_S if self._queue else _EVERY_S
+
+    def _write(self) -> bool:
+        if not self._lines:
+            assert self._beside is not None
+            # Before the queue is looked at: what Python's streams have written by now is in it.
+            has_more = self._beside.look()
+            self._collect()
+            if not self._queue and (has_more or self._is_closed):
+                now = time.time()
+                for text in self._beside.read(is_end=self._is_closed):
+                    self._lines.append(Line(now, BESIDE, text))
+            if passed := self._beside.take_passed_over():
+                said = (
+                    f"[telemetry] {passed:,} bytes beside Python's own output came too fast to be looked at"
+                )
+                self._lines.append(Line(time.time(), NOTE, said))
+            self._lines = _masked(self._lines)
+        self._file.append(self._lines, "" if self._is_closed else self._open_line())
+        self._lines = []
+        if self._beside is not None:
+            self._beside.leave_out(self._file.identity)
+        return True
+
+    def _collect(self) -> None:
+        """Turn what waits into lines."""
+        assert self._beside is not None
+        lost = self._lost
+        for _ in range(min(len(self._queue), _MOST_AT_ONCE)):
+            number, now, stream, text = self._queue.popleft()
+            # A thread may have been overtaken between counting and appending.
+            self._lost += number - self._next if number >= self._next else -1
+            self._next = max(self._next, number + 1)
+            if text == self._before[1] and stream != self._before[0]:
+                # One stream forwards to another: it was printed once.
+                self._before = (-1, "")
+                continue
+            self._before = (stream, text)
+            screen = self._screens.get(stream)
+            if screen is None:
+                screen = self._screens[stream] = Screen()
+            screen.write(text, now)
+            self._beside.expect(stream, text)
+            if "\n" in text:
+                self._add(stream, screen.take_done(now), now)
+        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
+        if self._lost > lost:
+            self._beside.skip()
+            said = f"[telemetry] {self._lost - lost:,} writes to the output before this line came too fast to be kept"
+            self._lines.append(Line(time.time(), NOTE, said))
+        now = time.time()
+        is_end = self._is_closed and not self._queue
+        for stream, screen in list(self._screens.items()):
+            self._add(stream, screen.take_done(now, is_end=is_end), now)
+            if screen.is_blank:
+                # The script may replace its streams again and again.
+                del self._screens[stream]
+
+    def _add(self, stream: int, texts: list[str], now: float) -> None:
+        self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]
+
+    def _open_line(self) -> str:
+        """Return the newest line that is still being written."""
+        if self._before[0] not in self._screens:
+            return ""
+        return _masked([Line(0.0, 0, self._screens[self._before[0]].open_line())])[0].text
+
+    def _add_traceback(self, error_id: int) -> None:
+        with self._guard.catch("keeping the traceback"):
+            last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            if last is not None and id(last) == error_id:
+                text = "".join(traceback.format_exception(type(last), last, last.__traceback__))
+                now = time.time()
+                said = Line(
+                    now, NOTE, "[telemetry] the run was closed, and this exception then ended the script:"
+                )
+                lines = [Line(now, STDERR, line) for line in text.splitlines()]
+                self._file.append([said, *_masked(lines)])
+
+
+def _masked(lines: list[Line]) -> list[Line]:
+    """Return `lines` without secrets."""
+    if not lines:
+        return lines
+    masker = Masker()
+    texts = masker.rewrite_text("\n".join(line.text for line in lines)).split("\n")
+    if len(texts) != len(lines):
+        # A secret of several lines became one: each line for itself then, which takes longer.
+        texts = masker.mask([line.text for line in lines])
+    return [line._replace(text=text) for line, text in zip(lines, texts, strict=True)]
