@@ -48,6 +48,7 @@ chosen = st.navigation(
             st.Page("views/system.py", title="System", icon=":material/memory:"),
             st.Page("views/alerts.py", title="Alerts", icon=":material/warning:"),
             st.Page("views/timeline.py", title="Timeline", icon=":material/view_timeline:"),
+            st.Page("views/output.py", title="Output", icon=":material/terminal:"),
             st.Page("views/samples.py", title="Samples", icon=":material/image:"),
             st.Page("views/completions.py", title="Completions", icon=":material/forum:"),
             st.Page(
@@ -65,6 +66,8 @@ chosen = st.navigation(
     },
     # Without access every link leads to the login page.
     position="sidebar" if has_access else "hidden",
+    # Streamlit hides the last pages of a long list behind a button.
+    expanded=True,
 )
 if has_access:
     chosen.run()

@@ -27,6 +27,7 @@ from dashboard.components.page_states import section
 from toolkit.diagnostics.catalogue import OF_RANKS
 from toolkit.reports.finding_text import basis_text, numbers_of, sure_text, value_of
 from toolkit.runfolder.labels import Labels
+from toolkit.runfolder.layout import OUTPUT_LOG
 from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.runfolder.status import FAILED, LOST, STALLED
 from toolkit.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup
@@ -189,6 +190,14 @@ def _details(page: RunPage, alert: Alert) -> None:
     for detail in alert.details:
         st.markdown(f"**{md(detail.title, 100)}**")
         st.code(clean(detail.text), language=None)
+    folder = page.card.path
+    if alert.time is not None and folder is not None and (folder / OUTPUT_LOG).is_file():
+        st.page_link(
+            "views/output.py",
+            label="Output at that time",
+            icon=":material/terminal:",
+            query_params={"run": page.key, "at": f"{alert.time:.3f}"},
+        )
 
 
 def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None:

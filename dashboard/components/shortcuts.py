@@ -37,6 +37,7 @@ SHORTCUTS: Final = (
     Shortcut("g y", "System", "/system"),
     Shortcut("g a", "Alerts", "/alerts"),
     Shortcut("g t", "Timeline", "/timeline"),
+    Shortcut("g l", "Output", "/output"),
     Shortcut("g s", "Samples", "/samples"),
     Shortcut("g c", "Completions", "/completions"),
     Shortcut("g n", "Config & notes", "/config"),

@@ -106,6 +106,7 @@ def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
         yield name, [name, str(run)]
         yield f"{name} --json", [name, "--json", str(run)]
     yield "time --spans", ["time", "--spans", str(run)]
+    yield "logs", ["logs", "--grep", "o", str(run)]
     yield "completions", ["completions", "--full", str(run)]
     yield "completions --json", ["completions", "--json", str(run)]
     yield "usage", ["usage", "--show", str(run)]

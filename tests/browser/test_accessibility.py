@@ -27,6 +27,7 @@ PAGES = {
     "/sweep": {},
     "/alerts": {"run": RUN},
     "/samples": {"run": RUN},
+    "/output": {"run": RUN},
     "/completions": {"run": RUN},
     "/system": {"run": RUN},
     "/timeline": {"run": RUN},

@@ -28,6 +28,7 @@ OF_A_RUN = (
     "system",
     "alerts",
     "timeline",
+    "output",
     "samples",
     "completions",
     "config_notes",
