@@ -14,6 +14,8 @@ Curve = Mapping[int, float]
 
 _LARGE_AFTER: Final = 4
 """Records that are equal to the last digit before a large difference counts as the first one."""
+_MANY: Final = 12
+"""Equal records after which a difference of the size of rounding counts as the first one, if they depart at all."""
 _AT_ONCE: Final = 2
 """Records from the first digit that differs to a change, within which the two are one."""
 ROUNDING: Final = {False: -6.0, True: -3.0}
@@ -72,7 +74,8 @@ def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool
     place, size = steps.index(first), _ratio(a[metric][first], b[metric][first])
     found = replace(found, first_digit=first, metric=metric, size=size)
     exact = replace(found, how="bits", after=steps[place - 1] if place else 0, at=first)
-    if few or (place >= _LARGE_AFTER and math.log10(size) >= ROUNDING[half] + 1):
+    above = math.log10(size) - ROUNDING[half]
+    if few or (place >= _LARGE_AFTER and above >= 1):
         return exact
     tests = [
         _change(replace(found, metric=name), shared[name], a[name], b[name])
@@ -85,7 +88,8 @@ def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool
     earliest = min(departed, key=lambda test: test.at or 0)
     # Without rounding before it, or after many equal records, a change began at the first digit that differs.
     between = sum(first <= step < (earliest.at or 0) for step in steps)
-    return exact if between <= max(_AT_ONCE, place // 2) else earliest
+    is_exact = between <= max(_AT_ONCE, place // 2) or (place >= _MANY and above >= -0.5)
+    return exact if is_exact else earliest
 
 
 def _change(found: Departure, steps: Sequence[int], a: Curve, b: Curve) -> Departure:

@@ -346,9 +346,11 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
     if one.acts > at:
         return 0.0, f"acts from step {count(one.acts)} on, after they departed"
     passed = sum(step >= one.acts for step in equal)
+    if passed > _PATIENCE and found.how == "bits":
+        return 0.0, f"acts from step {count(one.acts)} on, and {count(passed)} records after that do not differ"
     if passed > _PATIENCE:
-        because = f"acts from step {count(one.acts)} on, and {count(passed)} records after that do not differ"
-        return (0.0 if found.how == "bits" else 0.02), because
+        # What acts may take long to rise above noise.
+        return (0.5 if one.is_seen else 0.1), f"acts from step {count(one.acts)} on, long before they depart"
     if one.is_seen:
         # The rate of a step acts on the results of the next.
         is_late = one.acts == at and not equal and found.size > 10 ** (ROUNDING[found.half] + 1)

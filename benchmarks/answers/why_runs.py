@@ -1,0 +1,263 @@
+"""Pairs of real, tiny trainings that differ in one known cause, or in nothing that acts: the runs behind `why_eval`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import runpy
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, Final
+
+CAUSES: Final = (
+    *("lr", "warm-up", "seed", "order of data", "batch size", "dtype"),
+    *("a line of code", "a package", "a resume", "world size"),
+)
+NO_CAUSE: Final = "none"
+
+_SCRIPT: Final = Path(__file__).with_name("why_script.py")
+_EDITS: Final = (
+    ("betas=(0.9, 0.99)", "betas=(0.9, 0.95)"),
+    ("nn.GELU()", "nn.ReLU()"),
+    ("nn.Tanh()", "nn.SiLU()"),
+    ("momentum=0.9", "momentum=0.8"),
+    ("clip_grad_norm_(model.parameters(), 2.0)", "clip_grad_norm_(model.parameters(), 0.25)"),
+    ("weight_decay=0.01", "weight_decay=0.1"),
+    ("weight_decay=0.001", "weight_decay=0.05"),
+    ("model.parameters(), 2.0)", "model.parameters(), 2.0 if step <= LATE else 0.1)"),
+)
+"""Lines that are edited; one that is not used by the run's model or optimizer is passed over."""
+_UNUSED: Final = {
+    "deep": ("nn.GELU()",),
+    "wide": ("nn.Tanh()",),
+    "sgd": ("betas", "weight_decay=0.01"),
+    "adamw": ("momentum", "weight_decay=0.001"),
+}
+_PACKAGE: Final = {
+    "1.0.0": "def scaled(logits):\n    return logits\n",
+    "1.1.0": "def scaled(logits):\n    return logits * 1.05\n",
+}
+
+
+@dataclass(slots=True)
+class Side:
+    """How one run of a pair is made."""
+
+    config: dict[str, Any]
+    script: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)
+    world: int = 1
+    resume_at: int | None = None
+    loses: str = ""
+
+
+@dataclass(slots=True)
+class Pair:
+    """Two runs and the truth about them."""
+
+    number: int
+    cause: str
+    variant: str
+    is_noisy: bool
+    folder: Path
+    sides: tuple[Side, Side]
+
+    @property
+    def runs(self) -> tuple[Path, Path]:
+        """The run folders."""
+        return self.folder / "a" / "logs" / "run", self.folder / "b" / "logs" / "run"
+
+
+def plan(folder: Path, *, first: int, with_cause: int, without: int) -> list[Pair]:
+    """Return pairs with each cause equally often, and pairs without one; `first` is the first number, and seed."""
+    causes = [CAUSES[at % len(CAUSES)] for at in range(with_cause)] + [NO_CAUSE] * without
+    return [_pair(folder / f"{first + at:04}", first + at, cause) for at, cause in enumerate(causes)]
+
+
+def make(pairs: Iterable[Pair], *, at_once: int = 2) -> Iterator[Pair]:
+    """Train both runs of each pair, in processes of their own, and yield the pair."""
+    # Imported once, for all trainings that are forked from here; the first optimizer imports the most.
+    import torch
+
+    import toolkit.telemetry  # noqa: F401
+
+    torch.set_num_threads(1)
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.sum().backward()
+    torch.optim.AdamW([weight]).step()
+    context = multiprocessing.get_context("fork")
+    waiting = list(reversed(list(pairs)))
+    working: dict[Any, tuple[Any, Pair]] = {}
+    while waiting or working:
+        while waiting and len(working) < at_once:
+            pair = waiting.pop()
+            process = context.Process(target=_make_pair, args=(pair,))
+            process.start()
+            working[process.sentinel] = process, pair
+        for sentinel in multiprocessing.connection.wait(list(working)):
+            process, pair = working.pop(sentinel)
+            process.join()
+            if process.exitcode:
+                raise RuntimeError(
+                    f"pair {pair.number} ({pair.cause}) failed: see output.txt in {pair.folder}"
+                )
+            yield pair
+
+
+def _pair(folder: Path, number: int, cause: str) -> Pair:
+    chance = random.Random(number)
+    config = {
+        "name": "run",
+        "output_dir": "logs",
+        "model": chance.choice(("deep", "wide")),
+        "optimizer": chance.choice(("sgd", "adamw")),
+        "learning_rate": chance.choice((0.02, 0.01)),
+        "warmup_steps": chance.choice((0, 10, 20)),
+        "steps": chance.choice((60, 80)),
+        "batch_size": 16,
+        "seed": number,
+        "dtype": chance.choice(("float32", "float32", "float32", "bfloat16")),
+        "log_every": chance.choice((1, 1, 5)),
+        "eval_every": 20,
+        "notes": "",
+    }
+    script = _SCRIPT.read_text()
+    packages = {"steady": "1.0.0", "colours": "2.3.1", "tidylog": "0.9"}
+    one = Side(dict(config), script, dict(packages), list(range(512)))
+    other = Side(dict(config), script, dict(packages), list(range(512)))
+    variant = _inject(other, cause, chance)
+    if chance.random() < 0.5:
+        # What differs and does nothing.
+        other.config["notes"] = "again, with a cup of tea"
+        other.config["eval_every"] = chance.choice((0, 10))
+        other.packages["colours"] = "2.4.0"
+        other.packages["tidylog"] = "1.0"
+    if chance.random() < 0.3:
+        other.config["log_every"] = chance.choice((2, 5))
+    if chance.random() < 0.3:
+        other.script = other.script.replace("def main()", "# Trains one run.\ndef main()", 1)
+    if cause == NO_CAUSE and chance.random() < 0.3:
+        other.resume_at, variant = chance.randint(15, 45), "right resume"
+    sides = (one, other) if chance.random() < 0.5 else (other, one)
+    return Pair(number, cause, variant, chance.random() < 0.4, folder, sides)
+
+
+def _inject(side: Side, cause: str, chance: random.Random) -> str:
+    """Put the cause into one run, and return how."""
+    config = side.config
+    if cause == "lr":
+        config["learning_rate"] *= chance.choice((0.5, 0.8, 1.25, 2.0))
+    elif cause == "warm-up":
+        config["warmup_steps"] = chance.choice([n for n in (0, 5, 15, 30) if n != config["warmup_steps"]])
+    elif cause == "seed":
+        config["seed"] += 10_000
+    elif cause == "order of data":
+        if chance.random() < 0.5:
+            config["data_seed"] = chance.randint(1, 1000)
+            return "data_seed"
+        chance.shuffle(side.rows)
+        return "another order of the file"
+    elif cause == "batch size":
+        config["batch_size"] = chance.choice((8, 32))
+    elif cause == "dtype":
+        config["dtype"] = "float32" if config["dtype"] == "bfloat16" else "bfloat16"
+    elif cause == "a line of code":
+        unused = (*_UNUSED[config["model"]], *_UNUSED[config["optimizer"]])
+        old, new = chance.choice([edit for edit in _EDITS if not edit[0].startswith(unused)])
+        assert old in side.script, old
+        side.script = side.script.replace(old, new.replace("LATE", str(chance.randint(15, 45))))
+        return old.strip()
+    elif cause == "a package":
+        side.packages["steady"] = "1.1.0"
+    elif cause == "a resume":
+        side.resume_at = chance.randint(15, 45)
+        lost = ["optimizer", "data"] + (["rng"] if config["model"] == "wide" else [])
+        side.loses = chance.choice(lost)
+        return f"{side.loses} lost"
+    elif cause == "world size":
+        side.world = 2
+    return ""
+
+
+def _make_pair(pair: Pair) -> None:
+    for side, name in zip(pair.sides, "ab", strict=True):
+        folder = pair.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "train.py").write_text(side.script)
+        (folder / "config.json").write_text(json.dumps(side.config))
+        (folder / "data.json").write_text(json.dumps(side.rows))
+        for package, version in side.packages.items():
+            _install(folder / "packages", package, version)
+        # What kernels whose sums have no fixed order make of gradients.
+        size = "1e-3" if side.config["dtype"] == "bfloat16" else "1e-6"
+        noise = {"KERNEL_NOISE": size} if pair.is_noisy else {}
+        if side.resume_at is not None:
+            _train(folder, {**noise, "STOP_AT": str(side.resume_at)}, 1)
+            noise["RESUME_LOSES"] = side.loses
+        _train(folder, noise, side.world)
+        _complete(folder)
+
+
+def _complete(folder: Path) -> None:
+    """Add code and packages in the form that the logger keeps them in, where it did not: from the files that ran."""
+    run = folder / "logs" / "run"
+    if not (run / "code").exists():
+        (run / "code" / "1").mkdir(parents=True)
+        shutil.copy(folder / "train.py", run / "code" / "1" / "train.py")
+        about = {"session": 1, "kind": "files", "script": "train.py", "files": {"train.py": "1/train.py"}}
+        (run / "code" / "1.json").write_text(json.dumps(about))
+    first, rest = (run / "metrics.jsonl").read_text().split("\n", 1)
+    start = json.loads(first)
+    found = {one.name: one.version for one in distributions(path=[str(folder / "packages")])}
+    start["packages"] = {**start["packages"], **found}
+    (run / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{rest}")
+
+
+def _install(folder: Path, name: str, version: str) -> None:
+    """Write a distribution as pip does: a package, and what says which version it is."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(_PACKAGE.get(version, "") if name == "steady" else "")
+    about = folder / f"{name}-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (about / "RECORD").write_text(f"{name}/__init__.py,,\n")
+
+
+def _train(folder: Path, variables: Mapping[str, str], world: int) -> None:
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=_run_script, args=(folder, {**variables, **_of_rank(folder, rank, world)}))
+        for rank in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+        if process.exitcode:
+            raise RuntimeError(f"a training in {folder} ended with {process.exitcode}: see output.txt there")
+
+
+def _of_rank(folder: Path, rank: int, world: int) -> dict[str, str]:
+    if world == 1:
+        return {}
+    return {"RANK": str(rank), "WORLD_SIZE": str(world), "STORE": str(folder.absolute() / "store")}
+
+
+def _run_script(folder: Path, variables: Mapping[str, str]) -> None:
+    os.chdir(folder)
+    output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(variables)
+    sys.argv = ["train.py", "config.json"]
+    sys.path[:0] = [os.getcwd(), str(Path("packages").absolute())]
+    runpy.run_path("train.py", run_name="__main__")
