@@ -191,12 +191,13 @@ def _make_pair(pair: Pair) -> None:
     for side, name in zip(pair.sides, "ab", strict=True):
         folder = pair.folder / name
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(_packages(folder), ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / "train.py").write_text(side.script)
         (folder / "config.json").write_text(json.dumps(side.config))
         (folder / "data.json").write_text(json.dumps(side.rows))
         for package, version in side.packages.items():
-            _install(folder / "packages", package, version)
+            _install(_packages(folder), package, version)
         # What kernels whose sums have no fixed order make of gradients.
         size = "1e-3" if side.config["dtype"] == "bfloat16" else "1e-6"
         noise = {"KERNEL_NOISE": size} if pair.is_noisy else {}
@@ -208,18 +209,18 @@ def _make_pair(pair: Pair) -> None:
 
 
 def _complete(folder: Path) -> None:
-    """Add code and packages in the form that the logger keeps them in, where it did not: from the files that ran."""
+    """Add the packages that ran to the start record, where the logger lists only those that it knows."""
     run = folder / "logs" / "run"
-    if not (run / "code").exists():
-        (run / "code" / "1").mkdir(parents=True)
-        shutil.copy(folder / "train.py", run / "code" / "1" / "train.py")
-        about = {"session": 1, "kind": "files", "script": "train.py", "files": {"train.py": "1/train.py"}}
-        (run / "code" / "1.json").write_text(json.dumps(about))
     first, rest = (run / "metrics.jsonl").read_text().split("\n", 1)
     start = json.loads(first)
-    found = {one.name: one.version for one in distributions(path=[str(folder / "packages")])}
+    found = {one.name: one.version for one in distributions(path=[str(_packages(folder))])}
     start["packages"] = {**start["packages"], **found}
     (run / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{rest}")
+
+
+def _packages(folder: Path) -> Path:
+    """Return where the packages of a run are: outside of the folder of its script, as installed ones are."""
+    return folder.with_name(f"{folder.name}-packages")
 
 
 def _install(folder: Path, name: str, version: str) -> None:
@@ -253,11 +254,12 @@ def _of_rank(folder: Path, rank: int, world: int) -> dict[str, str]:
 
 
 def _run_script(folder: Path, variables: Mapping[str, str]) -> None:
+    packages = _packages(folder).absolute()
     os.chdir(folder)
     output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ.update(variables)
     sys.argv = ["train.py", "config.json"]
-    sys.path[:0] = [os.getcwd(), str(Path("packages").absolute())]
+    sys.path[:0] = [os.getcwd(), str(packages)]
     runpy.run_path("train.py", run_name="__main__")

@@ -133,7 +133,7 @@ def _level(one: Sequence[float], two: Sequence[float]) -> int | None:
         if not all(map(math.isfinite, (*x, *y))):
             return at
         error = math.hypot(change_sigma(x), change_sigma(y)) / math.sqrt(size)
-        score = (math.fsum(x) - math.fsum(y)) / size / error if error else 0.0
+        score = (sum(x) - sum(y)) / size / error if error else 0.0
         if abs(score) >= _FAR:
             return at
         if min(abs(score), abs(last)) >= _TWICE_FAR and score * last > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -104,22 +105,18 @@ class Differences:
                 at = by_kind[one.kind]
                 what = "batches" if one.kind == DATA else "learning rates"
                 note = "" if at else f"the recorded {what} are the same"
-                one = replace(
-                    one, acts=at, is_seen=at is not None, weight=one.weight if at else 0.0, note=note
-                )
+                weight = one.weight if at else 0.0
+                one = replace(one, acts=at, is_seen=at is not None, weight=weight, note=note)
             self.found.append(one)
         if lr_step is not None and not any(one.kind in (LR, SCHEDULE) for one in settings):
-            what, note = "the recorded learning rate", "no setting of it differs"
-            one = Difference(kind=LR, what=what, acts=lr_step, is_seen=True, weight=0.2, note=note)
-            self.found.append(one)
+            note = "no setting of it differs"
+            self.found.append(_event(LR, "the recorded learning rate", lr_step, 0.2, note=note))
         self.found += [*batches, *self._code(), *self._packages(starts), *_machines(starts)]
         self.found += [*self._resumes(), *self._requests()]
 
     def _settings(self, starts: _Starts) -> Iterator[Difference]:
-        configs = [
-            config_of(dict(start)) if run.is_ours else dict(run.settings)
-            for run, start in zip(self.runs, starts, strict=True)
-        ]
+        both = zip(self.runs, starts, strict=True)
+        configs = [config_of(dict(start)) if run.is_ours else dict(run.settings) for run, start in both]
         configs = [{key: config[key] for key in config if not _NOT_SETTINGS.match(key)} for config in configs]
         if not all(configs):
             self.missing.append("settings")
@@ -132,41 +129,29 @@ class Differences:
             if row.key == "world_size":
                 one = replace(one, a=one.a.replace("not set", "1"), b=one.b.replace("not set", "1"))
             # A start record has well-known settings again, under their usual names.
-            if (USUAL_NAMES.get(name, name), one.a, one.b) not in seen:
-                seen.add((USUAL_NAMES.get(name, name), one.a, one.b))
+            key = (USUAL_NAMES.get(name, name), one.a, one.b)
+            if key not in seen:
                 yield one
+            seen.add(key)
         for row in _compared(starts, "seeds"):
             yield _row(row, SEED, 0.3, f"seed of {clean(row.key)}", acts=1)
 
     def _batches(self) -> Iterator[Difference]:
         """Yield the first batch that differs, and note how far they are the same."""
-        one, two = (
-            _by_step(run, offset) if run.is_ours else {}
-            for run, offset in zip(self.runs, self.offsets, strict=True)
-        )
+        both = zip(self.runs, self.offsets, strict=True)
+        one, two = (_by_step(run, offset) if run.is_ours else {} for run, offset in both)
         shared = sorted(one.keys() & two.keys())
         if not shared:
             self.missing.append("batches")
             return
         step = next((step for step in shared if one[step] != two[step]), None)
-        self.batches_equal_to = (
-            shared[-1] if step is None else max((at for at in shared if at < step), default=0)
-        )
+        before = [at for at in shared if step is None or at < step]
+        self.batches_equal_to = before[-1] if before else 0
         if step is not None:
-            a, b = ([samples for _, samples in rows] for rows in (one[step], two[step]))
-            kind, name = (DATA, "samples or order") if a == b else (BATCH, "size")
-            texts = ["", ""] if a == b else [" + ".join(map(str, sizes[:4])) for sizes in (a, b)]
+            a, b = (" + ".join(str(samples) for _, samples in rows[:4]) for rows in (one[step], two[step]))
+            kind, name = (DATA, "samples or order") if a == b else (BATCH, f"size ({a} → {b})")
             what = f"{name} of the batch of step {step - self.offsets[0]:,}"
-            yield Difference(
-                kind=kind,
-                what=what,
-                a=texts[0],
-                b=texts[1],
-                acts=step,
-                is_seen=True,
-                is_batch=True,
-                weight=0.6,
-            )
+            yield _event(kind, what, step, 0.6, is_batch=True)
 
     def _code(self) -> Iterator[Difference]:
         one, two = (list(read_code(run.path).values()) if run.is_ours else [] for run in self.runs)
@@ -176,15 +161,12 @@ class Differences:
         pairs = ((one[-1], two[-1]), (one[0], two[0]))
         self.code = list({change.path: change for x, y in pairs for change in changed_files(x, y)}.values())
         for change in self.code:
-            texts = (one[0].text(change.path), two[0].text(change.path))
-            if change.only_in is None and _same_program(*texts):
-                kind, weight, note = COSMETIC, 0.01, "comments and layout only"
-            elif change.only_in is None:
-                lines = re.findall(r"^[-+](?![-+]{2}).*", change.unified_diff, re.MULTILINE)
-                kind, weight = CODE, 0.5
-                note = _changed_words(lines)
-            else:
+            if change.only_in is not None:
                 kind, weight, note = CODE, 0.1, f"kept by run {change.only_in} only"
+            elif _same_program(one[0].text(change.path), two[0].text(change.path)):
+                kind, weight, note = COSMETIC, 0.01, "comments and layout only"
+            else:
+                kind, weight, note = CODE, 0.5, _changed_words(change.unified_diff)
             yield Difference(kind=kind, what=clean(change.path), weight=weight, note=note)
         if not self.code and one[0].commit != two[0].commit:
             a, b = (str(snapshot.commit)[:10] for snapshot in (one[0], two[0]))
@@ -193,47 +175,40 @@ class Differences:
     def _packages(self, starts: _Starts) -> Iterator[Difference]:
         if not all(start.get("packages") for start in starts):
             self.missing.append("packages")
-        snapshots = [code for run in self.runs if run.is_ours for code in read_code(run.path).values()]
-        names = {
-            name.lower() for code in snapshots for path in code.files for name in _imports(code.text(path))
-        }
+        kept = [code for run in self.runs if run.is_ours for code in read_code(run.path).values()]
+        texts = [code.text(path) or "" for code in kept for path in code.files]
+        names = {name.lower() for text in texts for name in _IMPORT.findall(text)}
         imported = {_IMPORTED_AS.get(name, name).replace("_", "-") for name in names}
         for row in _compared(starts, "packages"):
             name = row.key.strip('"').lower().replace("_", "-")
             is_used = name in imported
             weight = 0.5 if is_used else 0.25 if _STACK.search(name) else 0.02 if imported else 0.1
-            yield _row(
-                row,
-                PACKAGE,
-                weight,
-                note="" if is_used or not imported else "the kept code does not import it",
-            )
+            note = "" if is_used or not imported else "the kept code does not import it"
+            yield _row(row, PACKAGE, weight, note=note)
 
     def _resumes(self) -> Iterator[Difference]:
-        firsts = [
-            {min(session.steps) + offset for session in run.sessions[1:] if session.steps}
-            for run, offset in zip(self.runs, self.offsets, strict=True)
-        ]
-        for step in sorted(firsts[0] ^ firsts[1]):
-            what = f"the resume of run {'a' if step in firsts[0] else 'b'} at step {step - self.offsets[0]:,}"
-            yield Difference(kind=RESUME, what=what, acts=step, is_seen=True, weight=0.8)
+        both = zip(self.runs, self.offsets, strict=True)
+        a, b = ({min(one.steps) + offset for one in run.sessions[1:] if one.steps} for run, offset in both)
+        for step in sorted(a ^ b):
+            what = f"the resume of run {'a' if step in a else 'b'} at step {step - self.offsets[0]:,}"
+            yield _event(RESUME, what, step, 0.8)
 
     def _requests(self) -> Iterator[Difference]:
-        sides: list[dict[tuple[int, str], float]] = [{}, {}]
+        sides: list[set[tuple[int, str]]] = [set(), set()]
         for run, offset, side in zip(self.runs, self.offsets, sides, strict=True):
             for record in (one for session in run.sessions for one in session.events_of(CONTROL_CHANGE)):
-                step = record.get("global_step")
-                knobs = [
+                step, actions = record.get("global_step"), record.get("actions")
+                asked = [
                     f"{key[6:-4]} {record[key]}" for key in record if re.fullmatch("knobs/[^/]+/new", key)
                 ]
-                asked = [*knobs, *map(str, record.get("actions") or ())]
+                asked += map(str, actions if isinstance(actions, list) else ())
                 if record.get("status") in ("applied", "clamped") and type(step) is int and asked:
-                    side[step + offset, clean(", ".join(asked))] = 0.8 if knobs else 0.1
-        for key in sorted(sides[0].keys() ^ sides[1].keys()):
-            run_name = "a" if key in sides[0] else "b"
-            what = f"the request to run {run_name} at step {key[0] - self.offsets[0]:,}: {key[1]}"
-            weight = sides[0].get(key) or sides[1][key]
-            yield Difference(kind=REQUEST, what=what, acts=key[0], is_seen=True, weight=weight)
+                    side.add((step + offset, clean(", ".join(asked))))
+        for step, text in sorted(sides[0] ^ sides[1]):
+            name = "a" if (step, text) in sides[0] else "b"
+            what = f"the request to run {name} at step {step - self.offsets[0]:,}: {text}"
+            # An action such as a save has no value; a knob has.
+            yield _event(REQUEST, what, step, 0.8 if " " in text else 0.1)
 
 
 def kind_of_setting(key: str) -> str:
@@ -241,15 +216,17 @@ def kind_of_setting(key: str) -> str:
     *parents, last = [part for part in re.split(r"[./\[\]\"]+", key.lower()) if not part.isdigit()] or [""]
     if is_label(key) or _NO_EFFECT.search(last) or {"telemetry", "wandb", "logging"} & set(parents):
         return COSMETIC
-    names = {last, USUAL_NAMES.get(last, last)}
-    return next(
-        (kind for kind, form in _KINDS.items() if any(re.search(form, name) for name in names)), SETTING
-    )
+    names = f"{last}\n{USUAL_NAMES.get(last, last)}"
+    return next((kind for kind, form in _KINDS.items() if re.search(form, names, re.MULTILINE)), SETTING)
 
 
 def _row(row: DiffRow, kind: str, weight: float, what: str = "", **more: Any) -> Difference:
     a, b = map(_text, row.values)
     return Difference(kind=kind, what=what or clean(row.key), a=a, b=b, weight=weight, **more)
+
+
+def _event(kind: str, what: str, step: int, weight: float, **more: Any) -> Difference:
+    return Difference(kind=kind, what=what, acts=step, is_seen=True, weight=weight, **more)
 
 
 def _text(value: Any) -> str:
@@ -269,9 +246,8 @@ def _by_step(run: RunEvidence, offset: int) -> dict[int, list[tuple[int, int]]]:
     rows = read_batches(run.path)
     found: dict[int, list[tuple[int, int]]] = {}
     sessions: dict[int, int] = {}
-    for session, step, mark, samples in zip(
-        rows.session, rows.step, rows.fingerprint, rows.samples, strict=True
-    ):
+    columns = (rows.session, rows.step, rows.fingerprint, rows.samples)
+    for session, step, mark, samples in zip(*columns, strict=True):
         if step >= 0:
             if sessions.get(step) != session:
                 found[step + offset], sessions[step] = [], session
@@ -280,46 +256,34 @@ def _by_step(run: RunEvidence, offset: int) -> dict[int, list[tuple[int, int]]]:
 
 
 def _same_program(one: str | None, two: str | None) -> bool:
-    """Return whether two texts are the same Python program, but for comments, layout and docstrings."""
-    trees = []
-    for text in (one, two):
-        try:
-            tree = ast.parse(text or "?")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-        for node in ast.walk(tree):
-            if (
-                isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-                and ast.get_docstring(node) is not None
-            ):
-                del node.body[0]
-        trees.append(ast.dump(tree))
-    return trees[0] == trees[1]
+    """Return whether two texts are the same Python program, but for comments and layout."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            a, b = (ast.dump(ast.parse(text or "?")) for text in (one, two))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return a == b
 
 
-def _changed_words(lines: Sequence[str]) -> str:
+def _changed_words(diff_text: str) -> str:
     """Return what changed in one line, from its first word that differs to its last; else how many lines."""
+    lines = re.findall(r"^[-+](?![-+]{2}).*", diff_text, re.MULTILINE)
     if [line[0] for line in lines] != ["-", "+"]:
         return f"{len(lines):,} lines"
     one, two = (line[1:].split() for line in lines)
-    while one and two and one[0] == two[0]:
-        del one[0], two[0]
-    while one and two and one[-1] == two[-1]:
-        del one[-1], two[-1]
+    for end in (0, -1):
+        while one and two and one[end] == two[end]:
+            del one[end], two[end]
     return f"{_text(' '.join(one))} → {_text(' '.join(two))}"
-
-
-def _imports(text: str | None) -> list[str]:
-    return _IMPORT.findall(text or "")
 
 
 def _machines(starts: _Starts) -> Iterator[Difference]:
     known = [{name: start[name] for name in _MACHINE if name in start} for start in starts]
     for row in diff(known, only_differing=True) if all(known) else ():
         yield _row(row, MACHINE, 0.02 if row.key.startswith(("cpu", "os")) else 0.1)
-    a, b = ([item for item in start.get("data") or () if isinstance(item, dict)] for start in starts)
-    for item in a:
-        others = [other for other in b if other.get("path") == item.get("path")]
-        if others and any(item.get(name) != others[0].get(name) for name in ("bytes", "files", "hash")):
-            what = f"the content of the data in {_text(item.get('path'))}"
-            yield Difference(kind=DATA, what=what, acts=1, weight=0.8)
+    found = [start["data"] if isinstance(start.get("data"), list) else [] for start in starts]
+    a, b = ({item.get("path"): item for item in items if isinstance(item, dict)} for items in found)
+    for path in [path for path in a if path in b]:
+        if any(a[path].get(name) != b[path].get(name) for name in ("bytes", "files", "hash")):
+            yield Difference(kind=DATA, what=f"the content of the data in {_text(path)}", acts=1, weight=0.8)

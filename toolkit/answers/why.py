@@ -38,6 +38,9 @@ _HALF: Final = ("bf16", "bfloat16", "fp16", "float16", "half", "16-mixed", "bf16
 _CHANGES_BATCHES: Final = (kinds.SEED, kinds.BATCH, kinds.WORLD, kinds.DATA)
 
 
+Answer = Literal["equal", "differ", "cannot be said"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """A difference that could have acted by the time the runs departed."""
@@ -52,7 +55,7 @@ class Cause:
 class Why:
     """The answer, and what it rests on."""
 
-    answer: Literal["equal", "differ", "cannot be said"]
+    answer: Answer
     sentence: str
     sure: str
     """How sure the answer is: a word and a number."""
@@ -86,7 +89,7 @@ class Why:
             "step": self.step,
             "departure": {"how": departure.how, "metric": departure.metric, "records": len(departure.steps)},
             "causes": [
-                row(one.difference, one.because) | {"share": round(one.share, 3)} for one in self.causes
+                {**row(one.difference, one.because), "share": round(one.share, 3)} for one in self.causes
             ],
             "without_effect": [row(one, because) for one, because in self.apart],
             "code": [{"path": change.path, "diff": change.unified_diff} for change in self.code],
@@ -105,31 +108,26 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
     pair = _Pair(a, b)
     if not pair.steps:
         shared = [name for name in pair.curves[0] if name in pair.curves[1]]
-        metrics = (
-            f"step in common at which both logged {', '.join(shared[:3])}" if shared else "result in common"
-        )
-        return _unsaid(names, f"They have no {metrics}", "the same metric at the same steps")
+        logged = f"step in common at which both logged {_few(shared)}" if shared else "result in common"
+        return _unsaid(names, f"They have no {logged}", "the same metric at the same steps")
     found = Differences((a, b), pair.offsets)
     found.find(pair.lr_step, has_lr=bool(pair.rated))
-    causes, apart = (
-        _ranked(found, pair) if pair.differs else ([], [(one, "they do not differ") for one in found.found])
-    )
     needed = [f"{what} of both runs" for what in found.missing]
-    if pair.differs:
-        answer, share, text = "differ", causes[0].share if causes else 0.0, pair.departs()
-        text += _cause_text(causes, needed) + _apart_text(apart, "Without effect on it")
+    causes: list[Cause] = []
+    apart = [(one, "they do not differ") for one in found.found]
+    answer: Answer = "equal"
+    if pair.first is not None:
+        answer, (causes, apart) = "differ", _ranked(found, pair.departure)
+        share = causes[0].share if causes else 0.0
+        text = f"{pair.departs()}{_cause_text(causes, needed)}{_apart_text(apart, 'Without effect on it')}"
     elif len(pair.steps) < 2:
-        answer, share, text = (
-            "cannot be said",
-            0.0,
-            f"They share one record, of step {pair.named(pair.steps[0])}, and",
-        )
-        text += " do not differ in it."
+        answer, share = "cannot be said", 0.0
+        text = f"They share one record, of step {pair.named(pair.steps[0])}, and do not differ in it."
     else:
-        answer, (share, text) = "equal", pair.equals()
+        share, text = pair.equals()
         text += _apart_text(apart, "What differs has no effect there")
     return Why(
-        answer=answer,  # type: ignore[arg-type]  # one of the three above
+        answer=answer,
         sentence=text,
         sure=_sure(share),
         names=names,
@@ -144,14 +142,10 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
 
 
 def _unsaid(names: tuple[str, str], reason: str, needed: str) -> Why:
-    text = f"It cannot be said whether they differ. {clean(reason)}."
+    text, sure = f"It cannot be said whether they differ. {clean(reason)}.", _sure(0.0)
+    none = Departure()
     return Why(
-        answer="cannot be said",
-        sentence=text,
-        sure=_sure(0.0),
-        names=names,
-        departure=Departure(),
-        needed=[needed],
+        answer="cannot be said", sentence=text, sure=sure, names=names, departure=none, needed=[needed]
     )
 
 
@@ -163,28 +157,20 @@ class _Pair:
 
     def __init__(self, a: RunEvidence, b: RunEvidence) -> None:
         self.offsets = (_offset(a), _offset(b))
-        curves = self._curves_of(a, b)
+        curves = [_curves(a, self.offsets[0]), _curves(b, self.offsets[1])]
         if self.offsets[0] != self.offsets[1]:
             # A first step called 0 may also be a record before any training.
-            given, self.offsets = self.offsets, (0, 0)
-            plain = self._curves_of(a, b)
+            plain = [_curves(a, 0), _curves(b, 0)]
             if _equal_values(*plain) > _equal_values(*curves):
-                curves = plain
-            else:
-                self.offsets = given
-        self.rates = [curve.pop(signals.LR, {}) for curve in curves]
+                curves, self.offsets = plain, (0, 0)
+        self.rates = one, two = [curve.pop(signals.LR, {}) for curve in curves]
         self.curves = curves
-        self.departure = find_departure(curves[0], curves[1], half=all(map(_is_half, (a, b))))
+        self.departure = find_departure(curves[0], curves[1], half=_is_half(a) and _is_half(b))
         self.steps = self.departure.steps
-        self.rated = sorted(self.rates[0].keys() & self.rates[1].keys())
-        one, two = self.rates
+        self.rated = sorted(at for at in one if at in two and math.isfinite(one[at] + two[at]))
         differing = (at for at in self.rated if not math.isclose(one[at], two[at], rel_tol=_SAME_RATE))
         self.lr_step = next(differing, None)
         self.first = min((at for at in (self.departure.at, self.lr_step) if at is not None), default=None)
-        self.differs = self.first is not None
-
-    def _curves_of(self, *runs: RunEvidence) -> list[dict[str, Curve]]:
-        return [_curves(run, offset) for run, offset in zip(runs, self.offsets, strict=True)]
 
     def named(self, step: int) -> str:
         """Return a step as the first run counts."""
@@ -211,12 +197,9 @@ class _Pair:
         found, lr_step, at = self.departure, self.lr_step, self.named(self.departure.at or 0)
         if lr_step is not None and lr_step == self.first:
             before = [step for step in self.steps if step < lr_step]
-            is_equal = before and (found.first_digit or lr_step) >= lr_step
-            start = (
-                f"They are equal {self._digits()} up to step {self.named(before[-1])}; at"
-                if is_equal
-                else "At"
-            )
+            start = "At"
+            if before and (found.first_digit or lr_step) >= lr_step:
+                start = f"They are equal {self._digits()} up to step {self.named(before[-1])}; at"
             one, two = (short_number(rates[lr_step]) for rates in self.rates)
             then = "the results do not yet" if found.at is None else f"at {at} {found.metric} does"
             return f"{start} step {self.named(lr_step)} the learning rate differs ({one} and {two}); {then}."
@@ -245,16 +228,12 @@ class _Pair:
             same = "the same" if self.lr_step is None else f"differs from step {self.named(self.lr_step)} on"
             rows.append(("learning rate", same))
         if batches_to is not None:
-            rows.append(
-                (
-                    "batches",
-                    f"the same up to step {self.named(batches_to)}" if batches_to else "differ at once",
-                )
-            )
+            same = f"the same up to step {self.named(batches_to)}" if batches_to else "differ at once"
+            rows.append(("batches", same))
         loss = [curve[shared[0]] for curve in self.curves]
         tail = sorted(loss[0].keys() & loss[1].keys())
         tail = tail[-max(1, len(tail) // 10) :]
-        ends = [short_number(math.fsum(curve[step] for step in tail) / max(1, len(tail))) for curve in loss]
+        ends = [short_number(sum(curve[step] for step in tail) / max(1, len(tail))) for curve in loss]
         rows.append((f"{shared[0]} at the end", f"{' and '.join(ends)}, mean of {count(len(tail))} records"))
         return [(clean(what), clean(found)) for what, found in rows]
 
@@ -309,9 +288,9 @@ def _is_half(run: RunEvidence) -> bool:
 # ------------------------------------------------------------ what could have acted
 
 
-def _ranked(found: Differences, pair: _Pair) -> tuple[list[Cause], list[tuple[Difference, str]]]:
+def _ranked(found: Differences, departure: Departure) -> tuple[list[Cause], list[tuple[Difference, str]]]:
     """Return what could be the cause, most likely first, and what could not, with the reason."""
-    judged = [(one, *_fit(one, pair.departure)) for one in found.found]
+    judged = [(one, *_fit(one, departure)) for one in found.found]
     fits = [(factor * one.weight, one, because) for one, factor, because in judged if factor * one.weight]
     apart = [(one, because) for one, factor, because in judged if not factor * one.weight]
     events = {one.acts for _, one, _ in fits if one.kind in (kinds.RESUME, kinds.REQUEST)}
@@ -347,7 +326,10 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
         return 0.0, f"acts from step {count(one.acts)} on, after they departed"
     passed = sum(step >= one.acts for step in equal)
     if passed > _PATIENCE and found.how == "bits":
-        return 0.0, f"acts from step {count(one.acts)} on, and {count(passed)} records after that do not differ"
+        return (
+            0.0,
+            f"acts from step {count(one.acts)} on, and {count(passed)} records after that do not differ",
+        )
     if passed > _PATIENCE:
         # What acts may take long to rise above noise.
         return (0.5 if one.is_seen else 0.1), f"acts from step {count(one.acts)} on, long before they depart"
