@@ -18,8 +18,8 @@ from toolkit.runs.formatting import count, md
 
 _FIRST_STEPS: Final = 200
 """So long the answer about a live session may change."""
-_AT_ONCE: Final = 10
-_MOST_BYTES: Final = 256 * 1024**2
+_AT_ONCE: Final = 40
+_MOST_BYTES: Final = 64 * 1024**2
 """The command takes the time that a larger file needs."""
 _ICONS: Final = {SAME: ":green[:material/check_circle:]", DIFFERENT: ":orange[:material/warning:]"}
 
@@ -34,7 +34,7 @@ def resume_card(page: RunPage) -> None:
         icon = _ICONS.get(answer.answer, ":gray[:material/help:]")
         with st.expander(f"{icon} {md(_line(answer), 200)}", key=f"_resume {page.key} {answer.session}"):
             st.markdown(f"{md(answer.sentence, 1_000)} Sure: {answer.sure}.")
-            rows = sorted(answer.evidence, key=lambda row: row.differs is False)
+            rows = answer.evidence
             columns = {
                 "compared": [row.what for row in rows],
                 "before": [row.before for row in rows],

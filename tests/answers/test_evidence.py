@@ -41,6 +41,15 @@ def test_another_tools_log_that_goes_back_has_two_sessions(tmp_path):
     assert found.sessions[1].values_of(LOSS) == {3: 1 / 3, 4: 0.25, 5: 0.2}
 
 
+def test_a_table_without_times_that_goes_back_has_two_sessions(tmp_path):
+    rows = [f"{step},{1.0 / step}" for step in [10, 20, 30, 40, 30, 40, 50]]
+    (tmp_path / "log.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
+
+    found = read_evidence(tmp_path / "log.csv")
+
+    assert [session.steps for session in found.sessions] == [[10, 20, 30, 40], [30, 40, 50]]
+
+
 def test_a_column_has_a_place_for_each_step(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

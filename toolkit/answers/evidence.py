@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,17 +165,35 @@ def _of_source(source: RunSource) -> RunEvidence:
 
 
 def _in_passes(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the records of another tool; a step before the last one begins a session, as a new file does."""
+    """Yield the records of another tool; a step before the last one begins a session, as a new file does.
+
+    Records without a time come in the order of their steps: there the second one of a step belongs to the next session.
+    """
+    in_order = list(records)
+    copies = Counter(
+        (record["session"], record.get("global_step")) for record in in_order if _is_untimed(record)
+    )
     last: dict[Any, int] = {}
     numbers: dict[Any, int] = {}
-    for record in records:
+    met: Counter[Any] = Counter()
+    for record in in_order:
         session, step = record["session"], record.get("global_step")
         if record.get("event") != STEP or type(step) is not int:
             step = last.get(session, 0)
         if session not in numbers or step < last.get(session, step):
             numbers[session] = max(numbers.values(), default=0) + 1
-        last[session] = step
-        yield {**record, "session": numbers[session]}
+        before, last[session] = last.get(session), step
+        back, place = 0, (session, record.get("global_step"))
+        if _is_untimed(record) and copies[place] > 1:
+            met[place] += 1
+            if met[place] == 1 and copies[session, before] < 2:
+                numbers[session] += copies[place] - 1
+            back = copies[place] - met[place]
+        yield {**record, "session": numbers[session] - back}
+
+
+def _is_untimed(record: Record) -> bool:
+    return record.get("event") == STEP and "time" not in record
 
 
 def _collected(name: str, path: Path, format_name: str, records: Iterable[Record]) -> RunEvidence:

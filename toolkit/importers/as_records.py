@@ -22,15 +22,18 @@ def records_in(info: SourceInfo, batch: Batch) -> list[Record]:
     """Return the records of one batch; a value that is not finite is also named in `non_finite`."""
     columns = named_columns(info, batch)
     found: list[Record] = []
-    open_records: dict[_Key, Record] = {}
+    open_records: dict[_Key, list[Record]] = {}
     # The longest series first: its order is the order of the run.
     for name, column in sorted(columns, key=lambda pair: (pair[1].session, -len(pair[1]))):
         for step, moment, value in zip(column.steps, column.times, column.values, strict=True):
             key = (column.session, column.kind, step)
-            record = open_records.get(key)
-            if record is None or name in record:
+            of_step = open_records.setdefault(key, [])
+            record = _with_room(of_step, name, None if math.isnan(moment) else moment)
+            if record is None:
                 # The same step again is another record: the run went back.
-                record = open_records[key] = {"event": column.kind, "session": column.session}
+                record = {"event": column.kind, "session": column.session}
+                # Of what has no step only the newest takes more.
+                of_step[:] = [*of_step, record] if step != NO_STEP else [record]
                 if step != NO_STEP:
                     record["global_step"] = step
                 if not math.isnan(moment):
@@ -41,6 +44,14 @@ def records_in(info: SourceInfo, batch: Batch) -> list[Record]:
                 record.setdefault(NON_FINITE, {})[name] = name_of_non_finite(value)
     found.sort(key=_place)
     return found
+
+
+def _with_room(of_step: list[Record], name: str, moment: float | None) -> Record | None:
+    """Return the record of a step that takes a value: the first of its time, else the newest, if they have none yet."""
+    for record in of_step:
+        if name not in record and record.get("time") == moment:
+            return record
+    return of_step[-1] if of_step and name not in of_step[-1] else None
 
 
 def _place(record: Record) -> tuple[int, float, float]:

@@ -143,6 +143,8 @@ def judge(old: Side, new: Side) -> Judgement:
         *_rates(old, new, step),
         *_code(new),
     ]
+    # What differs first, and of that what has a cause.
+    rows.sort(key=lambda row: (row.differs is False, not (row.differs and row.cause)))
     made = Judgement(answer=UNKNOWN, step=step, doubles=seen.count, rows=rows, needed=_needed(old, new, seen))
 
     def same(sure: float, how: str) -> Judgement:
@@ -426,19 +428,30 @@ def _rates(old: Side, new: Side, step: int) -> Iterable[Compared]:
             # The schedule waited: an update with infinite gradients was left out.
             cause = SCALER
     else:
-        known = [at for at in sorted(old.lr) if at <= step][-3:]
-        at = min((one for one in new.lr if one > step), default=0)
-        if len(known) < 3 or not at:
+        known = [(at, old.lr[at]) for at in sorted(old.lr) if at <= step][-3:]
+        coming = [(at, new.lr[at]) for at in sorted(new.lr) if at > step][:_ENOUGH]
+        if len(known) < 3 or not coming:
             return
-        # A schedule bends slowly: what comes next is near the line through the last two.
-        slope, slope_before = (
-            (old.lr[later] - old.lr[one]) / (later - one) for one, later in (known[1:], known[:2])
-        )
-        before, after = old.lr[known[2]] + slope * (at - known[2]), new.lr[at]
-        bend = 4 * abs(slope - slope_before) * (at - known[2])
-        is_off = abs(after - before) > max(bend, 0.02 * abs(before)) + 1e-12
+        for at, after in coming:
+            before, is_off = _is_off(known, at, after)
+            if is_off:
+                break
+            known = [*known[1:], (at, after)]
+        again = any(_is_close(old.lr.get(at - step + shift), after) for shift in (0, -1, 1))
+        if is_off and not again and not note:
+            # A schedule may jump by itself, at the end of an epoch for example.
+            note = "it jumps, and nothing shows what it would have been"
     differs = is_off if not note else None if is_off else False
     yield Compared(f"learning rate of step {at:,}", repr(before), repr(after), differs, cause, note)
+
+
+def _is_off(known: Sequence[tuple[int, float]], at: int, rate: float) -> tuple[float, bool]:
+    """Return what a schedule comes to that bends slowly, and whether `rate` is not near it."""
+    (first, low), (middle, half), (last, high) = known
+    slope, slope_before = (high - half) / (last - middle), (half - low) / (middle - first)
+    line = high + slope * (at - last)
+    bend = 4 * abs(slope - slope_before) * (at - last)
+    return line, abs(rate - line) > max(bend, 0.02 * abs(line)) + 1e-12
 
 
 def _scales(settings: Mapping[str, Any]) -> bool:

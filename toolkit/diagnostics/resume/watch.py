@@ -12,7 +12,7 @@ from toolkit.diagnostics.incident import Incident
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.diagnostics.resume import judge as resume_judge
 from toolkit.diagnostics.resume.judge import DIFFERENT, RNG, Side, sentence_of
-from toolkit.runfolder.batches import read_batches
+from toolkit.runfolder.batches import Batches, batches_file, read_batches
 from toolkit.runfolder.key_values import settings_from, settings_of
 from toolkit.runfolder.records import START, STATE, STEP, Record
 
@@ -21,6 +21,7 @@ _LOOKS: Final = (4, 8, 16, 32)
 _SURE: Final = 0.95
 _MOST: Final = 20_000
 """Losses of earlier sessions that are kept: the newest."""
+_MOST_BYTES: Final = 4 * 1024**2
 
 
 class ResumeWatch:
@@ -33,7 +34,6 @@ class ResumeWatch:
         self._before = 0
         self._row = Row()
         self._looks = list(_LOOKS)
-        self._metric = LOSS
 
     @property
     def is_over(self) -> bool:
@@ -71,13 +71,21 @@ class ResumeWatch:
                 if len(values) > _MOST:
                     del values[next(iter(values))]
 
+    def _batches(self) -> Batches:
+        """Return the batches, unless there are so many that reading them would hold up the training."""
+        try:
+            is_short = batches_file(self._folder).stat().st_size <= _MOST_BYTES
+        except OSError:
+            is_short = False
+        return read_batches(self._folder) if is_short else Batches()
+
     def look(self) -> Finding | None:
         """Return the finding about this resume, where it is due and surely not the same training."""
         if not self._looks or len(self._new.loss) < self._looks[0] or not self._old.loss:
             return None
         while self._looks and len(self._new.loss) >= self._looks[0]:
             del self._looks[0]
-        batches = read_batches(self._folder)
+        batches = self._batches()
         self._old.batches = resume_judge.batches_of(batches, self._before)
         self._new.batches = resume_judge.batches_of(batches, self._session)
         said = resume_judge.judge(self._old, self._new)
@@ -88,7 +96,7 @@ class ResumeWatch:
         incident = Incident(
             incident_id=f"{self._session}-{RESUME_MISMATCH}-{said.step}",
             kind=RESUME_MISMATCH,
-            metric=self._metric,
+            metric=LOSS,
             start_step=said.step,
             noticed_step=newest,
             session=self._session,

@@ -71,14 +71,13 @@ def _without(found: RunEvidence) -> str:
 
 def _print(answer: ResumeAnswer) -> None:
     print(textwrap.fill(printable(f"{answer.sentence} Sure: {answer.sure}."), min(terminal_width(), 110)))
-    rows = sorted(answer.evidence, key=lambda row: row.differs is False)
-    if rows:
+    if answer.evidence:
         print()
         print_table(
             [Column("compared"), Column("before"), Column("after"), Column("")],
             [
                 (row.what, row.before, row.after, row.note or ("differs" if row.differs else "equal"))
-                for row in rows
+                for row in answer.evidence
             ],
         )
     for line in answer.needed:
