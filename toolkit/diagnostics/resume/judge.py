@@ -159,11 +159,18 @@ def judge(old: Side, new: Side) -> Judgement:
         return same(CERTAIN, "to the last digit")
     set_otherwise = {row.cause for row in rows if row.differs and row.what.startswith("setting")}
     faults = [cause for cause in CAUSES if any(row.differs and row.cause == cause for row in rows)]
-    if not seen.departs:
-        # Other code and other random numbers are causes only where something came of them.
-        faults = [cause for cause in faults if cause not in (RNG, OTHER) or cause in set_otherwise]
+    if len(seen.alike) >= _ENOUGH and seen.size < resume_losses.WITHIN:
+        # Losses of steps that were updated show that all of these are right.
+        faults = [cause for cause in faults if cause in (SIZE, SCHEDULE, OTHER)]
+    if not seen.departs and OTHER not in set_otherwise:
+        # Other code is a cause only where something came of it, and so are other random numbers.
+        faults = [cause for cause in faults if cause != OTHER]
+    if seen.count and seen.size < resume_losses.WITHIN:
+        faults = [cause for cause in faults if cause != RNG]
     if faults:
-        return different(CERTAIN, faults, CERTAIN)
+        # They may have been restored after the state was recorded.
+        sure = LIKELY if faults == [RNG] and not seen.departs else CERTAIN
+        return different(sure, faults, sure)
     right = {row.cause for row in rows if row.differs is False}
     if new.settings and not _scales(new.settings):
         right.add(SCALER)
@@ -186,7 +193,9 @@ def judge(old: Side, new: Side) -> Judgement:
         fit = [cause for cause in (CHECKPOINT, OPTIMIZER, OTHER) if cause not in right]
         return different(LIKELY, fit, 0.6) if fit else made
     if {CHECKPOINT, OPTIMIZER} <= right and {SCHEDULE, FROM_START} & right:
-        return same(0.95, "by the state that was loaded")
+        if FROM_START in right:
+            return same(0.95, "by the state that was loaded")
+        return same(0.85, "by the state that was loaded, where the data went on is not recorded")
     return made
 
 
@@ -306,6 +315,8 @@ def _states(old: Side, new: Side, step: int) -> Iterable[Compared]:
         before, after = saved.get(name), loaded.get(name)
         if before is None or (after is None and cause != OPTIMIZER):
             continue
+        if cause == RNG and loaded.get("at") != "load":
+            continue
         differs: bool | None = not _is_close(before, after)
         if differs and is_asked and (name == "scheduler_lr" or cause == RNG):
             differs = None
@@ -364,7 +375,8 @@ def _batches(old: Side, new: Side, step: int) -> Iterable[Compared]:
         used = frozenset[Any]().union(*(one.ids for one in _open_epoch(before)))
         cause, note = FROM_START if used & now[0].ids else SKIPPED, "no batch before is like the first one"
     else:
-        missing = _missing(before, now)
+        # A killed session may not have written its last batches.
+        missing = _missing(before, now) if before[-1].step == step else None
         if missing is None:
             return
         differs, cause = missing > 0, SKIPPED if missing else FROM_START
