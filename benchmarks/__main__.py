@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (
+    batch_cost,
     cpu_per_record,
     dashboard,
     diagnose_cost,
@@ -26,6 +27,7 @@ from benchmarks.report import Claim
 
 _BENCHMARKS = (
     log_cost,
+    batch_cost,
     large_values,
     span_cost,
     paced,

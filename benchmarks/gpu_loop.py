@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 TITLE = "Two loops on a GPU, loss and grad_norm logged every step"
 OURS: Final = "TelemetryLogger, GPU tensors"
 BUSY: Final = "LoRA, the GPU is busy"
+WITH_BATCHES: Final = "TelemetryLogger, GPU tensors and batches"
 LAUNCHES: Final = "many small kernels"
 _LOOPS: Final = {BUSY: (4096, 8192), LAUNCHES: (64, 16)}
 """The width of the layers and the tokens of a batch."""
@@ -113,10 +114,15 @@ def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
     from toolkit.telemetry import TelemetryLogger
 
     tensors = TelemetryLogger("tensors", log_dir=folder, log_every=1)
+    batches = TelemetryLogger("batches", log_dir=folder, log_every=1)
     numbers = TelemetryLogger("numbers", log_dir=folder, log_every=1)
 
     def log_tensors(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
         tensors.log_step(step, train_loss=loss, grad_norm=norm, lr=1e-4)
+
+    def log_batches(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        batches.batch(list(range(64 * step, 64 * step + 64)))
+        batches.log_step(step, train_loss=loss, grad_norm=norm, lr=1e-4)
 
     def log_numbers(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
         numbers.log_step(step, train_loss=loss.item(), grad_norm=norm.item(), lr=1e-4)
@@ -137,12 +143,14 @@ def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
                 "no logging": None,
                 "no logging, again": None,
                 OURS: log_tensors,
+                WITH_BATCHES: log_batches,
                 "TelemetryLogger, .item()": log_numbers,
                 "orjson + write, .item()": log_bare,
                 **peers,
             }
         finally:
             tensors.close()
+            batches.close()
             numbers.close()
 
 
@@ -215,6 +223,7 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
     """Log `steps` steps while torch raises on any synchronisation, and compare the file with the tensors."""
     import torch
 
+    from toolkit.runfolder.batches import read_batches
     from toolkit.telemetry import TelemetryLogger
 
     kept: list[torch.Tensor] = []
@@ -224,6 +233,7 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
             kept.append(loss.clone())
             torch.cuda.set_sync_debug_mode("error")
             try:
+                log.batch([number], losses=loss.reshape(1))
                 log.log_step(number, train_loss=loss, grad_norm=norm)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
@@ -232,8 +242,12 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
         torch.cuda.synchronize()
     with open(folder / "sync-check" / "metrics.jsonl", encoding="utf-8") as lines:
         records = [record for record in map(json.loads, lines) if record["event"] == "step"]
+    batches = read_batches(folder / "sync-check")
+    losses = {step: list(batches.losses(at) or ()) for at, step in enumerate(batches.step)}
     written = {record["global_step"]: record.get("train_loss") for record in records}
-    return {"steps": steps, "right": sum(written.get(n) == value.item() for n, value in enumerate(kept))}
+    values = {number: value.item() for number, value in enumerate(kept)}
+    right = sum(written.get(n) == value and losses.get(n) == [value] for n, value in values.items())
+    return {"steps": steps, "right": right}
 
 
 def _report(
@@ -270,15 +284,16 @@ def _report(
                 ]
             )
         noise = max(abs(value) for value in found["no logging, again"]["slowdown_quartiles"])
-        claims.append(
+        claims += [
             Claim(
-                text=f"{loop}: slowdown with us, against the spread of two equal loops",
-                measured=round(found[OURS]["slowdown"] * 100, 3),
+                text=f"{loop}: slowdown with us{also}, against the spread of two equal loops",
+                measured=round(found[name]["slowdown"] * 100, 3),
                 limit=round(noise * 100, 3),
                 unit=" %",
                 too_noisy=noise > _WIDEST_SPREAD,
             )
-        )
+            for name, also in ((OURS, ""), (WITH_BATCHES, " and batches"))
+        ]
     number = len(next(iter(next(iter(blocks.values())).values())))
     return Report(
         name="gpu_loop",

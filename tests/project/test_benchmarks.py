@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import (
+    batch_cost,
     cpu_per_record,
     diagnose_cost,
     figures,
@@ -34,6 +35,7 @@ SHORT = [log_cost, import_cost, gpu_loop]
 """Benchmarks that take seconds."""
 
 OTHERS = [
+    batch_cost,
     large_values,
     span_cost,
     cpu_per_record,
