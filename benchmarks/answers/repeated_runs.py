@@ -108,7 +108,7 @@ def classifier(seeds: int) -> Points:
 
 
 def sometimes_stuck(seeds: int) -> Points:
-    """The parity of four bits with three hidden units: some seeds find it, others do not."""
+    """The parity of four bits with four hidden units: some seeds find it, others do not."""
     import torch
 
     bits = torch.tensor([[float(number >> place & 1) for place in range(4)] for number in range(16)]) * 2 - 1

@@ -44,6 +44,7 @@ COMMANDS = {
     "trace": (["RUN", "-o", "TRACE"], 0),
     "usage": (["RUN", "--show"], 0),
     "verdict": (["RUN", "--against", "OTHER"], 3),
+    "why": (["RUN", "OTHER"], 3),
 }
 LS = (
     "name label path format id status why step loss loss_metric started last_sign age_s project tags deleted problem"
