@@ -111,7 +111,7 @@ def test_ranks_on_another_node_write_a_part_of_the_same_run_and_lose_nothing_whe
             (2, "finished"),
         ]
     assert [path.name for path in (whole / "ranks").glob("*.jsonl")] == ["00001.jsonl"]
-    assert sorted(path.name for path in (part / "ranks").iterdir()) == ["00002.jsonl", "00003.jsonl"]
+    assert sorted(path.name for path in (part / "ranks").glob("*.jsonl")) == ["00002.jsonl", "00003.jsonl"]
     assert sorted(path.name for path in part.iterdir()) == ["ranks", "run.json"]
     whole_run(whole)
     files = [whole / "metrics.jsonl", whole / "ranks" / "00001.jsonl"]

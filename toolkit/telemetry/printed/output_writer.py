@@ -67,7 +67,8 @@ class OutputWriter:
 
     def close(self, timeout_s: float, error: BaseException | None = None) -> None:
         """Write what is left, at most for `timeout_s`; the traceback of `error` too, if it then ends the script."""
-        if not self._is_on:
+        if self._beside is None:
+            # It is off, or was not started.
             return
         with self._guard.catch("keeping the output"):
             TAPS.leave(self)
