@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from toolkit.runfolder.records import StateMoment
 from toolkit.telemetry.logger import TelemetryLogger
@@ -41,7 +41,8 @@ class TrainingStates:
             return
         batches: Any = parts.get("train_dataloader")
         position = None
-        if hasattr(batches, "__len__") and state.epoch is not None:
+        # A loader of a stream has the method, and no length.
+        if has_length(batches) and state.epoch is not None:
             # The Trainer skips what its own count of steps says, unless it is asked not to.
             skips = at == "save" or not args.ignore_data_skip
             position = round(state.epoch % 1.0 * len(batches)) if skips else 0
