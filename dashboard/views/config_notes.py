@@ -14,9 +14,10 @@ from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.components.notes import notes_field, notes_in
 from dashboard.components.page_states import section
+from toolkit.runfolder.code_snapshot import CodeSnapshot, changed_files, read_code
 from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.records import ENVELOPE, OF_THE_JOB
-from toolkit.runfolder.untrusted import finite_in
+from toolkit.runfolder.records import ENVELOPE, OF_THE_JOB, well_known
+from toolkit.runfolder.untrusted import finite_in, mapping_in
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
 from toolkit.runs.listing import config_summary
 from toolkit.runs.listing.config_diff import flatten, to_yaml
@@ -31,6 +32,12 @@ _MACHINE: Final = (
     "memory_gb",
     "accelerators",
     "packages",
+    "packages_left_out",
+    "cuda",
+    "cudnn",
+    "driver",
+    "determinism",
+    "seeds",
     "git",
     "command_line",
     "pid",
@@ -38,6 +45,8 @@ _MACHINE: Final = (
     "process_started",
     *OF_THE_JOB,
 )
+_CODE_HEIGHT: Final = 400
+_MANY_LINES: Final = 16
 _TIMES: Final = ("process_started", "job_start_time", "job_end_time")
 
 
@@ -48,7 +57,9 @@ def main() -> None:
         return
     read(page)
     meta = page.store.meta(page.key)
-    config, notes, machine, sessions = st.tabs(["Configuration", "Notes", "Environment", "Sessions"])
+    code = read_code(meta.card.path) if meta.card.path is not None else {}
+    titles = ["Configuration", "Notes", "Environment", "Sessions", *(["Code"] if code else [])]
+    config, notes, machine, sessions, *of_code = st.tabs(titles)
     with config:
         page_states.guarded("The configuration", lambda: _configuration(page, meta))
     with notes:
@@ -57,6 +68,9 @@ def main() -> None:
         page_states.guarded("The environment", lambda: _environment(meta))
     with sessions:
         page_states.guarded("The sessions", lambda: _sessions(page, meta))
+    for tab in of_code:
+        with tab:
+            page_states.guarded("The code", lambda: _code(page, code))
 
 
 def _notes(page: RunPage, meta: RunMeta) -> None:
@@ -192,8 +206,64 @@ def _environment(meta: RunMeta) -> None:
         st.info("The run has not logged its environment.", icon=":material/info:")
         return
     found |= {key: clock(moment) for key in _TIMES if (moment := finite_in(found.get(key))) is not None}
+    packages = mapping_in(found.get("packages"))
+    # Hundreds of packages would push everything else out of sight.
+    found |= {"packages": well_known(packages)} if packages else {}
     rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
     page_states.show_table(rows, "Environment", max_rows=14)
+    if len(packages) > len(found.get("packages", {})):
+        with st.expander(f"All {count(len(packages))} packages"):
+            listed = [{"package": clean(name), "version": clean(str(packages[name]))} for name in packages]
+            page_states.show_table(listed, "Packages", max_rows=14)
+
+
+def _code(page: RunPage, code: Mapping[int, CodeSnapshot]) -> None:
+    newest = max(code)
+    chosen = newest
+    if len(code) > 1:
+        names = {f"Session {number}": number for number in sorted(code, reverse=True)}
+        chosen = names[st.selectbox("Session", list(names), key=f"_code session {page.key}")]
+    snapshot = code[chosen]
+    if snapshot.problem:
+        st.warning(md(f"Not all of it could be read: {snapshot.problem}", 500))
+    if snapshot.commit:
+        state = {True: "with changes", False: "unchanged", None: "not known whether changed"}[snapshot.dirty]
+        branch = f"branch {md(snapshot.branch)}, " if snapshot.branch else ""
+        st.markdown(f"Commit `{clean(snapshot.commit)[:40]}`, {branch}{state}")
+    else:
+        st.markdown("No git repository: the script and the modules that it imported from its own folder.")
+    before = code.get(max((number for number in code if number < chosen), default=0))
+    if before is not None:
+        changes = changed_files(before, snapshot)
+        with st.expander(
+            f"Changed since session {before.session}: {count(len(changes))} files", expanded=bool(changes)
+        ):
+            for change in changes:
+                st.caption(md(change.path) + (" (kept by one of them only)" if change.only_in else ""))
+                if change.unified_diff:
+                    _show_code(change.unified_diff, "diff")
+    if snapshot.diff:
+        with st.expander("Changes since the commit"):
+            _show_code(snapshot.diff, "diff")
+    if snapshot.files:
+        files = sorted(snapshot.files, key=lambda name: (name != snapshot.script, name))
+        name = st.selectbox(f"{count(len(files))} files", files, key=f"_code file {page.key} {chosen}")
+        text = snapshot.text(name)
+        if text is None:
+            st.warning(md(f"{name} cannot be read", 300))
+        else:
+            _show_code(text, "python" if name.endswith(".py") else None)
+            st.download_button("Download", text, name.rpartition("/")[2], key=f"_code down {page.key}")
+    if snapshot.left_out:
+        with st.expander(f"Not kept: {count(len(snapshot.left_out))}"):
+            left_out = [{"file": name, "why": why} for name, why in snapshot.left_out.items()]
+            page_states.show_table(left_out, "Code that was not kept", max_rows=14)
+    st.caption("Secrets were masked when it was kept.")
+
+
+def _show_code(text: str, language: str | None) -> None:
+    """Show a text, which scrolls if it is long."""
+    st.code(text, language=language, height=_CODE_HEIGHT if text.count("\n") > _MANY_LINES else "content")
 
 
 def _sessions(page: RunPage, meta: RunMeta) -> None:

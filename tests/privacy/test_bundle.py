@@ -132,6 +132,36 @@ def test_other_files_are_left_out_and_only_ours_are_named(folder, tmp_path):
     assert "smith" not in (unpacked / "README.txt").read_text()
 
 
+def test_code_is_included_on_request_only(folder, tmp_path):
+    (folder / "code" / "1").mkdir(parents=True)
+    (folder / "code" / "1" / "train.py").write_text('out = "/home/zacharias/acme/out"\nlr = 1\n')
+    (folder / "code" / "1.json").write_text(
+        '{"session": 1, "files": {"train.py": "1/train.py", "x": "../../run.json"}}'
+    )
+
+    without = RunBundle(folder).preview()
+    contents, unpacked = unpack(RunBundle(folder, with_code=True), tmp_path)
+
+    assert "code" in without.left_out
+    assert not any("train.py" in name for name in without.members)
+    assert {"code/1.json", "code/1/train.py"} <= set(contents.members)
+    assert "code" not in contents.left_out
+    text = (unpacked / "code" / "1" / "train.py").read_text()
+    assert "lr = 1" in text
+    assert "zacharias" not in text
+
+
+def test_packages_of_ones_own_are_not_shared(folder, tmp_path):
+    record = {"event": "environment", "time": 1.0, "packages": {"torch": "2.6.0", "acme-secret-model": "1.0"}}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+    contents, unpacked = unpack(RunBundle(folder), tmp_path)
+
+    assert '"packages":{"torch":"2.6.0"}' in (unpacked / "metrics.jsonl").read_text()
+    assert contents.fields["packages"] >= 1
+
+
 def test_nothing_is_overwritten_and_nothing_left_behind(folder, tmp_path):
     (tmp_path / "there.zip").write_text("mine")
     (tmp_path / "link.zip").symlink_to(tmp_path / "nowhere.zip")

@@ -18,6 +18,7 @@ import orjson
 from toolkit.privacy.redaction import Redactor
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.privacy.shareable import Shareable
+from toolkit.runfolder.code_snapshot import CODE, texts_of
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.labels import MAX_NAME_LENGTH, Labels, LabelsError, read_labels, write_labels
@@ -48,7 +49,7 @@ _RANK_FILE = re.compile(r"[0-9]{5}\.jsonl")
 _KNOWN: Final = frozenset(
     {
         *(CONTROL, LABELS, TENSORBOARD, ONE_LOGGER_FILE, SAMPLES, OUTPUT_LOG, OUTPUT_TIMES),
-        *("artifacts", "checkpoints", "completions", "files", "media", "tables"),
+        *("artifacts", "checkpoints", CODE, "completions", "files", "media", "tables"),
     }
 )
 """Names that may appear in the list of omitted files; any other name may be private itself."""
@@ -92,6 +93,7 @@ class RunBundle:
         organisations: Iterable[str] = (),
         with_text: bool = False,
         with_output: bool = False,
+        with_code: bool = False,
     ) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._left_out: list[str] = []
@@ -100,6 +102,7 @@ class RunBundle:
         redactor = Redactor(names=[session.host for session in sessions])
         self._redactor = redactor if with_text else None
         self._output_redactor = redactor if with_output else None
+        self._code_redactor = redactor if with_code else None
         self._shareable = Shareable(
             redactor=self._redactor,
             organisations=organisations,
@@ -107,7 +110,8 @@ class RunBundle:
             local_folders=(Path(), self._folder, *list(self._folder.parents)[:2]),
         )
         self._files = [METRICS_JSONL, *_rank_files(self._folder)]
-        self._left_out += _names_of_others(self._folder, with_labels=with_text, with_output=with_output)
+        ours = {LABELS: with_text, OUTPUT_LOG: with_output, CODE: with_code}
+        self._left_out += _names_of_others(self._folder, [name for name, is_in in ours.items() if is_in])
         self._counts: dict[str, int] = {}
         self._bad_lines = 0
         display_name = self._manifest.display_name if self._manifest else self._folder.name
@@ -165,6 +169,11 @@ class RunBundle:
                 add(LABELS, folder / LABELS)
             if self._output_redactor is not None and self._write_output(folder / OUTPUT_LOG):
                 add(OUTPUT_LOG, folder / OUTPUT_LOG)
+            if self._code_redactor is not None:
+                for name, text in texts_of(self._folder).items():
+                    # Masked when it was kept; paths, addresses and names of the machine and its user may be in it.
+                    archive.writestr(self._entry(name), self._code_redactor.redact_text(text))
+                    members.append(name)
             contents = Contents(
                 folder=self.name,
                 records=dict(self._counts),
@@ -299,10 +308,9 @@ def _rank_files(folder: Path) -> list[str]:
     return [f"{RANKS}/{name}" for name in names if _RANK_FILE.fullmatch(name)]
 
 
-def _names_of_others(folder: Path, *, with_labels: bool, with_output: bool) -> list[str]:
+def _names_of_others(folder: Path, included: Iterable[str]) -> list[str]:
     """Return the omitted files of the run folder, by name if the name is one of ours."""
-    ours = {METRICS_JSONL, METRICS_CSV, MANIFEST, RANKS}
-    ours |= {name for name, is_in in ((LABELS, with_labels), (OUTPUT_LOG, with_output)) if is_in}
+    ours = {METRICS_JSONL, METRICS_CSV, MANIFEST, RANKS, *included}
     try:
         others = sorted(name for name in os.listdir(folder) if name not in ours)
     except OSError:

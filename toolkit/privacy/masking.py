@@ -110,7 +110,19 @@ class Masker(TreeRewriter):
                 text = text.replace(secret, MASK)
         return mask_text(text)
 
+    def _rewrite_mapping(self, mapping: Mapping[Any, Any], position: Position) -> dict[Any, Any]:
+        # A start record has hundreds of packages: names and versions that are clearly such are searched as one text.
+        if position.name == "packages":
+            listed = "\n".join(f"{name} {version}" for name, version in mapping.items())
+            if _PACKAGES.fullmatch(listed) and not any(secret in listed for secret in self.secrets):
+                return dict(mapping)
+        return super()._rewrite_mapping(mapping, position)
 
+
+_PACKAGES = re.compile(
+    r"(?:[a-z0-9]{1,19}(?:-[a-z0-9]{1,19}){0,9} "
+    r"[0-9]{1,8}(?:\.[0-9]{1,8}){0,5}(?:[.+]?[a-z]{1,4}[0-9.]{0,12})?(?:\n|\Z))+"
+)
 _NUMBERS: Final = (int, float, type(None))
 _MOST_CELLS: Final = 4_096
 _BEYOND_A_CUT: Final = 2_048

@@ -139,6 +139,10 @@ class Shareable:
     def _mapping(self, mapping: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
         copied: dict[str, Any] = {}
         for key, value in mapping.items():
+            if path == "packages" and key not in PUBLIC_PACKAGES:
+                # A package of one's own has a telling name, and hundreds of others say little.
+                self.left_out[path] += 1
+                continue
             name = self.name(str(key))
             where = f"{path}/{name}" if path else name
             passed = self._value(value, str(key), where, depth + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -78,6 +79,17 @@ def read_code(folder: Path) -> dict[int, CodeSnapshot]:
         return {}
     sessions = sorted(int(match[1]) for match in map(_SNAPSHOT.fullmatch, names) if match)
     return {session: _read_session(folder, session) for session in sessions}
+
+
+def texts_of(folder: Path) -> dict[str, str]:
+    """Return all that the sessions of a run kept, by path in the run folder; what cannot be read is not in it."""
+    found: dict[str, str] = {}
+    for session, snapshot in read_code(folder).items():
+        kept = (path.relative_to(folder).as_posix() for path in snapshot.files.values())
+        for place in (f"{CODE}/{session}.json", f"{CODE}/{session}.diff", *kept):
+            with suppress(NotInside, OSError):
+                found.setdefault(place, _text(folder, place))
+    return found
 
 
 def changed_files(a: CodeSnapshot, b: CodeSnapshot) -> list[CodeChange]:

@@ -121,6 +121,20 @@ OF_THE_JOB: Final = {
 }
 """Fields of a start record that a scheduler's variables give: Slurm's, those of a Kubernetes Job, or our own."""
 
+WELL_KNOWN_PACKAGES: Final = (
+    *("torch", "numpy", "transformers", "diffusers", "peft", "accelerate", "trl", "datasets", "bitsandbytes"),
+    *("safetensors", "lightning", "xformers", "triton", "deepspeed", "optimum-quanto", "torchao"),
+    *("wandb", "tensorboard", "ai-toolkit-telemetry"),
+)
+"""The packages whose versions change what a training run does."""
+
+
+def well_known(packages: object) -> dict[str, Any]:
+    """Return those of the `packages` of a start record, which has all, that are shown where there is little room."""
+    found = packages if isinstance(packages, dict) else {}
+    return {name: found[name] for name in WELL_KNOWN_PACKAGES if name in found}
+
+
 FIRST_STEP: Final = "first_step"
 """Field of a start record, and of a manifest's summary: the number of the run's first step, where it is known."""
 

@@ -171,6 +171,32 @@ def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_show
 # ---------------------------------------------------------------- configuration
 
 
+def test_the_code_of_each_session_is_shown(logs):
+    folder = write_run(logs, "r", start={"config": {}, "packages": {"torch": "2.6", "other": "1"}})
+    assert "Code" not in [tab.label for tab in open_page("config_notes", "r").tabs]
+    code = folder / "code"
+    for session in (1, 2):
+        (code / str(session)).mkdir(parents=True)
+        (code / str(session) / "train.py").write_text(f"lr = {session}\n")
+        known = {"kind": "git", "commit": "abc123", "branch": "<b>", "dirty": True, "script": "train.py"}
+        files = {"train.py": f"{session}/train.py"}
+        (code / f"{session}.json").write_text(
+            json.dumps({**known, "files": files, "left_out": {"a.bin": "large"}})
+        )
+    (code / "2.diff").write_text("-lr = 0\n+lr = 2\n")
+
+    tab = open_page("config_notes", "r")
+
+    assert "Code" in [found.label for found in tab.tabs]
+    shown = [block.value for block in tab.code]
+    assert "lr = 2" in shown
+    assert any("-lr = 1\n+lr = 2" in text for text in shown)
+    assert "-lr = 0\n+lr = 2" in shown
+    assert "abc123" in said(tab)
+    (code / "2.json").write_text("{")
+    assert "Not all of it could be read" in said(open_page("config_notes", "r"))
+
+
 def test_the_configuration_can_be_searched_and_copied(logs):
     write_run(
         logs, "r", start={"config": {"optimizer": {"lr": 0.001, "name": "adam"}, "seed": 7}, "host": "box"}

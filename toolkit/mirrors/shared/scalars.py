@@ -33,8 +33,9 @@ def scalars_of(record: Record) -> dict[str, float]:
 
 
 def without_envelope(record: Record) -> dict[str, object]:
-    """Return the fields of a record without those that every record has."""
-    return {name: value for name, value in record.items() if name not in kinds.ENVELOPE}
+    """Return the fields of a record without those that every record has; of the packages only well-known ones."""
+    fields = {name: value for name, value in record.items() if name not in kinds.ENVELOPE}
+    return {**fields, "packages": kinds.well_known(fields["packages"])} if "packages" in fields else fields
 
 
 Plain = str | bool | int | float | list[str] | list[bool] | list[int] | list[float]

@@ -21,18 +21,10 @@ from toolkit.telemetry.machine.repository import GIT_TIMEOUT_S, describe_reposit
 from toolkit.telemetry.machine.samplers.nvml import initialise, load_nvml
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
+from toolkit.telemetry.machine.software import cuda_version, cudnn_version, installed_packages
 from toolkit.telemetry.machine.torch_backends import backends_in_use, mps_in_use
 
-_DIST_INFO: Final = re.compile(r"(?P<name>.+?)-(?P<version>[0-9][^-]*)\.dist-info")
-
-PACKAGES: Final = (
-    *("torch", "numpy", "transformers", "diffusers", "peft", "accelerate", "trl", "datasets", "bitsandbytes"),
-    *("safetensors", "lightning", "xformers", "triton", "deepspeed", "optimum-quanto", "torchao"),
-    *("wandb", "tensorboard", "ai-toolkit-telemetry"),
-)
-"""The packages whose versions change what a training run does."""
-
-_MAY_HANG: Final = (("accelerators",), ("git",), ("cpu", "os", "packages"))
+_MAY_HANG: Final = (("driver", "accelerators"), ("git",), ("cpu", "os", "packages", "cudnn"))
 """Parts that wait for a driver, a repository's disk, or the disk that Python is installed on: a thread each."""
 
 _GB: Final = 1024**3
@@ -79,27 +71,6 @@ def _ask(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> None:
         found[part] = answer
 
 
-def _packages() -> dict[str, str]:
-    # An installed package has a folder that is called after its name and version. Reading their names costs a
-    # hundredth of what importlib.metadata does, which parses each package's whole description as an e-mail.
-    wanted = {_normal(package): package for package in PACKAGES}
-    found: dict[str, str] = {}
-    for folder in sys.path:
-        try:
-            entries = os.listdir(folder or os.curdir)
-        except OSError:
-            continue
-        for entry in entries:
-            match = _DIST_INFO.fullmatch(entry) if entry.endswith(".dist-info") else None
-            if match is not None and _normal(match["name"]) in wanted:
-                found.setdefault(wanted[_normal(match["name"])], match["version"])
-    return {package: found[package] for package in PACKAGES if package in found}
-
-
-def _normal(package: str) -> str:
-    return re.sub(r"[-_.]+", "-", package).lower()
-
-
 def _cpu() -> dict[str, Any]:
     import psutil
 
@@ -141,6 +112,18 @@ def this_process_began() -> float:
 
 def _accelerators() -> list[dict[str, Any]]:
     return _nvidia_accelerators() or _torch_accelerators()
+
+
+def _driver() -> str | None:
+    try:
+        nvml = load_nvml()
+        initialise(nvml)
+    except NothingToSample:
+        return None
+    try:
+        return _text(nvml.nvmlSystemGetDriverVersion())
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _nvidia_accelerators() -> list[dict[str, Any]]:
@@ -202,7 +185,10 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "host": socket.gethostname,
     "os": platform.platform,
     "python": platform.python_version,
-    "packages": _packages,
+    "packages": installed_packages,
+    "cuda": cuda_version,
+    "cudnn": cudnn_version,
+    "driver": _driver,
     "cpu": _cpu,
     "memory_gb": _memory_gb,
     "accelerators": _accelerators,

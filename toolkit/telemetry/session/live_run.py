@@ -33,6 +33,7 @@ from toolkit.telemetry.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.machine.peak_memory import peak_memory
 from toolkit.telemetry.machine.samplers.registry import default_samplers
 from toolkit.telemetry.machine.shared_sampling import SharedSampling
+from toolkit.telemetry.machine.start_look import StartLook
 from toolkit.telemetry.options import TelemetryOptions
 from toolkit.telemetry.printed.output_writer import OutputWriter
 from toolkit.telemetry.records.completions.completion_recorder import CompletionRecorder
@@ -47,6 +48,7 @@ from toolkit.telemetry.session.start_record import (
     of_one_type,
     samples_per_step,
     start_fields,
+    with_room,
 )
 from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.steps.step_records import FixedInterval, StepRecords
@@ -309,13 +311,14 @@ class LiveRun:
                 f"the config is a {type(config or self._config).__name__}, which has no names and values; it should "
                 "be a mapping, a namespace, a dataclass or the like"
             )
+        look = StartLook((others or {}).get("data"), fields.get("config"))
         environment = None if self._environment_is_written else self._probe.result(wait_s)
         self._environment_is_written = self._environment_is_written or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
         ranks = {"world_size": self.world_size} if self.world_size > 1 else {}
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
         # Secrets are masked where the record is taken.
-        described = self._values.tree({**(others or {}), **(environment or {})})
+        described = self._values.tree({**(others or {}), **look.result(wait_s), **(environment or {})})
         plain = of_one_type({**job_fields(os.environ), **ranks, **fields, **tags, **counted, **described})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
@@ -326,7 +329,7 @@ class LiveRun:
         self._training = {name: kept[name] for name in ("max_steps", FIRST_STEP) if name in kept}
         if self.pipeline.usage_reports is not None:
             kept["usage_reports"] = self.pipeline.usage_reports
-        self.pipeline.put(records.START, {**kept, "run_id": self.session_folder.manifest.run_id})
+        self.pipeline.put(records.START, {**with_room(kept), "run_id": self.session_folder.manifest.run_id})
         if self._missing is not None:
             (first, last), self._missing = self._missing, None
             self.pipeline.put(

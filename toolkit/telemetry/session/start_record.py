@@ -14,7 +14,7 @@ from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import bounded
-from toolkit.runfolder.records import OF_THE_JOB
+from toolkit.runfolder.records import OF_THE_JOB, well_known
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.untrusted import is_number
 from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
@@ -34,6 +34,8 @@ _NUMBERS: Final = frozenset(
 _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 """A LoRA's layers are a list, or one pattern."""
 
+_MUCH: Final = 48_000
+"""Characters of a start record from which on the 64 KiB of a record may be too few."""
 _MOMENT_S: Final = 5.0
 """Loggers that are made within so many seconds share a description of the machine."""
 _BREATH_S: Final = 0.0005
@@ -147,6 +149,15 @@ def start_fields(
     masker = Masker()
     masked: dict[str, Any] = masker.mask(bounded(values.tree(fields), masker.cut))
     return of_one_type(masked)
+
+
+def with_room(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with the well-known packages alone where all would push the configuration out."""
+    packages = fields.get("packages")
+    if not isinstance(packages, dict) or len(repr(fields)) < _MUCH:
+        return fields
+    known = well_known(packages)
+    return {**fields, "packages": known, "packages_left_out": len(packages) - len(known)}
 
 
 def job_fields(environ: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="include what rank 0 printed (output.log), without secrets, paths and addresses",
     )
     parser.add_argument(
+        "--with-code",
+        action="store_true",
+        help="include the code that the run kept, without secrets, paths and addresses",
+    )
+    parser.add_argument(
         "--allow",
         metavar="ORGANISATION",
         action="append",
@@ -60,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
         return COULD_NOT
     try:
         bundle = RunBundle(
-            folder, organisations=args.allow, with_text=args.with_text, with_output=args.with_output
+            folder,
+            organisations=args.allow,
+            with_text=args.with_text,
+            with_output=args.with_output,
+            with_code=args.with_code,
         )
         target = args.output or Path(f"{bundle.name}.zip")
         contents = bundle.preview() if args.preview else bundle.write(target)
@@ -78,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     _print_contents(contents)
     if args.preview:
         print("\nNothing was written.")
-    elif args.with_text or args.with_output:
+    elif args.with_text or args.with_output or args.with_code:
         print("\nLook through it before you post it: no program knows everything that is private to you.")
     return 0
 
