@@ -26,6 +26,7 @@ from toolkit.fleet.engine import Engine, EngineError, Shards, chunks, quote
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import insert_from_node, require_tables
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
+from toolkit.runfolder.code_snapshot import CODE
 from toolkit.runfolder.layout import (
     CONTROL,
     LABELS,
@@ -47,9 +48,9 @@ _TRIES: Final = 8
 """How often a file is looked for that is missing: two minutes, then again when the run is verified."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _OWN_NAMES: Final = frozenset(
-    {CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES, RANKS}
+    {CODE, CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES, RANKS}
 )
-"""What a run printed is never sent, whatever its records say."""
+"""What a run printed, and its code, are never sent, whatever its records say."""
 _NOT_ON_WINDOWS: Final = re.compile(r'[\\:*?"<>|]')
 _TYPES: Final = types_of(
     "project String, run_id String, path String, sha256 String, bytes UInt64, version UInt64, created Date"

@@ -68,8 +68,7 @@ _SAMPLE_EVERY_S: Final = 1.0
 _TEND_EVERY_S: Final = 1.0
 _NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE, records.CODE})
 """Records that do not show that the loop is alive."""
-_TRACKERS_EVERY_S: Final = 5.0
-_CODE_EVERY_S: Final = 5.0
+_MODULES_EVERY_S: Final = 5.0
 _JOURNAL_EVERY_S: Final = 1.0
 _ONCE_INTERRUPTED_S: Final = 2.0
 """Seconds left for a close that is interrupted: enough for a disk that answers."""
@@ -581,9 +580,9 @@ class LiveRun:
             trackers = TrackerWatch(
                 self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
             )
-            tasks.append(("looking for other trackers", _TRACKERS_EVERY_S, trackers.look))
+            tasks.append(("looking for other trackers", _MODULES_EVERY_S, trackers.look))
         if self._code is not None:
-            tasks.append(("looking for imported code", _CODE_EVERY_S, self._code.look_again))
+            tasks.append(("looking for imported code", _MODULES_EVERY_S, self._code.look_again))
         if not self.pipeline.waits_for_no_disk:
             tasks.append(self._keeping_the_journal)
         return [Task(*task) for task in tasks]
@@ -652,7 +651,6 @@ class LiveRun:
                     self.pipeline.put("environment", self._values.tree(environment))
 
     def _put_code(self, fields: Mapping[str, Any], is_last: bool) -> bool:
-        """Write which code was kept, behind the start record; say whether it was written."""
         if self._has_started or is_last:
             self.put(records.CODE, fields)
         return self._has_started
