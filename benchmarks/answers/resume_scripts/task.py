@@ -14,6 +14,8 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from toolkit.runfolder.batches import read_batches
+
 CONTEXT: Final = 4
 ROWS: Final = 96
 EVALUATED: Final = 16
@@ -126,7 +128,9 @@ def scaler_for(settings: dict[str, Any]) -> torch.amp.GradScaler:
 def end_step(step: int, job: dict[str, Any]) -> bool:
     """Return whether the training stops after this step; a session that is to be killed dies here."""
     if step == job["kill_at"]:
-        # Batches are written every second: a kill loses some steps of a usual training, and would lose all of this one.
-        time.sleep(1.2)
+        # Batches are written every second: a kill loses few of a usual training, and would lose all of this one.
+        end = time.monotonic() + 10.0
+        while step not in read_batches(Path("logs/run")).step and time.monotonic() < end:
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
     return bool(step >= job["stop_at"])
