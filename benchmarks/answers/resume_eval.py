@@ -68,10 +68,10 @@ def run(quick: bool) -> str:
 def figures(there: Sequence[Case], root: Path) -> str:
     """Return the figures of these cases."""
     judged = {evidence: [Said(case, _said(root, case, evidence)) for case in there] for evidence in _EVIDENCE}
-    trainers, seeds = ({getattr(case, name) for case in there} for name in ("trainer", "seed"))
+    seeds = ", ".join(str(seed) for seed in sorted({case.seed for case in there}))
     what = (
         f"{len(there)} trainings that were killed and resumed: nine breakages and nine kinds of right resumes, "
-        f"{len(trainers)} trainers, {len(seeds)} seeds. The judge was tuned on seeds 0 to 4 alone."
+        f"{len({case.trainer for case in there})} trainers, seeds {seeds}. The judge was tuned on seeds 0 to 4 alone."
     )
     return "\n\n".join(
         [
