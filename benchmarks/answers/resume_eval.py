@@ -75,6 +75,7 @@ def figures(there: Sequence[Case], root: Path) -> str:
     )
     return "\n\n".join(
         [
+            "## Did this resume continue the same training?",
             what,
             _summary(judged),
             f"By trainer, with {ALL}; all seeds, said rightly of how many:",
