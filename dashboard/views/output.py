@@ -97,7 +97,7 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
     # One more, to know whether there are older ones.
     found = [*islice(log.find(text, streams, upto=upto), _SHOWN + 1)]
     numbers = sorted(found[:_SHOWN])
-    lines = _lines(log, numbers)
+    lines = [line for number in numbers for line in log.lines(number, number + 1)]
     if not lines:
         st.info("No line matches." if log.count else "Nothing was printed yet.", icon=":material/search_off:")
     chosen = _chosen(key, lines, moment)
@@ -140,14 +140,6 @@ def _asked_time() -> float | None:
     except ValueError:
         return None
     return moment if math.isfinite(moment) else None
-
-
-def _lines(log: OutputLog, numbers: list[int]) -> list[OutputLine]:
-    """Return these lines, which are in order, reading neighbours together."""
-    if numbers and numbers[-1] - numbers[0] < 4 * _SHOWN:
-        wanted = set(numbers)
-        return [line for line in log.lines(numbers[0], numbers[-1] + 1) if line.number in wanted]
-    return [line for number in numbers for line in log.lines(number, number + 1)]
 
 
 def _chosen(key: str, lines: list[OutputLine], moment: float | None) -> OutputLine | None:

@@ -65,7 +65,7 @@ def test_lines_of_unknown_time_count_as_those_before_them(write, tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff\x1b[31m\n\n\xe2\x82", b"one\ntwo", bytes(range(256)) * 20])
-@pytest.mark.parametrize("times", [None, b"", b"torn", bytes(range(250))])
+@pytest.mark.parametrize("times", [None, b"", b"torn", bytes(range(250)), bytes(60)])
 def test_no_contents_of_the_files_are_too_odd(tmp_path, data, times):
     (tmp_path / "output.log").write_bytes(data)
     if times is not None:

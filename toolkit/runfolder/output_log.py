@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 import sys
 from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolkit.runfolder.layout import METRICS_JSONL, OUTPUT_LOG, RANKS, output_file
 from toolkit.runfolder.portable import pread
@@ -29,12 +31,12 @@ ROW: Final = struct.Struct("<dHH")
 """Of each line: its time, its bytes with the newline, and 4 · session + stream."""
 _BLOCK: Final = 1 << 20
 _MOST_SESSIONS: Final = (1 << 14) - 1
-_MOST_TIMES: Final = 1 << 26
-_MOST_WITHOUT_TIMES: Final = 1 << 28
+_MOST_BYTES: Final = 1 << 28
+_MOST_LINES: Final = 5_000_000
+"""More than telemetry's own logs have."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLine:
+class OutputLine(NamedTuple):
     """One line of output."""
 
     number: int
@@ -78,7 +80,8 @@ class OutputLog:
         self._descriptor: int | None = None
         self._rows = b""
         self._size = 0
-        self._lengths: array[int] = array("I")
+        self._ends: array[int] = array("Q")
+        """Where each line ends."""
         self.count = 0
         """How many lines it has; the last one may still be being written."""
         self.is_last_open = False
@@ -175,21 +178,19 @@ class OutputLog:
         """Yield the first line and the one behind the last of pieces of about a megabyte, newest first."""
         stop = self.count if upto is None else min(upto, self.count)
         while stop > 0:
-            start = stop
-            length = 0
-            while start > 0 and length < _BLOCK:
-                start -= 1
-                length += self._lengths[start]
+            start = min(stop - 1, bisect_right(self._ends, max(0, self._ends[stop - 1] - _BLOCK)))
             yield start, stop
             stop = start
 
     def _read(self, start: int, stop: int) -> bytes:
         if self._descriptor is None:
             return b""
-        return pread(self._descriptor, sum(self._lengths[start:stop]), sum(self._lengths[:start]))
+        begin = self._ends[start - 1] if start else 0
+        return pread(self._descriptor, self._ends[stop - 1] - begin, begin)
 
     def _line(self, number: int, text: bytes) -> OutputLine:
-        shown = clean(text.decode("utf-8", "replace"))
+        shown = text.decode("utf-8", "replace")
+        shown = shown if shown.isprintable() else clean(shown)
         if (number + 1) * ROW.size > len(self._rows):
             return OutputLine(number, shown)
         time, _, where = ROW.unpack_from(self._rows, number * ROW.size)
@@ -203,59 +204,55 @@ class OutputLog:
         return float(ROW.unpack_from(self._rows, number * ROW.size)[0])
 
     def _read_times(self, folder: Path) -> None:
-        assert self._descriptor is not None
+        times = times_file(self.path)
         try:
-            descriptor = open_inside(folder, times_file(self.path).relative_to(folder).as_posix())
+            descriptor = open_inside(folder, times.relative_to(folder).as_posix())
             try:
-                self._rows = pread(descriptor, min(os.fstat(descriptor).st_size, _MOST_TIMES), 0)
+                size = min(os.fstat(descriptor).st_size, _MOST_LINES * ROW.size)
+                self._rows = pread(descriptor, size, 0)
             finally:
                 os.close(descriptor)
         except (NotInside, OSError) as error:
-            self.problem = f"The lines have no times: {times_file(self.path).name} cannot be read ({error})."
-        self._lengths = array("I", lengths_in(self._rows))
-        covered = sum(self._lengths)
-        if not self._fits(covered):
-            name = times_file(self.path).name
-            self.problem = f"The lines have no times: {name} does not fit {self.path.name}."
-            self._rows, self._lengths, covered = b"", array("I"), 0
-        if self._size - covered > _MOST_WITHOUT_TIMES:
-            self._size = covered + _MOST_WITHOUT_TIMES
+            self.problem = f"The lines have no times: {times.name} cannot be read ({error})."
+        lengths = lengths_in(self._rows)
+        self._ends = array("Q", accumulate(lengths))
+        if 0 in lengths or not self._fits():
+            self.problem = f"The lines have no times: {times.name} does not fit {self.path.name}."
+            self._rows, self._ends = b"", array("Q")
+        self._find_other_ends()
+        self.count = len(self._ends)
+        self.is_last_open = self._size > 0 and self._byte(self._size - 1) != b"\n"
+
+    def _byte(self, at: int) -> bytes:
+        assert self._descriptor is not None
+        return pread(self._descriptor, 1, at)
+
+    def _fits(self) -> bool:
+        """Return whether the lines end where the rows say, as far as a few of them show."""
+        if self._ends and self._ends[-1] > self._size:
+            return False
+        every = max(1, len(self._ends) // 64)
+        return all(self._byte(end - 1) == b"\n" for end in (*self._ends[::every], *self._ends[-1:]))
+
+    def _find_other_ends(self) -> None:
+        """Find the lines whose rows are not written yet, and the one that is being written."""
+        assert self._descriptor is not None
+        at = covered = self._ends[-1] if self._ends else 0
+        data = b""
+        while at < min(self._size, covered + _MOST_BYTES) and len(self._ends) < _MOST_LINES:
+            data = pread(self._descriptor, min(_BLOCK, self._size - at), at)
+            if not data:
+                # It became shorter.
+                self._size = at
+            self._ends.extend(at + found.end() for found in re.finditer(b"\n", data))
+            at += len(data)
+        if at < self._size:
             self.problem = (
                 f"{self.path.name} is far larger than telemetry makes it: only its beginning is shown."
             )
-        # Lines whose rows are not written yet, and the line that is being written.
-        self._lengths.extend(self._lengths_from(covered))
-        self.count = len(self._lengths)
-        self.is_last_open = self._size > 0 and pread(self._descriptor, 1, self._size - 1) != b"\n"
-
-    def _fits(self, covered: int) -> bool:
-        """Return whether the lines end where the rows say, as far as a few of them show."""
-        assert self._descriptor is not None
-        if covered > self._size:
-            return False
-        at = 0
-        every = max(1, len(self._lengths) // 64)
-        for first in range(0, len(self._lengths), every):
-            at += sum(self._lengths[first : first + every])
-            if pread(self._descriptor, 1, at - 1) != b"\n":
-                return False
-        return True
-
-    def _lengths_from(self, offset: int) -> Iterator[int]:
-        assert self._descriptor is not None
-        begun = 0
-        while offset < self._size:
-            data = pread(self._descriptor, min(_BLOCK, self._size - offset), offset)
-            if not data:
-                break
-            offset += len(data)
-            *whole, last = data.split(b"\n")
-            for text in whole:
-                yield begun + len(text) + 1
-                begun = 0
-            begun += len(last)
-        if begun:
-            yield begun
+            self._size = at
+        if self._size > (self._ends[-1] if self._ends else 0):
+            self._ends.append(self._size)
 
     def _why_missing(self, folder: Path, rank: int) -> str:
         if rank and not (folder / RANKS / f"{rank:05d}.jsonl").is_file():

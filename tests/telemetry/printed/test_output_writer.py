@@ -16,6 +16,7 @@ from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
 from toolkit.runfolder.output_log import OutputLog
 from toolkit.telemetry.printed import output_writer
+from toolkit.telemetry.printed.taps import TAPS
 
 PROGRAM = Path(__file__).parent / "programs" / "print_and_end.py"
 ROOT = Path(__file__).parents[3]
@@ -228,3 +229,71 @@ def test_a_stream_that_is_closed_or_none_is_no_trouble(tmp_path, monkeypatch):
     with make_logger(tmp_path, "again", output=True, quiet=True), contextlib.suppress(ValueError):
         print("x")
     assert log.run_folder.is_dir()
+
+
+def test_a_stream_that_sets_its_attributes_on_another_one_does_not_call_itself(tmp_path, streams):
+    class Wrapper:
+        def __init__(self, wrapped):
+            object.__setattr__(self, "wrapped", wrapped)
+
+        def __setattr__(self, name, value):
+            setattr(self.wrapped, name, value)
+
+        def write(self, text):
+            return self.wrapped.write(text)
+
+        def flush(self):
+            pass
+
+    out, _ = streams()
+    with make_logger(tmp_path, output=True) as log:
+        sys.stdout = Wrapper(out)
+        TAPS.follow()
+        print("handed on")
+
+    assert "handed on" in out.getvalue()
+    assert said(log).count("handed on") == 1
+    assert "write" not in vars(out)
+
+
+def test_the_same_text_on_both_streams_is_there_twice(tmp_path, streams):
+    streams()
+    with make_logger(tmp_path, output=True) as log:
+        sys.stdout.write("the same\n")
+        sys.stderr.write("the same\n")
+
+    assert said(log).count("the same") == 2
+
+
+def test_dots_without_end_are_broken_into_lines(tmp_path, streams):
+    streams()
+    with make_logger(tmp_path, output=True) as log:
+        for _ in range(100):
+            sys.stdout.write("." * 1000)
+
+    assert sum(len(text) for text in said(log)) == 100_000
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="files are read beside Python's streams on Linux only")
+def test_a_file_that_is_emptied_or_closed_is_read_as_far_as_it_goes(tmp_path):
+    program = """
+import os, sys
+from toolkit.telemetry.printed.beside import FilesBeside
+beside = FilesBeside()
+def read():
+    beside.look()
+    print(beside.read(is_end=False), file=sys.stderr)
+os.write(1, b"one, which is long\\n"); read()
+os.ftruncate(1, 0); os.lseek(1, 0, 0); os.write(1, b"  two\\n"); read()
+os.close(1); read()
+"""
+    with open(tmp_path / "all.txt", "wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=120,
+        )
+    assert done.stderr.splitlines() == ["['one, which is long']", "['  two']", "[]"]

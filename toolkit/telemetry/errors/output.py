@@ -7,8 +7,8 @@ from typing import Final
 
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import mask_secrets
-from toolkit.telemetry.printed.screen import without_controls
-from toolkit.telemetry.printed.taps import TAPS, StreamTaps
+from toolkit.telemetry.printed.screen import Screen
+from toolkit.telemetry.printed.taps import TAPS, StreamTaps, is_forwarded
 
 _CHUNKS_A_LINE: Final = 20
 """Calls of `write` that are kept for each requested line: `print` makes two, and a progress bar many."""
@@ -44,23 +44,21 @@ class OutputTail:
 
     def last_lines(self) -> list[str]:
         """Return the last lines of all streams together, as a terminal would show them, with secrets masked."""
-        begun: dict[int, list[str]] = {}
+        screens: dict[int, Screen] = {}
         lines: list[str] = []
         before: tuple[int, str] = (-1, "")
         for number, text in list(self._printed):
-            if text == before[1] and number != before[0]:
-                # One stream forwards to another: it was printed once.
+            if is_forwarded(number, text, before):
                 before = (-1, "")
                 continue
             before = (number, text)
-            first, *more = text.split("\n")
-            # Joined once it is complete: a progress bar writes thousands of times to one line.
-            begun.setdefault(number, []).append(first)
-            if more:
-                lines += ["".join(begun[number]), *more[:-1]]
-                begun[number] = more[-1:]
-        lines += ["".join(parts) for parts in begun.values()]
-        shown = [_end_of(_as_shown(line), _SEARCHED) for line in lines]
+            screen = screens.setdefault(number, Screen())
+            screen.write(text, 0.0)
+            if "\n" in text:
+                lines += screen.take_done(0.0)
+        for screen in screens.values():
+            lines += screen.take_done(0.0, is_end=True)
+        shown = [_end_of(line, _SEARCHED) for line in lines]
         wanted = mask_secrets([line for line in shown if line.strip()][-self.lines :])
         return [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in wanted]
 
@@ -68,12 +66,6 @@ class OutputTail:
 def _end_of(text: str, longest: int) -> str:
     """Return the end of a text, beginning with a whole word, as half a secret is not recognised."""
     return text if len(text) <= longest else f"… {text[-longest:].partition(' ')[2]}"
-
-
-def _as_shown(line: str) -> str:
-    """Return a line as a terminal shows it: a carriage return overwrites what was there."""
-    parts = [part for part in line.split("\r") if part]
-    return without_controls(parts[-1]) if parts else ""
 
 
 class SharedTail:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import time
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from toolkit.runfolder.safefile import (
 )
 
 MOST_BYTES: Final = 50_000_000
+"""Of the log and its times together."""
 _HEAD: Final = 0.2
 _TAIL: Final = 0.4
 """Parts of the limit that are kept of the beginning and of the end: the file is written again each time it has grown
@@ -63,6 +65,7 @@ class LogFile:
         self._has_begun = False
         self._size = 0
         """Where the next line begins."""
+        self._times_size = 0
         self._open_line = b""
 
     def append(self, lines: Sequence[Line], open_line: str = "") -> None:
@@ -76,8 +79,13 @@ class LogFile:
         begun = _encoded(open_line)[:-1] if open_line else b""
         if not data and begun == self._open_line:
             return
-        if self._size + len(data) > self._most_bytes and self._size > self._most_bytes * (_HEAD + _TAIL):
+        size = self._size + self._times_size
+        if size + len(data) > self._most_bytes and size > self._most_bytes * (_HEAD + _TAIL):
             self._cut()
+        rows = [
+            packed(line.time, len(text), self._session, line.stream)
+            for line, text in zip(lines, encoded, strict=True)
+        ]
         descriptor = self._open()
         try:
             if self._open_line:
@@ -85,6 +93,8 @@ class LogFile:
                 self._open_line = b""
             try:
                 write_all(descriptor, data + begun)
+                if rows:
+                    self._append_rows(b"".join(rows))
             except OSError:
                 os.ftruncate(descriptor, self._size)
                 raise
@@ -92,12 +102,6 @@ class LogFile:
             self._open_line = begun
         finally:
             os.close(descriptor)
-        rows = [
-            packed(line.time, len(text), self._session, line.stream)
-            for line, text in zip(lines, encoded, strict=True)
-        ]
-        if rows:
-            self._append_rows(b"".join(rows))
 
     def _open(self) -> int:
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, self._mode)
@@ -154,6 +158,7 @@ class LogFile:
         descriptor = os.open(self._times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | SAFELY, self._mode)
         try:
             size = os.fstat(descriptor).st_size
+            self._times_size = size + len(rows)
             try:
                 write_all(descriptor, rows)
             except OSError:
@@ -180,6 +185,7 @@ class LogFile:
                 os.unlink(temporary)
             raise
         self.identity, self._size, self._open_line = identity_of(status), status.st_size, b""
+        self._times_size = len(rows)
         replace_file(self._times, rows, mode=self._mode)
 
     def _copy_ends(self, copy: int) -> bytes:
@@ -188,10 +194,11 @@ class LogFile:
         try:
             self._make_times_fit(descriptor)
             rows = _contents(self._times)
-            ends = list(accumulate(lengths_in(rows)))
+            # Of both files: lines may be shorter than their rows.
+            ends = array("Q", accumulate(length + ROW.size for length in lengths_in(rows)))
             first = bisect_right(ends, self._most_bytes * _HEAD)
-            last = max(first, bisect_left(ends, self._size - self._most_bytes * _TAIL) + 1)
-            head, tail = (ends[count - 1] if count else 0 for count in (first, last))
+            last = max(first, bisect_left(ends, self._size + len(rows) - self._most_bytes * _TAIL) + 1)
+            head, tail = (ends[count - 1] - count * ROW.size if count else 0 for count in (first, last))
             said = _SAYS_CUT.match(pread(descriptor, _LONGEST_NOTE, head))
             gone = tail - head + (int(said[1].replace(b",", b"")) - len(said[0]) if said else 0)
             note = _encoded(_NOTE_OF_CUT.format(gone))

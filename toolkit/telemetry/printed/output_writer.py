@@ -23,16 +23,21 @@ from toolkit.runfolder.output_log import BESIDE, NOTE, STDERR
 from toolkit.telemetry.printed.beside import FilesBeside
 from toolkit.telemetry.printed.log_file import Line, LogFile
 from toolkit.telemetry.printed.screen import Screen
-from toolkit.telemetry.printed.taps import LONG, TAPS
+from toolkit.telemetry.printed.taps import LONG, TAPS, is_forwarded
 
 _EVERY_S: Final = 0.5
 _SOON_S: Final = 0.1
 _AFTER_FAILURE_S: Final = 1.0
 _MOST_WAITING: Final = 16_384
 """Writes that wait at one time; the oldest go first, as the last lines before a failure are the ones to have."""
-_MOST_AT_ONCE: Final = 4_000
-"""Writes that are worked on in one turn, of some 40 ms: the training's Python code waits for a part of that."""
-_MOST_LONG: Final = 8_000_000
+_MOST_AT_ONCE: Final = 200_000
+"""Characters that are worked on in one turn, each write counted as fifty more: the training's Python code waits for a
+part of the 10 to 50 ms."""
+_REST: Final = 8
+"""How many times as long as a turn took the next one waits: in a flood of output the training keeps its processor, and
+what came too fast is counted."""
+_LAST: Final = 200
+_MOST_LONG: Final = 1_000_000
 """Characters of texts longer than usual that wait at one time."""
 
 
@@ -56,6 +61,7 @@ class OutputWriter:
         """Lines that the disk has not taken yet."""
         self._beside: FilesBeside | None = None
         self._is_closed = False
+        self._hurry_at = 0.0
 
     def start(self) -> None:
         """Keep what is printed from now on."""
@@ -72,6 +78,7 @@ class OutputWriter:
             return
         with self._guard.catch("keeping the output"):
             TAPS.leave(self)
+            self._hurry_at = time.monotonic() + timeout_s / 2
             self._is_closed = True
             if self._job.is_started:
                 self._job.wake()
@@ -99,62 +106,69 @@ class OutputWriter:
     # In the background.
 
     def _turn(self) -> float | None:
-        is_done = False
+        is_done = has_more = False
+        begun = time.thread_time()
         with self._guard.catch("keeping the output"):
-            is_done = self._write()
+            has_more = self._write()
+            is_done = True
         if self._is_closed:
             # A disk that took nothing was tried once more.
-            return 0.0 if is_done and self._queue else None
-        return _AFTER_FAILURE_S if not is_done else _SOON_S if self._queue else _EVERY_S
+            return 0.0 if has_more else None
+        rest = _REST * (time.thread_time() - begun)
+        return max(_AFTER_FAILURE_S if not is_done else _SOON_S if has_more else _EVERY_S, rest)
 
     def _write(self) -> bool:
+        """Write what waits, or a part of it; return whether there is more."""
+        assert self._beside is not None
         if not self._lines:
-            assert self._beside is not None
             # Before the queue is looked at: what Python's streams have written by now is in it.
-            has_more = self._beside.look()
-            self._collect()
-            if not self._queue and (has_more or self._is_closed):
+            passed = self._beside.look()
+            if self._is_closed and time.monotonic() > self._hurry_at:
+                # There is only time for the last lines; the others are counted as lost.
+                passed += self._beside.skip()
+                while len(self._queue) > _LAST:
+                    self._queue.popleft()
+            passed += self._collect()
+            if not self._queue:
                 now = time.time()
-                for text in self._beside.read(is_end=self._is_closed):
-                    self._lines.append(Line(now, BESIDE, text))
-            if passed := self._beside.take_passed_over():
-                said = (
-                    f"[telemetry] {passed:,} bytes beside Python's own output came too fast to be looked at"
-                )
-                self._lines.append(Line(time.time(), NOTE, said))
+                beside = self._beside.read(is_end=self._is_closed)
+                self._lines += [Line(now, BESIDE, text) for text in beside]
+            if passed:
+                self._note(f"{passed:,} bytes beside Python's own output came too fast to be looked at")
             self._lines = _masked(self._lines)
         self._file.append(self._lines, "" if self._is_closed else self._open_line())
         self._lines = []
-        if self._beside is not None:
-            self._beside.leave_out(self._file.identity)
-        return True
+        self._beside.leave_out(self._file.identity)
+        return bool(self._queue) or self._beside.has_more
 
-    def _collect(self) -> None:
-        """Turn what waits into lines."""
+    def _note(self, text: str) -> None:
+        self._lines.append(Line(time.time(), NOTE, f"[telemetry] {text}"))
+
+    def _collect(self) -> int:
+        """Turn what waits into lines; return how many bytes beside it were passed over."""
         assert self._beside is not None
-        lost = self._lost
-        for _ in range(min(len(self._queue), _MOST_AT_ONCE)):
+        lost, passed, taken = self._lost, 0, 0
+        while self._queue and taken < _MOST_AT_ONCE:
             number, now, stream, text = self._queue.popleft()
+            taken += 50 + len(text)
             # A thread may have been overtaken between counting and appending.
             self._lost += number - self._next if number >= self._next else -1
             self._next = max(self._next, number + 1)
-            if text == self._before[1] and stream != self._before[0]:
-                # One stream forwards to another: it was printed once.
+            if is_forwarded(stream, text, self._before):
                 self._before = (-1, "")
                 continue
             self._before = (stream, text)
-            screen = self._screens.get(stream)
-            if screen is None:
-                screen = self._screens[stream] = Screen()
+            screen = self._screens.setdefault(stream, Screen())
             screen.write(text, now)
             self._beside.expect(stream, text)
             if "\n" in text:
                 self._add(stream, screen.take_done(now), now)
         self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
         if self._lost > lost:
-            self._beside.skip()
-            said = f"[telemetry] {self._lost - lost:,} writes to the output before this line came too fast to be kept"
-            self._lines.append(Line(time.time(), NOTE, said))
+            passed = self._beside.skip()
+            self._note(
+                f"{self._lost - lost:,} writes to the output before this line came too fast to be kept"
+            )
         now = time.time()
         is_end = self._is_closed and not self._queue
         for stream, screen in list(self._screens.items()):
@@ -162,6 +176,7 @@ class OutputWriter:
             if screen.is_blank:
                 # The script may replace its streams again and again.
                 del self._screens[stream]
+        return passed
 
     def _add(self, stream: int, texts: list[str], now: float) -> None:
         self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]

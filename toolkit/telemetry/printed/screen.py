@@ -12,7 +12,8 @@ _CONTROL: Final = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\u
 """Escape sequences of terminals, control characters, and halves of characters, which UTF-8 has no form for."""
 _MOVES: Final = re.compile(r"(\n|\r|\x1b\[2?K|\x1b\[[0-9]*A)")
 _MOST_ROWS: Final = 100
-_LONGEST_ROW: Final = 100_000
+_LONGEST_ROW: Final = 12_000
+"""Characters from which on what is written next is a line of its own: dots without end are not copied each time."""
 _BARS_LAST_S: Final = 5.0
 """How long after it went up the cursor is expected to do so again."""
 
@@ -33,6 +34,9 @@ class Screen:
 
     def write(self, text: str, now: float) -> None:
         """Take what was written next."""
+        if self._is_last and len(self._rows[-1]) > _LONGEST_ROW and not self._is_overwritten:
+            self._rows.append("")
+            self._at += 1
         if "\r" not in text and "\x1b" not in text and not self._is_overwritten and self._is_last:
             first, *more = text.split("\n")
             self._rows[-1] += first
@@ -55,7 +59,7 @@ class Screen:
                 self._bars, self._bars_until = max(self._bars, rows), now + _BARS_LAST_S
             elif piece:
                 begin = "" if self._is_overwritten else self._rows[self._at]
-                self._rows[self._at] = (begin + piece)[-_LONGEST_ROW:]
+                self._rows[self._at] = begin + piece
                 self._is_overwritten = False
 
     @property

@@ -27,6 +27,11 @@ for standard error, and its text. Must not raise."""
 Shorten = Callable[[str], str]
 
 
+def is_forwarded(number: int, text: str, before: tuple[int, str]) -> bool:
+    """Return whether a stream only handed on what another one of its kind got just before: it was printed once."""
+    return text == before[1] and number != before[0] and number % 2 == before[0] % 2
+
+
 class StreamTaps:
     """The wrapped streams, and who gets a copy. With the last of them the streams are restored."""
 
@@ -83,49 +88,49 @@ TAPS: Final = StreamTaps()
 
 
 class _Tap:
-    """The wrapper around the `write` of one stream."""
+    """The wrapper around the `write` of one stream.
+
+    It is put into the stream's own attributes, past a `__setattr__`: one that hands on to another stream, as tqdm's
+    does, would put it there, and the two would call each other for ever.
+    """
 
     def __init__(
         self, stream: Any, number: int, takers: list[tuple[Put, Shorten]], counter: Iterator[int]
     ) -> None:
-        self.is_on = False
-        own = getattr(stream, "__dict__", {})
+        own: Any = getattr(stream, "__dict__", None)
+        self.is_on = isinstance(own, dict)
+        if not self.is_on:
+            # Its class does not allow attributes.
+            return
         # Another wrapper, if there is one: it is restored later.
         self._before: Callable[[str], int] | None = own.get("write")
         original: Callable[..., int] = stream.write
+        count, now = counter.__next__, time.time
 
         # A custom stream may be called with other arguments than Python's.
         def write(*given: Any, **named: Any) -> int:
             text = given[0] if given else next(iter(named.values()), "")
             if isinstance(text, str):
-                if len(text) <= LONG:
-                    written = (count(), now(), number, text)
-                    for put, _ in takers:
-                        put(written)
-                else:
-                    nth = count()
-                    for put, shorten in takers:
-                        put((nth, now(), number, shorten(text)))
+                nth = count()
+                for put, shorten in takers:
+                    put((nth, now(), number, text if len(text) <= LONG else shorten(text)))
             return original(*given, **named)
-
-        count, now = counter.__next__, time.time
 
         # Weak references: a temporary replacement of the output may be large.
         self._write = weakref.ref(write)
         try:
             self.stream: Callable[[], Any] = weakref.ref(stream)
-            stream.write = write
-        except (AttributeError, TypeError):
-            # Its class does not allow attributes.
-            return
-        self.is_on = own.get("write") is write
+        except TypeError:
+            self.is_on = False
+        else:
+            own["write"] = write
 
     def let_go(self) -> None:
         """Restore the stream's own `write`."""
-        stream = self.stream()
-        if stream is None or getattr(stream, "__dict__", {}).get("write") is not self._write():
+        own = getattr(self.stream(), "__dict__", {})
+        if own.get("write") is not self._write() or not own:
             return
         if self._before is not None:
-            stream.write = self._before
+            own["write"] = self._before
         else:
-            del stream.write
+            del own["write"]
