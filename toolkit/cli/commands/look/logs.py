@@ -139,14 +139,7 @@ def _time_of(path: Path, step: int) -> float | str:
 
 def _print(line: OutputLine, args: argparse.Namespace) -> None:
     if args.json:
-        shown = {
-            "number": line.number,
-            "time": line.time,
-            "stream": line.stream,
-            "session": line.session,
-            "text": line.text,
-        }
-        print(json.dumps(shown, allow_nan=False), flush=True)
+        print(json.dumps(line._asdict(), allow_nan=False), flush=True)
         return
     clock = "        "
     if line.time is not None and 0 < line.time < 4e9:
