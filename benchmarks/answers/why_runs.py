@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -10,9 +11,9 @@ import random
 import runpy
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,13 +78,16 @@ class Pair:
 
 
 def plan(folder: Path, *, first: int, with_cause: int, without: int) -> list[Pair]:
-    """Return pairs with each cause equally often, and pairs without one; `first` is the first number, and seed."""
+    """Return pairs with each cause equally often, and pairs without one among them; `first` is the first seed."""
     causes = [CAUSES[at % len(CAUSES)] for at in range(with_cause)] + [NO_CAUSE] * without
-    return [_pair(folder / f"{first + at:04}", first + at, cause) for at, cause in enumerate(causes)]
+    pairs = [_pair(folder / f"{first + at:04}", first + at, cause) for at, cause in enumerate(causes)]
+    # Mixed, so that what is trained in less time than all of them need has as many of each.
+    places = [(at + 0.5) / with_cause for at in range(with_cause)] + [at / without for at in range(without)]
+    return [pairs[at] for at in sorted(range(len(pairs)), key=places.__getitem__)]
 
 
-def make(pairs: Iterable[Pair], *, at_once: int = 2) -> Iterator[Pair]:
-    """Train both runs of each pair, in processes of their own, and yield the pair."""
+def make(pairs: Iterable[Pair], *, at_once: int = 2, seconds: float = math.inf) -> Iterator[Pair]:
+    """Train both runs of each pair, in processes of their own, and yield it; begin no pair after `seconds`."""
     # Imported once, for all trainings that are forked from here; the first optimizer imports the most.
     import torch
 
@@ -96,6 +100,7 @@ def make(pairs: Iterable[Pair], *, at_once: int = 2) -> Iterator[Pair]:
     context = multiprocessing.get_context("fork")
     waiting = list(reversed(list(pairs)))
     working: dict[Any, tuple[Any, Pair]] = {}
+    until = time.monotonic() + seconds
     while waiting or working:
         while waiting and len(working) < at_once:
             pair = waiting.pop()
@@ -110,6 +115,8 @@ def make(pairs: Iterable[Pair], *, at_once: int = 2) -> Iterator[Pair]:
                     f"pair {pair.number} ({pair.cause}) failed: see output.txt in {pair.folder}"
                 )
             yield pair
+        if time.monotonic() > until:
+            waiting.clear()
 
 
 def _pair(folder: Path, number: int, cause: str) -> Pair:
@@ -205,17 +212,6 @@ def _make_pair(pair: Pair) -> None:
             _train(folder, {**noise, "STOP_AT": str(side.resume_at)}, 1)
             noise["RESUME_LOSES"] = side.loses
         _train(folder, noise, side.world)
-        _complete(folder)
-
-
-def _complete(folder: Path) -> None:
-    """Add the packages that ran to the start record, where the logger lists only those that it knows."""
-    run = folder / "logs" / "run"
-    first, rest = (run / "metrics.jsonl").read_text().split("\n", 1)
-    start = json.loads(first)
-    found = {one.name: one.version for one in distributions(path=[str(_packages(folder))])}
-    start["packages"] = {**start["packages"], **found}
-    (run / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{rest}")
 
 
 def _packages(folder: Path) -> Path:
@@ -259,6 +255,9 @@ def _run_script(folder: Path, variables: Mapping[str, str]) -> None:
     output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    # As a user's training records: what a test run or a shell turned off, such as the code, is on.
+    for name in [name for name in os.environ if name.startswith("TELEMETRY_")]:
+        del os.environ[name]
     os.environ.update(variables)
     sys.argv = ["train.py", "config.json"]
     sys.path[:0] = [os.getcwd(), str(packages)]
