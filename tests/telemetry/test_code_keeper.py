@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -314,3 +315,45 @@ def test_a_variable_turns_it_off(tmp_path):
         log.log_step(1, train_loss=0.5)
 
     assert not (tmp_path / "r" / "code").exists()
+
+
+def test_neither_a_link_nor_a_line_of_the_diff_leads_out_of_the_repository(repository, tmp_path):
+    (tmp_path / "outside.json").write_text('"private"')
+    os.symlink(tmp_path / "outside.json", repository / "link.json")
+    (repository / "notes.txt").write_text("++ b/../outside.json\n")
+    git(repository, "add", "-N", "notes.txt")
+
+    code, _ = keep(tmp_path / "run")
+
+    why = "a link to a file outside of the folder of the code"
+    assert (code.left_out["link.json"], code.left_out["../outside.json"]) == (why, why)
+    assert {file.name for file in (tmp_path / "run").rglob("*.json")} == {"1.json"}
+
+
+def test_new_data_take_no_room_from_the_modules_and_are_counted(repository, tmp_path, monkeypatch):
+    monkeypatch.setattr(code_keeper, "_MOST_NEW", 3)
+    for number in range(9):
+        (repository / f"label{number}.json").write_text(str(number))
+    (repository / "new.py").write_text("new = 1\n")
+
+    code, record = keep(tmp_path / "run")
+
+    assert set(code.files) == {"train.py", "lib/x.py", "new.py", "label0.json", "label1.json"}
+    assert len(code.left_out) == 4
+    assert code.left_out["other files"] == "4 more, which are not named one by one"
+    assert record["left_out"] == 7
+
+
+def test_variables_of_git_do_not_lead_to_another_repository(repository, tmp_path, monkeypatch):
+    commit = describe_repository()["commit"]
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+
+    assert describe_repository()["commit"] == commit
+
+
+def test_modules_beside_a_script_in_the_root_of_the_disk_are_its_own(monkeypatch):
+    imports(monkeypatch, "beside", f"{os.sep}beside.py")
+
+    assert f"{os.sep}beside.py" in own_modules(Path(os.sep))

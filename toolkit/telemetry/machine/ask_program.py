@@ -15,7 +15,10 @@ _MUCH: Final = 1_000_000
 
 
 class Question:
-    """A program that was started; several can be, before the first answer is waited for."""
+    """A program that was started; several can be, before the first answer is waited for.
+
+    `environ` is used in place of the variables of this process.
+    """
 
     def __init__(
         self, *command: str, folder: str | None = None, environ: Mapping[str, str] | None = None
@@ -26,7 +29,7 @@ class Question:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C", **(environ or {})},
+            env={**(os.environ if environ is None else environ), "LC_ALL": "C"},
         )
 
     def answer(self, deadline: float, most_bytes: int = _MUCH) -> str | None:

@@ -31,17 +31,18 @@ class OwnCode:
 
 
 def find_own_code() -> OwnCode:
-    """Return where the code of this process is.
-
-    Raises:
-        OSError: the current folder is gone, and there is no script.
-    """
+    """Return where the code of this process is."""
     main = sys.modules.get("__main__")
     file = object.__getattribute__(main, "__dict__").get("__file__") if main is not None else None
-    script = Path(os.path.abspath(file)) if isinstance(file, str) else None
-    if script is not None and (_is_installed(script) or not script.is_file()):
-        script = None
-    folder = Path.cwd() if script is None else script.parent
+    try:
+        script = Path(os.path.abspath(file)) if isinstance(file, str) else None
+        if script is not None and (_is_installed(script) or not script.is_file()):
+            script = None
+        folder = Path.cwd() if script is None else script.parent
+    except OSError as error:
+        # It is gone.
+        pass_on_interrupt(error)
+        script, folder = None, Path(os.sep)
     for above in (folder, *folder.parents):
         if (above / ".git").exists():
             return OwnCode(root=above, script=script, has_git=True)
@@ -50,7 +51,7 @@ def find_own_code() -> OwnCode:
 
 def own_modules(root: Path) -> list[str]:
     """Return the files below `root` that were imported, without installed packages and this one."""
-    places = tuple({f"{place}{os.sep}" for place in (root, os.path.realpath(root))})
+    places = tuple({os.path.join(place, "") for place in (root, os.path.realpath(root))})
     found = []
     # A copy in one step: other threads import.
     for name, module in sys.modules.copy().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -18,14 +19,13 @@ MOST_DIFF_BYTES: Final = 1_000_000
 _MOST_NAMES_BYTES: Final = 1_000_000
 
 # A repository's own settings can name programs for git to run: none of them is. And a question takes no lock.
-_QUIETLY: Final = (
-    "-c",
-    "core.fsmonitor=false",
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "core.quotePath=false",
-)
+_QUIETLY: Final = tuple("-c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=false".split())
+_NO_LOCK_OR_NETWORK: Final = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
+_KEPT: Final = ("GIT_CONFIG", "GIT_EXEC_PATH")
 _DIFF: Final = (
     *("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"),
     *("--ignore-submodules=dirty", "--src-prefix=a/", "--dst-prefix=b/"),
@@ -98,4 +98,6 @@ _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def _git(folder: str, *arguments: str) -> Question:
-    return Question("git", *_QUIETLY, *arguments, folder=folder, environ={"GIT_OPTIONAL_LOCKS": "0"})
+    # A hook of git names the repository that it was called for, which may be another one.
+    kept = {name: value for name, value in os.environ.items() if name.startswith(_KEPT) or name[:4] != "GIT_"}
+    return Question("git", *_QUIETLY, *arguments, folder=folder, environ=kept | _NO_LOCK_OR_NETWORK)

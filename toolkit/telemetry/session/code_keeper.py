@@ -29,8 +29,8 @@ _SOURCES: Final = frozenset(
 )
 _MOST_FILE_BYTES: Final = 200_000
 _MOST_LINE: Final = 20_000
-_MOST_NAMED: Final = 200
-"""New files that are named one by one as left out: a data set may be among them."""
+_MOST_NEW: Final = 200
+"""New files that are kept, and files that are named as left out: a data set may be among them."""
 _PIECE: Final = 4_000
 """Characters that are masked at once, about a millisecond of work."""
 _MOST_WORK_S: Final = 0.3
@@ -62,6 +62,9 @@ class CodeKeeper:
         self._known: dict[str, Any] = {}
         self._files: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
+        self._unnamed: set[str] = set()
+        self._new: list[str] = []
+        """New files of the repository, which come last."""
         self._earlier: list[CodeSnapshot] = []
         self._room = MOST_BYTES
         self._bytes = 0
@@ -99,7 +102,7 @@ class CodeKeeper:
         return None
 
     def _keep_first(self, environment: Mapping[str, Any]) -> None:
-        """Keep the script, what git says has changed, and new sources."""
+        """Keep the script and what git says has changed."""
         self._code = code = find_own_code()
         self._earlier = list(read_code(self._folder).values())
         self._room -= sum(file.stat().st_size for file in (self._folder / CODE).rglob("*") if file.is_file())
@@ -116,46 +119,50 @@ class CodeKeeper:
             changes = changes_in(code.root, is_dirty=git.get("dirty") is not False)
             self._left_out |= changes.left_out
             self._keep_diff(changes.diff, masker)
-            changed = [name for name in changed_names(changes.diff) if PurePath(name).suffix in _SOURCES]
-            unnamed = 0
-            for name in (*changed, *changes.untracked):
+            for name in changed_names(changes.diff):
                 if PurePath(name).suffix in _SOURCES:
                     self._keep(name, code.root / name, masker)
-                elif len(self._left_out) < _MOST_NAMED:
-                    self._left_out[name] = "no source file, by its ending"
-                else:
-                    unnamed += 1
-            if unnamed:
-                self._left_out["other new files"] = f"{unnamed:,} without the ending of a source file"
+            # Python's first: data may be in files of the other endings.
+            self._new = sorted(changes.untracked, key=lambda name: not name.endswith(".py"))
         self._is_said = False
 
     def _keep_modules(self) -> None:
         assert self._code is not None
         self._modules_seen = len(sys.modules)
-        before = len(self._files), len(self._left_out)
+        before = len(self._files), len(self._left_out), len(self._unnamed)
         masker = Masker()
         for file in own_modules(self._code.root):
             name = Path(os.path.relpath(os.path.realpath(file), os.path.realpath(self._code.root))).as_posix()
             if not name.startswith("../"):
                 self._keep(name, Path(file), masker)
-        if not self._is_said or before != (len(self._files), len(self._left_out)):
-            known = {
-                "session": self._session,
-                **self._known,
-                "files": self._files,
-                "left_out": self._left_out,
-            }
+        most, self._new, new = len(self._files) + _MOST_NEW, [], self._new
+        for name in new:
+            if PurePath(name).suffix not in _SOURCES:
+                self._leave_out(name, "no source file, by its ending")
+            elif len(self._files) < most:
+                self._keep(name, self._code.root / name, masker)
+            else:
+                self._leave_out(name, f"one of more than {_MOST_NEW} new files")
+        if not self._is_said or before != (len(self._files), len(self._left_out), len(self._unnamed)):
+            left_out = dict(self._left_out)
+            if self._unnamed:
+                left_out["other files"] = f"{len(self._unnamed):,} more, which are not named one by one"
+            known = {"session": self._session, **self._known, "files": self._files, "left_out": left_out}
             self._write(f"{self._session}.json", json.dumps(known, indent=1).encode())
             self._is_said = False
 
     def _fields(self) -> dict[str, Any]:
         about = {name: value for name, value in self._known.items() if name in ("commit", "dirty")}
-        kept = {"files": len(self._files), "bytes": self._bytes, "left_out": len(self._left_out)}
+        kept = {
+            "files": len(self._files),
+            "bytes": self._bytes,
+            "left_out": len(self._left_out) + len(self._unnamed),
+        }
         return {**about, **kept, "seconds": round(self._work_s, 3), "path": f"{CODE}/{self._session}.json"}
 
     def _keep(self, name: str, path: Path, masker: Masker) -> None:
         """Keep a text, unless it is kept; say why where it is not."""
-        if name in self._files or name in self._left_out:
+        if name in self._files or name in self._left_out or name in self._unnamed:
             return
         try:
             text, why = self._read(name, path)
@@ -172,10 +179,24 @@ class CodeKeeper:
             else:
                 self._files[name] = self._place(name, f"{self._session}/{name}", masked.encode())
         if why:
+            self._leave_out(name, why)
+
+    def _leave_out(self, name: str, why: str) -> None:
+        if len(self._left_out) < _MOST_NEW:
             self._left_out[name] = why
+        else:
+            self._unnamed.add(name)
 
     def _read(self, name: str, path: Path) -> tuple[str, str]:
         """Return the text, or why it is not kept. Raises OSError and UnicodeDecodeError."""
+        assert self._code is not None
+        if self._work_s > _MOST_WORK_S:
+            return "", _NO_TIME
+        is_inside = ".." not in PurePath(name).parts and Path(os.path.realpath(path)).is_relative_to(
+            os.path.realpath(self._code.root)
+        )
+        if path != self._code.script and not is_inside:
+            return "", "a link to a file outside of the folder of the code"
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             return "", "not a regular file"
