@@ -177,3 +177,19 @@ def test_a_record_names_the_checkpoint_and_is_no_row_of_the_table(tmp_path):
     assert (record["optimizer_step"], record["scaler_scale"], record["world_size"]) == (1, 1024.0, 1)
     assert (record["epoch"], len(record["rng_hash"])) == (0, 16)
     assert "weights_norm" not in (log.run_folder / "metrics.csv").read_text()
+
+
+def test_an_optimizer_that_refuses_its_state_and_weights_without_a_shape_cost_nothing_else():
+    class Refusing:
+        param_groups = ()
+
+        @property
+        def state(self):
+            raise RuntimeError("not here")
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LazyLinear(1))
+
+    found = state_fields(Guard(), optimizer=Refusing(), model=model)
+
+    assert found["weights_norm"] > 0
+    assert "rng_numpy" in found

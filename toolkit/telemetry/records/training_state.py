@@ -44,8 +44,9 @@ def state_fields(
         # What is launched while a graph is captured becomes part of it.
         return fields
     with torch.no_grad():
-        optimizers = [one for one in map(_inside, _each(optimizer)) if one is not None]
+        optimizers: list[Any] = []
         with guard.catch("reading the state of an optimizer"):
+            optimizers += [one for one in map(_inside, _each(optimizer)) if one is not None]
             fields |= _optimizer_fields(torch, optimizers)
         with guard.catch("reading the weights of a model"):
             fields["weights_norm"] = _norm(torch, _weights(model, optimizers))
@@ -118,8 +119,10 @@ def _rng_fields(torch: Any) -> dict[str, str]:
             # In host memory: a seed and a count.
             states["cuda"] = _bytes(torch.cuda.get_rng_state())
     if of_numpy is not None:
-        name, key, *rest = of_numpy.get_state()
-        states["numpy"] = repr((name, key.tolist(), rest)).encode()
+        # A mapping, in which the numbers of the usual generator are an array.
+        state = of_numpy.get_state(legacy=False)
+        inner = [value.tolist() if hasattr(value, "tolist") else value for value in state["state"].values()]
+        states["numpy"] = repr({**state, "state": inner}).encode()
     if random is not None:
         states["python"] = repr(random.getstate()).encode()
     hashes = {f"rng_{name}": _hash(state) for name, state in states.items()}
@@ -156,7 +159,8 @@ def _norm(torch: Any, given: Iterable[Any]) -> Any:
 
 def _usable(torch: Any, given: Iterable[Any]) -> list[Any]:
     """Return the tensors that this process holds values of, on the device of the first."""
-    local = [_local(one).detach() for one in given if isinstance(one, torch.Tensor)]
+    is_lazy = torch.nn.parameter.is_lazy
+    local = [_local(one).detach() for one in given if isinstance(one, torch.Tensor) and not is_lazy(one)]
     found = [
         one
         for one in local
@@ -187,7 +191,7 @@ def _whole(torch: Any, step: Any) -> Any:
     if not isinstance(step, torch.Tensor):
         return int(step)
     step = _local(step).detach()
-    return step.to(torch.int64) if step.is_cuda else int(step)
+    return int(step) if step.device.type == "cpu" else step.to(torch.int64)
 
 
 def _each(given: Any) -> Iterator[Any]:
