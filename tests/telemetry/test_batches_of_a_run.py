@@ -53,6 +53,18 @@ def test_batches_between_two_logged_steps_are_spread_where_that_is_clear(log):
     assert list(found.step)[-3:] == [30, 30, 30]
 
 
+def test_steps_without_a_batch_move_none_of_the_others(log):
+    for step in range(1, 41):
+        if step % 7 == 0:
+            log.batch([step])
+        log.log_step(step, train_loss=0.5)
+    log.close()
+
+    found = read_batches(log.run_folder)
+
+    assert list(found.step) == [7, 14, 21, 28, 35] == [found.ids(at)[0] for at in range(len(found))]
+
+
 def test_a_resumed_run_appends_its_batches_as_a_new_session(tmp_path):
     for _ in range(2):
         with TelemetryLogger("r", tmp_path, quiet=True, system=False, resume=True) as log:
@@ -109,7 +121,11 @@ def test_a_disk_that_takes_nothing_costs_batches_that_are_counted(log, monkeypat
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ids": [0.5]}, "a float; ids must be integers or texts"),
+        ({"ids": [0.5]}, "must be integers, or texts, and not: float"),
+        ({"ids": 0.5}, "and not: float"),
+        ({"ids": ["a", None]}, "and not: NoneType, str"),
+        ({"ids": [2**70, "a"]}, "and not: int, str"),
+        ({"ids": b"abc"}, "and not: bytes"),
         ({"ids": [1, 2], "losses": [0.5]}, "1 losses for 2 samples"),
         ({}, "neither ids nor a batch"),
         ({"batch": {"x": object()}}, "neither ids nor a batch"),
@@ -146,3 +162,12 @@ def test_the_content_of_a_batch_in_host_memory_has_a_fingerprint():
     assert (
         row_of(torch.tensor([3, 4])) == row_of(np.array([3, 4])) == row_of([torch.tensor(3), torch.tensor(4)])
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_a_batch_that_has_no_plain_memory_has_no_fingerprint():
+    torch = pytest.importorskip("torch")
+
+    assert row_of(batch=torch.eye(2).to_sparse()) is None
+    assert row_of(batch=torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])) is None
+    assert row_of(batch={"meta": torch.ones(2, device="meta"), "x": torch.ones(3)}).samples == 3

@@ -213,8 +213,9 @@ def _read_chunk(into: Batches, data: bytes, at: int) -> int | None:
             return None
         length, begin = _read_varint(data, at + 7)
         end = begin + length
-        is_whole = zlib.crc32(memoryview(data)[begin:end]) == struct.unpack_from("<I", data, at + 3)[0]
-        rows = list(_rows(data, begin, end)) if end <= len(data) and is_whole else None
+        known = struct.unpack_from("<I", data, at + 3)[0]
+        is_whole = end <= len(data) and zlib.crc32(memoryview(data)[begin:end]) == known
+        rows = list(_rows(data, begin, end)) if is_whole else None
     except (IndexError, struct.error):
         return None
     for session, step, samples, kind, place in rows or ():
@@ -235,7 +236,7 @@ def _rows(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, 
         samples, at = _read_varint(data, at)
         kind, place = data[at], at + 1
         at = _end_of_ids(data, place, kind & ~_LOSSES, samples) + (4 * samples if kind & _LOSSES else 0)
-        is_possible = max(session, samples, abs(step)) < 1 << 62 and kind <= (_TEXTS | _LOSSES)
+        is_possible = max(session, samples, abs(step)) < 1 << 62 and kind & ~_LOSSES <= _TEXTS
         if at > end or not is_possible:
             raise IndexError("a batch that is longer than its chunk")
         yield session, step, samples, kind, place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 from types import SimpleNamespace
@@ -265,3 +266,37 @@ def test_ai_toolkit_keeps_the_files_of_its_batches(tmp_path):
         patches.undo()
 
     assert kept(tmp_path)[:2] == ([3], [["faces/a.png", "faces/b.png"]])
+
+
+class Odd(torch.utils.data.Sampler):
+    """Fills one list again and again, and gives what are no ids of the data."""
+
+    def __iter__(self):
+        batch = []
+        for at in (0, 1, 2, 3, torch.tensor(4), 5, 6, (7, 32)):
+            batch.append(at)
+            if len(batch) == 2:
+                yield batch
+                batch.clear()
+
+    def __len__(self):
+        return 4
+
+
+def test_odd_indices_cost_no_other_batch_and_a_copy_of_the_loader_keeps_its_own_data(tmp_path):
+    class Any(Numbered):
+        def __getitem__(self, at):
+            return torch.tensor(float(at[0] if isinstance(at, tuple) else at))
+
+    with TelemetryLogger("r", tmp_path, **QUIET) as log:
+        loader = log.watch_loader(torch.utils.data.DataLoader(Any(), batch_sampler=Odd()))
+        for step, _ in enumerate(loader):
+            log.log_step(step, train_loss=0.5)
+        other = copy.copy(loader)
+        vars(other)["dataset"] = [torch.tensor(float(-at)) for at in range(7)]
+
+        assert next(iter(other)).tolist() == [0.0, -1.0]
+
+    found = read_batches(log.run_folder)
+
+    assert [found.ids(at) for at in range(4)] == [(0, 1), (2, 3), (4, 5), None]

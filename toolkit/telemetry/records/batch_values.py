@@ -6,7 +6,8 @@ import ctypes
 import os
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final
 from uuid import UUID
@@ -26,6 +27,7 @@ _PIECE: Final = 256
 _COPIED: Final = 1 << 16
 """Up to `_WHOLE` bytes are looked at one by one; of more, pieces from all over it."""
 _GOLDEN: Final = 0.6180339887498949
+_TEXTS: Final = (str, os.PathLike, UUID)
 _LONGEST_TEXT: Final = 256
 _MOST_LEVELS: Final = 4
 _MOST_TEXTS: Final = 4096
@@ -54,23 +56,20 @@ def ids_of(given: Any) -> Ids:
         if not _is_in_host_memory(given):
             raise MisuseError(f"the ids of a batch are on {given.device}; they must be in host memory")
         given = given.reshape(-1).tolist()
-    elif isinstance(given, (int, str, os.PathLike)):
+    elif isinstance(given, (int, bytes, *_TEXTS)) or not isinstance(given, Iterable):
         given = (given,)
     if not isinstance(given, (list, tuple, range, array)):
         given = list(given)
     if given and hasattr(given[0], "is_cuda"):
         # One by one they would be waited for.
         return ids_of([one for some in given for one in ids_of(some)])
-    try:
-        return array("q", given)
-    except OverflowError:
-        return array("Q", given) if min(given) >= 0 and max(given) < 1 << 64 else [str(one) for one in given]
-    except TypeError:
-        wrong = next((one for one in given if not isinstance(one, (str, os.PathLike, UUID))), None)
-        if wrong is not None:
-            kind = type(wrong).__name__
-            raise MisuseError(f"an id of a batch is a {kind}; ids must be integers or texts") from None
+    for form in ("q", "Q"):
+        with suppress(TypeError, OverflowError):
+            return array(form, given)
+    if any(all(isinstance(one, kind) for one in given) for kind in (int, _TEXTS)):
         return [str(one) for one in given]
+    kinds = sorted({type(one).__name__ for one in given})
+    raise MisuseError(f"the ids of a batch must be integers, or texts, and not: {', '.join(kinds[:4])}")
 
 
 def losses_of(given: Any, samples: int) -> Losses:
@@ -108,7 +107,7 @@ def _is_in_host_memory(given: Any) -> bool:
 
 def _candidates(batch: Any, level: int) -> Iterator[Any]:
     """Yield what the fingerprint may be of, the likeliest first."""
-    if level > _MOST_LEVELS or batch is None:
+    if level > _MOST_LEVELS or batch is None or getattr(batch, "is_nested", False):
         return
     if hasattr(batch, "shape") and hasattr(batch, "dtype"):
         yield batch
@@ -156,9 +155,16 @@ def _add_array(digest: Any, one: Any) -> int | None:
 def _bytes_of(one: Any) -> tuple[memoryview, Any] | None:
     """Return the memory of an array or tensor, and its owner; None where it has none, or is large and full of gaps."""
     if not hasattr(one, "data_ptr"):
-        if one.dtype.hasobject or (not one.flags.c_contiguous and one.nbytes > _COPIED):
+        # A column of pandas has no bytes of its own.
+        if (
+            not hasattr(one, "tobytes")
+            or one.dtype.hasobject
+            or (not one.flags.c_contiguous and one.nbytes > _COPIED)
+        ):
             return None
         return memoryview(one if one.flags.c_contiguous and one.size else one.tobytes()).cast("B"), one
+    if str(one.layout) != "torch.strided":
+        return None
     one = one.detach()
     size = one.numel() * one.element_size()
     # Its axes may be in any order, but there is nothing of others between its numbers.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import tee
 from typing import Any, Final
 
-from toolkit.core.guard import Guard
+from toolkit.core.guard import Guard, MisuseError
 from toolkit.runfolder.batches import BatchRow
-from toolkit.telemetry.records.batch_values import content_row
+from toolkit.telemetry.records.batch_values import content_row, row_of
 
 _METHOD: Final = "_get_iterator"
 _AHEAD: Final = "DataLoaderShard"
@@ -61,7 +61,12 @@ class _Maker:
         return _own_method, (self.loader,)
 
     def __call__(self) -> Any:
-        loader, make = self.loader, _own_method(self.loader)
+        loader = self.loader
+        caller = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - an attribute does not know its owner
+        if getattr(caller, "__dict__", {}).get(_METHOD) is self:
+            # A shallow copy of the loader, which shares this.
+            loader = caller
+        make = _own_method(loader)
         name = "sampler" if loader.batch_sampler is None else "batch_sampler"
         sampler = vars(loader).get(name)
         is_stream = sampler is None or getattr(loader, "_dataset_kind", None) != 0
@@ -87,8 +92,11 @@ class _Indices:
         self._sampler = sampler
 
     def __iter__(self) -> Iterator[Any]:
-        given, self.again = tee(iter(self._sampler))
-        return given
+        self.again: deque[Any] = deque()
+        for one in self._sampler:
+            # A copy: some samplers fill one list again and again.
+            self.again.append(list(one) if type(one) is list else one)
+            yield one
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -142,12 +150,8 @@ class _Followed:
 
     def _note(self, batch: Any) -> None:
         # Never before its batch is there: this must not be what draws the next index.
-        ids = None if self._indices is None else next(self._indices.again, None)
-        if type(ids) is list and ids and type(ids[0]) is int:
-            row: BatchRow | None = BatchRow(len(ids), ids)
-        else:
-            row = BatchRow(1, [ids]) if type(ids) is int else content_row(batch)
-        self._held.append(row)
+        ids = self._indices.again.popleft() if self._indices is not None and self._indices.again else None
+        self._held.append(_row(ids) or content_row(batch))
         self._give(1 if self._maker.is_ahead else 0)
 
     def _give(self, stay: int) -> None:
@@ -159,3 +163,13 @@ class _Followed:
             elif row is not None:
                 batches.taken += 1
                 batches.take(row)
+
+
+def _row(ids: Any) -> BatchRow | None:
+    if not isinstance(ids, (list, int, str)) and not hasattr(ids, "tolist"):
+        return None
+    try:
+        return row_of(ids)
+    except MisuseError:
+        # Pairs of an index and a size, for example.
+        return None

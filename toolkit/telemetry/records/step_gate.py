@@ -37,7 +37,7 @@ class StepGate:
     """
 
     __slots__ = (
-        *("block", "due_at", "high", "last_step", "losses", "low", "metrics", "rows", "summed"),
+        *("awaiting", "block", "due_at", "high", "last_step", "losses", "low", "metrics", "rows", "summed"),
         *("write_next", "_deviation", "_max", "_mean", "_min", "_sum"),
     )
 
@@ -49,6 +49,8 @@ class StepGate:
         self.last_step: int = -NEVER
         self.due_at: int = -NEVER
         """The next step that gets a record; far in the past to have the next call looked at closely."""
+        self.awaiting: list[int] | None = None
+        """Has the last step, and gets the next one added when that is looked at closely."""
         self.write_next = False
         """Whether the next step gets a record, whatever the interval."""
         self.low = -_FLOAT_MAX

@@ -188,6 +188,9 @@ class StepRecords:
 
     def _adjust(self, step: int) -> None:
         """Apply requests between two steps, and use the interval that is in force now."""
+        awaiting, self._gate.awaiting = self._gate.awaiting, None
+        if awaiting is not None and awaiting[0] == self._gate.last_step != step:
+            awaiting.append(step)
         if not self._log_every:
             self.first_step = step
             self._before_first()

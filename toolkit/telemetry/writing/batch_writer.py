@@ -18,7 +18,7 @@ from toolkit.runfolder.portable import SAFELY
 from toolkit.runfolder.records import BATCHES_DROPPED
 from toolkit.runfolder.safefile import write_all
 from toolkit.telemetry.records.batch_values import Losses
-from toolkit.telemetry.records.step_gate import StepGate
+from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.writing.session_folder import SessionFolder
 
 _EVERY_S: Final = 1.0
@@ -30,8 +30,9 @@ IDS_UPTO: Final = 128 << 20
 """Bytes of the file up to which ids are kept; then fingerprints alone."""
 MOST_BYTES: Final = 2 * IDS_UPTO
 
-_Given = tuple[int, "int | None", BatchRow, "Losses | None"]
-"""The last step before a batch, the step that the caller named, the batch, and its losses."""
+_Given = tuple[list[int], "int | None", BatchRow, "Losses | None"]
+"""The last step before a batch and the next one once it is logged, the step that the caller named, the batch, losses.
+The first is the same object for all batches of a step."""
 
 
 class BatchWriter:
@@ -56,6 +57,7 @@ class BatchWriter:
         self._guard = guard
         self._given: deque[_Given] = deque()
         self._masker = Masker()
+        self._steps = [-NEVER]
         self._held: list[_Given] = []
         """Those of the step that is under way."""
         self._chunk, self._in_chunk = b"", 0
@@ -75,7 +77,13 @@ class BatchWriter:
         if len(self._given) >= _MOST_WAITING:
             self._lost += 1
         else:
-            self._given.append((self._gate.last_step, step, row, losses))
+            gate = self._gate
+            if len(self._steps) > 1 or self._steps[0] != gate.last_step:
+                self._steps = [gate.last_step]
+            self._given.append((self._steps, step, row, losses))
+            if step is None:
+                # So that the step is looked at closely.
+                gate.awaiting, gate.due_at = self._steps, -NEVER
 
     def flush(self, timeout_s: float) -> bool:
         """Write the batches whose step is logged; return whether that was done in time."""
@@ -122,12 +130,13 @@ class BatchWriter:
         newest = self._gate.last_step
         for _ in range(len(self._given)):
             self._held.append(self._given.popleft())
-        groups = [list(group) for _, group in groupby(self._held, key=lambda given: given[0])]
+        groups = [list(group) for _, group in groupby(self._held, key=lambda given: id(given[0]))]
         self._held = []
         found: list[tuple[int, BatchRow]] = []
         for number, group in enumerate(groups):
-            before = group[0][0]
-            after = groups[number + 1][0][0] if number + 1 < len(groups) else newest
+            before, *known = group[0][0]
+            after = groups[number + 1][0][0][0] if number + 1 < len(groups) else newest
+            after = known[0] if known else after
             if after == before:
                 if not is_last and len(group) <= _MOST_OF_A_STEP and any(one[1] is None for one in group):
                     self._held = group
