@@ -39,7 +39,7 @@ def resume_card(page: RunPage) -> None:
                 "compared": [row.what for row in rows],
                 "before": [row.before for row in rows],
                 "after": [row.after for row in rows],
-                "": [row.note or ("differs" if row.differs else "equal") for row in rows],
+                "": [row.said for row in rows],
             }
             if rows:
                 st.dataframe(shown_frame(columns), hide_index=True, alt="What was compared")

@@ -26,7 +26,7 @@ def test_both_sessions_keep_their_own_steps_to_the_last_digit(tmp_path):
     assert found.sessions[1].values_of(LOSS)[7] == 1 / 10
     assert found.sessions[0].evals[0]["val_loss"] == 0.25
     assert found.settings["learning_rate"] == 0.1
-    assert "host" in found.sessions[0].environment
+    assert "host" in found.sessions[0].start
     assert found.problem is None
 
 
@@ -48,6 +48,36 @@ def test_a_table_without_times_that_goes_back_has_two_sessions(tmp_path):
     found = read_evidence(tmp_path / "log.csv")
 
     assert [session.steps for session in found.sessions] == [[10, 20, 30, 40], [30, 40, 50]]
+
+
+def test_an_evaluation_in_a_row_of_its_own_begins_no_session(tmp_path):
+    history = []
+    for step in (10, 20, 30, 40):
+        history += [{"step": step, "epoch": step / 10, "loss": 1.0 / step, "learning_rate": 0.1}]
+        history += [{"step": step, "epoch": step / 10, "eval_loss": 2.0 / step}] if step % 20 == 0 else []
+    state = {"log_history": history, "global_step": 40, "epoch": 4.0, "max_steps": 40, "best_metric": None}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+
+    found = read_evidence(tmp_path)
+
+    assert len(found.sessions) == 1
+    assert found.sessions[0].values_of(LOSS) == {10: 0.1, 20: 0.05, 30: 1 / 30, 40: 0.025}
+
+
+def test_what_a_start_could_not_wait_for_is_part_of_it(tmp_path):
+    records = [
+        {"event": "start", "session": 1, "batch_size": 4, "config": {"lr": 0.1}},
+        {"event": "start", "session": 1, "batch_size": 9, "model_total_params": 12},
+        {"event": "environment", "session": 1, "packages": {"torch": "2.0"}, "seeds": {"torch": 3}},
+        {"event": "step", "session": 1, "global_step": 1, "train_loss": 1.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    (session,) = read_evidence(tmp_path).sessions
+
+    assert session.start["packages"] == {"torch": "2.0"}
+    assert session.start["seeds"] == {"torch": 3}
+    assert session.settings == {"batch_size": 4, "learning_rate": 0.1, "model_total_params": 12}
 
 
 def test_a_column_has_a_place_for_each_step(tmp_path):

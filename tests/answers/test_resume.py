@@ -159,6 +159,18 @@ def test_without_evidence_it_cannot_be_said_and_what_is_needed_is_named():
     assert len(said.needed) == 3
 
 
+def test_one_loss_that_differs_is_not_enough():
+    new = Side(loss={RESUMED + 1: 9.0}, lr={RESUMED + 1: _rate(RESUMED + 1)})
+    assert judge(_old(), new).answer == UNKNOWN
+
+
+def test_weights_that_were_rounded_when_they_were_saved_are_not_another_checkpoint():
+    new = _new(lambda step, loss: loss * 1.2, states=[_state("load", weights_norm=2.50002, optimizer_step=0)])
+    said = judge(_old(states=[_state("save")]), new)
+    assert (said.answer, said.cause) == (DIFFERENT, OPTIMIZER)
+    assert CHECKPOINT not in said.others
+
+
 def test_nothing_and_not_a_number_are_no_reason_to_fail():
     nan = dict.fromkeys(range(20, 40), math.nan)
 

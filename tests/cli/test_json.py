@@ -30,6 +30,7 @@ COMMANDS = {
     "errors": (["RUN"], 0),
     "export": (["RUN", "--to", "csv", "--out", "TABLE"], 0),
     "gc": (["LOGS", "--keep-cache"], 0),
+    "logs": (["RUN"], 0),
     "ls": (["LOGS"], 0),
     "message": (["YAML", "--show"], 1),
     "repair": (["RUN", "OTHER"], 0),
@@ -62,6 +63,7 @@ def places(tmp_path_factory):
     run = write_run(logs, "run", [0.5, 0.25])
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"event": "completion", "time": 1.0, "seq": 99, "session": 1, "completion": "a"}\n')
+    (run / "output.log").write_text("one line\n")
     checkout = place / "checkout"
     (checkout / "extensions").mkdir(parents=True)
     (checkout / "toolkit").mkdir()

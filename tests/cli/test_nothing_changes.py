@@ -24,6 +24,7 @@ COMMANDS = {
     "gc": [["{run}", "--yes", "--empty-runs", "--keep-best", "1", "--keep-cache"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
+    "logs": [["{run}"], ["{run}", "--grep", "x"]],
     "report": [["{run}", "--html", "{out}.html", "--markdown", "{out}.md"], ["{run}", "--view", "compare"]],
     "resume": [["{run}"], ["{run}", "--json"]],
     "rm": [["{run}", "--yes"]],
@@ -33,6 +34,8 @@ COMMANDS = {
     "tail": [["{run}"], ["{run}", "--json"]],
     "time": [["{run}"], ["{run}", "--json"]],
     "trace": [["{run}", "--output", "{out}.trace.json"]],
+    "verdict": [["{run}", "--against", "{run}"], ["{run}", "--against", "{run}", "--json"]],
+    "why": [["{run}", "{run}"], ["{run}", "{run}", "--json"]],
 }
 OTHERS = {
     "archive": "takes run folders of ours only: tests/fleet",
@@ -62,7 +65,7 @@ def run_every_command(folder, out):
                 code = main([name, *arguments])
             except SystemExit as stop:
                 raise AssertionError(f"{name} does not take {arguments}") from stop
-            assert code in (0, 1, 2), name
+            assert code in (0, 1, 2, 3), name
             assert samples.fingerprint(folder) == before, (name, words)
     return number
 

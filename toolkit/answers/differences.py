@@ -283,7 +283,7 @@ def _machines(starts: _Starts) -> Iterator[Difference]:
     for row in diff(known, only_differing=True) if all(known) else ():
         yield _row(row, MACHINE, 0.02 if row.key.startswith(("cpu", "os")) else 0.1)
     found = [start["data"] if isinstance(start.get("data"), list) else [] for start in starts]
-    a, b = ({item.get("path"): item for item in items if isinstance(item, dict)} for items in found)
+    a, b = ({str(item.get("path")): item for item in items if isinstance(item, dict)} for items in found)
     for path in [path for path in a if path in b]:
         if any(a[path].get(name) != b[path].get(name) for name in ("bytes", "files", "hash")):
             yield Difference(kind=DATA, what=f"the content of the data in {_text(path)}", acts=1, weight=0.8)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.diagnostics.metric_aliases import signal_of
+from toolkit.diagnostics.metric_aliases import LOSS, signal_of
 from toolkit.importers.as_records import records_of as records_of_source
 from toolkit.importers.detect import find_sources
 from toolkit.importers.formats.record_file import OURS
 from toolkit.importers.source import RunSource
 from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.key_values import OF_THE_PROCESS, settings_from, settings_of
+from toolkit.runfolder.key_values import configured, settings_from
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.metrics import MAX_METRICS, NOT_METRICS
 from toolkit.runfolder.parts import another_programs_file
@@ -24,6 +24,7 @@ from toolkit.runfolder.records import (
     CHECKPOINT,
     CONTROL_CHANGE,
     END,
+    ENVIRONMENT,
     EPOCH,
     ERROR,
     EVAL,
@@ -45,7 +46,7 @@ class SessionEvidence:
 
     number: int
     start: Record = field(default_factory=dict)
-    """Its start record; empty where there is none."""
+    """Its start record, with what came later of the environment; empty where there is none."""
     steps: list[int] = field(default_factory=list)
     times: list[float | None] = field(default_factory=list)
     columns: dict[str, list[Number | None]] = field(default_factory=dict)
@@ -56,11 +57,6 @@ class SessionEvidence:
     """Records of checkpoints, state, code, control changes, errors, losses of records, tags and the end."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The configuration in one level, by usual names."""
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """What the start record says about the machine, the packages and the process."""
-        return {name: value for name, value in self.start.items() if name in OF_THE_PROCESS}
 
     def events_of(self, kind: str) -> list[Record]:
         """Return the events of one kind."""
@@ -94,7 +90,8 @@ class SessionEvidence:
                     if len(self.columns) >= MAX_METRICS:
                         continue
                     column = self.columns[name] = []
-                column.extend([None] * (count - len(column)))
+                if len(column) < count:
+                    column.extend([None] * (count - len(column)))
                 column.append(value)
 
     def complete(self) -> None:
@@ -165,35 +162,37 @@ def _of_source(source: RunSource) -> RunEvidence:
 
 
 def _in_passes(records: Iterable[Record]) -> Iterator[Record]:
-    """Yield the records of another tool; a step before the last one begins a session, as a new file does.
+    """Yield the records of another tool; a loss of a step before the last one begins a session, as a new file does.
 
-    Records without a time come in the order of their steps: there the second one of a step belongs to the next session.
+    Records without a time come in the order of their steps: there the second loss of a step is of the next session.
+    What has no loss, such as an evaluation, says nothing about sessions: it often has a record of its own.
     """
     in_order = list(records)
-    copies = Counter(
-        (record["session"], record.get("global_step")) for record in in_order if _is_untimed(record)
-    )
+    copies = Counter((one["session"], one["global_step"]) for one in in_order if _is_loss(one, timed=False))
     last: dict[Any, int] = {}
     numbers: dict[Any, int] = {}
     met: Counter[Any] = Counter()
     for record in in_order:
-        session, step = record["session"], record.get("global_step")
-        if record.get("event") != STEP or type(step) is not int:
-            step = last.get(session, 0)
-        if session not in numbers or step < last.get(session, step):
+        session, back = record["session"], 0
+        if session not in numbers:
             numbers[session] = max(numbers.values(), default=0) + 1
-        before, last[session] = last.get(session), step
-        back, place = 0, (session, record.get("global_step"))
-        if _is_untimed(record) and copies[place] > 1:
-            met[place] += 1
-            if met[place] == 1 and copies[session, before] < 2:
-                numbers[session] += copies[place] - 1
-            back = copies[place] - met[place]
+        if _is_loss(record):
+            step = record["global_step"]
+            before, last[session] = last.get(session, step), step
+            numbers[session] += step < before
+            place = (session, step)
+            if copies[place] > 1:
+                met[place] += 1
+                if met[place] == 1 and copies[session, before] < 2:
+                    numbers[session] += copies[place] - 1
+                back = copies[place] - met[place]
         yield {**record, "session": numbers[session] - back}
 
 
-def _is_untimed(record: Record) -> bool:
-    return record.get("event") == STEP and "time" not in record
+def _is_loss(record: Record, *, timed: bool = True) -> bool:
+    """Return whether it is a step with a loss; with `timed=False`, one without a time."""
+    is_step = record.get("event") == STEP and type(record.get("global_step")) is int
+    return is_step and (timed or "time" not in record) and any(signal_of(name) == LOSS for name in record)
 
 
 def _collected(name: str, path: Path, format_name: str, records: Iterable[Record]) -> RunEvidence:
@@ -209,10 +208,10 @@ def _collected(name: str, path: Path, format_name: str, records: Iterable[Record
             event = record.get("event")
             if event == STEP and type(record.get("global_step")) is int:
                 session.add(with_non_finite(record))
-            elif event == START:
-                session.start = record
-                # What was configured counts before what was measured, such as the learning rate of the first step.
-                session.settings = {**settings_of(record), **settings_from({}, record.get("config"))}
+            elif event in (START, ENVIRONMENT):
+                # What a start could not wait for comes in another record; what was said first stays.
+                session.start = {**record, **session.start}
+                session.settings = configured(session.start)
             elif event in (EVAL, EPOCH):
                 session.evals.append(with_non_finite(record))
             elif event in _EVENTS:

@@ -103,13 +103,12 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
     names = (a.name, b.name)
     for run in (a, b):
         if not any(session.steps or session.evals for session in run.sessions):
-            reason = run.problem or f"{run.name} has no record of a step"
-            return _unsaid(names, f"{reason[:1].upper()}{reason[1:]}", "records of steps")
+            return _unsaid(names, run.problem or f"{run.name} has no record of a step", "records of steps")
     pair = _Pair(a, b)
     if not pair.steps:
         shared = [name for name in pair.curves[0] if name in pair.curves[1]]
         logged = f"step in common at which both logged {_few(shared)}" if shared else "result in common"
-        return _unsaid(names, f"They have no {logged}", "the same metric at the same steps")
+        return _unsaid(names, f"they have no {logged}", "the same metric at the same steps")
     found = Differences((a, b), pair.offsets)
     found.find(pair.lr_step, has_lr=bool(pair.rated))
     needed = [f"{what} of both runs" for what in found.missing]
@@ -142,7 +141,7 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
 
 
 def _unsaid(names: tuple[str, str], reason: str, needed: str) -> Why:
-    text, sure = f"It cannot be said whether they differ. {clean(reason)}.", _sure(0.0)
+    text, sure = f"It cannot be said whether they differ: {clean(reason)}.", _sure(0.0)
     none = Departure()
     return Why(
         answer="cannot be said", sentence=text, sure=sure, names=names, departure=none, needed=[needed]

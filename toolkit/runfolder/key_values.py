@@ -259,6 +259,11 @@ def settings_of(start: Record) -> dict[str, Scalar]:
     )
 
 
+def configured(start: Record) -> dict[str, Scalar]:
+    """Return the settings of a start record; what was configured counts before what was measured, such as the rate."""
+    return {**settings_of(start), **settings_from({}, start.get("config"))}
+
+
 def settings_from(known: Mapping[str, Any], given: Any = None) -> dict[str, Scalar]:
     """Return settings in one level: first `known` ones, then those of the nested configuration `given`.
 

@@ -12,6 +12,8 @@ Record = dict[str, Any]
 """One decoded line of a record file."""
 
 START: Final = "start"
+ENVIRONMENT: Final = "environment"
+"""What the start record could not wait for: packages, machine, command line."""
 STEP: Final = "step"
 SYSTEM: Final = "system"
 EPOCH: Final = "epoch"

@@ -418,6 +418,8 @@ class TrainingLoop:
     def put_state(self, at: Literal["save", "load", "start"], checkpoint: Path | None) -> None:
         """Record what a checkpoint holds; the next step seeds its generators and sets its rate by itself."""
         done, train = self.state.step * self._train.gradient_accumulation, self._train
+        # What is drawn until then is not part of the training: recorded, it would look as if a resume had lost it.
+        torch.manual_seed(derived_seed(train.seed, "dropout", self.state.step))
         self._log.state(
             at,
             self.state.step,

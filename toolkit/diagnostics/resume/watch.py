@@ -13,7 +13,7 @@ from toolkit.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.diagnostics.resume import judge as resume_judge
 from toolkit.diagnostics.resume.judge import DIFFERENT, RNG, Side, sentence_of
 from toolkit.runfolder.batches import Batches, batches_file, read_batches
-from toolkit.runfolder.key_values import settings_from, settings_of
+from toolkit.runfolder.key_values import configured
 from toolkit.runfolder.records import START, STATE, STEP, Record
 
 _LOOKS: Final = (4, 8, 16, 32)
@@ -32,6 +32,7 @@ class ResumeWatch:
         self._session = session
         self._old, self._new = Side(), Side()
         self._before = 0
+        self._starts: dict[int, Record] = {}
         self._row = Row()
         self._looks = list(_LOOKS)
 
@@ -48,8 +49,10 @@ class ResumeWatch:
                 continue
             side = self._new if number == self._session else self._old
             if event == START:
-                side.settings = {**settings_of(record), **settings_from({}, record.get("config"))}
-                resumed = record.get("resumed_from_step")
+                # A second start of a session only adds to the first.
+                self._starts[number] = start = {**record, **self._starts.get(number, {})}
+                side.settings = configured(start)
+                resumed = start.get("resumed_from_step")
                 side.resumed_from = resumed if type(resumed) is int else None
             elif event == STATE:
                 side.states.append(record)

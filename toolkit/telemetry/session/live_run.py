@@ -648,7 +648,7 @@ class LiveRun:
             if environment is not None:
                 self._environment_is_written = True
                 if environment:
-                    self.pipeline.put("environment", self._values.tree(environment))
+                    self.pipeline.put(records.ENVIRONMENT, self._values.tree(environment))
 
     def _put_code(self, fields: Mapping[str, Any], is_last: bool) -> bool:
         if self._has_started or is_last:

@@ -75,10 +75,7 @@ def _print(answer: ResumeAnswer) -> None:
         print()
         print_table(
             [Column("compared"), Column("before"), Column("after"), Column("")],
-            [
-                (row.what, row.before, row.after, row.note or ("differs" if row.differs else "equal"))
-                for row in answer.evidence
-            ],
+            [(row.what, row.before, row.after, row.said) for row in answer.evidence],
         )
     for line in answer.needed:
         print(f"to say more: {line}")
