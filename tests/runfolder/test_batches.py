@@ -94,3 +94,15 @@ def test_a_fingerprint_is_the_same_in_every_process_and_on_every_machine():
     assert fingerprint_of_ids([1, 873]) == 16831192313670626292
     assert fingerprint_of_ids(["a", "ü"]) == 15943485595574103928
     assert fingerprint_of_ids([1, 873]) != fingerprint_of_ids([873, 1])
+
+
+def test_the_samples_of_a_step_are_named_those_with_the_highest_loss_first(tmp_path):
+    rows = [(7, BatchRow(3, [4, 5, 6], losses=[0.5, float("nan"), 2.0])), (7, BatchRow(1, ["a.png"]))]
+    _write(tmp_path, encode_chunk(1, rows), encode_chunk(2, [(7, BatchRow(2, fingerprint=9))]))
+
+    found = read_batches(tmp_path)
+
+    named = "samples 5 (loss nan), 6 (loss 2), 4 (loss 0.5), a.png"
+    assert found.samples_text(7, 1) == f"Batch of step 7: {named}."
+    assert found.samples_text(7, 1, most=1) == "Batch of step 7: samples 5 (loss nan), and 3 more."
+    assert found.samples_text(7, 2) == found.samples_text(8, 1) == ""

@@ -11,6 +11,7 @@ The file is a row of chunks that each can be read alone, so that a torn one cost
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from array import array
@@ -176,6 +177,17 @@ class Batches:
         found = [at for at, one in enumerate(self.step) if one == step]
         wanted = max((self.session[at] for at in found), default=0) if session is None else session
         return [at for at in found if self.session[at] == wanted]
+
+    def samples_text(self, step: int, session: int, *, most: int = 8) -> str:
+        """Return which samples a step was trained on, those with the highest loss first; empty if that is not known."""
+        named: list[tuple[float, Any]] = []
+        for at in self.of_step(step, session):
+            ids, losses = self.ids(at) or (), self.losses(at) or ()
+            named += zip(losses or [0.0] * len(ids), ids, strict=False)
+        named.sort(key=lambda pair: -math.inf if math.isnan(pair[0]) else -pair[0])
+        shown = ", ".join(f"{one} (loss {loss:.4g})" if loss else str(one) for loss, one in named[:most])
+        more = f", and {len(named) - most:,} more" if len(named) > most else ""
+        return f"Batch of step {step:,}: samples {shown}{more}." if named else ""
 
 
 def read_batches(folder: Path, rank: int = 0) -> Batches:

@@ -40,11 +40,14 @@ from toolkit.reports.finding_text import (
     when_text,
 )
 from toolkit.reports.html_page import to_html
+from toolkit.runfolder.batches import Batches, read_batches
 
 _WIDTH: Final = 110
 _READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
 _MOST_LINES: Final = 2
 """Causes, and things to try, printed for each finding; the JSON has all of them."""
+_OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
+"""What a batch may have done: its samples are named, where they were recorded."""
 _STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
 
 JSON_FORM: Final = """\
@@ -200,9 +203,17 @@ def _answer(found: Diagnosis, args: argparse.Namespace) -> _Answer:
     errors = [error for error in others if args.kinds is None and SEVERITIES.index(error.severity) >= lowest]
     ended_badly = args.kinds is None and found.ending is not None and found.ending.is_bad
     severities = [finding.severity for finding in findings] + [error.severity for error in errors]
+    blamed = [finding for finding in findings if finding.kind in _OF_ONE_BATCH]
+    batches = read_batches(found.path) if blamed else Batches()
+    texts = {finding.id: batches.samples_text(finding.start_step, finding.session) for finding in blamed}
     return _Answer(
         found=found,
-        findings=findings,
+        findings=[
+            replace(finding, message=f"{finding.message} {texts[finding.id]}")
+            if texts.get(finding.id)
+            else finding
+            for finding in findings
+        ],
         errors=errors,
         left_out=len(found.findings) - len(findings) + len(others) - len(errors),
         is_bad=ended_badly or CRITICAL in severities,
