@@ -11,8 +11,8 @@ import streamlit as st
 
 from dashboard.components.frame import RunPage
 from toolkit.answers.evidence import read_evidence
-from toolkit.answers.resume import ResumeAnswer, answer_resumes
-from toolkit.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME
+from toolkit.answers.resume import answer_resumes
+from toolkit.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME, Judgement
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import count, md
 
@@ -47,7 +47,7 @@ def resume_card(page: RunPage) -> None:
                 st.caption(f"To say more: {md(needed, 300)}")
 
 
-def _line(answer: ResumeAnswer) -> str:
+def _line(answer: Judgement) -> str:
     begin = f"Resumed from step {count(answer.step)}"
     if answer.answer == SAME:
         return f"{begin}: the same training"
@@ -57,7 +57,7 @@ def _line(answer: ResumeAnswer) -> str:
 
 
 @lru_cache(maxsize=32)
-def _answers(path: Path, sessions: int, done: int) -> list[ResumeAnswer]:  # noqa: ARG001 - they make it look again
+def _answers(path: Path, sessions: int, done: int) -> list[Judgement]:  # noqa: ARG001 - they make it look again
     try:
         size = max((os.path.getsize(path / name) for name in os.listdir(path)), default=0)
     except OSError:

@@ -3,72 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Final
 
 from toolkit.answers.evidence import RunEvidence, SessionEvidence
 from toolkit.diagnostics.metric_aliases import LOSS, LR
 from toolkit.diagnostics.resume import judge as resume_judge
-from toolkit.diagnostics.resume.judge import (
-    SAME,
-    UNKNOWN,
-    Compared,
-    Judgement,
-    Side,
-)
+from toolkit.diagnostics.resume.judge import SAME, Judgement, Side
 from toolkit.runfolder.batches import Batches, read_batches
 from toolkit.runfolder.code_snapshot import CodeSnapshot, changed_files, read_code
 from toolkit.runfolder.records import STATE
 
-_WORDS: Final = ((0.97, "nearly certain"), (0.9, "very likely"), (0.75, "likely"), (0.0, "a guess"))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeAnswer:
-    """What is said about one resume of a run."""
-
-    session: int
-    answer: str
-    """`same`, `different` or `cannot be said`."""
-    cause: str
-    """Of a different training, one of `resume_judge.CAUSES`; else empty."""
-    step: int
-    """The step that was resumed from."""
-    sentence: str
-    probability: float
-    """That the answer is right, as measured."""
-    cause_probability: float
-    evidence: Sequence[Compared]
-    needed: Sequence[str]
-    others: Sequence[str] = ()
-
-    @property
-    def sure(self) -> str:
-        """How sure the answer is: a word, and the share of such answers that were right on the measured resumes."""
-        if self.answer == UNKNOWN:
-            return "not sure"
-        text = _in_words(self.probability)
-        return f"{text}, of the cause {_in_words(self.cause_probability)}" if self.cause else text
-
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        return {**asdict(self), "sure": self.sure}
-
-
-def answer_resumes(run: RunEvidence) -> list[ResumeAnswer]:
+def answer_resumes(run: RunEvidence) -> list[Judgement]:
     """Judge each resume of a run, the newest first; none where it has one session only."""
     sessions = [session for session in run.sessions if session.steps]
     batches = read_batches(run.path) if run.is_ours and len(sessions) > 1 else Batches()
     code = read_code(run.path) if run.is_ours and len(sessions) > 1 else {}
-    found: list[ResumeAnswer] = []
+    found: list[Judgement] = []
     old = Side()
     for before, session in pairwise(sessions):
         old = _with_session(old, before, batches, is_same=not found or found[-1].answer == SAME)
         new = _with_session(Side(), session, batches)
         new.changed_code = _changed(code, before.number, session.number)
-        found.append(_answer(session.number, resume_judge.judge(old, new)))
+        found.append(resume_judge.judge(old, new, session.number))
     return found[::-1]
 
 
@@ -97,22 +55,3 @@ def _changed(code: Mapping[int, CodeSnapshot], before: int, after: int) -> list[
     if before not in code or after not in code:
         return None
     return [change.path for change in changed_files(code[before], code[after]) if change.only_in is None]
-
-
-def _in_words(probability: float) -> str:
-    return f"{next(word for least, word in _WORDS if probability >= least)} ({probability:.2f})"
-
-
-def _answer(session: int, said: Judgement) -> ResumeAnswer:
-    return ResumeAnswer(
-        session=session,
-        answer=said.answer,
-        cause=said.cause,
-        step=said.step,
-        sentence=resume_judge.sentence_of(said, f"Session {session}"),
-        probability=said.sure,
-        cause_probability=said.cause_sure,
-        evidence=said.rows,
-        needed=said.needed,
-        others=said.others,
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ CAUSES: Final = {
 }
 """What each cause means, in the order in which they are named where several are seen: the first explains the others."""
 
+_WORDS: Final = ((0.97, "nearly certain"), (0.9, "very likely"), (0.75, "likely"), (0.0, "a guess"))
 CERTAIN: Final = 0.98
 LIKELY: Final = 0.9
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
@@ -120,25 +121,61 @@ class Compared:
 class Judgement:
     """What is said about one resume."""
 
+    session: int
     answer: str
-    sure: float = 0.0
-    """The probability that the answer is right."""
+    """`same`, `different` or `cannot be said`."""
     cause: str = ""
-    cause_sure: float = 0.0
-    """The probability that the cause is right."""
-    how: str = ""
-    """Of the same training: `to the last digit`, `within the noise`, or what else it rests on."""
+    """Of a different training, one of `CAUSES`; else empty."""
     step: int = 0
     """The step that was resumed from."""
-    doubles: int = 0
-    """How many records of steps exist twice."""
-    rows: Sequence[Compared] = ()
+    probability: float = 0.0
+    """That the answer is right, as measured."""
+    cause_probability: float = 0.0
+    evidence: Sequence[Compared] = ()
     needed: Sequence[str] = ()
     others: Sequence[str] = ()
     """Further causes that were seen, or that the losses do not exclude."""
+    how: str = ""
+    """Of the same training: `to the last digit`, `within the noise`, or what else it rests on."""
+    doubles: int = 0
+    """How many losses exist twice."""
+
+    @property
+    def sure(self) -> str:
+        """How sure the answer is: a word, and the share of such answers that were right on the measured resumes."""
+        if self.answer == UNKNOWN:
+            return "not sure"
+        text = _in_words(self.probability)
+        return f"{text}, of the cause {_in_words(self.cause_probability)}" if self.cause else text
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        begin = f"Session {self.session} was resumed from step {self.step:,}"
+        begin = begin if self.step else f"Session {self.session} began at step 0 again"
+        many = {0: "no loss exists", 1: "one loss exists"}.get(self.doubles, f"{self.doubles:,} losses exist")
+        if self.answer == SAME:
+            return f"{begin} and continued the same training, {self.how}: {many} twice."
+        if self.answer == DIFFERENT:
+            others = "".join(f"; {CAUSES[cause]}" for cause in self.others[:2])
+            shown = next((row for row in self.evidence if row.differs and row.cause == self.cause), None)
+            what = f" ({shown.what}: {shown.before} before, {shown.after} after)" if shown is not None else ""
+            also = f" Also possible, or seen too: {others[2:]}." if others else ""
+            text = f"{begin} and did not continue the same training: {CAUSES[self.cause]}{what}"
+            return f"{text}; {many} twice.{also}"
+        need = f" Needed: {'; '.join(self.needed)}." if self.needed else ""
+        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{need}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {**asdict(self), "sure": self.sure, "sentence": self.sentence}
 
 
-def judge(old: Side, new: Side) -> Judgement:
+def _in_words(probability: float) -> str:
+    return f"{next(word for least, word in _WORDS if probability >= least)} ({probability:.2f})"
+
+
+def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     """Compare a session with the training that it was resumed from: `old` has the newest of every earlier step."""
     step = resumed_at(new)
     seen = resume_losses.compare(old.loss, new.loss, step)
@@ -152,15 +189,17 @@ def judge(old: Side, new: Side) -> Judgement:
     ]
     # What differs first, and of that what has a cause.
     rows.sort(key=lambda row: (row.differs is False, not (row.differs and row.cause)))
-    made = Judgement(answer=UNKNOWN, step=step, doubles=seen.count, rows=rows, needed=_needed(old, new, seen))
+    needed = _needed(old, new, seen)
+    made = Judgement(
+        session=session, answer=UNKNOWN, step=step, doubles=seen.count, evidence=rows, needed=needed
+    )
 
     def same(sure: float, how: str) -> Judgement:
-        return replace(made, answer=SAME, sure=sure, how=how)
+        return replace(made, answer=SAME, probability=sure, how=how)
 
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
-        return replace(
-            made, answer=DIFFERENT, sure=sure, cause=causes[0], cause_sure=cause_sure, others=causes[1:]
-        )
+        found = replace(made, answer=DIFFERENT, probability=sure, cause=causes[0], others=causes[1:])
+        return replace(found, cause_probability=cause_sure)
 
     if seen.count and seen.is_equal and seen.last - step >= _ENOUGH:
         return same(CERTAIN, "to the last digit")
@@ -205,23 +244,6 @@ def judge(old: Side, new: Side) -> Judgement:
             return same(0.95, "by the state that was loaded")
         return same(0.85, "by the state that was loaded, where the data went on is not recorded")
     return made
-
-
-def sentence_of(said: Judgement, who: str) -> str:
-    """Return the answer in words."""
-    begin = f"{who} was resumed from step {said.step:,}" if said.step else f"{who} began at step 0 again"
-    many = {0: "no loss exists", 1: "one loss exists"}.get(said.doubles, f"{said.doubles:,} losses exist")
-    twice = f"{many} twice"
-    if said.answer == SAME:
-        return f"{begin} and continued the same training, {said.how}: {twice}."
-    if said.answer == DIFFERENT:
-        others = "".join(f"; {CAUSES[cause]}" for cause in said.others[:2])
-        shown = next((row for row in said.rows if row.differs and row.cause == said.cause), None)
-        what = f" ({shown.what}: {shown.before} before, {shown.after} after)" if shown is not None else ""
-        also = f" Also possible, or seen too: {others[2:]}." if others else ""
-        return f"{begin} and did not continue the same training: {CAUSES[said.cause]}{what}; {twice}.{also}"
-    need = f" Needed: {'; '.join(said.needed)}." if said.needed else ""
-    return f"{begin}; whether it continued the same training cannot be said: {twice}.{need}"
 
 
 def resumed_at(new: Side) -> int:

@@ -11,7 +11,7 @@ from toolkit.diagnostics.finding import INFO, OPEN, Finding
 from toolkit.diagnostics.incident import Incident
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.diagnostics.resume import judge as resume_judge
-from toolkit.diagnostics.resume.judge import DIFFERENT, RNG, Side, sentence_of
+from toolkit.diagnostics.resume.judge import DIFFERENT, RNG, Side
 from toolkit.runfolder.batches import Batches, batches_file, read_batches
 from toolkit.runfolder.key_values import configured
 from toolkit.runfolder.records import START, STATE, STEP, Record
@@ -91,8 +91,8 @@ class ResumeWatch:
         batches = self._batches()
         self._old.batches = resume_judge.batches_of(batches, self._before)
         self._new.batches = resume_judge.batches_of(batches, self._session)
-        said = resume_judge.judge(self._old, self._new)
-        if said.answer != DIFFERENT or said.sure < _SURE:
+        said = resume_judge.judge(self._old, self._new, self._session)
+        if said.answer != DIFFERENT or said.probability < _SURE:
             return None
         self._looks.clear()
         newest = max(self._new.loss)
@@ -117,9 +117,9 @@ class ResumeWatch:
             session=self._session,
             state=OPEN,
             evidence={"doubles": float(said.doubles)},
-            message=sentence_of(said, f"Session {self._session}"),
+            message=said.sentence,
             causes=about.causes,
             advice=advise(incident),
             remedies=about.remedies,
-            confidence=said.sure,
+            confidence=said.probability,
         )

@@ -7,11 +7,11 @@ import textwrap
 from typing import Final
 
 from toolkit.answers.evidence import RunEvidence, read_evidence
-from toolkit.answers.resume import ResumeAnswer, answer_resumes
+from toolkit.answers.resume import answer_resumes
 from toolkit.cli.chosen_run import add_run_argument, printable, refuse
 from toolkit.cli.run_list import run_at, source_for
 from toolkit.cli.terminal import Column, add_json_argument, print_json, print_table, terminal_width
-from toolkit.diagnostics.resume.judge import DIFFERENT, SAME
+from toolkit.diagnostics.resume.judge import DIFFERENT, SAME, Judgement
 
 CANNOT_BE_SAID: Final = 3
 """Exit code: neither the same training nor a different one is shown."""
@@ -19,7 +19,8 @@ CANNOT_BE_SAID: Final = 3
 JSON_FORM: Final = """\
 an object with `run`, `path`, `problem` (what could not be read, or `null`) and `resumes`, the newest first: \
 `session`, `step`, `answer` (`same`, `different` or `cannot be said`), `cause` (of a different one), `others` (further \
-causes), `sure`, `probability`, `cause_probability`, `sentence`, `needed` (what would say more), and `evidence`: rows \
+causes), `sure`, `probability`, `cause_probability`, `sentence`, `how` (what the same training \
+rests on), `doubles` (losses that exist twice), `needed` (what would say more), and `evidence`: rows \
 of `what` was compared, `before`, `after`, `differs` (`null`: it does, on purpose), `cause` and `note`."""
 
 
@@ -69,7 +70,7 @@ def _without(found: RunEvidence) -> str:
     return f"{found.name} was never resumed: it has one session with steps."
 
 
-def _print(answer: ResumeAnswer) -> None:
+def _print(answer: Judgement) -> None:
     print(textwrap.fill(printable(f"{answer.sentence} Sure: {answer.sure}."), min(terminal_width(), 110)))
     if answer.evidence:
         print()
