@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import Any, Final
 
 from benchmarks.answers import repeated_runs
 from benchmarks.command import say
-from toolkit.answers.sequential_test import ALPHA, Noise, critical, limits, pooled, share_of_try
+from toolkit.answers.sequential_test import ALPHA, Noise, critical, judge, pooled, share_of_try
 from toolkit.answers.verdict import Result, _within, verdict
 
 TRIES: Final = 50
@@ -20,6 +20,9 @@ OF_BEST: Final = (3, 5, 10, 20)
 LOOPS: Final = f"""\
 A loop compares {TRIES} changes **without effect** with the best one, and looks after each of {RUNS} runs of a change.
 {{:,}} loops of each kind; the share with at least one false *better* (goal: at most 5 %):"""
+HARD: Final = """\
+The same with drawn noise that the test does not assume: the tails of Student's t with three degrees of freedom, a long
+tail to the better side, and normal noise that differs from change to change (mostly by less than the factor):"""
 POWER: Final = f"""\
 **Power**: how often a change of two standard deviations is called *better* with at most {RUNS - 1} more runs (goal:
 0.8), all trainings together, by the number of the try and how often the best one was run.
@@ -27,6 +30,13 @@ POWER: Final = f"""\
 be wrong as often as ours may; *5 % for all alike*: if each of {TRIES} tries may be wrong equally often."""
 ADVICE: Final = """\
 At the first try, with a best one of 10 runs and 20 more repeats, if one stops wherever it says *discard*: {:.2f}."""
+_LOOP_HEAD: Final = [
+    "training",
+    "runs of the best",
+    "`verdict`",
+    "the smaller number of one run",
+    "a t-test at 5 % for each change",
+]
 _NORMAL: Final = NormalDist()
 Pool = tuple[Sequence[float], Sequence[Sequence[float]]]
 
@@ -45,6 +55,8 @@ def run(quick: bool) -> str:
         _noise_table(pools),
         LOOPS.format(loops),
         _false_table(pools, loops),
+        HARD,
+        _hard_table(loops),
         "Without a repeated run, one run of each, by the noise of the evaluations within the runs:",
         _single_table(pools, loops),
         POWER,
@@ -93,30 +105,49 @@ def _false_table(pools: dict[str, Pool], loops: int) -> str:
             rows.append(
                 [name, str(of_best), *(f"{100 * fmean(each):.1f} %" for each in zip(*found, strict=True))]
             )
-    head = [
-        "training",
-        "runs of the best",
-        "`verdict`",
-        "the smaller number of one run",
-        "a t-test at 5 % for each change",
-    ]
-    return _table(head, rows)
+    return _table(_LOOP_HEAD, rows)
 
 
-def _loop(last: Sequence[float], of_best: int, source: random.Random) -> tuple[bool, bool, bool]:
+def _hard_table(loops: int) -> str:
+    """Drawn, not trained: numbers with a mean of 0."""
+    kinds: dict[str, tuple[Callable[[random.Random], float], float]] = {
+        "Student, 3": (lambda one: one.gauss(0, 1) / math.sqrt(one.gammavariate(1.5, 2.0) / 3), 0.0),
+        "long better tail": (lambda one: one.expovariate(1.0) - 1, 0.0),
+        "factor 1.35": (lambda one: one.gauss(0, 1), 0.3),
+        "factor 1.65": (lambda one: one.gauss(0, 1), 0.5),
+    }
+    rows = []
+    for name, (draw, uneven) in kinds.items():
+        for of_best in (2, *OF_BEST[:3]):
+            say(f"{loops} loops without effect: {name}, best of {of_best}")
+            found = []
+            for number in range(loops):
+                source = random.Random(number)
+                pool = [draw(source) for _ in range(of_best + TRIES * RUNS)]
+                found.append(_loop(pool, of_best, source, uneven))
+            rows.append(
+                [name, str(of_best), *(f"{100 * fmean(each):.1f} %" for each in zip(*found, strict=True))]
+            )
+    return _table(["noise", *_LOOP_HEAD[1:]], rows)
+
+
+def _loop(
+    last: Sequence[float], of_best: int, source: random.Random, uneven: float = 0.0
+) -> tuple[bool, bool, bool]:
     """Return whether ours, the smaller number and a t-test called any of the changes better."""
     best = source.sample(last, of_best)
     squares, freedom = _squares(best), of_best - 1
     ours = smaller = tested = False
     left = [value for value in last if value not in best] or last
     for number in range(1, TRIES + 1):
-        new = source.sample(left, RUNS)
+        scale = math.exp(source.gauss(0, uneven)) if uneven else 1.0
+        new = [scale * value for value in source.sample(left, RUNS)]
         smaller |= new[0] > best[0]
         for look in range(1, RUNS + 1):
             noise = Noise(
                 math.sqrt((squares + _squares(new[:look])) / (freedom + look - 1)), freedom + look - 1
             )
-            ours |= fmean(new[:look]) - fmean(best) >= limits(look, of_best, noise, look, number)[0]
+            ours |= judge(new[:look], best, noise, look=look, tries=number).outcome == "better"
         own = pooled([best, new])
         width = math.sqrt(1 / RUNS + 1 / of_best)
         tested |= (
@@ -204,7 +235,7 @@ def _is_found(last: Sequence[float], of_best: int, number: int, more: int, sourc
     squares, freedom = _squares(best) + (_squares(others) if more else 0.0), of_best - 1 + more
     for look in range(1, RUNS + 1):
         noise = Noise(math.sqrt((squares + _squares(new[:look])) / (freedom + look - 1)), freedom + look - 1)
-        if fmean(new[:look]) - fmean(best) >= limits(look, of_best, noise, look, number)[0]:
+        if judge(new[:look], best, noise, look=look, tries=number).outcome == "better":
             return True
     return False
 

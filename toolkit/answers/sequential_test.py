@@ -21,8 +21,10 @@ ALPHA: Final = 0.05
 _LOOP: Final = 50
 _ALIKE: Final = 0.3
 """This part of `ALPHA` is shared alike by the first fifty tries, the rest falls with the number of the try."""
-_LOOKS: Final = (0.01, 0.04, 0.12, 0.7)
+_LOOKS: Final = (0.01, 0.01, 0.05, 0.85)
 """Most is kept for the fourth run: three more than one. What is left halves with each further look."""
+FEWEST: Final = 3
+"""Fewer new runs are never *better*: one lucky run is from the tail of the noise, and that is seldom a normal one."""
 _DRAWS: Final = 400
 _PRIOR: Final = 2.0
 """For a forecast: most changes move a result by no more than so many standard deviations of its noise."""
@@ -49,11 +51,11 @@ class Judged:
     improvement: float
     """How much better the new results are on average; below 0 they are worse."""
     needed: float
-    """The improvement from which on it is *better*."""
+    """The improvement from which on it is *better*; infinite for fewer than `FEWEST` new runs."""
     level: float
     """The chance that a change without effect is called better at this look."""
-    p: float
-    """The chance that a change without effect looks this good."""
+    error: float
+    """The standard error of the improvement."""
 
 
 def pooled(groups: Sequence[Sequence[float]]) -> Noise | None:
@@ -83,50 +85,53 @@ def judge(new: Sequence[float], best: Sequence[float], noise: Noise, *, look: in
     of its first result to luck, as much as the largest of so many draws does: so much worse is not yet *worse*.
     """
     improvement = fmean(new) - fmean(best)
-    needed, worse = limits(len(new), len(best), noise, look, tries)
+    # Where the two groups vary more than the other runs do, their own noise counts: the pooled one would be too small
+    # for an unstable change, for a rare result far off, and for a best one that was unlucky.
+    own = math.sqrt(sum((_variance(group) or noise.deviation**2) / len(group) for group in (new, best)))
+    error = max(own, noise.deviation * _width(len(new), len(best)))
+    part = ALPHA * share_of_look(look)
+    level = part * share_of_try(tries)
+    needed = error * critical(level, noise.freedom) if len(new) >= FEWEST else math.inf
+    worse = noise.deviation * largest_of(tries) / len(best) + error * critical(part, noise.freedom)
     return Judged(
-        outcome=_outcome(improvement, needed, worse),
+        outcome="better" if improvement >= needed else "worse" if -improvement >= worse else "not decided",
         improvement=improvement,
         needed=needed,
-        level=ALPHA * share_of_try(tries) * share_of_look(look),
-        p=upper_tail(improvement / (noise.deviation * _width(len(new), len(best))), noise.freedom),
+        level=level,
+        error=error,
     )
 
 
 def forecast(
     new: Sequence[float], best: Sequence[float], noise: Noise, *, look: int, tries: int = 1, more: int = 1
-) -> tuple[float, float]:
-    """Return the chances that the comparison ends as *better* and as *worse* with `more` runs, by drawing them.
+) -> list[tuple[float, float]]:
+    """Return the chances that the comparison ends as *better* and as *worse* with 1, 2, … `more` runs, by drawing them.
 
     Each is a run of the group that is smaller by then, the new one first.
     """
     source = random.Random(0)
-    first = {"new": (len(new), fmean(new)), "best": (len(best), fmean(best))}
-    improvement, width = first["new"][1] - first["best"][1], _width(len(new), len(best))
+    improvement, width = fmean(new) - fmean(best), _width(len(new), len(best))
     shrunk = 1 / (1 + (width / _PRIOR) ** 2)
-    ends = dict.fromkeys(("better", "worse", "not decided"), 0)
+    ends = [{"better": 0, "worse": 0, "not decided": 0} for _ in range(more)]
     for _ in range(_DRAWS):
         spread = noise.deviation * math.sqrt(noise.freedom / source.gammavariate(noise.freedom / 2, 2.0))
         luck = improvement - source.gauss(improvement * shrunk, spread * width * math.sqrt(shrunk))
         # The luck in the difference is that of both groups, by their numbers of runs.
-        truth = {
-            group: mean + sign * luck / (width**2 * count)
-            for sign, (group, (count, mean)) in zip((-1, 1), first.items(), strict=True)
-        }
-        groups, squares, outcome = dict(first), noise.freedom * noise.deviation**2, "not decided"
-        for added in range(1, more + 1):
-            group = "new" if groups["new"][0] <= groups["best"][0] else "best"
-            count, mean = groups[group]
-            away = source.gauss(truth[group], spread) - mean
-            squares += away * away * count / (count + 1)
-            groups[group] = count + 1, mean + away / (count + 1)
-            now = Noise(math.sqrt(squares / (noise.freedom + added)), noise.freedom + added)
-            both = limits(groups["new"][0], groups["best"][0], now, look + added, tries)
-            outcome = _outcome(groups["new"][1] - groups["best"][1], *both)
-            if outcome != "not decided":
-                break
-        ends[outcome] += 1
-    return ends["better"] / _DRAWS, ends["worse"] / _DRAWS
+        groups = [list(new), list(best)]
+        truths = [fmean(new) - luck / (width**2 * len(new)), fmean(best) + luck / (width**2 * len(best))]
+        squares = noise.freedom * noise.deviation**2
+        outcome: Outcome = "not decided"
+        for added, end in enumerate(ends, 1):
+            if outcome == "not decided":
+                at = 0 if len(groups[0]) <= len(groups[1]) else 1
+                group = groups[at]
+                value = source.gauss(truths[at], spread)
+                squares += (value - fmean(group)) ** 2 * len(group) / (len(group) + 1)
+                group.append(value)
+                now = Noise(math.sqrt(squares / (noise.freedom + added)), noise.freedom + added)
+                outcome = judge(groups[0], groups[1], now, look=look + added, tries=tries).outcome
+            end[outcome] += 1
+    return [(end["better"] / _DRAWS, end["worse"] / _DRAWS) for end in ends]
 
 
 def _width(new: int, best: int) -> float:
@@ -134,17 +139,10 @@ def _width(new: int, best: int) -> float:
     return math.sqrt(1 / new + 1 / best)
 
 
-def limits(new: int, best: int, noise: Noise, look: int, tries: int) -> tuple[float, float]:
-    """Return how much better is *better*, and how much worse is *worse*."""
-    part = ALPHA * share_of_look(look)
-    error = noise.deviation * _width(new, best)
-    luck = noise.deviation * largest_of(tries) / best
-    needed = error * critical(part * share_of_try(tries), noise.freedom)
-    return needed, luck + error * critical(part, noise.freedom)
-
-
-def _outcome(improvement: float, needed: float, worse: float) -> Outcome:
-    return "better" if improvement >= needed else "worse" if -improvement >= worse else "not decided"
+def _variance(values: Sequence[float]) -> float | None:
+    """Return that of a few values; None for one."""
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1) if len(values) > 1 else None
 
 
 def largest_of(count: int) -> float:

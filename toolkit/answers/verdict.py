@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
-from toolkit.answers.sequential_test import ALPHA, Noise, forecast, judge, pooled
+from toolkit.answers.sequential_test import ALPHA, FEWEST, Noise, forecast, judge, pooled, upper_tail
 from toolkit.runfolder.code_snapshot import CODE, read_code
 from toolkit.runfolder.metrics import Direction, is_evaluation
 from toolkit.runfolder.status import FINISHED
@@ -249,15 +249,17 @@ def verdict(
         rest.update(metric=metric, goal=goal, evidence=rows)
         return Verdict(answer=answer, sentence=sentence, needed=needed, sure=sure, **rest)
 
-    lacking = next((name for name, group in zip(names, counted, strict=True) if not group), None)
-    if lacking is not None and diverged and counted[1]:
+    if diverged and not counted[0] and counted[1]:
         return said("worse", f"{names[0]} is worse than {names[1]}: it diverged.", f"Discard {names[0]}.")
-    if lacking is not None:
-        sentence = f"Not decided: {lacking} has no result in {metric}."
-        return said("not decided", sentence, f"Run {lacking} to its end.")
+    for side, name, results in zip(("new", "best"), names, counted, strict=True):
+        if not results:
+            why = next(row["why"] for row in rows if row["group"] == side)
+            return said("not decided", f"Not decided: no result of {name}: {why}.", f"Run {name} to its end.")
     if group_of[new[0].key] == group_of[best[0].key]:
         sentence = (
-            f"{names[0]} repeats {names[1]}: same settings, same code as recorded. What differs is noise."
+            f"{names[0]} is on both sides."
+            if {run.key for run in new} & {run.key for run in best}
+            else f"{names[0]} repeats {names[1]}: same settings, same code as recorded. What differs is noise."
         )
         return said("not better", sentence, "Count both as seeds of one.", "by their records")
     sign = 1.0 if goal == "max" else -1.0
@@ -282,30 +284,33 @@ def verdict(
     if not source.startswith("from"):
         end = "; no run was repeated, so this is weak: seeds differ more than the evaluations within a run"
     elif answer == "not decided":
-        chances = {n: forecast(values[0], values[1], noise, more=n, **how) for n in range(1, more + 1)}
+        chances = dict(enumerate(forecast(values[0], values[1], noise, more=more, **how), 1))
         answer, end, needed = _what_next(chances, counted, names)
     if answer == "better" and diverged:
         answer = "not decided"
         needed = f"{_plural(len(diverged), 'run')} of {names[0]} diverged: find out why first."
     size = judged.improvement / noise.deviation
+    p = upper_tail(judged.improvement / judged.error, noise.freedom)
     return said(
         answer,
         f"{_HEADS[answer].format(*names)}: {metric} {means}, {abs(size):.1f} standard deviations of the noise "
         f"{'better' if size > 0 else 'worse'}{end}.",
         needed,
-        f"a change without effect looks this good in {_rate(judged.p)} comparisons",
+        f"a change without effect looks this good in {_rate(p)} comparisons",
         rests_on=(
             f"Noise: a standard deviation of {short_number(noise.deviation)}, {source}.",
-            f"Better from {short_number(judged.needed)} on; it is {short_number(judged.improvement)}.",
+            f"Better from {short_number(judged.needed)} on; it is {short_number(judged.improvement)}."
+            if len(values[0]) >= FEWEST
+            else f"Better is said from {FEWEST} runs of the new one on: fewer may all be lucky.",
             f"Try {tries}, look {how['look']}: {_rate(judged.level)} changes without effect may be called better here.",
             f"In all, at most {100 * ALPHA:.0f} % of loops of such changes have a false *better*, whenever one looks.",
             *warnings,
         ),
         numbers={
             "improvement": judged.improvement,
-            "improvement_needed": judged.needed,
+            "improvement_needed": _finite(judged.needed),
             "noise": noise.deviation,
-            "p": judged.p,
+            "p": p,
             "level": judged.level,
             **how,
             "chances": [{"more": n, "better": one[0], "worse": one[1]} for n, one in chances.items()],
@@ -347,13 +352,15 @@ def _why_not(run: Result, metric: str, usual: float, before: Sequence[Result]) -
     if run.value is None:
         return f"it has no {metric}"
     if not math.isfinite(run.value):
-        return "it diverged: its last value is not a number"
+        return "it diverged, its last value is not a number"
     part = run.step / usual if run.progress is None and run.step is not None and usual else run.progress
     if not run.is_finished and (run.is_live if part is None else part < _WHOLE):
         reached = "" if part is None else f" at {100 * part:.0f} % of the steps"
-        return f"{'it still runs' if run.is_live else 'it ended'}{reached}: no result"
-    same = [one.name for one in before if run.seed and (one.seed, one.value) == (run.seed, run.value)]
-    return f"it has the seed and the value of {same[0]}" if same else None
+        return f"{'it still runs' if run.is_live else 'it ended'}{reached}"
+    same = [one.name for one in before if (one.seed, one.value) == (run.seed, run.value)]
+    return (
+        f"it has {'the seed' if run.seed else 'no other seed'} and the value of {same[0]}" if same else None
+    )
 
 
 def _number_of_try(
@@ -382,11 +389,14 @@ def _noise(
     counted: Sequence[Sequence[Result]], others: Sequence[Result], group_of: Mapping[str, str]
 ) -> tuple[Noise | None, str]:
     """Return the noise between repeated runs, else ten times that within them; and where it is from, or why none."""
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, dict[Any, float]] = {}
     for run in others:
-        groups.setdefault(group_of[run.key], []).append(run.value or 0.0)
+        # The same seed and value again is the same result again, and shows no noise.
+        groups.setdefault(group_of[run.key], {})[run.seed, run.value] = run.value or 0.0
     own = [[run.value or 0.0 for run in group] for group in counted]
-    repeated = [values for values in (*own, *groups.values()) if len(values) > 1]
+    repeated = [
+        values for values in (*own, *(list(group.values()) for group in groups.values())) if len(values) > 1
+    ]
     noise = pooled(repeated)
     if noise is not None:
         runs_and_groups = _plural(sum(map(len, repeated)), "repeated run"), _plural(len(repeated), "group")

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal", choices=("min", "max"), help="what is better (default: by the name)")
     parser.add_argument("--tries", metavar="N", type=whole(), help="which try NEW is (default: counted)")
     how_many = "how many more runs it is worth (default: %(default)s)"
-    parser.add_argument("--more", metavar="N", type=whole(), default=MORE, help=how_many)
+    parser.add_argument("--more", metavar="N", type=whole(1, 100), default=MORE, help=how_many)
     add_json_argument(parser)
     parser.epilog = (
         "Runs beside a single NEW or BEST that differ from it in nothing but the seed count as its repeats. "
@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     new, best = pick_groups(new, best, beside, goal, [len(args.new) == 1, len(args.against) == 1])
     for group, place in ((new, args.new[0]), (best, args.against[0])):
         if all(result.value is None for result in group):
+            if not group:
+                return refuse(f"{place} has no other run to compare with: all are those of the new one")
             known = ", ".join(sorted(names[0] | names[1])[:10]) or "none"
             return refuse(f"{place} has no run with {metric} to compare; its kind of metric here: {known}")
     answer = verdict(new, best, beside, metric=metric, goal=goal, tries=args.tries, more=args.more)
