@@ -18,7 +18,7 @@ import orjson
 
 from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
 from toolkit.runfolder.journal.repair import table_form
-from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.table.csv_table import columns_for
 
@@ -165,7 +165,7 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
         with open(folder / METRICS_CSV, "rb") as table:
             totals["rows_missing"] += abs(sum(1 for _ in table) - 1 - with_row)
         totals["not_finished"] += read_manifest(folder).sessions[-1].status != "finished"
-    known = {MANIFEST, METRICS_JSONL, METRICS_CSV}
+    known = {MANIFEST, METRICS_JSONL, METRICS_CSV, OUTPUT_LOG, OUTPUT_TIMES}
     left_over = sum(
         1 for folder in log_dir.iterdir() for path in folder.iterdir() if path.name not in known
     ) + len(journals_for(log_dir))

@@ -147,7 +147,7 @@ def test_a_downloaded_run_writes_nowhere_but_into_its_own_records(tmp_path, jour
 
     assert listing(home) == before
     assert set(os.listdir(home)) == {".bashrc"}
-    assert {path.name for path in folder.iterdir()} - names <= {"metrics.csv"}
+    assert {path.name for path in folder.iterdir()} - names <= {"metrics.csv", "output.log", "output.times"}
     assert FORGED.encode() not in (folder / "run.json").read_bytes()
 
 

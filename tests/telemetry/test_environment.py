@@ -46,6 +46,8 @@ def repository(tmp_path, monkeypatch):
     git(tmp_path, "add", "train.py")
     git(tmp_path, "commit", "-m", "first")
     monkeypatch.chdir(tmp_path)
+    # Else a script that another test ran in this process is looked at.
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     return tmp_path
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.core.guard import Guard
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.codec import MAX_RECORD_BYTES
 from toolkit.runfolder.records import WELL_KNOWN_PACKAGES, well_known
@@ -66,7 +67,7 @@ def test_seeds_and_determinism_are_read_as_they_are_when_the_run_is_started(monk
         torch.manual_seed(5)
         np.random.seed(1234)
         before = torch.get_rng_state()
-        look = StartLook(None, {}).result(PATIENCE_S)
+        look = StartLook(None, {}, Guard()).result(PATIENCE_S)
         np.random.rand()
 
         assert torch.equal(torch.get_rng_state(), before)
@@ -106,9 +107,9 @@ def test_a_changed_file_changes_the_hash_and_a_missing_folder_is_named(tmp_path)
     (tmp_path / "data" / "inner" / "2.txt").write_text("two!")
     paths = [str(tmp_path / "data"), str(tmp_path / "gone"), str(tmp_path / "data" / "1.txt")]
 
-    first = StartLook(paths, None).result(PATIENCE_S)["data"]
+    first = StartLook(paths, None, Guard()).result(PATIENCE_S)["data"]
     (tmp_path / "data" / "1.txt").write_text("ONE")
-    second = StartLook(paths, None).result(PATIENCE_S)["data"]
+    second = StartLook(paths, None, Guard()).result(PATIENCE_S)["data"]
 
     assert (first[0]["files"], first[0]["bytes"]) == (2, 7)
     assert first[0]["hash"] != second[0]["hash"]
@@ -121,7 +122,7 @@ def test_of_many_files_a_part_is_looked_at_and_that_is_said(tmp_path, monkeypatc
     for number in range(5):
         (tmp_path / f"{number}").write_text("x")
 
-    (data,) = StartLook([tmp_path], None).result(PATIENCE_S)["data"]
+    (data,) = StartLook([tmp_path], None, Guard()).result(PATIENCE_S)["data"]
 
     assert data["files"] == 3
     assert "hash" not in data

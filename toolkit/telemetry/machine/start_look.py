@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from toolkit.core.background import background_job
+from toolkit.core.guard import Guard
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.untrusted import leaves
 from toolkit.telemetry.machine.software import determinism, seeds
@@ -33,16 +34,19 @@ class StartLook:
     On a thread of its own: a disk that hangs holds up nothing, and a function that torch compiles is not broken apart.
     """
 
-    def __init__(self, given: Any, config: Any) -> None:
+    def __init__(self, given: Any, config: Any, guard: Guard) -> None:
         self._paths = data_paths(given, config)
         self._settings: dict[str, Any] = {}
         self._found: list[dict[str, Any]] = []
-        self._thread = threading.Thread(target=self._look, name="telemetry-start", daemon=True)
-        self._thread.start()
+        self._job = background_job("telemetry-start", self._look, may_block=True)
+        # Where the system refuses a thread, the start record is written without this.
+        with guard.catch("starting a thread"):
+            self._job.start()
 
     def result(self, timeout_s: float) -> dict[str, Any]:
         """Return the fields `determinism`, `seeds` and `data` that there are; wait at most `timeout_s` for the data."""
-        self._thread.join(max(_MOMENT_S, min(timeout_s, _LONGEST_WAIT_S)))
+        if self._job.is_started:
+            self._job.join(max(_MOMENT_S, min(timeout_s, _LONGEST_WAIT_S)))
         fields = {name: value for name, value in self._settings.items() if value}
         if self._paths:
             found = list(self._found)

@@ -310,7 +310,7 @@ class LiveRun:
                 f"the config is a {type(config or self._config).__name__}, which has no names and values; it should "
                 "be a mapping, a namespace, a dataclass or the like"
             )
-        look = StartLook((others or {}).get("data"), fields.get("config"))
+        look = StartLook((others or {}).get("data"), fields.get("config"), self._guard)
         environment = None if self._environment_is_written else self._probe.result(wait_s)
         self._environment_is_written = self._environment_is_written or environment is not None
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
