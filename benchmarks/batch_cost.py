@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report, percentile
-from toolkit.runfolder.batches import batches_file
+from toolkit.runfolder.evidence.batches import batches_file
 from toolkit.telemetry import TelemetryLogger
 
 _SIZES: Final = (8, 64, 512)

@@ -223,7 +223,7 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
     """Log `steps` steps while torch raises on any synchronisation, and compare the file with the tensors."""
     import torch
 
-    from toolkit.runfolder.batches import read_batches
+    from toolkit.runfolder.evidence.batches import read_batches
     from toolkit.telemetry import TelemetryLogger
 
     kept: list[torch.Tensor] = []

@@ -14,7 +14,7 @@ from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.components.notes import notes_field, notes_in
 from dashboard.components.page_states import section
-from toolkit.runfolder.code_snapshot import CodeSnapshot, changed_files, read_code
+from toolkit.runfolder.evidence.code_snapshot import CodeSnapshot, changed_files, read_code
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE, OF_THE_JOB, well_known
 from toolkit.runfolder.untrusted import finite_in, mapping_in

@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.script import sent_by, show_component
-from toolkit.runfolder.output_log import STREAMS, OutputLine, OutputLog
+from toolkit.runfolder.evidence.output_log import STREAMS, OutputLine, OutputLog
 from toolkit.runs.formatting import clean, clock, count, md
 
 _SHOWN: Final = 500

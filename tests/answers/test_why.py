@@ -14,7 +14,7 @@ from toolkit.answers.differences import COSMETIC, DATA, DTYPE, LR, SCHEDULE, SEE
 from toolkit.answers.evidence import read_evidence
 from toolkit.answers.why import Why, why
 from toolkit.cli.main import main
-from toolkit.runfolder.batches import BatchRow, batches_file, encode_chunk
+from toolkit.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
 
 
 def _loss(step: int) -> float:

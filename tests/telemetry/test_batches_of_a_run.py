@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from toolkit.runfolder.batches import NO_STEP, read_batches
+from toolkit.runfolder.evidence.batches import NO_STEP, read_batches
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.records.batch_values import row_of
 from toolkit.telemetry.writing import batch_writer

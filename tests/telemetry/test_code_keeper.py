@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from toolkit.core.guard import Guard
-from toolkit.runfolder.code_snapshot import MOST_BYTES, changed_files, read_code
+from toolkit.runfolder.evidence.code_snapshot import MOST_BYTES, changed_files, read_code
 from toolkit.runfolder.layout import PRIVATE
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.machine import repository as repository_module

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolkit.answers.evidence import RunEvidence
-from toolkit.runfolder.batches import read_batches
-from toolkit.runfolder.code_snapshot import CodeChange, changed_files, read_code
+from toolkit.runfolder.evidence.batches import read_batches
+from toolkit.runfolder.evidence.code_snapshot import CodeChange, changed_files, read_code
 from toolkit.runfolder.key_values import USUAL_NAMES, config_of
 from toolkit.runfolder.records import CONTROL_CHANGE
 from toolkit.runs.formatting import clean

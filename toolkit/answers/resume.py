@@ -10,8 +10,8 @@ from toolkit.answers.evidence import RunEvidence, SessionEvidence
 from toolkit.diagnostics.metric_aliases import LOSS, LR
 from toolkit.diagnostics.resume import judge as resume_judge
 from toolkit.diagnostics.resume.judge import SAME, Judgement, Side
-from toolkit.runfolder.batches import Batches, read_batches
-from toolkit.runfolder.code_snapshot import CodeSnapshot, changed_files, read_code
+from toolkit.runfolder.evidence.batches import Batches, read_batches
+from toolkit.runfolder.evidence.code_snapshot import CodeSnapshot, changed_files, read_code
 from toolkit.runfolder.records import STATE
 
 

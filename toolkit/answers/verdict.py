@@ -17,7 +17,7 @@ from statistics import fmean, median
 from typing import Any, Final, Literal
 
 from toolkit.answers.sequential_test import ALPHA, FEWEST, Noise, forecast, judge, pooled, upper_tail
-from toolkit.runfolder.code_snapshot import CODE, read_code
+from toolkit.runfolder.evidence.code_snapshot import CODE, read_code
 from toolkit.runfolder.metrics import Direction, is_evaluation
 from toolkit.runfolder.status import FINISHED
 from toolkit.runs.formatting import count, short_number

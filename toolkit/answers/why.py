@@ -13,7 +13,7 @@ from toolkit.answers.differences import Difference, Differences, kind_of_setting
 from toolkit.answers.evidence import RunEvidence
 from toolkit.diagnostics import metric_aliases as signals
 from toolkit.diagnostics.metric_aliases import signal_of
-from toolkit.runfolder.code_snapshot import CodeChange
+from toolkit.runfolder.evidence.code_snapshot import CodeChange
 from toolkit.runfolder.metrics import NOT_METRICS, NOT_RESULTS, as_float, is_evaluation
 from toolkit.runfolder.records import FIRST_STEP, is_spread
 from toolkit.runs.formatting import clean, count, short_number

@@ -26,7 +26,7 @@ from toolkit.fleet.engine import Engine, EngineError, Shards, chunks, quote
 from toolkit.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.fleet.schema import insert_from_node, require_tables
 from toolkit.fleet.tail import FILE_EVENTS, RunKey, file_in
-from toolkit.runfolder.code_snapshot import CODE
+from toolkit.runfolder.evidence.code_snapshot import CODE
 from toolkit.runfolder.layout import (
     CONTROL,
     LABELS,

@@ -18,8 +18,9 @@ import orjson
 from toolkit.privacy.redaction import Redactor
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.privacy.shareable import Shareable
-from toolkit.runfolder.code_snapshot import CODE, texts_of
 from toolkit.runfolder.codec import encode
+from toolkit.runfolder.evidence.code_snapshot import CODE, texts_of
+from toolkit.runfolder.evidence.output_log import OutputLog
 from toolkit.runfolder.journal.repair import build_table, table_form
 from toolkit.runfolder.labels import MAX_NAME_LENGTH, Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import (
@@ -37,7 +38,6 @@ from toolkit.runfolder.layout import (
     safe_run_name,
 )
 from toolkit.runfolder.manifest import Manifest, ManifestError, Session, read_manifest, write_manifest
-from toolkit.runfolder.output_log import OutputLog
 from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 
 LEFT_OUT: Final = "left_out.json"

@@ -13,7 +13,7 @@ from toolkit.telemetry.logger_timing import TimingCalls
 from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
 
 if TYPE_CHECKING:
-    from toolkit.runfolder.batches import BatchRow
+    from toolkit.runfolder.evidence.batches import BatchRow
     from toolkit.telemetry.records.completions.completion_recorder import CompletionRecorder
     from toolkit.telemetry.records.loader_batches import LoaderBatches
     from toolkit.telemetry.session.live_run import LiveRun

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lazy_module import LazyModule
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.batches import read_batches
+from toolkit.runfolder.evidence.batches import read_batches
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit.steps import Steps
 from toolkit.telemetry.integrations.method_patches import MethodPatches

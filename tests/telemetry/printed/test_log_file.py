@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from toolkit.runfolder.output_log import NOTE, ROW, OutputLog
+from toolkit.runfolder.evidence.output_log import NOTE, ROW, OutputLog
 from toolkit.telemetry.printed import log_file
 from toolkit.telemetry.printed.log_file import Line, LogFile
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
-from toolkit.runfolder.output_log import OutputLog
+from toolkit.runfolder.evidence.output_log import OutputLog
 from toolkit.telemetry.printed import output_writer
 from toolkit.telemetry.printed.taps import TAPS
 

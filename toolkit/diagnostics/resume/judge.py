@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from toolkit.diagnostics.resume import losses as resume_losses
 from toolkit.diagnostics.resume.losses import Departure
-from toolkit.runfolder.batches import Batches
+from toolkit.runfolder.evidence.batches import Batches
 from toolkit.runfolder.records import Record
 
 SAME: Final = "same"

@@ -12,7 +12,7 @@ from toolkit.diagnostics.incident import Incident
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.diagnostics.resume import judge as resume_judge
 from toolkit.diagnostics.resume.judge import DIFFERENT, RNG, Side
-from toolkit.runfolder.batches import Batches, batches_file, read_batches
+from toolkit.runfolder.evidence.batches import Batches, batches_file, read_batches
 from toolkit.runfolder.key_values import configured
 from toolkit.runfolder.records import START, STATE, STEP, Record
 

@@ -14,7 +14,7 @@ from accelerate.tracking import GeneralTracker
 
 from toolkit.core.guard import Guard, guarded
 from toolkit.core.ranks import find_rank
-from toolkit.runfolder.batches import BatchRow
+from toolkit.runfolder.evidence.batches import BatchRow
 from toolkit.runfolder.records import StateMoment
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,

@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from toolkit.runfolder.output_log import NOTE, ROW, UNKNOWN, lengths_in, packed, times_file
+from toolkit.runfolder.evidence.output_log import NOTE, ROW, UNKNOWN, lengths_in, packed, times_file
 from toolkit.runfolder.portable import SAFELY, pread
 from toolkit.runfolder.safefile import (
     NO_FILE,

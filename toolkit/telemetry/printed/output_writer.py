@@ -18,8 +18,8 @@ from toolkit.core.background import background_job
 from toolkit.core.lifetime import process_ends
 from toolkit.core.run_context import RunContext
 from toolkit.privacy.masking import Masker
+from toolkit.runfolder.evidence.output_log import BESIDE, NOTE, STDERR
 from toolkit.runfolder.layout import output_file
-from toolkit.runfolder.output_log import BESIDE, NOTE, STDERR
 from toolkit.telemetry.printed.beside import FilesBeside
 from toolkit.telemetry.printed.log_file import Line, LogFile
 from toolkit.telemetry.printed.screen import Screen

@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from toolkit.core.guard import MisuseError
-from toolkit.runfolder.batches import BatchRow, Ids, fingerprint_of_ids
+from toolkit.runfolder.evidence.batches import BatchRow, Ids, fingerprint_of_ids
 from toolkit.telemetry.records.media import snapshot
 
 _FIRST: Final = (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from toolkit.core.guard import Guard, MisuseError
-from toolkit.runfolder.batches import BatchRow
+from toolkit.runfolder.evidence.batches import BatchRow
 from toolkit.telemetry.records.batch_values import content_row, row_of
 
 _METHOD: Final = "_get_iterator"

@@ -16,7 +16,7 @@ from typing import Any, Final
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
+from toolkit.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
 from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.script_interrupts import pass_on_interrupt

@@ -13,7 +13,7 @@ from typing import Any, Final
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
-from toolkit.runfolder.batches import NO_STEP, BatchRow, batches_file, encode_chunk
+from toolkit.runfolder.evidence.batches import NO_STEP, BatchRow, batches_file, encode_chunk
 from toolkit.runfolder.portable import SAFELY
 from toolkit.runfolder.records import BATCHES_DROPPED
 from toolkit.runfolder.safefile import write_all

@@ -40,7 +40,7 @@ from toolkit.reports.finding_text import (
     when_text,
 )
 from toolkit.reports.html_page import to_html
-from toolkit.runfolder.batches import Batches, read_batches
+from toolkit.runfolder.evidence.batches import Batches, read_batches
 
 _WIDTH: Final = 110
 _READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})

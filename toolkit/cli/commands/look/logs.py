@@ -15,8 +15,8 @@ from typing import Final
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse, status_of
 from toolkit.cli.terminal import add_json_argument, painted
+from toolkit.runfolder.evidence.output_log import BESIDE, NOTE, STDERR, STREAMS, OutputLine, OutputLog
 from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.output_log import BESIDE, NOTE, STDERR, STREAMS, OutputLine, OutputLog
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import STEP
 from toolkit.runfolder.status import RUNNING, STALLED

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from toolkit.core.guard import Guard
-from toolkit.runfolder.batches import BatchRow
+from toolkit.runfolder.evidence.batches import BatchRow
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import GuardedPhase

@@ -1,0 +1,1 @@
+"""Files beside the records that show what was trained: its batches, its code, and what it printed."""
