@@ -357,3 +357,18 @@ def test_modules_beside_a_script_in_the_root_of_the_disk_are_its_own(monkeypatch
     imports(monkeypatch, "beside", f"{os.sep}beside.py")
 
     assert f"{os.sep}beside.py" in own_modules(Path(os.sep))
+
+
+def test_runs_that_are_logged_into_the_repository_are_no_code_of_it(repository):
+    (repository / "new.py").write_text("y = 2\n")
+    logs = repository / "logs"
+    logs.mkdir()
+    keep(logs / "first")
+    (logs / "first" / "metrics.jsonl").write_text("{}\n")
+    (logs / "first" / "run.json").write_text("{}\n")
+    again, _ = keep(logs / "first", session=2)
+    other, _ = keep(logs / "second")
+
+    for kept in (again, other):
+        assert set(kept.files) == {"train.py", "lib/x.py", "new.py"}
+        assert kept.left_out == {}

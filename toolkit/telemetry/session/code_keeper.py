@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
-from toolkit.runfolder.layout import make_folders
+from toolkit.runfolder.layout import METRICS_JSONL, make_folders
 from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.machine.own_code import OwnCode, find_own_code, own_modules
@@ -123,8 +123,17 @@ class CodeKeeper:
                 if PurePath(name).suffix in _SOURCES:
                     self._keep(name, code.root / name, masker)
             # Python's first: data may be in files of the other endings.
-            self._new = sorted(changes.untracked, key=lambda name: not name.endswith(".py"))
+            self._new = sorted(
+                self._not_of_runs(changes.untracked), key=lambda name: not name.endswith(".py")
+            )
         self._is_said = False
+
+    def _not_of_runs(self, names: Sequence[str]) -> list[str]:
+        """Return the names without those of run folders, which are often in the repository and hold copies of code."""
+        assert self._code is not None
+        own = os.path.relpath(os.path.realpath(self._folder), os.path.realpath(self._code.root))
+        runs = {path.parent for path in map(PurePath, names) if path.name == METRICS_JSONL} | {PurePath(own)}
+        return [name for name in names if runs.isdisjoint(PurePath(name).parents)]
 
     def _keep_modules(self) -> None:
         assert self._code is not None
