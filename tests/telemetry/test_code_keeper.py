@@ -365,10 +365,12 @@ def test_runs_that_are_logged_into_the_repository_are_no_code_of_it(repository):
     logs.mkdir()
     keep(logs / "first")
     (logs / "first" / "metrics.jsonl").write_text("{}\n")
-    (logs / "first" / "run.json").write_text("{}\n")
+    (logs / "begun").mkdir()
+    (logs / "begun" / "run.json").write_text("{}\n")
     again, _ = keep(logs / "first", session=2)
     other, _ = keep(logs / "second")
+    elsewhere, _ = keep(repository / "run")
 
-    for kept in (again, other):
+    for kept in (again, other, elsewhere):
         assert set(kept.files) == {"train.py", "lib/x.py", "new.py"}
         assert kept.left_out == {}

@@ -17,7 +17,7 @@ from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
-from toolkit.runfolder.layout import METRICS_JSONL, make_folders
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, make_folders
 from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.machine.own_code import OwnCode, find_own_code, own_modules
@@ -131,8 +131,10 @@ class CodeKeeper:
     def _not_of_runs(self, names: Sequence[str]) -> list[str]:
         """Return the names without those of run folders, which are often in the repository and hold copies of code."""
         assert self._code is not None
-        own = os.path.relpath(os.path.realpath(self._folder), os.path.realpath(self._code.root))
-        runs = {path.parent for path in map(PurePath, names) if path.name == METRICS_JSONL} | {PurePath(own)}
+        own = os.path.relpath(os.path.realpath(self._folder.parent), os.path.realpath(self._code.root))
+        runs = {path.parent for path in map(PurePath, names) if path.name in (METRICS_JSONL, MANIFEST)}
+        # A log directory may be the repository itself.
+        runs = (runs | {PurePath(own)}) - {PurePath()}
         return [name for name in names if runs.isdisjoint(PurePath(name).parents)]
 
     def _keep_modules(self) -> None:
