@@ -369,6 +369,7 @@ def test_runs_that_are_logged_into_the_repository_are_no_code_of_it(repository):
     (logs / "begun" / "run.json").write_text("{}\n")
     again, _ = keep(logs / "first", session=2)
     other, _ = keep(logs / "second")
+    (logs / "second" / "run.json").write_text("{}\n")
     elsewhere, _ = keep(repository / "run")
 
     for kept in (again, other, elsewhere):

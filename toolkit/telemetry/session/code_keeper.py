@@ -131,10 +131,12 @@ class CodeKeeper:
     def _not_of_runs(self, names: Sequence[str]) -> list[str]:
         """Return the names without those of run folders, which are often in the repository and hold copies of code."""
         assert self._code is not None
-        own = os.path.relpath(os.path.realpath(self._folder.parent), os.path.realpath(self._code.root))
-        runs = {path.parent for path in map(PurePath, names) if path.name in (METRICS_JSONL, MANIFEST)}
+        root = os.path.realpath(self._code.root)
+        own = os.path.realpath(self._folder)
+        runs = {PurePath(os.path.relpath(place, root)) for place in (own, os.path.dirname(own))}
+        runs |= {path.parent for path in map(PurePath, names) if path.name in (METRICS_JSONL, MANIFEST)}
         # A log directory may be the repository itself.
-        runs = (runs | {PurePath(own)}) - {PurePath()}
+        runs.discard(PurePath())
         return [name for name in names if runs.isdisjoint(PurePath(name).parents)]
 
     def _keep_modules(self) -> None:
