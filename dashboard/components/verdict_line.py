@@ -7,7 +7,7 @@ from typing import Final
 
 import streamlit as st
 
-from toolkit.answers.verdict import Verdict, best_against, result_of
+from toolkit.answers.verdict import Verdict, best_against, compared_settings, result_of
 from toolkit.runfolder.metrics import TRAIN_LOSSES, guess_primary_metric, metric_direction
 from toolkit.runs.formatting import md
 from toolkit.runs.store import RunCard, RunStore
@@ -51,8 +51,10 @@ def verdict_of_chosen(
         is_whole = series is not None and series.drawn == series.total
         points = [float(y) for part in series.segments for y in part.y] if series and is_whole else ()
         results[key] = result_of(cards[key], metric, points=points)
+    # Code is read where a run may be a repeat of a chosen one.
+    alike = [compared_settings(cards[key].config) for key in keys]
     others = [
-        result_of(card, metric, reads_code=False)
+        result_of(card, metric, reads_code=compared_settings(card.config) in alike)
         for key, card in cards.items()
         if key not in results and card.project == cards[base].project
     ]

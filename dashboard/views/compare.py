@@ -602,7 +602,7 @@ def _show_why(answer: Why) -> None:
     differing = [(f"{cause.share:.2f}", cause.difference, cause.because) for cause in answer.causes]
     differing += [("no effect", one, because) for one, because in answer.apart]
     if differing:
-        with st.expander(f"All {count(len(differing))} differences, the likely causes first"):
+        with st.expander(f"Every difference ({count(len(differing))}), the likely causes first"):
             rows = [
                 {"Likely": share, "Kind": one.kind, "What": one.what}
                 | {"a (baseline)": one.a, "b": one.b}

@@ -20,7 +20,7 @@ from toolkit.answers.sequential_test import (
     share_of_try,
     upper_tail,
 )
-from toolkit.answers.verdict import Result, pick_groups, verdict
+from toolkit.answers.verdict import Result, best_against, pick_groups, verdict
 from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
 
@@ -331,3 +331,15 @@ def test_what_cannot_be_compared_is_said_in_one_sentence(logs, tmp_path, capsys)
     assert main(
         ["verdict", str(logs / "other"), "--against", str(logs / "base0"), "--metric", "train_loss"]
     ) in (2, 3)
+
+
+def test_chosen_runs_come_with_their_repeats_as_in_the_command():
+    base = runs("base", [0.0, 0.1, -0.1, 0.05])
+    new = runs("new", [5.0, 5.1, 4.9, 5.05], first=10)
+    on_page = best_against(
+        [base[0], new[0]], [*base[1:], *new[1:]], metric="score", goal="max", base=base[0].key
+    )
+    by_command = said(new, base, [*base, *new])
+
+    assert on_page.answer == by_command.answer == "better"
+    assert on_page.sentence == by_command.sentence

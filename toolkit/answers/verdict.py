@@ -134,6 +134,15 @@ def _code_at(folder: Path, _changed: int) -> str:
     return hashlib.sha256(repr(texts).encode("utf-8", "surrogatepass")).hexdigest() if texts else ""
 
 
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that repeated runs have in common: all but labels and the seed."""
+    return {
+        name: level_text(value)
+        for name, value in settings.items()
+        if not is_label(name) and not is_seed(name)
+    }
+
+
 def groups_of(runs: Sequence[Result]) -> dict[str, str]:
     """Return the group of each run, by its key: runs of one group differ in nothing but the seed.
 
@@ -142,11 +151,7 @@ def groups_of(runs: Sequence[Result]) -> dict[str, str]:
     seen: Counter[tuple[str, str]] = Counter()
     found = {}
     for run in sorted(runs, key=lambda run: math.inf if run.created is None else run.created):
-        settings = {
-            name: level_text(value)
-            for name, value in run.settings.items()
-            if not is_label(name) and not is_seed(name)
-        }
+        settings = compared_settings(run.settings)
         same = json.dumps([settings, run.code], sort_keys=True)
         found[run.key] = (
             run.key if not settings and not run.code else f"{same} {0 if run.code else seen[same, run.seed]}"
@@ -190,8 +195,12 @@ def best_against(
     """Say whether the best group is better than that of the run with the key `base`, else than the second best.
 
     None if fewer than two groups have a result. Without `base` every other group counts as a try.
+    A run comes with its repeats among the `others`.
     """
-    group_of = groups_of(runs)
+    group_of = groups_of([*runs, *others])
+    mine = {group_of[run.key] for run in runs}
+    runs = [*runs, *(run for run in others if group_of[run.key] in mine)]
+    others = [run for run in others if group_of[run.key] not in mine]
     ranked = _ranked(runs, group_of, goal)
     based = [group for group in ranked if base is not None and group_of[group[0].key] == group_of[base]]
     new = next((group for group in ranked if group not in based), None)

@@ -447,7 +447,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
         remedies=(STOP,),
     ),
     RESUME_MISMATCH: Kind(
-        title="Resumed otherwise",
+        title="Resume differs",
         severity=WARNING,
         message="The session that was resumed from step {start} does not continue the same training.",
         causes=(
