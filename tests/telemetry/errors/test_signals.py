@@ -29,8 +29,12 @@ def handlers():
 
 
 @pytest.fixture(autouse=True)
-def _restored():
-    """Every test leaves the process as it found it."""
+def _restored(monkeypatch):
+    """Every test begins with the default actions, whatever another file left open, and leaves them."""
+    monkeypatch.setattr(SIGNALS, "_listeners", {})
+    for number in NUMBERS:
+        if is_ours(number):
+            signal.signal(number, signal.SIG_DFL)
     before = handlers()
     yield
     assert handlers() == before
