@@ -23,7 +23,7 @@ SYSTEM := import platform, sys; print(*sys.version_info[:2], sep=".", end=f"-{sy
 comma := ,
 
 # The dashboard's packages are large, so they are installed only if there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,usage,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
+EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 # Less, where there is not everything already.
@@ -31,7 +31,7 @@ READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-das
 READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval answers-eval release-check lock clean
+.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval release-check lock clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -91,6 +91,9 @@ diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (COR
 
 answers-eval: $(READY)  ## Measure how often the answers about runs are right; writes docs/figures/answers.md (ARGS="--quick --only NAME").
 	@$(BIN)/python -m benchmarks.answers $(ARGS)
+
+forecast-eval: $(READY)  ## Measure how often forecasts are right (CORPUS=DIR); writes docs/figures/forecasts.md (ARGS=--fit: and the constants).
+	@$(BIN)/python -m benchmarks.forecast_eval --corpus $(CORPUS) $(ARGS)
 
 release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).
 	@$(BIN)/python -m tests.project.release_check --pythons "$(PYTHONS)" --torch-on "$(TORCH_ON)" $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,18 +25,15 @@ _CAPTIONS = (
     ".map((caption) => caption.textContent).join(' ')"
 )
 
-# The loss is drawn up to its last step, with every point counted; charts below the fold wait until they are visible.
-_ALL_POINTS = """
-([records, lastStep]) => {
-  const charts = [...document.querySelectorAll(".telemetry-chart")];
-  const loss = charts.find((chart) => (chart.getAttribute("aria-label") || "").startsWith("Loss"));
-  if (!loss || !loss.dataset.drawn || !loss._fullData) return false;
-  const traces = loss._fullData.filter((trace) => trace.x && trace.x.length);
-  if (!traces.some((trace) => Number(trace.x[trace.x.length - 1]) === lastStep)) return false;
-  const said = loss.getAttribute("aria-label").match(/([\\d,]+) points/);
-  return said !== null && Number(said[1].replaceAll(",", "")) === records;
-}
+# So many curves of a metric are drawn, each with so many points; charts below the fold wait until they are visible.
+_CURVES = """
+([metric, curves, points]) => [...document.querySelectorAll(".telemetry-curves")].some((root) => {
+  if (!root.__chart) return false;
+  const drawn = root.__chart.describe().curves.filter((curve) => curve.metric === metric && curve.drawn > 0);
+  return drawn.filter((curve) => curve.points >= points).length >= curves;
+})
 """
+LOSS = "train_loss"
 _TABLE = """
 (runs) => {
   const canvas = document.querySelector('[data-testid="stDataFrame"] canvas');
@@ -81,6 +79,20 @@ def fresh_page(browser: Browser) -> Iterator[Page]:
         context.close()
 
 
+class MainThread:
+    """How long the thread that draws a page has worked."""
+
+    def __init__(self, page: Page) -> None:
+        self._session = page.context.new_cdp_session(page)
+        self._session.send("Performance.enable")
+
+    @property
+    def busy_ms(self) -> float:
+        """Milliseconds of all tasks since the page was opened."""
+        found = self._session.send("Performance.getMetrics")["metrics"]
+        return 1000.0 * float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
+
+
 class Loading:
     """Counts requests, bytes and the layout shift of a page from its start."""
 
@@ -94,6 +106,7 @@ class Loading:
         self._page = page
         self._asked: set[str] = set()
         self._bytes = 0.0
+        self._own = 0
         page.add_init_script(self._SHIFTS)
         session = page.context.new_cdp_session(page)
         session.on("Network.requestWillBeSent", self._note_request)
@@ -104,6 +117,8 @@ class Loading:
 
     def _note_request(self, event: Any) -> None:
         self._asked.add(event["requestId"])
+        # Streamlit's own scripts and fonts come with an empty page too.
+        self._own += not re.search(r"^(blob|data):|/static/", event["request"]["url"])
 
     def _note_socket(self, event: Any) -> None:
         self._asked.add(event["requestId"])
@@ -118,35 +133,41 @@ class Loading:
 
     @property
     def so_far(self) -> tuple[int, float]:
-        """Requests, and megabytes received."""
-        return len(self._asked), self._bytes / 1e6
+        """Requests for other files than Streamlit's own, and megabytes received of all."""
+        return self._own, self._bytes / 1e6
+
+    def forget(self) -> float:
+        """Return the kilobytes received since the last call."""
+        received, self._bytes = self._bytes, 0.0
+        return received / 1e3
 
     def shift(self) -> float:
         """Return the sum of all layout shifts so far."""
         return float(self._page.evaluate("window.__shifted"))
 
 
-def seconds_until_all_points(page: Page, address: str, records: int) -> float:
-    """Return how long it takes until a run's overview has drawn all points."""
-    return _seconds(page, address, _ALL_POINTS, [records, records - 1])
+def seconds_until_curves(page: Page, address: str, *, curves: int = 1, points: int = 1) -> float:
+    """Return how long it takes until a chart has drawn so many curves of the loss, each with so many points."""
+    return seconds_until(page, address, _CURVES, [LOSS, curves, points])
+
+
+def wait_for_curves(page: Page, *, curves: int = 1, points: int = 1) -> None:
+    """Wait until a chart of the open page has them."""
+    _wait(page, _CURVES, [LOSS, curves, points])
 
 
 def seconds_until_table(page: Page, address: str, runs: int) -> float:
     """Return how long it takes until the list of runs is drawn."""
-    return _seconds(page, address, _TABLE, f"{runs:,}")
+    return seconds_until(page, address, _TABLE, f"{runs:,}")
 
 
 def seconds_until_title(page: Page, address: str) -> float:
     """Return how long it takes until a page's heading appears."""
-    return _seconds(page, address, "() => document.querySelector('h1') !== null", None)
+    return seconds_until(page, address, "() => document.querySelector('h1') !== null", None)
 
 
-def wait_for_all_points(page: Page, records: int) -> None:
-    """Wait until the open page shows all `records` steps."""
-    _wait(page, _ALL_POINTS, [records, records - 1])
-
-
-def _seconds(page: Page, address: str, condition: str, argument: Any) -> float:
+def seconds_until(page: Page, address: str, condition: str, argument: Any = None) -> float:
+    """Return how long it takes until a condition of the page holds."""
     began = time.perf_counter()
     page.goto(address, wait_until="commit")
     _wait(page, condition, argument)

@@ -1,4 +1,4 @@
-"""The dashboard in a browser: opening a large run, refreshing it, listing many runs.
+"""The dashboard in a browser: opening runs, comparing, zooming, refreshing, listing many.
 
 `python -m benchmarks.dashboard --only open` measures one part; `--quick` takes a tenth of the records,
 `--full` 200 refreshes.
@@ -20,6 +20,7 @@ from benchmarks import (
     dashboard_open,
     dashboard_refresh,
     dashboard_runs,
+    dashboard_zoom,
 )
 from benchmarks.command import Options
 from benchmarks.contenders import OURS
@@ -29,8 +30,8 @@ from benchmarks.report import Report
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_PARTS = ("open", "refresh", "memory", "runs")
-_PACKAGES = ("streamlit", "plotly", "pyarrow", "pandas", "playwright")
+_PARTS = ("open", "zoom", "refresh", "memory", "runs")
+_PACKAGES = ("streamlit", "plotly", "pyarrow", "pandas", "playwright", "tensorboard", "trackio")
 _MANY_REFRESHES = 200
 
 
@@ -52,6 +53,8 @@ def measure(plan: Plan, parts: Collection[str]) -> Report:
         notes.append(_versions(chromium))
         if "open" in parts:
             found["open"] = dashboard_open.measure(chromium, plan)
+        if "zoom" in parts:
+            found["zoom"] = dashboard_zoom.measure(chromium, plan)
         if "refresh" in parts or "memory" in parts:
             found["refresh"] = dashboard_refresh.measure(
                 chromium, plan, costs="refresh" in parts, memory="memory" in parts

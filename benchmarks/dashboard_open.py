@@ -1,118 +1,148 @@
-"""How long a browser takes to show all of a large run, the first time and the second."""
+"""How long a browser takes to show the curves of a run, beside an empty page and the pages of other tools."""
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import served
-from benchmarks.browser import Loading, fresh_page, seconds_until_all_points, seconds_until_title
+from benchmarks.browser import Loading, fresh_page, seconds_until_curves, seconds_until_title, wait_for_curves
 from benchmarks.child import measure_in_child
 from benchmarks.command import say
 from benchmarks.dashboard_part import Part, Plan
-from benchmarks.large_run import write_finished_run
+from benchmarks.dashboard_peers import PEERS
+from benchmarks.large_run import write_finished_run, write_many_runs
 from benchmarks.report import Claim
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_SECONDS_ON_TOP = 2.0
 _FEW_RECORDS = 500
-_MOST_REQUESTS, _MOST_LOADED_MB, _MOST_SHIFT = 130, 2.5, 0.6
+_COMPARED, _COMPARED_RECORDS = 20, 2_000
+_SMALL, _WARM, _COLD_FIRST, _COLD, _COMPARE = 1.3, 1.4, 1.6, 4.0, 1.6
+"""What opening may cost, as a multiple of the empty page of the same round."""
+_MOST_REQUESTS, _MOST_LOADED_MB, _MOST_SHIFT = 15, 1.4, 0.6
 _MOST_MB = 700.0
 
 
 def measure(browser: Browser, plan: Plan) -> Part:
-    """Open a run of `plan.records` steps, and an empty page, in fresh servers and browser contexts."""
-    empty: list[float] = []
-    small: list[float] = []
-    weight: dict[str, list[float]] = {"requests": [], "loaded_mb": [], "shift": []}
-    cold: list[float] = []
-    warm: list[float] = []
-    start: list[float] = []
-    memory_mb: list[float] = []
+    """Open each page in a fresh server and browser context, one after the other in each round."""
+    peers = [peer for peer in PEERS if not peer.contender.missing]
+    taken: defaultdict[str, list[float]] = defaultdict(list)
     read: dict[str, list[float]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say(f"open: writing a run of {plan.records:,} records")
         write_finished_run(folder / "logs", "run", plan.records)
         write_finished_run(folder / "small", "run", _FEW_RECORDS)
+        write_many_runs(folder / "many", _COMPARED, records=_COMPARED_RECORDS)
+        for peer in peers:
+            peer.write(folder / peer.contender.name, _FEW_RECORDS)
         for number in range(plan.rounds):
             say(f"open, round {number + 1} of {plan.rounds}")
             with served.empty_page(folder / "empty") as server, fresh_page(browser) as page:
-                empty.append(seconds_until_title(page, server.url))
+                taken["empty"].append(seconds_until_title(page, server.url))
+            _open_small(browser, folder, taken)
+            for peer in peers:
+                seconds, *_ = peer.open(browser, folder / peer.contender.name, folder / "peer-home")
+                taken[peer.contender.name].append(seconds)
+            keys = ",".join(path.name for path in sorted((folder / "many").iterdir()))
             with (
-                served.dashboard(folder / "small", folder / "small-home") as server,
+                served.dashboard(folder / "many", folder / "many-home") as server,
                 fresh_page(browser) as page,
             ):
-                loading = Loading(page)
-                small.append(seconds_until_all_points(page, f"{server.url}/overview?run=run", _FEW_RECORDS))
-                requests, loaded_mb = loading.so_far
-                page.wait_for_timeout(3000)
-                for name, value in zip(weight, (requests, loaded_mb, loading.shift()), strict=True):
-                    weight[name].append(value)
-            for taken in read.values():
+                address = f"{server.url}/compare?runs={keys}"
+                taken["compare"].append(seconds_until_curves(page, address, curves=_COMPARED))
+            for times in read.values():
                 cache = folder / f"cache-{number}"
-                taken.append(measure_in_child(seconds_of_reading, str(folder / "logs"), str(cache)))
+                times.append(measure_in_child(seconds_of_reading, str(folder / "logs"), str(cache)))
             # A separate home with an empty cache. The second server finds what the first one cached.
             home = folder / f"home-{number}"
-            for taken in (cold, warm):
+            for is_cold in (True, False):
                 with served.dashboard(folder / "logs", home) as server, fresh_page(browser) as page:
                     address = f"{server.url}/overview?run=run"
-                    taken.append(seconds_until_all_points(page, address, plan.records))
-                    start.append(server.start_s)
-                    if taken is cold:
-                        memory_mb.append(server.rss_mb)
+                    began = time.perf_counter()
+                    first = seconds_until_curves(page, address)
+                    wait_for_curves(page, points=plan.records)
+                    taken["cold" if is_cold else "warm"].append(time.perf_counter() - began)
+                    taken["start"].append(server.start_s)
+                    if is_cold:
+                        taken["cold_first"].append(first)
+                        taken["rss_mb"].append(server.rss_mb)
+                        # The columns are saved in the background.
+                        page.wait_for_timeout(3000)
+    return _report(plan, taken, read)
 
+
+def _open_small(browser: Browser, folder: Path, taken: defaultdict[str, list[float]]) -> None:
+    with (
+        served.dashboard(folder / "small", folder / "small-home") as server,
+        fresh_page(browser) as page,
+    ):
+        loading = Loading(page)
+        taken["small"].append(
+            seconds_until_curves(page, f"{server.url}/overview?run=run", points=_FEW_RECORDS)
+        )
+        requests, loaded_mb = loading.so_far
+        page.wait_for_timeout(3000)
+        for name, value in (("requests", requests), ("loaded_mb", loaded_mb), ("shift", loading.shift())):
+            taken[name].append(value)
+
+
+def _report(plan: Plan, taken: Mapping[str, list[float]], read: Mapping[str, list[float]]) -> Part:
     part = Part()
-    middle = part.add("an empty Streamlit page", empty, "s")
-    part.add(f"overview of {_FEW_RECORDS:,} records", small, "s")
-    requests_made = part.add("requests up to its first curve", weight["requests"], "")
-    loaded = part.add("received up to its first curve", weight["loaded_mb"], "MB")
-    shift = part.add("layout shift until it is complete", weight["shift"], "")
-    cold_s = part.add(f"overview of {plan.records:,} records, cold", cold, "s")
-    warm_s = part.add(f"overview of {plan.records:,} records, columns cached", warm, "s")
+    empty = taken["empty"]
+    large = f"{plan.records:,} records"
+    part.add("an empty Streamlit page", empty, "s")
+    for what, name, limit in (
+        (f"first curve of {_FEW_RECORDS:,} records", "small", _SMALL),
+        (f"whole curve of {large}, columns cached", "warm", _WARM),
+        (f"first curve of {large}, cold", "cold_first", _COLD_FIRST),
+        (f"whole curve of {large}, cold", "cold", _COLD),
+        (f"all curves of {_COMPARED} runs on Compare", "compare", _COMPARE),
+    ):
+        part.add(what, taken[name], "s")
+        part.add_ratio(what, taken[name], empty, limit)
+    for peer in PEERS:
+        title = peer.contender.title
+        if peer.contender.missing:
+            part.notes.append(f"{title}: not measured, {' and '.join(peer.contender.missing)} not installed")
+            continue
+        seconds = taken[peer.contender.name]
+        ratios = [one / base for one, base in zip(seconds, empty, strict=True)]
+        part.add(f"{title}: first curve of {_FEW_RECORDS:,} records", seconds, "s")
+        part.add(f"{title}: first curve, against an empty page", ratios, "x")
+    requests = part.add(
+        "requests up to the first curve, besides Streamlit's own files", taken["requests"], ""
+    )
+    loaded = part.add("received up to the first curve", taken["loaded_mb"], "MB")
+    shift = part.add("layout shift until the page is complete", taken["shift"], "")
     part.add("the same without a page: all curves built, cold", read["cold"], "s")
     part.add("the same without a page, columns cached", read["warm"], "s")
-    rss_mb = part.add("memory of the server after opening, cold", memory_mb, "MB")
-    part.add("the server's own start, before the page is requested", start, "s")
+    rss_mb = part.add("memory of the server after opening, cold", taken["rss_mb"], "MB")
+    part.add("the server's own start, before the page is requested", taken["start"], "s")
+    counted = ("requests", "loaded_mb", "shift", "rss_mb")
     part.figures.update(
-        {
-            "empty_s": empty,
-            "small_s": small,
-            "small_to_empty": [ours / theirs for ours, theirs in zip(small, empty, strict=True)],
-            **weight,
-            "cold_s": cold,
-            "warm_s": warm,
-            "read_s": read,
-            "rss_mb": memory_mb,
-            "start_s": start,
-        }
+        {name if name in counted else f"{name}_s": values for name, values in taken.items()}, read_s=read
     )
-    allowed = middle + _SECONDS_ON_TOP
     part.claims += [
-        Claim(text="requests up to the first curve", measured=requests_made, limit=_MOST_REQUESTS, unit=""),
+        Claim(
+            text="requests up to the first curve, besides Streamlit's own files",
+            measured=requests,
+            limit=_MOST_REQUESTS,
+            unit="",
+        ),
         Claim(text="received up to the first curve", measured=loaded, limit=_MOST_LOADED_MB, unit=" MB"),
         Claim(text="layout shift of an Overview", measured=shift, limit=_MOST_SHIFT, unit=""),
-        Claim(
-            text="opening, cold, against 4 x (empty page + 2 s)",
-            measured=cold_s,
-            limit=4 * allowed,
-            unit=" s",
-        ),
-        Claim(
-            text="opening, columns cached, against empty page + 2 s",
-            measured=warm_s,
-            limit=allowed,
-            unit=" s",
-        ),
         Claim(text="memory of the server after opening", measured=rss_mb, limit=_MOST_MB, unit=" MB"),
     ]
     part.notes.append(
-        "opening: from the request until the loss is drawn with every point counted, in a fresh server process "
-        "and a browser context with an empty cache; cold means an empty cache"
+        "opening: from the request until the loss is drawn, in a fresh server process and a browser context with an "
+        "empty cache; whole: with every point counted; cold: with an empty cache of columns"
     )
     return part
 
@@ -120,13 +150,14 @@ def measure(browser: Browser, plan: Plan) -> Part:
 def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:
     """Return how long the store takes to build every curve of the run, in a fresh process."""
     del folder
+    from toolkit.runs.curve_tiles import TileQuery
     from toolkit.runs.sources.local_store import LocalStore
 
     began = time.perf_counter()
     store = LocalStore([Path(logs)], cache_dir=Path(cache))
     store.refresh("run", wait_s=600.0)
     for metric in store.metrics("run"):
-        store.series("run", metric.name)
+        store.tiles("run", metric.name, TileQuery())
     taken = time.perf_counter() - began
     # The next measurement needs the columns that are being saved now.
     store.wait_until_saved(60.0)

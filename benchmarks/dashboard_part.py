@@ -17,12 +17,12 @@ class Plan:
     """How thoroughly to measure."""
 
     records: int = 1_000_000
-    rounds: int = 3
-    refreshes: int = 60
+    rounds: int = 7
+    refreshes: int = 24
     list_rounds: int = 5
 
 
-QUICK = Plan(records=100_000, rounds=1, refreshes=10, list_rounds=2)
+QUICK = Plan(records=100_000, rounds=1, refreshes=4, list_rounds=2)
 
 
 @dataclass(slots=True)
@@ -33,6 +33,14 @@ class Part:
     figures: dict[str, Any] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def add_ratio(self, what: str, values: Sequence[float], base: Sequence[float], limit: float) -> None:
+        """Add a row and a claim for `values` as multiples of `base`, measured in the same rounds."""
+        ratios = [value / one for value, one in zip(values, base, strict=True)]
+        middle = self.add(f"{what}, against an empty page", ratios, "x")
+        self.claims.append(
+            Claim(text=f"{what}, against an empty page", measured=middle, limit=limit, unit="x")
+        )
 
     def add(self, what: str, values: Sequence[float], unit: str) -> float:
         """Add a row for `values` and return their median."""

@@ -13,7 +13,7 @@ from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report, median_and_quartiles
 
 _MB = 1e6
-_HISTORY_S = 8.0
+_HISTORY_S = 5.0
 _BATCH = 50
 """Records per batch of the writer."""
 

@@ -263,16 +263,36 @@ def _gpu_sentence(gpu: Mapping[str, Any]) -> str:
 
 def _dashboard_sentence(dashboard: Mapping[str, Any]) -> str:
     figures = dashboard["figures"]
-    opening = {name: statistics.median(figures["open"][f"{name}_s"]) for name in ("empty", "cold", "warm")}
-    refresh = {
-        name: statistics.median(each[name] for each in figures["refresh"]["each"])
-        for name in ("cpu_ms", "received_kb")
-    }
-    return (
-        f"The dashboard draws the loss of {figures['records']:,} records in {opening['cold']:.1f} s, "
-        f"and in {opening['warm']:.1f} s the second time; an empty Streamlit page takes {opening['empty']:.1f} s.\n"
-        f"A refresh costs {refresh['cpu_ms']:.0f} ms of server CPU time and {refresh['received_kb']:.0f} kB."
+    opening, refresh, zoom = figures["open"], figures["refresh"], figures.get("zoom")
+    empty = opening["empty_s"]
+
+    def times(name: str) -> str:
+        found = opening.get(f"{name}_s")
+        if not found:
+            return "not measured"
+        return f"{statistics.median(one / base for one, base in zip(found, empty, strict=True)):.1f}x"
+
+    refreshing = (
+        f"A refresh costs {statistics.median(one['cpu_ms'] for one in refresh['each']):.0f} ms of server CPU time and "
+        f"{statistics.median(one['received_kb'] for one in refresh['each']):.0f} kB."
     )
+    if "small_s" not in opening:
+        # Results of before the curves were drawn in the browser from tiles.
+        cold, warm = (statistics.median(opening[f"{name}_s"]) for name in ("cold", "warm"))
+        return (
+            f"The dashboard draws the loss of {figures['records']:,} records in {cold:.1f} s, and in {warm:.1f} s the "
+            f"second time; an empty Streamlit page takes {statistics.median(empty):.1f} s.\n{refreshing}"
+        )
+    text = (
+        f"An empty Streamlit page takes {statistics.median(empty):.1f} s. The dashboard takes {times('small')} of that "
+        f"up to the first curve of a small run (TensorBoard {times('tensorboard')}, Trackio {times('trackio')}), "
+        f"{times('compare')} for 20 runs on Compare, {times('warm')} for all of {figures['records']:,} records, and "
+        f"{times('cold')} the first time, with a first curve after {times('cold_first')}.\n"
+        f"{refreshing}"
+    )
+    if zoom is not None:
+        text += f" A frame of four charts that zoom takes {zoom['frame_ms']:.0f} ms (p95 {zoom['frame_p95_ms']:.0f})."
+    return text
 
 
 def _machine(latest: Mapping[str, Any]) -> str:

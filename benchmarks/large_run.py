@@ -169,6 +169,8 @@ def _manifest(name: str, records: int, session: Session, last_sign: float) -> Ma
         sessions=(session,),
         heartbeat=Heartbeat(time=last_sign, seq=records, global_step=records - 1),
         summary={"max_steps": 2 * records, "train_loss": 0.5, "lr": 1e-4, "sec_per_step": SECONDS_A_STEP},
+        # As the logger writes it: of a run without one the whole file is searched for evaluations.
+        config={"max_steps": 2 * records},
     )
 
 

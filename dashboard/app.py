@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 import streamlit as st
 
 from dashboard import session
 from dashboard.assets import page_style
 from dashboard.components.login_page import login_page
+from dashboard.components.page_states import guarded
+from dashboard.components.settings_dialog import ask_for_settings, settings_button
 from dashboard.components.shortcuts import shortcuts
+from toolkit.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE
 from toolkit.runs.formatting import md
 from toolkit.runs.store import UnknownRun
+
+_READ_S: Final = 0.3
+_IN_SAMPLES: Final = (SAMPLE, COMPLETION, HISTOGRAM, TABLE, "text")
 
 
 def _run_section() -> str:
@@ -25,6 +34,42 @@ def _run_section() -> str:
         return "Run"
 
 
+def _has_samples() -> bool:
+    """Return whether the run of this tab has anything for the page of that name."""
+    key, found = session.current_run(), False
+
+    def look() -> None:
+        nonlocal found
+        with suppress(UnknownRun):
+            # As long as the page itself would wait: a small run is read by then.
+            session.store().refresh(str(key), wait_s=_READ_S if "run" in st.query_params else 0.0)
+            found = any(session.store().count_events(str(key)).get(kind) for kind in _IN_SAMPLES)
+
+    if key is not None:
+        guarded("The menu", look)
+    return found
+
+
+def _moved(
+    address: str,
+    page: st.Page,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    and_then: Callable[[], None] | None = None,
+    **also: str,
+) -> st.Page:
+    """Return a page that is not in the menu and leads to `page`, with `also` and what else is in the URL."""
+
+    def lead() -> None:
+        names, query = dict(renamed or {}), st.query_params
+        kept: dict[str, Any] = {names.get(name, name): query.get_all(name) for name in query}
+        if and_then is not None:
+            and_then()
+        st.switch_page(page, query_params={**kept, **also})
+
+    return st.Page(lead, title=page.title, url_path=address, visibility="hidden")
+
+
 has_access = session.role() is not None
 st.set_page_config(
     page_title="Training runs",
@@ -35,33 +80,37 @@ st.set_page_config(
     initial_sidebar_state="auto",
 )
 st.html(f"<style>{page_style()}</style>")
+runs = st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True)
+machine = st.Page("views/machine.py", title="Time and machine", icon=":material/memory:", url_path="machine")
+samples = st.Page(
+    "views/samples.py",
+    title="Samples",
+    icon=":material/image:",
+    visibility="visible" if has_access and _has_samples() else "hidden",
+)
+config = st.Page(
+    "views/config_notes.py", title="Config & output", icon=":material/description:", url_path="config"
+)
 chosen = st.navigation(
     {
         "": [
-            st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True),
-            st.Page("views/sweep.py", title="Sweep", icon=":material/query_stats:"),
+            runs,
             st.Page("views/compare.py", title="Compare", icon=":material/compare_arrows:"),
         ],
         _run_section() if has_access else "Run": [
             st.Page("views/overview.py", title="Overview", icon=":material/dashboard:"),
             st.Page("views/metrics.py", title="Metrics", icon=":material/show_chart:"),
-            st.Page("views/system.py", title="System", icon=":material/memory:"),
             st.Page("views/alerts.py", title="Alerts", icon=":material/warning:"),
-            st.Page("views/timeline.py", title="Timeline", icon=":material/view_timeline:"),
-            st.Page("views/output.py", title="Output", icon=":material/terminal:"),
-            st.Page("views/samples.py", title="Samples", icon=":material/image:"),
-            st.Page("views/completions.py", title="Completions", icon=":material/forum:"),
-            st.Page(
-                "views/config_notes.py",
-                title="Config & notes",
-                icon=":material/description:",
-                url_path="config",
-            ),
-        ],
-        "Dashboard": [
-            st.Page(
-                "views/settings_page.py", title="Settings", icon=":material/settings:", url_path="settings"
-            )
+            machine,
+            samples,
+            config,
+            # Addresses of before, which people have kept.
+            _moved("sweep", runs, show="Sweep"),
+            _moved("system", machine),
+            _moved("timeline", machine, renamed={"from": "since", "to": "until"}),
+            _moved("completions", samples, show="Completions"),
+            _moved("output", config, tab="Output"),
+            _moved("settings", runs, and_then=ask_for_settings),
         ],
     },
     # Without access every link leads to the login page.
@@ -71,7 +120,10 @@ chosen = st.navigation(
 )
 if has_access:
     chosen.run()
-    with st.sidebar:
-        shortcuts()
+    with st.sidebar, st.container(key="foot", gap="small"):
+        session.refresh_picker()
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            settings_button()
+            shortcuts()
 else:
     login_page()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import time
 import zlib
 from functools import cache
 from importlib.metadata import version
@@ -45,6 +47,7 @@ def whole_plotly_js_file() -> Path:
 
 
 _SCRIPTS = Path(__file__).with_name("components")
+_DAY = 86_400
 
 SAMPLE_FILE_URL = "/run-file"
 """URL path of the files of samples, with `run` and `path`; an image with `small` is scaled down."""
@@ -59,7 +62,22 @@ def page_style() -> str:
 @cache
 def page_script() -> bytes:
     """Return our scripts as one module: a page loads one file, however many components it has."""
-    return b"\n".join(file.read_bytes() for file in sorted(_SCRIPTS.glob("*.js")))
+    zone = f"const SERVER_ZONE = {json.dumps(_zone(time.time()))};".encode()
+    return b"\n".join((zone, *(file.read_bytes() for file in sorted(_SCRIPTS.rglob("*.js")))))
+
+
+def _zone(now: float) -> list[list[float]]:
+    """Return since when this machine's local time has been how many seconds ahead of UTC: pairs, from 1970 on."""
+    found = [[0.0, float(time.localtime(0).tm_gmtoff)]]
+    for end in range(_DAY, int(now) + 400 * _DAY, _DAY):
+        if time.localtime(end).tm_gmtoff == found[-1][1]:
+            continue
+        low, high = end - _DAY, end
+        while high - low > 60:
+            middle = (low + high) // 2
+            low, high = (middle, high) if time.localtime(middle).tm_gmtoff == found[-1][1] else (low, middle)
+        found.append([float(high), float(time.localtime(high).tm_gmtoff)])
+    return found
 
 
 @cache

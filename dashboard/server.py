@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import os
 import re
 import signal
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -40,6 +43,7 @@ from dashboard.assets import (
     whole_plotly_js_url,
 )
 from dashboard.connections import ConnectionLimits, accept_batch_size
+from dashboard.curve_route import CSV_URL, CURVES_URL, answer_csv, answer_curves
 from dashboard.listening import QUEUE_LENGTH, Listener
 from dashboard.network_guard import NetworkGuard
 from dashboard.page_messages import PageMessages
@@ -51,6 +55,10 @@ APP_SCRIPT = Path(__file__).with_name("app.py")
 _SHUTDOWN_TIMEOUT_S = 1
 _MAX_HEADER_BYTES = 64 * 1024
 _COMPRESS_LEVEL = 5
+_SWITCH_EVERY_S = 0.001
+"""How long a request waits for a thread that computes a page; Python's default is five times that."""
+_MOST_PATIENCE_S = 5.0
+_LOOK_EVERY_S = 0.005
 
 
 class DashboardServer(uvicorn.Server):
@@ -71,22 +79,27 @@ class DashboardServer(uvicorn.Server):
                 _script(whole_plotly_js_url(), lambda: whole_plotly_js_file().read_bytes()),
                 _script(page_script_url(), page_script),
                 Route(SAMPLE_FILE_URL, answer_sample_file, methods=["GET"]),
+                Route(CURVES_URL, answer_curves, methods=["GET"]),
+                Route(CSV_URL, answer_csv, methods=["GET"]),
                 *(() if isinstance(access, Login) else _NO_LOGIN),
             ],
             # Only this section: from a file, Streamlit would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
         # Streamlit compresses everything but its own scripts, which are 3.5 MB: too much over `ssh -L`.
-        pages: AsgiApp = GZipMiddleware(PageMessages(application), compresslevel=_COMPRESS_LEVEL)
+        pages: AsgiApp = GZipMiddleware(
+            PageMessages(_with_script(application)), compresslevel=_COMPRESS_LEVEL
+        )
         if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):
             pages = LoginGate(pages, access)
         elif isinstance(access, UserHeader):
             pages = UserHeaderGate(pages, access)
+        counted, self._is_busy = _counting(_with_health(pages))
         super().__init__(
             uvicorn.Config(
-                NetworkGuard(_with_health(pages), listener.allowed_hosts),
+                NetworkGuard(counted, listener.allowed_hosts),
                 # Fixed, whatever else is installed: httptools accepts headers of any length.
                 loop="asyncio",
                 http="h11",
@@ -106,7 +119,7 @@ class DashboardServer(uvicorn.Server):
         self._listener = listener
         self._warm_up = warm_up
         self._limits = ConnectionLimits(self.server_state.connections)
-        self._on_ready: Callable[[], None] = _nothing
+        self._on_ready: Callable[[], None] = lambda: None
         self._on_signal: Callable[[signal.Signals], None] = self._stop_on_signal
 
     def serve_until_stopped(
@@ -131,6 +144,7 @@ class DashboardServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then call `on_ready`."""
+        sys.setswitchinterval(_SWITCH_EVERY_S)
         self.config.http_protocol_class = self._limits.watched(self.config.http_protocol_class)
         await super().startup(sockets)
         # `backlog` is both the queue length and how many are accepted at once; the queue may be longer.
@@ -141,7 +155,9 @@ class DashboardServer(uvicorn.Server):
         if self.started:
             # Started before the first browser connects, which takes a second to start itself.
             if self._warm_up:
-                threading.Thread(target=_warm_up, name="warming up", daemon=True).start()
+                threading.Thread(
+                    target=_warm_up, args=(self._is_busy,), name="warming up", daemon=True
+                ).start()
             self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
@@ -161,6 +177,23 @@ class DashboardServer(uvicorn.Server):
 
     def _stop_on_signal(self, _number: signal.Signals) -> None:
         self.stop()
+
+
+def _counting(application: AsgiApp) -> tuple[AsgiApp, Callable[[], bool]]:
+    """Return `application`, and whether it is answering an HTTP request; a WebSocket is open for hours."""
+    being_answered: list[Message] = []
+
+    async def counted(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        being_answered.append(scope)
+        try:
+            await application(scope, receive, send)
+        finally:
+            being_answered.pop()
+
+    return counted, lambda: bool(being_answered)
 
 
 def streamlit_options(listener: Listener, access: Access = None) -> dict[str, object]:
@@ -234,6 +267,23 @@ def _with_health(gate: AsgiApp) -> AsgiApp:
                 await send(message)
         else:
             await answer(send, 200, "ok", content_type="text/plain")
+
+    return pages
+
+
+def _with_script(application: AsgiApp) -> AsgiApp:
+    """Name our script with every page, so that the browser loads it together with Streamlit's own."""
+    preload = (b"link", f"<{page_script_url()}>; rel=modulepreload".encode())
+
+    async def pages(scope: Message, receive: Receive, send: Send) -> None:
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message["headers"])
+                if any(name == b"content-type" and kind.startswith(b"text/html") for name, kind in headers):
+                    message = {**message, "headers": [*headers, preload]}
+            await send(message)
+
+        await application(scope, receive, send_named if scope["type"] == "http" else send)
 
     return pages
 
@@ -316,16 +366,33 @@ async def _not_here(_request: Request) -> Response:
 _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logout", CALLBACK_PATH))
 
 
-def _warm_up() -> None:
-    # The first page needs all of this, and pandas and pyarrow alone take a second to import.
-    for module in ("curve_panel", "cards", "event_list", "pictures", "alert_card"):
-        importlib.import_module(f"dashboard.components.{module}")
-    importlib.import_module("pandas")
+_FIRST_NEEDED = """
+    numpy pyarrow pyarrow.compute toolkit.runs.store toolkit.runs.columns.column_queries
+    dashboard.session toolkit.diagnostics.examiner toolkit.reports.ledger_labels PIL.PngImagePlugin
+    dashboard.components.frame dashboard.components.curve_panel dashboard.components.cards
+    dashboard.components.alert_card dashboard.components.resume_card dashboard.components.event_list
+    dashboard.components.pictures dashboard.components.settings_dialog dashboard.components.shortcuts
+""".split()
+"""What the first page of a run imports, in parts of a tenth of a second at most; together they take half a second."""
+
+
+def _warm_up(is_busy: Callable[[], bool]) -> None:
+    until = time.monotonic() + _MOST_PATIENCE_S
+    for module in _FIRST_NEEDED:
+        _wait_while(is_busy, until)
+        importlib.import_module(module)
     importlib.import_module("toolkit.diagnostics.examiner").Examiner()
     session = importlib.import_module("dashboard.session")
     if not session.settings().engines:
         session.store().list_runs()
+    # Streamlit asks for the stack when it draws the first element of a process; Python remembers where modules are.
+    inspect.stack()
+    _wait_while(is_busy, until)
+    # For tables, of which the first page of a run has none.
+    importlib.import_module("pandas")
 
 
-def _nothing() -> None:
-    pass
+def _wait_while(is_busy: Callable[[], bool], until: float) -> None:
+    """Wait for an idle moment: the browser computes in between, and what it asks for would wait for an import."""
+    while is_busy() and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY_S)

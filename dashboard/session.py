@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import streamlit as st
 
@@ -15,13 +16,9 @@ from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
 from dashboard.settings import DashboardSettings, EngineSettings
 from toolkit.core.user_folders import labels_dir
-from toolkit.fleet.address import address_of
-from toolkit.fleet.object_store import object_store
-from toolkit.fleet.signed_requests import read_key
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.sources.team_stores import TeamStores
-from toolkit.runs.store import RunStore, Smoothing, XAxis
+from toolkit.runs.store import RunStore, Smoothing
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 SMOOTHINGS: Final[dict[str, Smoothing]] = {
@@ -35,12 +32,12 @@ SMOOTHINGS: Final[dict[str, Smoothing]] = {
 }
 _T = TypeVar("_T")
 
-_AXES: Final[dict[str, XAxis]] = {"Step": "step", "Time": "time", "Epoch": "epoch"}
-
 _RUN = "run"
 _RUN_KEPT = "_run"
 _SEARCH = "_search"
-_FROM, _TO = "from", "to"
+_OF_CURVES: Final = ("from", "to")
+OF_SPANS: Final = ("since", "until")
+"""Where the URL has the window of the spans: beside curves of the whole run they show a few steps."""
 _AT = "at"
 _REFRESH = "refresh"
 _REQUESTS = "_asked"
@@ -71,7 +68,13 @@ def _store(chosen: DashboardSettings, labels: str | None) -> RunStore:
     )
 
 
-def _engine_store(engine: EngineSettings, read_only: bool) -> ClickHouseStore:
+def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
+    # Imported here: a dashboard of folders opens a tenth of a second sooner without them.
+    from toolkit.fleet.address import address_of
+    from toolkit.fleet.object_store import object_store
+    from toolkit.fleet.signed_requests import read_key
+    from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+
     return ClickHouseStore(
         address_of(engine.url, password_file=engine.password_file, ca=engine.ca),
         read_only=read_only,
@@ -153,6 +156,7 @@ def show_run(key: str) -> None:
     """Make `key` the run of this tab and put it into the URL."""
     if st.session_state.get(_RUN_KEPT) not in (None, key):
         set_window(None)
+        set_window(None, OF_SPANS)
     st.session_state[_RUN_KEPT] = key
     if st.query_params.get(_RUN) != key:
         st.query_params[_RUN] = key
@@ -217,21 +221,15 @@ def take_search() -> None:
 
 def refresh_picker() -> None:
     """Show the refresh interval picker."""
-    before = st.session_state.get("_refresh_before", "5 s")
-    chosen = st.segmented_control(
-        "Refresh",
+    st.segmented_control(
+        "Refresh every",
         tuple(_SECONDS),
         default="5 s",
         required=True,
         key=_REFRESH,
-        label_visibility="collapsed",
         persist_state="session",
-        help="How often the page reads new records.",
+        width="stretch",
     )
-    if chosen != before:
-        st.session_state["_refresh_before"] = chosen
-        # The timers belong to the page, not to the region with the picker.
-        st.rerun()
 
 
 def refresh_seconds() -> float | None:
@@ -259,38 +257,19 @@ def set_partly_examined(run: str, in_part: bool) -> bool:
     return _set_flag(f"_examining {run}", in_part, otherwise=False)
 
 
-def set_live(run: str, live: bool) -> bool:
-    """Store whether the run is live, and return whether that changed since the page was drawn."""
-    return _set_flag(f"_live {run}", live, otherwise=live)
-
-
-def is_new_table_count(run: str, number: int) -> bool:
-    """Store how many tables the run has logged, and return whether that changed since the page was drawn."""
-    name = f"_tables {run}"
-    changed = bool(st.session_state.get(name, number) != number)
-    st.session_state[name] = number
-    return changed
-
-
-def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
-    changed = bool(st.session_state.get(name, otherwise) != value)
+def is_changed(name: str, value: object) -> bool:
+    """Store a value, and return whether it is another one than when the page was drawn."""
+    changed = bool(st.session_state.get(name, value) != value)
     st.session_state[name] = value
     return changed
 
 
+def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
+    st.session_state.setdefault(name, otherwise)
+    return is_changed(name, value)
+
+
 # ---------------------------------------------------------------- how charts are drawn
-
-
-def axis_picker(*, has_epochs: bool) -> XAxis:
-    """Show the x-axis picker, without epochs if the run has logged none, and return its value."""
-    names = tuple(name for name in _AXES if has_epochs or name != "Epoch")
-    reason = None if has_epochs else "There is no epoch axis, because this run has logged no epochs."
-    return _AXES[pick_axis("X axis", names, label_visibility="collapsed", help=reason)]
-
-
-def pick_axis(label: str, names: Sequence[str], **more: Any) -> str:
-    """Show x axes by name, `Step` first; another one shows all of the run again."""
-    return pick_one(label, names, default="Step", key="x", on_change=set_window, args=(None,), **more)
 
 
 def pick_one(label: str, options: Sequence[_T], *, default: _T, key: str, **more: Any) -> _T:
@@ -311,49 +290,23 @@ def pick_or_none(
     return str(chosen) if chosen else None
 
 
-def smoothing_picker() -> Smoothing:
-    """Show the smoothing picker, and return its value."""
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", width="content"):
-        st.markdown(
-            "Smoothing",
-            width="content",
-            help="A centred average over this part of the visible range, without lag. The logged curve stays visible "
-            "behind it. Evaluations, learning rates, schedules, counters and constants are never smoothed; auto "
-            "leaves curves of fewer than 200 points alone.",
-        )
-        chosen = st.selectbox(
-            "Smoothing",
-            tuple(SMOOTHINGS),
-            key="smooth",
-            bind="query-params",
-            label_visibility="collapsed",
-            width=100,
-        )
-    return SMOOTHINGS.get(str(chosen), "auto")
-
-
-def toggle(label: str, key: Literal["log", "clip", "marks"], help_text: str) -> bool:
-    """Show one switch of the charts, and return its value."""
-    return st.toggle(label, value=key == "marks", key=key, bind="query-params", help=help_text)
-
-
-def window() -> Window | None:
+def window(names: tuple[str, str] = _OF_CURVES) -> Window | None:
     """Return the x-axis range in the URL, or None for all of it."""
     try:
-        low, high = float(st.query_params[_FROM]), float(st.query_params[_TO])
+        low, high = (float(st.query_params[name]) for name in names)
     except (KeyError, ValueError):
         return None
-    return (low, high) if low < high else None
+    return (low, high) if -math.inf < low < high < math.inf else None
 
 
-def set_window(new: Window | None) -> None:
+def set_window(new: Window | None, names: tuple[str, str] = _OF_CURVES) -> None:
     """Set the x-axis range of every chart on the page; None for all of it."""
     if new is None:
-        for name in (_FROM, _TO):
+        for name in names:
             if name in st.query_params:
                 del st.query_params[name]
         return
-    for name, edge in zip((_FROM, _TO), new, strict=True):
+    for name, edge in zip(names, new, strict=True):
         # A step of a small model takes milliseconds, and its spans less.
         st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.6f}"
 

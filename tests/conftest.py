@@ -53,6 +53,7 @@ _ABOUT_OTHER_JOBS = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+_MAIN = sys.modules["__main__"]
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,8 @@ def _state_of_the_process_is_restored():
     disabled = logging.root.manager.disable
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     hooks = sys.excepthook, threading.excepthook
+    # A page that is run in this process takes the place of the main module, which a process that is started would run.
+    sys.modules["__main__"] = _MAIN
     start_record = sys.modules.get("toolkit.telemetry.session.start_record")
     if start_record is not None:
         # Loggers that are made within some seconds share a look at the machine, and those of two tests must not.
@@ -87,6 +90,7 @@ def _state_of_the_process_is_restored():
         if handler is not None and signal.getsignal(number) is not handler:
             signal.signal(number, handler)
     sys.excepthook, threading.excepthook = hooks
+    sys.modules["__main__"] = _MAIN
 
 
 _ABOUT_DISKS = ("faults", "load")

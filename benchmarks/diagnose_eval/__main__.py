@@ -9,18 +9,37 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.command import say
-from benchmarks.diagnose_eval import cross_validation, early_warning, injected, peers, reliability, tables
+from benchmarks.diagnose_eval import (
+    cross_validation,
+    early_warning,
+    frozen,
+    injected,
+    made,
+    peers,
+    perturbed,
+    reliability,
+    second_reading,
+    tables,
+)
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, Prediction, Split, splits_of
 from benchmarks.diagnose_eval.delay import Delay, delays
 from benchmarks.diagnose_eval.ours import Examined, follow
 from benchmarks.diagnose_eval.scores import FAMILIES, counts_of, worse
 from benchmarks.figures import put_between_marks
 from toolkit.diagnostics.finding import INFO
+
+_PARTS: dict[str, Callable[[Sequence[Split], Evaluator], Any]] = {
+    "made": made.measure,
+    "frozen": frozen.measure,
+    "perturbed": perturbed.measure,
+    "second_reading": second_reading.measure,
+}
+"""Parts that need nothing of the others, by the name of their results."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,6 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--list-errors", action="store_true", help="print each miss and each false alarm")
     parser.add_argument("--only-print", action="store_true", help="do not write the document and the results")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=sorted(_PARTS),
+        help="measure these parts; the others keep their last figures",
+    )
     args = parser.parse_args(argv)
     before = json.loads(tables.RESULT.read_text(encoding="utf-8")) if tables.RESULT.exists() else {}
     try:
@@ -41,13 +66,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"diagnose-eval: {error}", file=sys.stderr)
         return 2
     results: dict[str, Any] = {"splits": {}}
-    for split in splits:
-        last = before.get("splits", {}).get(split.name)
-        results["splits"][split.name] = _measure(split, evaluator, args, last)
-    results["cross_validation"] = cross_validation.measure(splits, evaluator)
-    results["early_warning"] = _early_warning(splits, evaluator, args, before.get("early_warning"))
-    say("synthetic runs with an injected fault")
-    results["injected"] = injected.measure()
+    if args.only:
+        results = before
+    else:
+        for split in splits:
+            last = before.get("splits", {}).get(split.name)
+            results["splits"][split.name] = _measure(split, evaluator, args, last)
+        results["cross_validation"] = cross_validation.measure(splits, evaluator)
+        results["early_warning"] = _early_warning(splits, evaluator, args, before.get("early_warning"))
+        say("synthetic runs with an injected fault")
+        results["injected"] = injected.measure()
+    for name in args.only or _PARTS:
+        say(name)
+        results[name] = _PARTS[name](splits, evaluator)
     print(tables.document(results))
     for name, found in results["splits"].items():
         last = before.get("splits", {}).get(name)
@@ -60,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         document = tables.DOCUMENT.read_text(encoding="utf-8")
         written = put_between_marks(document, tables.document(results), tables.BEGIN)
         tables.DOCUMENT.write_text(written, encoding="utf-8")
-    reliability.report(splits, evaluator, only_print=args.only_print)
+    if not args.only:
+        reliability.report(splits, evaluator, only_print=args.only_print)
     return 0
 
 

@@ -41,7 +41,7 @@ GRID: dict[str, tuple[str, tuple[float, ...]]] = {
     INSTABILITY: ("ENOUGH", (6.0, 7.0, 10.0, 12.0)),
     "divergence": ("LASTING_SHARE", (0.05, 0.075, 0.15, 0.2)),
     "overfit": ("OVERFIT_EVIDENCE", (3.4, 3.9, 4.9, 5.4)),
-    "plateau": ("PLATEAU_FEWEST_RECORDS", (200, 400, 500, 800)),
+    "plateau": ("PLATEAU_FEWEST_RECORDS", (150, 200, 300, 500)),
     "val_spike": ("VAL_RISE", (0.35, 0.42, 0.58, 0.65)),
     "exploding_grad": ("NORM_RATIO", (6.0, 8.0, 13.0, 16.0)),
     "throughput_drop": ("SPEED_DROP", (0.65, 0.7, 0.78, 0.8)),
@@ -250,7 +250,7 @@ def section(found: Mapping[str, Any]) -> list[str]:
                 (
                     "**The rules themselves were written with these curves in sight**, so this validates the choice of "
                     "one threshold only: what to expect on unseen runs is `dev2` "
-                    "[before the change](#before-and-after)."
+                    "[before any change](../detectors.md#how-often-it-is-right)."
                 ),
             ]
         ),

@@ -41,13 +41,18 @@ class Examined:
 
 
 def predictions(rows: Rows) -> list[Prediction]:
-    """Return the findings of a live run in the evaluator's format, each with the highest severity it ever had.
+    """Return the findings of a live run in the evaluator's format, each with the highest severity it ever had."""
+    return as_predictions(findings_of(rows))
+
+
+def findings_of(rows: Rows) -> list[Finding]:
+    """Return the findings of a live run, each with the highest severity it ever had.
 
     Whoever was alerted is not helped by a warning that is taken back later.
     """
     examiner = Examiner()
     reported = [finding for row in rows for finding in examiner.take([row])]
-    return as_predictions(_loudest(examiner.findings(), reported))
+    return _loudest(examiner.findings(), reported)
 
 
 def _loudest(findings: Iterable[Finding], reported: Iterable[Finding]) -> list[Finding]:

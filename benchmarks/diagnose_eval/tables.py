@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.child import ROOT
-from benchmarks.diagnose_eval import cross_validation, early_warning, goals
+from benchmarks.diagnose_eval import (
+    cross_validation,
+    early_warning,
+    frozen,
+    goals,
+    made,
+    perturbed,
+    second_reading,
+)
 from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.scores import INSTABILITY, precision, recall
 from benchmarks.report import RESULTS, Claim
@@ -35,6 +43,14 @@ def document(results: Mapping[str, Any]) -> str:
         parts += cross_validation.section(results["cross_validation"])
     if "early_warning" in results:
         parts += early_warning.section(results["early_warning"])
+    if "made" in results:
+        parts += made.section(results["made"])
+    if "frozen" in results:
+        parts += frozen.section(results["frozen"])
+    if "perturbed" in results:
+        parts += perturbed.section(results["perturbed"])
+    if "second_reading" in results:
+        parts += second_reading.section(results["second_reading"])
     if "injected" in results:
         parts += _injected(results["injected"])
     return "\n\n".join(parts)

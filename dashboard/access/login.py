@@ -18,7 +18,7 @@ CALLBACK_PATH = "/oauth2callback"
 _REQUIRED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
 _MINIMUM_COOKIE_SECRET = 32
 _BY_ID = "sub:"
-_PROTECTED = ("/media/", "/run-file", "/_stcore/metrics")
+_PROTECTED = ("/media/", "/run-file", "/curves", "/_stcore/metrics")
 """Everything else over HTTP is the same for every run and visitor; page contents use the WebSocket."""
 
 

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from dashboard.charts.curve_layout import Figure
-from dashboard.charts.packing import Window, x_values
+from dashboard.charts.packing import Figure, Window, x_values
 from dashboard.charts.palette import color, entry_color, series_color
 from toolkit.runs.formatting import duration, html_text
 from toolkit.runs.store import Floats

@@ -9,19 +9,20 @@ from typing import Final, Literal
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curve_layout import ChartMark
-from dashboard.charts.evidence import Evidence, around, metric_of, slope
 from dashboard.components import page_states
 from dashboard.components.control_box import (
     control_unavailable_reason,
     declared_control,
     describe,
+    is_confirmed,
     is_pending,
     send_request,
     show_answers,
     subject,
 )
-from dashboard.components.curve_panel import ChartOptions, Tally, change_mark, curve_panel
+from dashboard.components.curve_chart import Mark
+from dashboard.components.curve_panel import Around, change_mark, curve_panel
+from dashboard.components.evidence import Evidence, around, metric_of, slope
 from dashboard.components.frame import RunPage
 from dashboard.components.page_states import section
 from toolkit.diagnostics.catalogue import OF_RANKS
@@ -183,7 +184,7 @@ def _details(page: RunPage, alert: Alert) -> None:
         _advice(alert)
     _settings(page, alert)
     if alert.kind in OF_RANKS:
-        st.caption("See the System page for a comparison of the ranks.")
+        st.caption("See *Time and machine* for a comparison of the ranks.")
     _numbers(alert)
     if alert.trace:
         st.code(clean(alert.trace), language=None)
@@ -193,10 +194,10 @@ def _details(page: RunPage, alert: Alert) -> None:
     folder = page.card.path
     if alert.time is not None and folder is not None and (folder / OUTPUT_LOG).is_file():
         st.page_link(
-            "views/output.py",
+            "views/config_notes.py",
             label="Output at that time",
             icon=":material/terminal:",
-            query_params={"run": page.key, "at": f"{alert.time:.3f}"},
+            query_params={"run": page.key, "tab": "Output", "at": f"{alert.time:.3f}"},
         )
 
 
@@ -205,25 +206,24 @@ def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None
     growth = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
     if growth is not None:
         levels = (*levels, growth)
-    options = ChartOptions(
-        fixed_window=evidence.window, marks=evidence.marks, bands=evidence.bands, levels=levels
-    )
     curve_panel(
         page,
         metric,
         [(metric, metric)],
-        options,
-        Tally(),
+        Around(
+            marks=evidence.marks, bands=evidence.bands, levels=levels, window=evidence.window, axis="step"
+        ),
         height=290,
+        smooth=False,
         key=f"chart alert {page.key} {alert.id}",
     )
 
 
-def _changes(page: RunPage, alert: Alert) -> list[ChartMark]:
+def _changes(page: RunPage, alert: Alert) -> list[Mark]:
     if alert.noticed_step is None:
         return []
     marks = [
-        change_mark(record, float(record["global_step"]))
+        change_mark(record)
         for record in page.store.events(page.key, (CONTROL_CHANGE,), limit=50)
         if is_knob_change_after(record, alert.noticed_step)
     ]
@@ -312,20 +312,13 @@ def _remedy(page: RunPage, alert: Alert, *, is_pending: bool) -> None:
 
 
 def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
-    # Not a dialog: a refresh of this region would close it.
-    st.markdown(
-        "The run saves and then stops after the current step."
-        if remedy.saves
-        else "The run stops after the current step **without saving**.",
-        width="content",
-    )
-    if st.button(f"Yes, {remedy.label.lower()}", type="primary", key=f"_yes {page.key} {alert.id}"):
+    how = "saves and then stops after the current step"
+    how = how if remedy.saves else "stops after the current step **without saving**"
+    answer = is_confirmed(f"The run {how}.", remedy.label, f"{page.key} {alert.id}")
+    if answer is not None:
         session.set_pending_confirmation(page.key, None)
-        if _send(page, alert, remedy):
+        if not answer or _send(page, alert, remedy):
             st.rerun()
-    if st.button("Let it run", key=f"_no {page.key} {alert.id}"):
-        session.set_pending_confirmation(page.key, None)
-        st.rerun()
 
 
 def _send(page: RunPage, alert: Alert, remedy: Offer) -> bool:

@@ -34,7 +34,10 @@ function drawCard(card, palette) {
   const label = make("div", "telemetry-card-label", card.label);
   if (card.help) { label.title = card.help; box.title = card.help; }
   box.appendChild(label);
-  box.appendChild(make("div", "telemetry-card-value", card.value));
+  const value = make("div", "telemetry-card-value", card.value);
+  // What does not fit can be read.
+  value.title = card.value;
+  box.appendChild(value);
   const about = make("div", "telemetry-card-about");
   if (card.delta) {
     const delta = make("span", "telemetry-card-delta", card.delta);
@@ -53,6 +56,10 @@ export function cards(component) {
   if (!grid || !data) return undefined;
   const draw = () => {
     const palette = data.palettes[standsOnDark(parentElement) ? "dark" : "light"];
+    // As many in each row, so that none is alone in the last one; a long value, such as the name of a model, gets room.
+    const number = data.cards.length, rows = Math.ceil(number / 8);
+    grid.style.setProperty("--columns", Math.ceil(number / rows));
+    grid.style.setProperty("--half", Math.ceil(number / Math.ceil(number / 4)));
     grid.replaceChildren(...data.cards.map((card) => drawCard(card, palette)));
   };
   draw();

@@ -53,7 +53,11 @@ def draw_cards(cards: Sequence[Card], *, key: str) -> None:
                 }
                 for card in cards
             ],
-            "palettes": PALETTES,
+            # Sent with every refresh: only the colours of a tone.
+            "palettes": {
+                name: {tone: palette[tone] for tone in ("good", "critical", "muted")}
+                for name, palette in PALETTES.items()
+            },
         },
         key=key,
     )

@@ -69,11 +69,6 @@ function dress(figure, element, height, palettes) {
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
   // A thumb scrolls the page: it must not draw a box instead.
   if (onTouch()) layout.dragmode = false;
-  // Curves have our own tooltip, which lists all of them.
-  if (figure.data.some((trace) => trace.meta && trace.meta.tip)) {
-    layout.hovermode = false;
-    if (layout.xaxis) layout.xaxis.showspikes = false;
-  }
   layout.hoverlabel = { bgcolor: background, bordercolor: border, font: { color: text } };
   layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: palette.muted, activecolor: palette["series-0"] };
   // On a narrow chart there are fewer tick labels, because they would overlap.
@@ -92,8 +87,6 @@ function sameRange(a, b) {
 }
 
 function wire(div, Plotly, say) {
-  // Samples on the page follow the cursor.
-  const sendCursor = (x) => window.dispatchEvent(new CustomEvent("telemetry-cursor", { detail: { x, group: div.dataset.group } }));
   let timer = null;
   const numbers = (range) => range.map((edge) => div._fullLayout.xaxis.r2l(edge));
   const siblings = () => [...document.querySelectorAll(".telemetry-chart")]
@@ -101,14 +94,12 @@ function wire(div, Plotly, say) {
 
   const forgetHover = (charts) => {
     for (const one of charts) {
-      if (one.__clearTip) one.__clearTip();
       one.__following = true;
       try { Plotly.Fx.unhover(one); } catch (_) { /* nothing drawn there yet */ } finally { one.__following = false; }
     }
   };
   div.on("plotly_relayout", (event) => {
     if (div.__following) return;
-    if (div.__clearTip) div.__clearTip();
     const low = event["yaxis.range[0]"];
     if (low !== undefined && div._fullLayout.yaxis) div.__y = { range: [low, event["yaxis.range[1]"]], type: div._fullLayout.yaxis.type };
     let range;
@@ -148,20 +139,10 @@ function wire(div, Plotly, say) {
     }
   });
 
-  div.on("plotly_hover", (event) => {
-    // Plotly hovers again after a zoom, over nothing.
-    if (!event.points || !event.points.length || div.__following) return;
-    sendCursor(div._fullLayout.xaxis.d2l(event.points[0].x));
-  });
   div.on("plotly_click", (event) => {
     const point = event.points && event.points[0];
     if (div.__pick && point && Array.isArray(point.customdata)) div.__pick(point.customdata[0]);
   });
-  div.on("plotly_unhover", () => {
-    if (div.__following) return;
-    sendCursor(null);
-  });
-  wireTip(div, siblings, sendCursor);
   if (onTouch()) {
     // Plotly would keep the page from scrolling; a tap still reaches it as a click.
     for (const kind of ["touchstart", "touchmove"]) div.addEventListener(kind, (event) => event.stopPropagation(), { capture: true, passive: true });
@@ -184,7 +165,7 @@ function saveFile(name, parts) {
 // What a spreadsheet runs as a formula; toolkit/runfolder/columns.py has the same pattern.
 const FORMULA = /^[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/;
 
-// What a chart of no curves shows, as rows: its curves and bars by name, and the cells of a map.
+// What a chart shows, as rows: its curves and bars by name, and the cells of a map.
 function tableOf(div) {
   const cell = (value) => {
     if (value === null || value === undefined) return "";
@@ -239,11 +220,6 @@ export function chart(component) {
   div.style.minHeight = data.height + "px";
   // With a timestamp, because an unchanged value is not sent, and the zoom may have changed elsewhere meanwhile.
   div.__say = (range) => setStateValue("view", { range, at: Date.now() });
-  div.__askCsv = data.csv ? () => setStateValue("csv", { at: Date.now() }) : null;
-  if (data.download && div.__downloaded !== data.download.at) {
-    div.__downloaded = data.download.at;
-    saveFile(`${data.name}.csv`, [data.download.text]);
-  }
   div.__pick = data.pickable ? (number) => setStateValue("picked", { number, at: Date.now() }) : null;
 
   const draw = (Plotly) => {
@@ -284,24 +260,16 @@ export function chart(component) {
       modeBarButtonsToAdd: [
         { name: "png", title: "Save as PNG", icon: Plotly.Icons.camera, click: () => save(div, Plotly, data, "png") },
         { name: "svg", title: "Save as SVG", icon: VECTOR, click: () => save(div, Plotly, data, "svg") },
-        { name: "csv", title: "Save the values as CSV", icon: TABLE, click: () => (div.__askCsv ? div.__askCsv() : saveFile(`${data.name}.csv`, [tableOf(div)])) },
+        { name: "csv", title: "Save the values as CSV", icon: TABLE, click: () => saveFile(`${data.name}.csv`, [tableOf(div)]) },
         { name: "full", title: "Full screen", icon: WHOLE_SCREEN, click: () => (document.fullscreenElement ? document.exitFullscreen() : div.requestFullscreen()) },
       ],
     };
     return Plotly.react(div, figure.data, figure.layout, config).then(() => {
       div.dataset.drawn = String(Number(div.dataset.drawn || 0) + 1);
       if (!div.__wired) { div.__wired = true; wire(div, Plotly, (range) => div.__say(range)); }
-      if (div.__lookAgain) div.__lookAgain();
     });
   };
-  if (!div.__chip) {
-    div.__chip = document.createElement("div");
-    div.__chip.className = "telemetry-chip";
-    div.__chip.setAttribute("aria-hidden", "true");
-    div.appendChild(div.__chip);
-    div.onfullscreenchange = () => { div.__waiting = true; drawInTurn(div, data.src); };
-  }
-  drawStar(div, data, () => component.setTriggerValue("pin", true));
+  div.onfullscreenchange = () => { div.__waiting = true; drawInTurn(div, data.src); };
   div.__draw = draw;
   const wanted = () => {
     div.__waiting = true;
@@ -321,27 +289,10 @@ export function chart(component) {
   }
   wanted();
   return () => {
-    if (div.__clearTip) div.__clearTip();
     for (const name of ["__theme", "__watch"]) if (div[name]) { div[name].disconnect(); div[name] = null; }
     if (div.__plotly && div._fullLayout) div.__plotly.purge(div);
     div.__wired = false;
   };
-}
-
-// A star beside the title pins the metric of the chart.
-function drawStar(div, data, click) {
-  let star = div.querySelector(".telemetry-star");
-  if (data.pinned === null || data.pinned === undefined) { if (star) star.remove(); return; }
-  if (!star) {
-    star = make("button", "telemetry-star");
-    star.type = "button";
-    div.prepend(star);
-  }
-  star.textContent = data.pinned ? "★" : "☆";
-  star.setAttribute("aria-pressed", String(data.pinned));
-  star.setAttribute("aria-label", "Pin " + data.label.split(",")[0]);
-  star.title = data.pinned ? "Pinned: shown first" : "Pin: show first";
-  star.onclick = click;
 }
 
 // One chart at a time, yielding in between: the first is visible while the last is still being drawn.

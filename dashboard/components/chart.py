@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import orjson
-import streamlit as st
 
 from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
 from dashboard.charts.palette import DARK, LIGHT
-from dashboard.components.script import sent_by, show_component
+from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.runfolder.untrusted import is_number
-from toolkit.runs.columns.export import TooManyRows
 from toolkit.runs.formatting import clean, html_text
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _MAX_LABEL = 300
-_CSV_WANTED = "_csv_wanted"
 
 
 def draw_chart(
@@ -34,17 +29,13 @@ def draw_chart(
     group: str = "page",
     on_view: Callable[[], None] | None = None,
     on_pick: Callable[[], None] | None = None,
-    star: tuple[bool, Callable[[], None]] | None = None,
-    csv: Callable[[], bytes] | None = None,
 ) -> None:
     """Show `figure`; `view_of(key)` then returns the visible x-axis range.
 
     With `on_pick`, `picked_of(key)` returns the number of the clicked bar or point: the first of its customdata.
 
     Charts of one `group` zoom and hover together. `label` is for screen readers, `name` is the file of a saved
-    picture, `heading` its title and `y_title` that of its y axis. `star` says whether the metric is pinned, and what
-    a click on its star does. `csv` returns the values for the button that saves them, and is called when that is
-    clicked; without it the browser saves what it draws.
+    picture, `heading` its title and `y_title` that of its y axis.
     """
     show_component(
         "chart",
@@ -60,36 +51,13 @@ def draw_chart(
             "group": group,
             "palettes": PALETTES,
             "pickable": on_pick is not None,
-            "pinned": None if star is None else star[0],
-            **_download(key, csv),
         },
         key=key,
-        on_view_change=on_view or _nothing,
-        on_picked_change=on_pick or _nothing,
-        on_pin_change=_nothing if star is None else star[1],
-        on_csv_change=partial(_ask_for_csv, key),
-        default={"view": None, "picked": None, "csv": None},
+        on_view_change=on_view or redraw_only,
+        on_picked_change=on_pick or redraw_only,
+        default={"view": None, "picked": None},
         height=height + 4,
     )
-
-
-def _ask_for_csv(key: str) -> None:
-    st.session_state[_CSV_WANTED] = key
-
-
-def _download(key: str, csv: Callable[[], bytes] | None) -> dict[str, Any]:
-    """Return what a chart is sent for its CSV button: that there is one, and the values right after a click."""
-    if csv is None:
-        return {}
-    if st.session_state.get(_CSV_WANTED) != key:
-        return {"csv": True}
-    del st.session_state[_CSV_WANTED]
-    try:
-        text = csv().decode()
-    except TooManyRows as error:
-        st.toast(str(error), icon=":material/warning:")
-        return {"csv": True}
-    return {"csv": True, "download": {"text": text, "at": time.time()}}
 
 
 def view_of(key: str) -> list[float] | None:
@@ -109,7 +77,3 @@ def picked_of(key: str) -> int | None:
 def _library(figure: Mapping[str, Any]) -> str:
     kinds = {trace.get("type", "scatter") for trace in figure.get("data", ())}
     return plotly_js_url() if kinds <= SMALL_PLOTLY_TRACES else whole_plotly_js_url()
-
-
-def _nothing() -> None:
-    """Streamlit reports a state only if a callback is registered."""

@@ -11,7 +11,6 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from dashboard.components.page_states import section
 from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED
@@ -31,6 +30,7 @@ _ENDED: Final = {
 _LOG_EVERY_CHOICES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _LOG_EVERY_WHAT: Final = "log every"
 _MAX_ANSWERS: Final = 3
+_WHILE_ASKED_S: Final = 2.0
 _MAX_EXACT: Final = 2**53
 _ACTIONS: Final[dict[str, tuple[str, str]]] = {
     "save": ("Save", ":material/save:"),
@@ -41,32 +41,30 @@ _ACTIONS: Final[dict[str, tuple[str, str]]] = {
 
 
 def control_box(store: RunStore, key: str) -> None:
-    """Show the controls of the run, or why it cannot be controlled, and what it answered."""
-    st.divider()
-    section("Control")
+    """Show the controls of a live run, or why it has none, and what it answered."""
+    is_live = store.card(key).live
+    if not is_live and not session.sent_requests(key):
+        return
     if session.is_viewer():
         st.caption(session.read_only_reason() or "")
         return
-    if store.card(key).logged_by is not None:
-        st.caption(control_unavailable_reason(store, key) or "")
-        return
-    control = declared_control(store, key)
-    reason = control_unavailable_reason(store, key)
-    if reason:
+    control, reason = declared_control(store, key), control_unavailable_reason(store, key)
+    if reason is not None and is_live:
         st.caption(reason)
-    else:
-        _log_every(store, key, control)
-    # Beside Apply, but drawn after the other buttons: a click on one of them is a request, too.
-    answers = st.container()
     if reason is None:
         _buttons(store, key, control)
+        _log_every(store, key, control)
+    # Below Apply, but drawn after the knobs: a click on one of them is a request, too.
+    answers = st.container()
+    if reason is None:
         _knobs(store, key, control)
     if control:
+        is_asked = is_pending(store, key, session.sent_requests(key)[:_MAX_ANSWERS])
         with answers:
             # The run answers when it next checks its control file, so check a little more often than it does.
             st.fragment(
                 lambda: page_states.guarded("The answers", lambda: _answers(store, key)),
-                run_every=2.0 if reason is None else None,
+                run_every=_WHILE_ASKED_S if is_asked else None,
             )()
 
 
@@ -293,6 +291,17 @@ def send_request(
     session.remember_request(key, request_id, what, time.time(), about=about)
     st.toast(f"{md(what)}: sent to the run.", icon=":material/send:")
     return True
+
+
+def is_confirmed(text: str, label: str, key: str, *, keep: str = "Let it run") -> bool | None:
+    """Ask whether to stop, below `text`; return the answer, None while there is none.
+
+    Not in a dialog: a refresh of the region would close it.
+    """
+    st.markdown(text, width="content")
+    if st.button(f"Yes, {label[0].lower()}{label[1:]}", type="primary", key=f"_yes {key}"):
+        return True
+    return False if st.button(keep, key=f"_no {key}") else None
 
 
 # ---------------------------------------------------------------- answers

@@ -14,3 +14,19 @@ function standsOnDark(element) {
   probe.remove();
   return r * 0.299 + g * 0.587 + b * 0.114 < 128;
 }
+
+// A star beside the title pins the metric of the chart.
+function drawStar(div, data, click) {
+  let star = div.querySelector(".telemetry-star");
+  if (data.pinned === null || data.pinned === undefined) { if (star) star.remove(); return; }
+  if (!star) {
+    star = make("button", "telemetry-star");
+    star.type = "button";
+    div.prepend(star);
+  }
+  star.textContent = data.pinned ? "★" : "☆";
+  star.setAttribute("aria-pressed", String(data.pinned));
+  star.setAttribute("aria-label", "Pin " + data.label.split(",")[0]);
+  star.title = data.pinned ? "Pinned: shown first" : "Pin: show first";
+  star.onclick = click;
+}

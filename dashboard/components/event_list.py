@@ -11,28 +11,13 @@ from dashboard.components.control_box import describe, subject
 from dashboard.components.frame import RunPage
 from dashboard.components.page_states import section
 from toolkit.diagnostics.catalogue import title_of
-from toolkit.runfolder.records import (
-    CHECKPOINT,
-    CONTROL_CHANGE,
-    END,
-    EPOCH,
-    ERROR,
-    FINDING,
-    LEDGER,
-    LOST,
-    SAMPLE,
-    SPAN,
-    SPAN_EVENT,
-    SPAN_START,
-    SPAN_SUMMARY,
-    START,
-    STATE,
-    Record,
-)
+from toolkit.runfolder import records
+from toolkit.runfolder.records import Record
 from toolkit.runs.formatting import ago, md
 
-_FREQUENT: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, STATE, "environment"})
-"""Frequent records, which only the Timeline shows, and the numbers that go with a checkpoint."""
+_SPANS: Final = {records.SPAN, records.SPAN_START, records.SPAN_EVENT, records.SPAN_SUMMARY}
+_FREQUENT: Final = frozenset({*_SPANS, records.LEDGER, records.STATE, "environment"})
+"""Frequent records, which only Time and machine shows, and the numbers that go with a checkpoint."""
 
 _MAX_READ: Final = 200
 _MAX_SHOWN: Final = 7
@@ -68,12 +53,12 @@ def event_lines(newest_first: Any, now: float) -> list[str]:
 def _identity(record: Record) -> str:
     """Return an id shared by records that are one event to a reader; only the newest of them counts."""
     event = record.get("event")
-    if event == SAMPLE:
+    if event == records.SAMPLE:
         return f"sample {record.get('global_step')}"
-    if event == START:
+    if event == records.START:
         # One when the process starts, one when the model is loaded.
         return f"start {record.get('session', 1)}"
-    if event in (FINDING, ERROR) and record.get("id"):
+    if event in (records.FINDING, records.ERROR) and record.get("id"):
         return f"{event} {record['id']}"
     return ""
 
@@ -81,9 +66,9 @@ def _identity(record: Record) -> str:
 def _kind(record: Record) -> str:
     """Return what is shown as one line; empty for an event that always has its own."""
     event = record.get("event")
-    if event in (START, END, ERROR, CONTROL_CHANGE, LOST):
+    if event in (records.START, records.END, records.ERROR, records.CONTROL_CHANGE, records.LOST):
         return ""
-    if event == FINDING:
+    if event == records.FINDING:
         return f"finding {_title(record)} {record.get('state')}"
     return str(event)
 
@@ -96,29 +81,29 @@ def _line(record: Record, times: int, now: float) -> str:
     about = [ago(now - moment)] if isinstance(moment, (int, float)) else []
     about += [f"{times - 1:,} earlier"] if times > 1 else []
     when = f" :gray[{' · '.join(about)}]" if about else ""
-    if event == CHECKPOINT:
+    if event == records.CHECKPOINT:
         best = ", the best so far" if record.get("is_best") else ""
         return f":material/save: Checkpoint{where}{best}{when}"
-    if event == CONTROL_CHANGE:
+    if event == records.CONTROL_CHANGE:
         return f":material/tune: {md(subject(record))} {describe(record)}{when}"
-    if event == EPOCH:
+    if event == records.EPOCH:
         return f":material/flag: Epoch {md(str(record.get('epoch')))} ended{where}{when}"
-    if event == SAMPLE:
+    if event == records.SAMPLE:
         return f":material/image: Samples{where}{when}"
-    if event == START:
+    if event == records.START:
         return f":material/play_circle: Session {md(str(record.get('session', 1)))} started{when}"
-    if event == END:
+    if event == records.END:
         status, reason = str(record.get("status", "ended")), str(record.get("reason") or "")
         why = f": {md(reason, 80)}" if reason not in ("", status) else ""
         return f":material/stop_circle: {md(status[:1].upper() + status[1:])}{why}{when}"
-    if event == FINDING:
+    if event == records.FINDING:
         over = record.get("state") == "resolved"
         icon = ":green[:material/check_circle:]" if over else ":orange[:material/warning:]"
         return f"{icon} {md(_title(record), 60)}{' resolved' if over else ''}{where}{when}"
-    if event == LOST:
+    if event == records.LOST:
         lost, reason = md(str(record.get("records"))), md(str(record.get("reason")), 80)
         return f":orange[:material/warning: {lost} records lost: {reason}]{when}"
-    if event == ERROR:
+    if event == records.ERROR:
         # The message starts with the type.
         message = md(str(record.get("message") or record.get("type") or "Error"), 140)
         count, icon = record.get("count"), ":material/error:"

@@ -9,17 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from dashboard.components.control_box import control_box
-from dashboard.components.page_states import page_title, section
+from dashboard.components.control_box import control_box, declared_control
+from dashboard.components.page_states import section
 from dashboard.components.run_menu import run_menu
+from dashboard.components.run_select import option_texts
 from dashboard.components.script import show_component
+from toolkit.forecasts.run import end_of_run, last_step
+from toolkit.runfolder.records import CONTROL_CHANGE, FINDING
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.runs.findings.alerts import Alert, alerts_of, unseen_alerts
 from toolkit.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
@@ -37,18 +40,18 @@ from toolkit.runs.store import (
     labelled,
 )
 
-Tone = Literal["green", "orange", "red", "blue", "gray"]
+Tone = Literal["green", "orange", "red", "blue", "gray", "violet"]
 
-BADGES: Final[dict[str, tuple[str, str, Tone]]] = {
-    RUNNING: ("Running", ":material/play_circle:", "green"),
-    STARTING: ("Starting", ":material/pending:", "gray"),
-    STALLED: ("Stalled", ":material/hourglass_top:", "orange"),
-    FINISHED: ("Finished", ":material/check_circle:", "blue"),
-    STOPPED: ("Stopped", ":material/stop_circle:", "blue"),
-    FAILED: ("Failed", ":material/error:", "red"),
-    LOST: ("Lost", ":material/help:", "red"),
-    NO_END: ("No end written", ":material/help:", "gray"),
-    UNREADABLE: ("Unreadable", ":material/block:", "red"),
+BADGES: Final[dict[str, tuple[str, Tone]]] = {
+    RUNNING: ("Running", "green"),
+    STARTING: ("Starting", "gray"),
+    STALLED: ("Stalled", "orange"),
+    FINISHED: ("Finished", "blue"),
+    STOPPED: ("Stopped", "blue"),
+    FAILED: ("Failed", "red"),
+    LOST: ("Lost", "red"),
+    NO_END: ("No end written", "gray"),
+    UNREADABLE: ("Unreadable", "red"),
 }
 GLYPHS: Final[dict[str, str]] = {
     RUNNING: "● Running",
@@ -91,8 +94,28 @@ class RunPage:
         return self.store.card(self.key)
 
 
-def open_run(*, show_worst: bool = True) -> RunPage | None:
-    """Draw the frame of this tab's run, with its worst alert if `show_worst`, and return it; None without a run."""
+def has_rest(card: RunCard) -> bool:
+    """Return whether a run may be forecast: it is live, or was stopped before its planned end."""
+    last = last_step(card)
+    if card.status.name in (FINISHED, STARTING, UNREADABLE):
+        return False
+    return card.live if last is None else card.step is not None and card.step < last
+
+
+DrawnFrom: TypeAlias = Callable[[RunPage, Sequence[Alert]], object]
+
+
+def open_run(
+    *,
+    show_worst: bool = True,
+    below: Callable[[RunPage], None] | None = None,
+    drawn_from: DrawnFrom | None = None,
+) -> RunPage | None:
+    """Draw the frame of this tab's run, with its worst alert if `show_worst`, and return it; None without a run.
+
+    `below` is drawn under the head and refreshed with it. The page is drawn again when what `drawn_from` returns has
+    changed, such as the set of metrics.
+    """
     store = session.store()
     key = session.current_run()
     runs = store.list_runs(RunQuery(per_page=_OFFERED))
@@ -120,7 +143,6 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
         session.show_run(card.key)
         st.rerun()
     session.show_run(key)
-    session.set_live(key, card.live)
     page = RunPage(key, store)
     # Before anything is drawn: the timers depend on it.
     session.set_partly_read(key, _is_partly_read(_read_first(store, key)))
@@ -128,19 +150,15 @@ def open_run(*, show_worst: bool = True) -> RunPage | None:
     with st.sidebar:
         _run_picker(card, runs)
         page_states.guarded("The control box", lambda: control_box(store, key))
-    title, actions = st.columns([0.66, 0.34], vertical_alignment="center")
-    with title:
-        # A run that ended may be resumed: the header checks for that.
-        live(page, "The header", lambda: _title(page), idle_s=_SECONDS_WHEN_NOT_LIVE)
-    with actions, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
-        # Outside the refreshing regions: a refresh would close an open dialog.
-        if card.live:
-            session.refresh_picker()
-        run_menu(store, card)
-    live(page, "The progress", lambda: _progress_and_problems(page))
-    live(page, "The alert summary", _alert_strip(page, is_shown=show_worst), until_examined=True)
-    if card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records:
-        # With only the manifest broken, the records are still shown.
+    is_unreadable = card.status.name == UNREADABLE and not store.refresh(key, wait_s=0.0).records
+    # With only the manifest broken, the records are still shown. A run that ended may be resumed: the head checks that.
+    head = _Head(page, show_worst=show_worst, below=None if is_unreadable else below, drawn_from=drawn_from)
+    with st.container(key="head", gap="small"):
+        live(page, "The header", head.draw, idle_s=_SECONDS_WHEN_NOT_LIVE, until_examined=True)
+        with st.container(key="run_menu"):
+            # Outside the refreshing region: a refresh would close an open dialog.
+            run_menu(store, card)
+    if is_unreadable:
         _unreadable(card)
         return None
     return page
@@ -207,39 +225,119 @@ def _is_partly_read(health: Health) -> bool:
     return not health.complete or health.is_stale
 
 
-def footer(page: RunPage, drawn: int, total: int) -> None:
-    """Show how many records there are and how many points are drawn."""
+def footer(page: RunPage) -> None:
+    """Show how many records there are."""
     health = page.store.refresh(page.key, wait_s=0.0)
-    st.caption(
-        f"{count(health.records)} records · {size(health.bytes_read)} · "
-        f"{count(drawn)} of {count(total)} points drawn, keeping the minimum and maximum of every bucket"
+    st.caption(f"{count(health.records)} records · {size(health.bytes_read)}")
+
+
+# ---------------------------------------------------------------- head
+
+
+def curves_from(page: RunPage, alerts: Sequence[Alert]) -> object:
+    """Return what charts of curves consist of, besides the values: the metrics and the marks."""
+    return (
+        tuple(info.name for info in page.store.metrics(page.key)),
+        len(page.store.sessions(page.key)),
+        tuple((alert.id, alert.is_open) for alert in alerts if alert.event == FINDING),
     )
 
 
-# ---------------------------------------------------------------- header
+class _Head:
+    """Everything about the run that changes while it is live, in one region: each message restyles the page."""
+
+    def __init__(
+        self,
+        page: RunPage,
+        *,
+        show_worst: bool,
+        below: Callable[[RunPage], None] | None,
+        drawn_from: DrawnFrom | None,
+    ) -> None:
+        self._page, self._show_worst, self._below, self._drawn_from = page, show_worst, below, drawn_from
+        self._alerts: list[Alert] = []
+        self._drawn_with: object = None
+        self._tab: tuple[str, str] | None = None
+
+    def draw(self) -> None:
+        page = self._page
+        health = read(page)
+        page_states.guarded("The alerts", self._examine)
+        page_states.guarded("The run's state", self._redraw_if_changed)
+        card = page.card
+        unseen = unseen_alerts(self._alerts, page.store.meta(page.key).labels)
+        page_states.guarded("The name of the run", lambda: _name_and_progress(page, card, unseen))
+        _problems(card, health)
+        if self._show_worst:
+            page_states.guarded("The alert summary", lambda: _worst(page, unseen))
+        self._name_tab(card, unseen)
+        _announce_once(page, unseen)
+        if self._below is not None:
+            self._below(page)
+
+    def _examine(self) -> None:
+        page = self._page
+        # Charts first: the detectors take longer, so they run from the second drawing on.
+        if page.is_refreshing and not session.is_partly_read(page.key):
+            part = page.store.examine(page.key, wait_s=_EXAMINE_S)
+            if session.set_partly_examined(page.key, part < 1.0):
+                # The timers depend on it.
+                st.rerun()
+        self._alerts = alerts_of(page.store, page.key)
+
+    def _redraw_if_changed(self) -> None:
+        """Draw the whole page again if something has changed that is drawn outside this region."""
+        page = self._page
+        card, counts = page.card, page.store.count_events(page.key)
+        # A run that ended needs no timers and no controls; the sidebar shows what it answered.
+        every = declared_control(page.store, page.key).get("log_every_now")
+        now: tuple[object, ...] = (card.status.name, counts.get(CONTROL_CHANGE, 0), every)
+        if self._drawn_from is not None:
+            now += (self._drawn_from(page, self._alerts),)
+        if page.is_refreshing and now != self._drawn_with:
+            st.rerun()
+        self._drawn_with = now
+
+    def _name_tab(self, card: RunCard, unseen: Sequence[Alert]) -> None:
+        is_critical = any(alert.severity == "critical" for alert in unseen)
+        tab = (tab_title(card, _glyph(card), unseen), CRITICAL_ICON if is_critical else ICON)
+        if tab != self._tab:
+            self._tab = tab
+            st.set_page_config(page_title=tab[0], page_icon=tab[1])
 
 
-def _title(page: RunPage) -> None:
-    read(page)
-    card = page.card
-    if session.set_live(page.key, card.live):
-        # A run that ended needs no timers and no controls.
-        st.rerun()
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        page_title(md(card.name, 80), width="content")
-        _status_badge(card)
-        for source in filter(None, (card.team, card.logged_by)):
-            st.markdown(f":violet-badge[{md(source, 40)}]", width="content")
-        for tag in card.tags[:6]:
-            # Not st.badge: it escapes brackets, even escaped ones.
-            st.markdown(f":gray-badge[{md(tag, 30)}]", width="content")
-    st.caption(_about(card))
+def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Alert]) -> None:
+    word, tone = BADGES.get(card.status.name, (card.status.name, "gray"))
+    if card.status.name == STALLED and card.last_sign is not None:
+        word += f" {duration(time.time() - card.last_sign)}"
+    if card.archived:
+        word += " · archived"
+    how = "" if card.status.sure else " (estimated from the time of the last update)"
+    badges = [(f"{_glyph(card)} {word}", tone, card.status.why + how)]
+    badges += [(source[:40], "violet", "") for source in filter(None, (card.team, card.logged_by))]
+    badges += [(tag[:30], "gray", "") for tag in card.tags[:6]]
+    show_component(
+        "run_head",
+        '<div class="telemetry-head"></div><div class="telemetry-live" role="status" aria-live="polite"></div>',
+        data={
+            "name": clean(card.name)[:80],
+            "badges": [[clean(text), color, clean(hint)] for text, color, hint in badges],
+            "steps": _steps(page, card),
+            "progress": card.progress,
+            "about": clean(_about(card)),
+            "live": card.live,
+            "at": time.time(),
+            "attention": _attention(page.key, card, unseen),
+        },
+        key=f"_head {page.key}",
+    )
 
 
-def _progress_and_problems(page: RunPage) -> None:
-    health = read(page)
-    card = page.card
-    _progress(page, card)
+def _glyph(card: RunCard) -> str:
+    return GLYPHS.get(card.status.name, "●").split(" ", 1)[0]
+
+
+def _problems(card: RunCard, health: Health) -> None:
     if not health.complete:
         page_states.reading(health)
     if card.status.name != UNREADABLE or health.records:
@@ -248,25 +346,14 @@ def _progress_and_problems(page: RunPage) -> None:
         st.warning(md(card.problem), icon=":material/warning:")
 
 
-def _status_badge(card: RunCard) -> None:
-    """Show the run's status, with the reason on hover."""
-    word, icon, tone = BADGES.get(card.status.name, (card.status.name, ":material/help:", "gray"))
-    if card.status.name == STALLED and card.last_sign is not None:
-        word += f" {duration(time.time() - card.last_sign)}"
-    if card.archived:
-        word += " · archived"
-    how = "" if card.status.sure else " (estimated from the time of the last update)"
-    st.badge(md(word), icon=icon, color=tone, help=f"{md(card.status.why)}{how}")
-
-
 def _about(card: RunCard) -> str:
     parts = []
-    if card.last_sign is not None:
-        parts.append(f"last update {ago(time.time() - card.last_sign)}")
     if card.status.name not in (RUNNING, STARTING):
-        parts.append(md(card.status.why) + ("" if card.status.sure else " (estimated)"))
+        if card.last_sign is not None:
+            parts.append(f"last update {ago(time.time() - card.last_sign)}")
+        parts.append(card.status.why + ("" if card.status.sure else " (estimated)"))
     if card.host:
-        parts.append(f"on {md(card.host)}")
+        parts.append(f"on {card.host}")
     if card.sessions > 1:
         parts.append(f"{card.sessions} sessions")
     if card.duration_s is not None:
@@ -276,29 +363,27 @@ def _about(card: RunCard) -> str:
     return " · ".join(parts)
 
 
-def _progress(page: RunPage, card: RunCard) -> None:
+def _steps(page: RunPage, card: RunCard) -> list[tuple[str, bool]]:
+    """Return how far the run is, in parts; some are emphasized."""
     if card.step is None or card.steps_done is None:
-        return
+        return []
     seconds = step_seconds(page)
-    words = [f"**step {count(card.step)}**"]
-    if card.max_steps and card.progress is not None:
-        words[0] = f"**step {count(card.steps_done)} / {count(card.max_steps)}**"
-        words.append(f"{card.progress:.0%}")
+    of = f" / {count(card.max_steps)}" if card.max_steps and card.progress is not None else ""
+    words = [(f"step {count(card.steps_done if of else card.step)}{of}", True)]
+    if of and card.progress is not None:
+        words.append((f"{card.progress:.0%}", False))
     if card.epoch is not None:
-        words.append(f"epoch {short_number(card.epoch)}")
+        words.append((f"epoch {short_number(card.epoch)}", False))
     if seconds:
-        words.append(f"{short_number(1 / seconds)} steps/s")
-    left = (card.max_steps - card.steps_done) if card.max_steps else 0
-    if card.status.name == RUNNING and seconds and left > 0:
-        eta = left * seconds
-        words.append(f"**ETA {duration(eta)}** (about {clock(time.time() + eta, now=time.time())[:-3]})")
-    line = " · ".join(words)
-    if card.progress is None:
-        st.markdown(line)
-    else:
-        # The page's style reserves the height of what has this key.
-        with st.container(key="progress"):
-            st.progress(card.progress, text=line)
+        words.append((f"{short_number(1 / seconds)} steps/s", False))
+    now = time.time()
+    ends = end_of_run(page.store, card, now) if card.status.name == RUNNING else None
+    if ends is not None:
+        words += [
+            (f"ETA {duration(ends.middle - now)}", True),
+            (f"about {clock(ends.middle, now=now)[:-3]}", False),
+        ]
+    return words
 
 
 def step_seconds(page: RunPage) -> float | None:
@@ -308,52 +393,22 @@ def step_seconds(page: RunPage) -> float | None:
     return float(np.median(recent)) if len(recent) else None
 
 
-def _alert_strip(page: RunPage, *, is_shown: bool) -> Callable[[], None]:
-    """Return a function that runs the detectors on new records and draws the worst open alert."""
-    is_first = True
-
-    def draw() -> None:
-        nonlocal is_first
-        # Charts first: the detectors take longer, so they run from the second drawing on.
-        if not is_first and not session.is_partly_read(page.key):
-            part = page.store.examine(page.key, wait_s=_EXAMINE_S)
-            if session.set_partly_examined(page.key, part < 1.0):
-                # The timers depend on it.
-                st.rerun()
-        is_first = False
-        alerts = unseen_alerts(alerts_of(page.store, page.key), page.store.meta(page.key).labels)
-        card = page.card
-        is_critical = any(alert.severity == "critical" for alert in alerts)
-        st.set_page_config(
-            page_title=tab_title(card, GLYPHS.get(card.status.name, "●").split(" ", 1)[0], alerts),
-            page_icon=CRITICAL_ICON if is_critical else ICON,
-        )
-        attention(page.key, card, alerts)
-        _announce_once(page, alerts)
-        if is_shown:
-            _worst(page, alerts)
-
-    return draw
-
-
 def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
     counts = Counter(alert.severity for alert in alerts)
-    if not counts["critical"] and not counts["warning"]:
-        return
-    worst = alerts[0]
-    with st.container(border=True, horizontal=True, vertical_alignment="center"):
-        if counts["critical"]:
-            st.badge(f"{counts['critical']} critical", icon=":material/error:", color="red")
-        if counts["warning"]:
-            plural = "s" if counts["warning"] > 1 else ""
-            st.badge(f"{counts['warning']} warning{plural}", icon=":material/warning:", color="orange")
-        st.markdown(f"**{md(worst.title, 60)}** {md(worst.message, 200)}", width="content")
+    badges = []
+    if counts["critical"]:
+        badges.append(f":red-badge[:material/error: {counts['critical']} critical]")
+    if counts["warning"]:
+        plural = "s" if counts["warning"] > 1 else ""
+        badges.append(f":orange-badge[:material/warning: {counts['warning']} warning{plural}]")
+    if badges:
         st.page_link(
             "views/alerts.py",
-            label="What to try",
+            label=f"{' '.join(badges)} **{md(alerts[0].title, 60)}** {md(alerts[0].message, 200)}",
             icon=":material/arrow_forward:",
             icon_position="right",
             query_params={"run": page.key},
+            help="What to try",
         )
 
 
@@ -376,7 +431,7 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
 
 def _run_picker(current: RunCard, runs: RunList) -> None:
     cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
-    names = {card.key: f"{card.name}  ·  {card.status.name}" for card in labelled(cards.values()).values()}
+    names = option_texts(cards.values(), behind=lambda card: card.status.name)
     keys = list(names)
     is_cut = runs.matching > len(runs.cards)
     chosen = st.selectbox(
@@ -384,12 +439,13 @@ def _run_picker(current: RunCard, runs: RunList) -> None:
         keys,
         index=keys.index(current.key),
         format_func=lambda key: names.get(key, key),
-        key=f"_picker {current.key}",
+        # A new one when its text changes: Streamlit keeps the chosen text, and would take an old one for a run.
+        key=f"_picker {names[current.key]}",
         help=f"The {_OFFERED:,} runs that were updated last; the Runs page has the others."
         if is_cut
         else None,
     )
-    if chosen is not None and chosen != current.key:
+    if chosen in cards and chosen != current.key:
         session.show_run(chosen)
         st.rerun()
 
@@ -429,8 +485,8 @@ def tab_title(card: RunCard, glyph: str, alerts: Sequence[Alert]) -> str:
     return f"⛔ {worst.title[:40]} · {done}{card.name[:60]}"
 
 
-def attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> None:
-    """Announce open alerts that were neither seen nor muted: a count in the navigation, a live region, a notification.
+def _attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> dict[str, object]:
+    """Return how to announce open alerts: a count in the navigation, a live region, a notification.
 
     A notification only if the visitor has asked for it, see `notification_choice`.
     """
@@ -438,20 +494,15 @@ def attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> None:
     worst = shown[0] if shown else None
     is_critical = worst is not None and worst.severity == "critical"
     text = f"{worst.title}. {worst.message}" if worst is not None else ""
-    show_component(
-        "attention",
-        '<div class="telemetry-live" role="status" aria-live="polite"></div>',
-        data={
-            "count": len(shown),
-            "critical": is_critical,
-            "say": clean(f"{'Critical' if is_critical else 'Warning'}: {text}"[:_MAX_TEXT]) if text else "",
-            "about": f"{key} {worst.id} {worst.kind}"[:_MAX_TEXT] if worst is not None else "",
-            "title": clean(f"{worst.title} · {card.name}"[:_MAX_TEXT]) if worst is not None else "",
-            "message": clean(worst.message[:_MAX_TEXT]) if worst is not None else "",
-            "live": card.live,
-        },
-        key=f"_attention {key}",
-    )
+    return {
+        "count": len(shown),
+        "critical": is_critical,
+        "say": clean(f"{'Critical' if is_critical else 'Warning'}: {text}"[:_MAX_TEXT]) if text else "",
+        "about": f"{key} {worst.id} {worst.kind}"[:_MAX_TEXT] if worst is not None else "",
+        "title": clean(f"{worst.title} · {card.name}"[:_MAX_TEXT]) if worst is not None else "",
+        "message": clean(worst.message[:_MAX_TEXT]) if worst is not None else "",
+        "live": card.live,
+    }
 
 
 def notification_choice() -> None:

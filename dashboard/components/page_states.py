@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import streamlit as st
 
 from toolkit.runfolder.labels import LabelsError
-from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import clean, clock, count, duration, md, size
 from toolkit.runs.store import Health, Refused, RunCard, RunList, StoreUnavailable, UnknownRun
 
-PASTE = """\
+_PASTE = """\
 telemetry:
   enabled: true
-  log_dir: "./logs"
+  log_dir: {folder}
 """
-IN_CODE = """\
+_IN_CODE = """\
 from toolkit.telemetry import TelemetryLogger
 
-log = TelemetryLogger("my-run", log_dir="./logs")
+log = TelemetryLogger("my-run", log_dir={folder})
 for step, batch in enumerate(loader):
     loss = train_step(batch)
     log.log_step(step, train_loss=loss, lr=scheduler.get_last_lr()[0])
@@ -53,13 +54,16 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
     with st.container(border=True):
         section("No runs yet")
         st.text("Looking in " + ", ".join(clean(place) for place in places))
+        local = [clean(place) for place in places if "://" not in place]
+        # Where this page looks, whatever the folder is that the training is started in.
+        folder = json.dumps(local[0] if local else "./logs", ensure_ascii=False)
         st.markdown("Add this block to a training YAML, and the run appears here within five seconds:")
-        st.code(PASTE, language="yaml")
+        st.code(_PASTE.format(folder=folder), language="yaml")
         st.markdown("or log from any training loop:")
-        st.code(IN_CODE, language="python")
+        st.code(_IN_CODE.format(folder=folder), language="python")
         st.markdown("To try it now, train the small example (no GPU, no download):")
-        st.code("make run", language="bash")
-        if any(place.startswith("clickhouse://") for place in places):
+        st.code(f"telemetry train --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash")
+        if len(local) < len(places):
             st.caption("Runs on another machine? They appear once `telemetry ship` there has sent them.")
         else:
             st.caption("Runs in another folder? Start the dashboard with `--log-dir /path/to/logs`.")
@@ -181,14 +185,6 @@ def is_done(change: Callable[[], object]) -> bool:
         st.error(md(str(error)))
         return False
     return True
-
-
-def show_table(rows: Any, alt: str, *, max_rows: int | None = None, **more: Any) -> None:
-    """Show rows or columns as a table; `alt` names it for screen readers. With `max_rows` it scrolls beyond them."""
-    frame = shown_frame(rows)
-    if max_rows is not None:
-        more["height"] = 38 + 35 * max(1, min(len(frame), max_rows))
-    st.dataframe(frame, hide_index=True, alt=alt, **more)
 
 
 def trace_of(error: Exception) -> str:

@@ -513,7 +513,7 @@ export function pictures(component) {
   if (data.layout === "strip" && !root.__cursor) {
     root.__cursor = (event) => {
       const { data: now, steps, moveTo } = root.__state, { x, group } = event.detail;
-      if (!root.isConnected || group !== now.follows) return;
+      if (!root.isConnected || (typeof x === "number" && (group !== now.follows || curveView.axis !== "step"))) return;
       moveTo(typeof x === "number" ? steps.findLastIndex((step) => step <= x) : steps.length - 1);
     };
     window.addEventListener("telemetry-cursor", root.__cursor);

@@ -19,7 +19,7 @@ from dashboard.components.page_states import section
 from dashboard.components.script import sent_by, show_component
 from toolkit.runs.files.samples import Sample, SampleSeries, samples_of_run, thinned
 from toolkit.runs.formatting import clean, count
-from toolkit.runs.store import RunStore, XAxis
+from toolkit.runs.store import RunStore
 
 View = Literal["step", "all"]
 
@@ -47,8 +47,8 @@ def side_by_side_samples(
     )
 
 
-def strip(run: str, series: Sequence[SampleSeries], *, follows: str | None, key: str) -> None:
-    """Show the newest samples small; while the cursor is in a chart of the group `follows`, those of its step."""
+def strip(run: str, series: Sequence[SampleSeries], *, follows: str, key: str) -> None:
+    """Show the newest samples small; while the cursor is in a chart over steps of the group `follows`, its step's."""
     rows = [_row(one.title, one.name, [one.samples]) for one in series]
     columns = [_column(run, "")]
     _draw({"layout": "strip", "view": "step", "columns": columns, "rows": rows, "follows": follows}, key=key)
@@ -111,7 +111,7 @@ _STEPS: Final = 200
 """Samples of each prompt that are sent: enough for a cursor, and less than the whole page has."""
 
 
-def latest_samples(page: RunPage, axis: XAxis) -> None:
+def latest_samples(page: RunPage) -> None:
     """Show the newest image of some prompts, and a link to all of them; nothing if the run has no images.
 
     While the cursor is in one of the run's charts over steps, they are those of its step.
@@ -138,7 +138,7 @@ def latest_samples(page: RunPage, axis: XAxis) -> None:
     strip(
         page.key,
         [replace(one, samples=tuple(thinned(one.samples, _STEPS))) for one in shown],
-        follows=page.key if axis == "step" else None,
+        follows=page.key,
         key=f"_strip {page.key}",
     )
 

@@ -10,10 +10,10 @@ from typing import Final
 import streamlit as st
 
 from dashboard.components.frame import RunPage
+from dashboard.components.run_table import fact_table
 from toolkit.answers.evidence import read_evidence
 from toolkit.answers.resume import answer_resumes
 from toolkit.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME, Judgement
-from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.formatting import count, md
 
 _FIRST_STEPS: Final = 200
@@ -39,10 +39,10 @@ def resume_card(page: RunPage) -> None:
                 "compared": [row.what for row in rows],
                 "before": [row.before for row in rows],
                 "after": [row.after for row in rows],
-                "": [row.said for row in rows],
+                "answer": [row.said for row in rows],
             }
             if rows:
-                st.dataframe(shown_frame(columns), hide_index=True, alt="What was compared")
+                fact_table(columns, "What was compared", key=f"_compared {page.key} {answer.session}")
             for needed in answer.needed:
                 st.caption(f"To say more: {md(needed, 300)}")
 

@@ -12,7 +12,7 @@ from dashboard import session
 from dashboard.charts.palette import free_colours
 from toolkit.core.run_search import completed, completions
 from toolkit.runfolder.labels import LabelsError
-from toolkit.runs.formatting import clean
+from toolkit.runs.formatting import clean, md
 from toolkit.runs.listing.search import names_in
 from toolkit.runs.store import Refused, RunCard, RunList, RunStore, UnknownRun
 
@@ -45,6 +45,8 @@ def suggest_names(text: str, cards: Sequence[RunCard]) -> None:
             "Names",
             [clean(name) for name in found],
             key=key,
+            # Streamlit formats the texts of pills.
+            format_func=md,
             on_change=_complete,
             args=(text, key),
             label_visibility="collapsed",

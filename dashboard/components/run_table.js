@@ -18,12 +18,17 @@ function sparkOf(values) {
 function fillCell(cell, column, value) {
   if (value === null || value === "" || value === undefined) return;
   if (column.kind === "progress") {
-    const share = Math.round(value * 100);
+    const [part, text] = Array.isArray(value) ? value : [value, null];
+    const share = Math.round(Math.min(1, Math.max(0, part)) * 100);
     const bar = make("span", "trt-bar");
     bar.appendChild(make("span", "")).style.width = `${share}%`;
-    cell.append(bar, make("span", "trt-share", `${share} %`));
+    cell.append(bar, make("span", "trt-share", text ?? `${share} %`));
   } else if (column.kind === "spark") {
     if (value.length > 1) cell.appendChild(sparkOf(value));
+  } else if (column.kind === "badge") {
+    const [text, tone] = value;
+    cell.appendChild(make("span", `trt-state trt-${tone}`, text));
+    cell.title = text;
   } else if (column.kind === "tags") {
     for (const tag of value) cell.appendChild(make("span", "trt-tag", tag));
   } else {
@@ -32,11 +37,48 @@ function fillCell(cell, column, value) {
   }
 }
 
-function nameCell(cell, row, send) {
-  if (row.colour) {
+// An eye, open or crossed out, that hides the curve of a row in all charts of the page.
+function eyeOf(row) {
+  const button = make("button", "trt-eye");
+  button.type = "button";
+  button.setAttribute("aria-label", `Show ${row.name} in the charts`);
+  const svg = document.createElementNS(SPACE, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("aria-hidden", "true");
+  for (const [name, outline] of [["", "M2 12s4-7 10-7 10 7 10 7-4 7-10 7S2 12 2 12zM12 9a3 3 0 1 1 0 6 3 3 0 0 1 0-6z"], ["trt-cross", "M4 20 20 4"]]) {
+    const line = document.createElementNS(SPACE, "path");
+    line.setAttribute("d", outline);
+    if (name) line.classList.add(name);
+    svg.appendChild(line);
+  }
+  button.appendChild(svg);
+  return button;
+}
+
+// A dot in the colour of the curve, or for one that is not solid a piece of its line.
+function lookOf(row) {
+  if (!row.dash || row.dash === "solid") {
     const dot = make("span", "trt-dot");
     dot.dataset.colour = row.colour;
-    cell.appendChild(dot);
+    return dot;
+  }
+  const svg = document.createElementNS(SPACE, "svg"), line = document.createElementNS(SPACE, "path");
+  svg.classList.add("trt-line");
+  svg.dataset.colour = row.colour;
+  svg.setAttribute("viewBox", "0 0 22 4");
+  svg.setAttribute("aria-hidden", "true");
+  line.setAttribute("d", "M0 2H22");
+  line.setAttribute("stroke-dasharray", { dash: "6 3", dot: "2 3", dashdot: "7 2 2 2" }[row.dash] || row.dash.replaceAll("px", "").replaceAll(",", " "));
+  svg.appendChild(line);
+  return svg;
+}
+
+function nameCell(cell, row, send) {
+  if (typeof row.hidden === "boolean") cell.appendChild(eyeOf(row));
+  if (row.colour) cell.appendChild(lookOf(row));
+  if (!row.href) {
+    cell.appendChild(make("span", "", row.name));
+    return;
   }
   const link = make("a", "trt-link", row.name);
   link.href = row.href;
@@ -171,6 +213,8 @@ export function run_table(component) {
   const send = (name, value) => setStateValue(name, { ...value, at: Date.now() });
   const table = frame.querySelector("table");
   table.setAttribute("aria-label", data.label);
+  frame.classList.toggle("trt-facts", Boolean(data.facts));
+  frame.classList.toggle("trt-runs", !data.facts);
   const shape = JSON.stringify([data.columns, data.sort, data.selectable, data.movable]);
   const isSame = table.dataset.shape === shape;
   if (!isSame) {
@@ -209,8 +253,8 @@ export function run_table(component) {
   }
   const paint = () => {
     const palette = data.palettes[standsOnDark(parentElement) ? "dark" : "light"];
-    for (const dot of body.querySelectorAll(".trt-dot")) {
-      dot.style.background = dot.dataset.colour.startsWith("#") ? dot.dataset.colour : palette[dot.dataset.colour] || palette.muted;
+    for (const dot of body.querySelectorAll(".trt-dot, .trt-line")) {
+      dot.style.color = dot.dataset.colour.startsWith("#") ? dot.dataset.colour : palette[dot.dataset.colour] || palette.muted;
     }
   };
   paint();
@@ -242,7 +286,35 @@ export function run_table(component) {
     mark();
     setStateValue("picked", { keys, at });
   };
+  // Curves are hidden at once; the server keeps them in the link and for reports.
+  const eyes = data.rows.filter((row) => typeof row.hidden === "boolean");
+  if (eyes.length && (!frame.__hidden || Date.now() > frame.__hidden.until)) frame.__hidden = { keys: new Set(eyes.filter((row) => row.hidden).map((row) => row.key)), until: 0 };
+  const look = () => {
+    for (const line of body.rows) {
+      const eye = line.querySelector(".trt-eye"), isHidden = frame.__hidden.keys.has(line.dataset.key);
+      if (!eye) continue;
+      eye.setAttribute("aria-pressed", String(!isHidden));
+      eye.title = isHidden ? "Show this curve" : "Hide this curve; with Shift, all others";
+      line.classList.toggle("trt-hidden", isHidden);
+    }
+    hideCurves(frame.__hidden.keys);
+  };
+  if (eyes.length) look();
+  const toggle = (eye, isAlone) => {
+    const key = eye.closest("tr").dataset.key, keys = frame.__hidden.keys;
+    const others = eyes.map((row) => row.key).filter((other) => other !== key);
+    if (isAlone) {
+      const isDone = !keys.has(key) && others.every((other) => keys.has(other));
+      keys.clear();
+      if (!isDone) for (const other of others) keys.add(other);
+    } else if (!keys.delete(key)) keys.add(key);
+    frame.__hidden.until = Date.now() + 4000;
+    look();
+    send("hidden", { keys: [...keys] });
+  };
   body.onclick = (event) => {
+    const eye = event.target.closest(".trt-eye");
+    if (eye) { toggle(eye, event.shiftKey); return; }
     const cell = event.target.closest("td.trt-pick");
     if (!cell) return;
     const line = cell.closest("tr"), box = cell.querySelector("input");
@@ -278,5 +350,9 @@ export function run_table(component) {
   more.onclick = () => send("more", { rows: data.rows.length });
   place(table);
   frame.dataset.drawn = String(Number(frame.dataset.drawn || 0) + 1);
-  return () => { if (frame.__theme) { frame.__theme.disconnect(); frame.__theme = null; } };
+  return () => {
+    if (frame.__theme) { frame.__theme.disconnect(); frame.__theme = null; }
+    // Without its table, a page hides nothing.
+    if (eyes.length && !frame.isConnected) hideCurves(new Set());
+  };
 }

@@ -1,17 +1,21 @@
-"""The table of runs, and on a phone a list of cards."""
+"""Tables of our own: of runs, on a phone a list of cards, and of a few facts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import sent_by, show_component
-from toolkit.runs.formatting import clean
+from toolkit.runs.formatting import clean, count, short_number
 from toolkit.runs.listing.run_table import Column
+from toolkit.runs.store import RunCard
 
-_EVENTS: Final = ("picked", "sorted", "columns", "more", "opened")
+_MAX_TEXT: Final = 2_000
+"""Characters of a fact."""
+_EVENTS: Final = ("picked", "sorted", "columns", "more", "opened", "hidden")
 _HTML: Final = (
     '<div class="trt" tabindex="-1"><style></style><table><thead></thead><tbody></tbody></table>'
     '<button type="button" class="trt-more" hidden></button></div>'
@@ -42,6 +46,16 @@ class Row:
     """Behind the name, where several runs have the same one."""
     place: str = ""
     is_best: bool = False
+    dash: str = "solid"
+    """How its curve is drawn; it is shown where that is not solid."""
+    is_hidden: bool | None = None
+    """Whether its curve is hidden, for a row with an eye; None without one."""
+
+
+def row_of(card: RunCard, cells: Sequence[Any] = (), **more: Any) -> Row:
+    """Return the row of a run, with a link to it."""
+    href = f"overview?run={quote(card.key, safe='', errors='replace')}"
+    return Row(key=card.key, name=clean(card.name), href=href, cells=cells, **more)
 
 
 def run_table(
@@ -59,7 +73,7 @@ def run_table(
     """Show `rows`, of `total`; rows can be selected unless `picked` is None.
 
     `on_event` gets `picked` (keys), `sorted` (by), `columns` (move and before, resize and width, or pin), `more` (rows
-    shown so far) and `opened` (key), before the page is drawn again.
+    shown so far), `opened` (key) and `hidden` (keys), before the page is drawn again.
     """
 
     def handler(event: str) -> Callable[[], None]:
@@ -96,6 +110,8 @@ def run_table(
                     "also": clean(row.also),
                     "folder": clean(row.place),
                     "best": row.is_best,
+                    "dash": row.dash,
+                    "hidden": row.is_hidden,
                 }
                 for row in rows
             ],
@@ -115,4 +131,58 @@ def run_table(
         on_columns_change=handler("columns"),
         on_more_change=handler("more"),
         on_opened_change=handler("opened"),
+        on_hidden_change=handler("hidden"),
     )
+
+
+def fact_table(
+    facts: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]],
+    label: str,
+    *,
+    key: str = "",
+    hints: Mapping[str, str] | None = None,
+) -> None:
+    """Show a few facts, as rows or by column; `label` names the table for screen readers.
+
+    A pair of a share and a text is a bar with the text beside it.
+    """
+    columns: Mapping[str, Sequence[Any]] = (
+        facts
+        if isinstance(facts, Mapping)
+        else {name: [row[name] for row in facts] for name in (facts or [{}])[0]}
+    )
+    show_component(
+        "run_table",
+        _HTML,
+        data={
+            "facts": True,
+            "columns": [
+                {"id": name, "label": clean(name), "kind": _kind(cells), "help": (hints or {}).get(name, "")}
+                for name, cells in columns.items()
+            ],
+            "rows": [
+                {"key": str(number), "cells": [_shown(value) for value in row]}
+                for number, row in enumerate(zip(*columns.values(), strict=True))
+            ],
+            "total": 0,
+            "picked": [],
+            "label": clean(label),
+            "palettes": PALETTES,
+        },
+        key=key or f"_facts {label}",
+    )
+
+
+def _kind(cells: Sequence[Any]) -> str:
+    known = [cell for cell in cells if cell is not None]
+    if known and all(isinstance(cell, tuple) for cell in known):
+        return "progress"
+    return "number" if known and all(isinstance(cell, (int, float)) for cell in known) else "text"
+
+
+def _shown(cell: Any) -> Any:
+    if isinstance(cell, int):
+        return count(cell)
+    if isinstance(cell, float):
+        return short_number(cell)
+    return "" if cell is None else list(cell) if isinstance(cell, tuple) else clean(str(cell)[:_MAX_TEXT])

@@ -50,3 +50,7 @@ def component_key(key: str) -> str:
     if len(key) <= _MAX_KEY and "__" not in key and not key.endswith("_"):
         return key
     return f"{key[:40].replace('_', '-')} {hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:16]}"
+
+
+def redraw_only() -> None:
+    """The callback of a state that a redrawn page reads: Streamlit reports a state only if one is registered."""

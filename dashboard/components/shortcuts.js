@@ -10,6 +10,8 @@ function goTo(path) {
   const links = [...document.querySelectorAll('[data-testid="stSidebarNavLink"]')];
   const link = links.find((one) => (new URL(one.href, location.href).pathname.replace(/\/$/, "") || "/") === path);
   if (link) link.click();
+  // A view of a page is not in the menu.
+  else location.assign(path);
 }
 
 function search() {
@@ -29,6 +31,18 @@ function moveInTable(by) {
   next.focus();
   next.scrollIntoView({ block: "nearest" });
   return true;
+}
+
+function pickInTable() {
+  const box = document.activeElement?.closest(".trt tbody tr")?.querySelector("input[type=checkbox]");
+  if (box) box.click();
+  return Boolean(box);
+}
+
+function compareSelected() {
+  const button = document.querySelector(".st-key-_compare button:not(:disabled)");
+  if (button) button.click();
+  return Boolean(button);
 }
 
 function list(shortcuts, host) {
@@ -64,6 +78,7 @@ export function shortcuts(component) {
   const { data, parentElement, setTriggerValue } = component;
   const open = parentElement.querySelector(".telemetry-keys-open");
   if (!open || !data) return undefined;
+  followTheme();
   let first = null, timer = null;
   const forget = () => { first = null; clearTimeout(timer); };
   const paths = Object.fromEntries(data.shortcuts.filter((one) => one.path).map((one) => [one.keys, one.path]));
@@ -78,11 +93,15 @@ export function shortcuts(component) {
     let isDone = true;
     if (before) {
       const path = paths[`${before} ${event.key}`];
-      if (path) goTo(path); else isDone = false;
+      if (path) goTo(path);
+      else if (event.key === "e") document.querySelector(".st-key-_settings button")?.click();
+      else isDone = false;
     } else if (event.key === "g") {
       first = "g";
       timer = setTimeout(forget, SECOND_KEY_MS);
-    } else if (event.key === "?") list(data.shortcuts, parentElement);
+    } else if (event.key === "x") isDone = pickInTable();
+    else if (event.key === "c") isDone = compareSelected();
+    else if (event.key === "?") list(data.shortcuts, parentElement);
     else if (event.key === "/") isDone = search();
     else if (event.key === "j" || event.key === "k") {
       const by = event.key === "j" ? 1 : -1;

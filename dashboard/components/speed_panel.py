@@ -1,17 +1,15 @@
-"""Did a change make training slower: jobs by perf_tag, a verdict, a chart and a table."""
+"""Did a change make training slower: jobs by perf_tag, a verdict, and a table."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
-from dashboard.charts.speed import speed_figure, speed_height
-from dashboard.components.chart import draw_chart
 from dashboard.components.page_states import section
+from dashboard.components.run_table import fact_table
 from toolkit.runfolder.records import START
-from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.columns.speed import (
     METRICS,
     JobGroup,
@@ -26,7 +24,6 @@ from toolkit.runs.formatting import NO_VALUE, count, md, short_number
 from toolkit.runs.store import RunCard, RunStore
 
 _MAX_RUNS: Final = 30
-_MAX_ROWS: Final = 60
 _TONES: Final = {
     "slower": (":material/trending_down:", "orange"),
     "faster": (":material/trending_up:", "green"),
@@ -48,24 +45,10 @@ def speed_panel(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCar
     groups = groups_of(_of_one_session_tag(jobs, by_tag))
     if len(groups) > 1:
         _verdict(groups)
-    shown = _at_most(groups, _MAX_ROWS)
-    draw_chart(
-        speed_figure(shown),
-        key="chart speed",
-        label=f"Seconds per step, {count(sum(len(group.jobs) for group in shown))} jobs",
-        height=speed_height(shown),
-        name="speed",
-        group="speed",
-    )
+    fact_table(_rows(groups, by_tag), "Step time, spread and data wait of each job")
     st.caption(
-        "Point: median; whiskers: p10 to p90. The first 5 % of a job (at least 10 records) are left out as warm-up. "
-        "An empty point is a job too short to compare."
+        "Bar: the median time of a step. The first 5 % of a job (at least 10 records) are left out as warm-up."
         + (f" {count(left_out)} more runs with these tags are not shown." if left_out else "")
-    )
-    st.dataframe(
-        shown_frame(_rows(groups, by_tag)),
-        hide_index=True,
-        alt="Step time, spread and data wait of each job",
     )
     if not any(group.tagged for group in groups):
         st.caption(
@@ -178,12 +161,13 @@ def _reservations(found: Verdict) -> None:
 
 def _rows(
     groups: Sequence[JobGroup], by_tag: Mapping[str, Sequence[tuple[str, int]]]
-) -> list[dict[str, str]]:
+) -> list[dict[str, Any]]:
+    slowest = max(job.median for group in groups for job in group.jobs)
     return [
         {
             "perf_tag": group.name if group.tagged else NO_VALUE,
-            "job": job.label,
-            "median": step_time(job.median),
+            "job": job.label + (" (too short to compare)" if job.noise is None else ""),
+            "median": (job.median / slowest if slowest > 0 else 0.0, step_time(job.median)),
             "p10 to p90": f"{step_time(job.p10)} to {step_time(job.p90)}",
             "samples / s": short_number(job.samples_per_sec),
             "data wait": NO_VALUE if job.data_wait is None else f"{100 * job.data_wait:.0f} %",
@@ -202,13 +186,3 @@ def _part(job: JobSpeed, by_tag: Mapping[str, Sequence[tuple[str, int]]]) -> str
     if (job.run, job.session) not in of_tag:
         return NO_VALUE
     return f"{job.session_tag}, {of_tag.index((job.run, job.session)) + 1} of {len(of_tag)}"
-
-
-def _at_most(groups: Sequence[JobGroup], rows: int) -> list[JobGroup]:
-    """Return the newest groups with about `rows` jobs in total; the table has them all."""
-    found: list[JobGroup] = []
-    for group in reversed(groups):
-        if found and sum(len(one.jobs) for one in found) + len(group.jobs) > rows:
-            break
-        found.insert(0, group)
-    return found

@@ -13,7 +13,8 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
 from dashboard.components.frame import RunPage, live, notification_choice, open_run, read
-from toolkit.diagnostics.catalogue import CATALOGUE, OF_RANKS
+from dashboard.components.own_rules import own_rules, rules_of
+from toolkit.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of
 from toolkit.diagnostics.finding import OPEN, RESOLVED
 from toolkit.runfolder.labels import Labels
 from toolkit.runs.findings.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
@@ -51,15 +52,21 @@ class Filters:
 
 def main() -> None:
     """Draw the page."""
-    page = open_run(show_worst=False)
+    page = open_run(show_worst=False, drawn_from=_drawn_from)
     if page is None:
         return
-    filters = _filters()
-    live(page, "The alerts", lambda: _alerts(page, filters), until_examined=True)
+    filters = _filters(page)
+    live(page, "The alerts", lambda: _alerts(page, filters), until_examined=True, slower=3)
+    own_rules(page)
     notification_choice()
 
 
-def _filters() -> Filters:
+def _drawn_from(_page: RunPage, alerts: Sequence[Alert]) -> object:
+    """Return which alerts there are: a new one is shown at once, the numbers of others a little later."""
+    return tuple((alert.id, alert.is_open, alert.severity, alert.repeats) for alert in alerts)
+
+
+def _filters(page: RunPage) -> Filters:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         severities = st.pills(
             "Severity",
@@ -83,7 +90,7 @@ def _filters() -> Filters:
         )
         kinds = st.multiselect(
             "Kind",
-            _KINDS,
+            (*_KINDS, *(rule.kind for rule in rules_of(page))),
             key="kind",
             bind="query-params",
             format_func=_title,
@@ -200,7 +207,7 @@ def _nothing(page: RunPage, health: Health) -> None:
 
 
 def _title(kind: str) -> str:
-    return CATALOGUE[kind].title if kind in CATALOGUE else kind
+    return title_of(kind, {})
 
 
 main()

@@ -1,77 +1,77 @@
-"""Compare page: up to 50 runs in each chart, single or as groups, against a baseline, and their differences."""
+"""Compare page: up to 50 runs in one chart, single or as groups, a table that is their legend, and what differs."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, cast
-from urllib.parse import quote
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-import numpy as np
-import pandas as pd
 import streamlit as st
 
 from dashboard import session
-from dashboard.charts.curve_layout import ChartStyle, Curve
-from dashboard.charts.curves import chart_label, curve_figure
-from dashboard.charts.mean_and_spread import (
-    against_group,
-    group_smoothing,
-    groups_figure,
-    mean_and_spread,
-)
-from dashboard.charts.palette import looks_of_runs, run_colour
+from dashboard.charts.palette import DASHES, SERIES, looks_of_runs
 from dashboard.components import page_states
-from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import curves_csv, follow_zoom, hidden_values_text
-from dashboard.components.frame import GLYPHS
+from dashboard.components.curve_chart import (
+    ChartSpec,
+    CurveSpec,
+    GroupSpec,
+    View,
+    draw_curves,
+    view_in_url,
+    view_switches,
+)
+from dashboard.components.difference import ask_why, difference_blocks, made_of, show_difference
+from dashboard.components.own_charts import own_charts
 from dashboard.components.page_states import page_title, section
 from dashboard.components.pictures import sample_grid
 from dashboard.components.run_filter import keep_colours
 from dashboard.components.run_menu import report_button
-from dashboard.components.run_table import Row, ShownColumn, run_table
+from dashboard.components.run_select import in_address, option_texts
+from dashboard.components.run_table import Row, ShownColumn, row_of, run_table
 from dashboard.components.speed_panel import speed_panel
 from dashboard.components.verdict_line import verdict_of_chosen
-from toolkit.answers.evidence import read_evidence
-from toolkit.answers.why import Why, why
+from toolkit.reports.compare import PageView
 from toolkit.reports.compare import compare as comparison
-from toolkit.reports.document import Document
+from toolkit.reports.document import Colour, Document, Table
+from toolkit.reports.drawn_curves import DrawnLine, DrawnView, drawn_chart
 from toolkit.reports.stored_run import content_of_run, points_for
-from toolkit.runfolder.metrics import LIKELY, NOT_RESULTS, is_evaluation, metric_direction
+from toolkit.runfolder.metrics import LIKELY, NOT_RESULTS, is_evaluation
 from toolkit.runfolder.records import is_spread
-from toolkit.runs.columns.export import shown_frame
+from toolkit.runs.curve_axes import axes_of
 from toolkit.runs.formatting import clean, count, md, short_number
-from toolkit.runs.listing.config_diff import MISSING, diff
-from toolkit.runs.listing.run_table import Column
-from toolkit.runs.settings import as_number, differing_settings, is_label, setting_text
-from toolkit.runs.store import RunCard, RunQuery, RunStore, Series, Smoothing, UnknownRun, XAxis, labelled
+from toolkit.runs.listing.compared_runs import (
+    BY_TAG,
+    RunGroup,
+    figure_rows,
+    figures_of,
+    group_choices,
+    grouped,
+    joined_metrics,
+    named_choices,
+)
+from toolkit.runs.listing.run_table import Column, differences_of, primary_of
+from toolkit.runs.settings import setting_names, setting_text
+from toolkit.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
 
 _MAX_RUNS: Final = 50
-_MAX_GROUPS: Final = 8
+_MAX_GROUPS: Final = 12
 _MAX_SMALL: Final = 12
+_MAX_SETTINGS: Final = 8
 _OFFERED: Final = 1_000
 """Runs that can be picked; any other one is compared by its address."""
-_AXES: Final[dict[str, XAxis]] = {"Step": "step", "Relative time": "elapsed", "Wall time": "time"}
-_BY_TAG: Final = "tag"
-_NOT_FINITE: Final = "NaN or infinite"
-_FIGURES: Final = ("last", "mean of last 10 %", "min", "max", "median", _NOT_FINITE)
-_MAX_SETTINGS: Final = 500
+_STATISTICS: Final = ("mean", "median", "range")
 _OPENED: Final = "_compare_opened"
-_WHY: Final = "_why"
-_MOST_DIFFS: Final = 20
+_HIDDEN: Final = "hide"
 
 
 def main() -> None:
     """Draw the page."""
     store = session.store()
     st.set_page_config(page_title="Compare runs")
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="compare_head"):
         page_title("Compare", width="content")
-        report = st.container(width="content")
+        places = _Places(*(st.container(width=width) for width in (270, "content", "content", "content")))
     opened = st.session_state.pop(_OPENED, None)
     if opened is not None:
         st.switch_page("views/overview.py", query_params={"run": opened})
@@ -83,56 +83,135 @@ def main() -> None:
     named = _named_otherwise(store, cards)
     if any(card.key not in cards for card in named.values()):
         cards = labelled({card.key: card for card in (*runs.cards, *named.values())}.values())
-    keys = _pick_runs(cards, {word: card.key for word, card in named.items()})
+    keys = _pick_runs(cards, {word: card.key for word, card in named.items()}, places.runs)
     page_states.say_if_cut(runs)
-    by = _pick_grouping([cards[key] for key in keys])
     if len(keys) < 2:
         st.info(f"Pick two to {_MAX_RUNS} runs.", icon=":material/compare_arrows:")
         # One run can have become faster from one session to the next.
         if keys and len({job.perf_tag for job in store.manifest_sessions(keys[0])}) > 1:
             _read(store, keys)
-            _speed(store, keys, cards)
+            _part("The speed", lambda: speed_panel(store, keys, cards))
         return
     cards.update({card.key: card for card in keep_colours(store, [cards[key] for key in keys])})
     in_part = _read(store, keys)
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        axis = _AXES[session.pick_axis("X axis", tuple(_AXES))]
-        metric = _pick_metric(store, keys)
-        smoothing = session.smoothing_picker()
-        log_y = session.toggle("Log y", "log", "Draw the values on a logarithmic axis.")
-    seconds = session.refresh_seconds() if any(cards[key].live for key in keys) else None
-    if in_part:
-        seconds = 1.0
-    shown = _Compared(store, {key: cards[key] for key in keys}, metric, axis, smoothing, log_y)
-    if by:
-        page_states.guarded("The groups", lambda: _groups(shown, by))
-    else:
-        _part("The charts", lambda: _chart(shown), seconds)
-    with report:
-        report_button("compare", lambda: _report(store, keys, cards, metric))
-    base = _pick_baseline(keys, cards)
-    page_states.guarded("The verdict", lambda: verdict_of_chosen(store, keys, cards, base, metric))
-    page_states.guarded("The summary", lambda: _summary(store, keys, cards, metric, base))
-    page_states.guarded("The configurations", lambda: _configs(store, keys, cards))
-    _part("Why they differ", lambda: _why(base, keys, cards))
-    others = _shared_metrics(store, keys, metric)
-    if others:
-        _part("The other metrics", lambda: _small_charts(shown, others), seconds)
-    _speed(store, keys, cards)
-    names = {key: cards[key].name for key in keys}
-    _part("The samples", lambda: sample_grid(store, names))
+    chart, below = st.container(), st.container()
+    with below:
+        shown = _compared(store, {key: cards[key] for key in keys}, places)
+    with chart:
+        page_states.guarded("The chart", lambda: _chart(shown))
+    seconds = 1.0 if in_part else session.refresh_seconds() if shown.is_live else None
+    with places.report:
+        report_button("compare", lambda: _report(shown))
+    _part("The table", lambda: _table(shown), seconds)
+    page_states.guarded(
+        "The verdict", lambda: verdict_of_chosen(store, keys, cards, shown.base_run, shown.metric)
+    )
+    _part("Why they differ", lambda: ask_why(shown.base_run, keys, cards))
+    _part("The samples", lambda: sample_grid(store, {key: cards[key].name for key in keys}))
+    _part("The differences", lambda: _difference(shown))
+    with st.popover("Your charts", icon=":material/add_chart:", width="content"):
+        draw_own = own_charts(store, [cards[key] for key in keys])
+    page_states.guarded("Your charts", lambda: draw_own(2))
+    page_states.guarded("The other metrics", lambda: _small_charts(shown))
+    if "sec_per_step" in shown.names:
+        _speed(store, keys, cards)
+
+
+# ---------------------------------------------------------------- what is compared
 
 
 @dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the controls beside the title are."""
+
+    metric: Any
+    group: Any
+    runs: Any
+    report: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
     """The runs that are drawn, and how."""
 
     store: RunStore
     cards: Mapping[str, RunCard]
+    names: Mapping[str, Mapping[str, str]]
+    """The metrics, each with the name that a run gives it."""
     metric: str
-    axis: XAxis
-    smoothing: Smoothing
-    log_y: bool
+    by: Sequence[str]
+    groups: Sequence[RunGroup]
+    looks: Mapping[str, tuple[str, str]]
+    """Colour and dash of each run, or of each group by its label."""
+    base: str
+    """The key of a run, or the label of a group."""
+    is_difference: bool
+    axes: Sequence[tuple[str, str]]
+    left_out: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        return any(card.live for card in self.cards.values())
+
+    @property
+    def hidden(self) -> set[str]:
+        """The runs or groups whose curves are hidden, from the address."""
+        return {word for word in st.query_params.get_all(_HIDDEN) if word in self.looks}
+
+    @property
+    def base_run(self) -> str:
+        """The run that others are compared with: the first one of a group."""
+        return next((group.runs[0] for group in self.groups if group.label == self.base), self.base)
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        return figures_of(self.store, list(self.cards), self.metric, self.names.get(self.metric, {}))
+
+    def rows(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return what has a line of its own: key of a run or label of a group, and its runs."""
+        if self.groups:
+            return [(group.label, group.runs) for group in self.groups]
+        return [(key, (key,)) for key in self.cards]
+
+    def label(self, row: str) -> str:
+        return row if self.groups else self.cards[row].name
+
+
+def _compared(store: RunStore, cards: Mapping[str, RunCard], places: _Places) -> _Compared:
+    names = joined_metrics({key: store.metrics(key) for key in cards})
+    with places.metric:
+        metric = _pick_metric(store, cards, names)
+    with places.group:
+        by = _pick_grouping(list(cards.values()))
+    own = names.get(metric, {})
+    groups = grouped([card for key, card in cards.items() if key in own], by) if by else []
+    rows = [group.label for group in groups] or list(cards)
+    base, is_difference = _pick_baseline(rows, {} if groups else option_texts(cards.values()))
+    # The group that all are compared with is always drawn.
+    first = [group for group in groups if group.label == base]
+    drawn = [*first, *(group for group in groups if group not in first)][:_MAX_GROUPS]
+    left_out, groups = len(groups) - len(drawn), [group for group in groups if group in drawn]
+    looks = {
+        group.label: (f"run-{number % SERIES}", DASHES[number // SERIES % len(DASHES)])
+        for number, group in enumerate(groups)
+    }
+    shared = [
+        info for info in store.metrics(next(iter(cards))) if len(names.get(info.name, ())) == len(cards)
+    ]
+    # As links of before name it.
+    axes = [(value, "Wall time" if value == "time" else label) for value, label in axes_of(shared)]
+    return _Compared(
+        store=store,
+        cards=cards,
+        names=names,
+        metric=metric,
+        by=by if groups else (),
+        groups=groups,
+        looks=looks or looks_of_runs(list(cards.values())),
+        base=base,
+        is_difference=is_difference,
+        axes=axes,
+        left_out=left_out,
+    )
 
 
 def _part(name: str, draw: Callable[[], None], seconds: float | None = None) -> None:
@@ -140,20 +219,9 @@ def _part(name: str, draw: Callable[[], None], seconds: float | None = None) -> 
     st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
 
 
-def _report(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str) -> Document:
-    points = points_for(len(keys))
-    contents = [content_of_run(store, key, name=cards[key].name, points=points) for key in keys]
-    return comparison(contents, metric=metric)
-
-
-def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    # No timer, because it has inputs.
-    _part("The speed", lambda: speed_panel(store, keys, cards))
-
-
 def _read(store: RunStore, keys: Sequence[str]) -> bool:
     """Read the runs, show the progress, and return whether there is more to read."""
-    healths = store.refresh_all(keys, wait_s=1.0)
+    healths = store.refresh_all(keys, wait_s=0.5)
     # A list, not `any`: each has to be stored.
     changed = [
         session.set_partly_read(key, not health.complete) for key, health in zip(keys, healths, strict=True)
@@ -167,31 +235,29 @@ def _read(store: RunStore, keys: Sequence[str]) -> bool:
     return bool(unfinished)
 
 
-# ---------------------------------------------------------------- what is compared
-
-
-def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str]) -> list[str]:
+def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place: Any) -> list[str]:
+    """Show which runs are compared, behind a button as soon as there are two: the table has their names."""
     named, dropped = _named_in_url(cards, otherwise)
     if "_compared" not in st.session_state or (named and named != st.session_state.get("_compared_url")):
         st.session_state["_compared"] = named
     st.session_state["_compared"] = [key for key in st.session_state["_compared"] if key in cards]
-    keys: list[str] = st.multiselect(
-        "Runs",
-        list(cards),
-        key="_compared",
-        format_func=lambda key: (
-            f"{cards[key].name} · {GLYPHS.get(cards[key].status.name, '')}" if key in cards else key
-        ),
-        max_selections=_MAX_RUNS,
-        placeholder=f"Two to {_MAX_RUNS} runs",
-        persist_state="session",
-    )
+    texts = option_texts(cards.values())
+    chosen = len(st.session_state["_compared"])
+    with place.popover(f"{chosen} runs", icon=":material/edit:") if chosen > 1 else st.container():
+        keys: list[str] = st.multiselect(
+            "Runs",
+            list(cards),
+            key="_compared",
+            format_func=lambda key: texts.get(key, key),
+            max_selections=_MAX_RUNS,
+            placeholder=f"Two to {_MAX_RUNS} runs",
+            persist_state="session",
+        )
     st.session_state["_compared_url"] = keys
     if dropped:
         st.caption("Not shown: " + "; ".join(dropped) + ".")
     if keys and keys != named:
-        # One readable parameter; a name with a comma needs one parameter per run.
-        st.query_params["runs"] = keys if any("," in key for key in keys) else ",".join(keys)
+        st.query_params["runs"] = in_address(keys)
     elif not keys and "runs" in st.query_params:
         del st.query_params["runs"]
     return keys
@@ -229,146 +295,165 @@ def _named_in_url(cards: Mapping[str, RunCard], otherwise: Mapping[str, str]) ->
     return known[:_MAX_RUNS], dropped
 
 
-def _pick_grouping(cards: Sequence[RunCard]) -> str | None:
-    """Show the settings by which the chosen runs can be grouped, and return the chosen one."""
-    options = differing_settings([card.config for card in cards])
-    if any(card.tags for card in cards):
-        options = [_BY_TAG, *options]
-    if len(cards) < 2 or not options:
-        return None
-    return session.pick_or_none("Mean and spread by", options, key="by", placeholder="each run alone")
+def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:
+    """Show by what the chosen runs can be grouped, and return what was chosen."""
+    options = group_choices(cards)
+    if not options:
+        return []
+    asked = st.query_params.get_all("by")
+    chosen = named_choices(st.session_state.get("by", asked), options)
+    if "by" not in st.session_state and chosen and chosen != asked:
+        st.session_state["by"] = chosen
+    label = "Group" if not chosen else f"By {', '.join(setting_names(chosen).values())}"
+    with st.popover(
+        clean(label)[:40], icon=":material/workspaces:", type="primary" if chosen else "secondary"
+    ):
+        return st.multiselect(
+            "One line and a band for runs that have the same",
+            options,
+            key="by",
+            bind="query-params",
+            placeholder="each run alone",
+            format_func=clean,
+        )
 
 
-def _pick_metric(store: RunStore, keys: Sequence[str]) -> str:
-    store.refresh_all(keys, wait_s=0.5)
-    names = Counter(info.name for key in keys for info in store.metrics(key))
+def _pick_metric(
+    store: RunStore, cards: Mapping[str, RunCard], names: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Show the metrics, the project's primary one first, and return the chosen one."""
+    projects = {card.project for card in cards.values()}
+    settings = store.project_settings(projects.pop() if len(projects) == 1 else None)
+    primary = primary_of(list(cards.values()), settings)
+    every = {own: name for name, of in names.items() for own in of.values()}
+    first = every.get(primary.metric) if primary is not None else None
     ordered = sorted(
         names,
         key=lambda name: (
+            name != first,
             LIKELY.index(name) if name in LIKELY else len(LIKELY),
             is_spread(name, names),
-            -names[name],
+            -len(names[name]),
             name,
         ),
     )
     if not ordered:
         return "train_loss"
-    chosen = st.selectbox("Metric", ordered, key="metric", bind="query-params")
+    # A link may have another run's name of it.
+    asked = st.query_params.get("metric", "")
+    if asked not in names and asked in every and "metric" not in st.session_state:
+        st.query_params["metric"] = every[asked]
+    chosen = st.selectbox("Metric", ordered, key="metric", bind="query-params", label_visibility="collapsed")
     return str(chosen or ordered[0])
 
 
-def _pick_baseline(keys: Sequence[str], cards: Mapping[str, RunCard]) -> str:
-    named = st.query_params.get("base")
-    if named in keys and "base" not in st.session_state:
-        st.session_state["base"] = named
-    if st.session_state.get("base") not in keys:
-        st.session_state["base"] = keys[0]
-    chosen = str(
-        st.selectbox(
+def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, bool]:
+    """Show what the others are compared with, and whether its curve is subtracted; return both."""
+    state, address = st.session_state, st.query_params
+    if (before := address.get("against")) is not None:
+        # A link of before has one name for both.
+        del address["against"]
+        if before in rows:
+            state["base"], state["diff"] = before, True
+    named = address.get("base")
+    if named in rows and "base" not in state:
+        state["base"] = named
+    if state.get("base") not in rows:
+        state["base"] = rows[0]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown("Compared with", width="content")
+        chosen = st.selectbox(
             "Baseline",
-            keys,
+            rows,
             key="base",
-            format_func=lambda key: cards[key].name if key in cards else str(key),
+            format_func=lambda row: texts.get(row, row),
+            label_visibility="collapsed",
+            width=300,
         )
-    )
-    if chosen != keys[0]:
-        st.query_params["base"] = chosen
+        is_difference = st.toggle("Draw the difference", key="diff", bind="query-params")
+    if chosen != rows[0]:
+        address["base"] = chosen
     elif named is not None:
-        del st.query_params["base"]
-    return chosen
-
-
-def _shared_metrics(store: RunStore, keys: Sequence[str], metric: str) -> list[str]:
-    """Return the other metrics that at least two of the runs have, the most shared first."""
-    names = Counter(info.name for key in keys for info in store.metrics(key) if info.event != "system")
-    shared = [
-        name
-        for name, runs in names.items()
-        if runs > 1
-        and name not in (metric, "steps_folded")
-        and not is_spread(name, names)
-        and not name.startswith(NOT_RESULTS)
-    ]
-    return sorted(shared, key=lambda name: (not is_evaluation(name), name not in LIKELY, -names[name], name))
+        del address["base"]
+    return chosen, is_difference
 
 
 # ---------------------------------------------------------------- curves
 
 
-def _curves(shown: _Compared, metric: str, buckets: int) -> list[Curve]:
-    """Return the curve of each run that has logged the metric, with all of it around a zoomed part."""
-    looks = looks_of_runs(list(shown.cards.values()))
-    keys, window = list(shown.cards), session.window()
-    how: Any = {"axis": shown.axis, "smoothing": shown.smoothing}
-    found = shown.store.series_of(keys, metric, window=window, buckets=buckets, **how)
-    whole = shown.store.series_of(keys, metric, buckets=100, **how) if window else {}
-    return [
-        Curve(
-            series=series,
-            around=whole.get(key),
-            label=shown.cards[key].name,
-            run=key,
-            colour=looks[key][0],
-            dash=looks[key][1],
+def _spec(shown: _Compared, metric: str, *, is_small: bool) -> ChartSpec:
+    """Return what a chart of the runs, or of their groups, draws."""
+    own = shown.names.get(metric, {})
+
+    def curve(key: str, row: str) -> CurveSpec:
+        colour, dash = shown.looks[row]
+        card = shown.cards[key]
+        return CurveSpec(run=key, metric=own[key], label=card.name, name=card.name, colour=colour, dash=dash)
+
+    groups = [
+        GroupSpec(
+            label=group.label,
+            colour=shown.looks[group.label][0],
+            dash=shown.looks[group.label][1],
+            curves=tuple(curve(key, group.label) for key in group.runs if key in own),
         )
-        for key, series in found.items()
-        if not series.empty or (key in whole and not whole[key].empty)
+        for group in shown.groups
     ]
+    return ChartSpec(
+        title=metric,
+        curves=() if groups else tuple(curve(key, key) for key in shown.cards if key in own),
+        groups=tuple(group for group in groups if group.curves),
+        statistic=view_in_url(shown.axes).statistic,
+        base=shown.base if shown.is_difference else None,
+        height=220 if is_small else 400,
+        fit=True,
+        live=shown.is_live,
+        heading=f"{metric}, {_how(shown)}" if shown.groups else metric,
+    )
 
 
-def _draw(shown: _Compared, metric: str, curves: Sequence[Curve], *, is_small: bool) -> None:
-    name, window = f"chart compare {metric}" if is_small else "chart compare", session.window()
-    names = {key: card.name for key, card in shown.cards.items()}
-    style = ChartStyle(
-        axis=shown.axis,
-        window=window,
-        log_y=shown.log_y,
-        legend=not is_small,
-        times=not is_small,
-        axis_title=not is_small,
-        revision=f"{metric} {shown.axis} {','.join(names)}",
-    )
-    draw_chart(
-        curve_figure(curves, style),
-        key=name,
-        label=chart_label(metric, curves[0].series),
-        height=220 if is_small else 420,
-        name=f"compare {metric}",
-        group="compare",
-        on_view=lambda: follow_zoom(name, shown.axis),
-        csv=lambda: curves_csv(shown.store, names, [metric], shown.axis, window),
-    )
+def _how(shown: _Compared) -> str:
+    """Return what the charts show of the metric."""
+    words = [f"by {', '.join(setting_names(shown.by).values())}"] if shown.groups else []
+    words += [f"difference from {shown.label(shown.base)}"] if shown.is_difference else []
+    return ", ".join(words)
 
 
 def _chart(shown: _Compared) -> None:
-    _read(shown.store, list(shown.cards))
-    curves = _curves(shown, shown.metric, 300)
-    if not curves:
-        _say_not_logged(shown.metric)
+    view_switches(axes=shown.axes, statistics=_STATISTICS if shown.groups else ())
+    if not shown.names.get(shown.metric):
+        st.info(f"None of these runs has logged {md(shown.metric)}.", icon=":material/show_chart:")
         return
-    section(md(shown.metric) + hidden_values_text(curves, log_y=shown.log_y))
-    _draw(shown, shown.metric, curves, is_small=False)
-    drawn, total = sum(curve.series.drawn for curve in curves), sum(curve.series.total for curve in curves)
-    st.caption(f"{count(drawn)} of {count(total)} points drawn")
+    draw_curves(_spec(shown, shown.metric, is_small=False), key="chart compare")
 
 
-def _say_not_logged(metric: str) -> None:
-    st.info(f"None of these runs has logged {md(metric)}.", icon=":material/show_chart:")
+def _other_metrics(shown: _Compared) -> list[str]:
+    """Return the other metrics that at least two of the runs have, evaluations and the most shared first."""
+    system = {info.name for key in shown.cards for info in shown.store.metrics(key) if info.event == "system"}
+    shared = [
+        name
+        for name, own in shown.names.items()
+        if len(own) > 1
+        and name not in (shown.metric, "steps_folded", *system)
+        and not is_spread(name, shown.names)
+        and not name.startswith(NOT_RESULTS)
+    ]
+    order = {
+        name: (not is_evaluation(name), name not in LIKELY, -len(shown.names[name]), name) for name in shared
+    }
+    return sorted(shared, key=order.__getitem__)
 
 
-def _small_charts(shown: _Compared, metrics: Sequence[str]) -> None:
+def _small_charts(shown: _Compared) -> None:
+    metrics = _other_metrics(shown)
+    if not metrics:
+        return
     section("Other metrics of these runs")
     columns = st.columns(2, gap="medium")
-    drawn = 0
-    for metric in metrics[:_MAX_SMALL]:
-        curves = _curves(shown, metric, 150)
-        if not curves:
-            continue
-        title = f"{md(metric)} :gray[{len(curves)} of {len(shown.cards)} runs]"
-        with columns[drawn % len(columns)]:
-            section(title + hidden_values_text(curves, log_y=shown.log_y), level=3)
-            _draw(shown, metric, curves, is_small=True)
-        drawn += 1
+    for number, metric in enumerate(metrics[:_MAX_SMALL]):
+        with columns[number % len(columns)]:
+            section(f"{md(metric)} :gray[{len(shown.names[metric])} of {len(shown.cards)} runs]", level=3)
+            draw_curves(_spec(shown, metric, is_small=True), key=f"chart compare {metric}")
     if len(metrics) > _MAX_SMALL:
         st.caption(
             f"{count(len(metrics) - _MAX_SMALL)} more metrics are not drawn here: "
@@ -377,279 +462,204 @@ def _small_charts(shown: _Compared, metrics: Sequence[str]) -> None:
         )
 
 
-def _groups(shown: _Compared, by: str) -> None:
-    """Draw the mean and the spread of the chosen runs, by the value of a setting or by tag."""
-    keys, cards, metric = list(shown.cards), shown.cards, shown.metric
-    _read(shown.store, keys)
-    members: dict[str, list[str]] = {}
-    for key in keys:
-        labels = cards[key].tags if by == _BY_TAG else (setting_text(cards[key].config.get(by)),)
-        for label in labels:
-            members.setdefault(label, []).append(key)
-    ordered = sorted(members.items(), key=lambda item: (_number_of(item[0]), item[0]))
-    found = shown.store.series_of(keys, metric, buckets=400, smoothing=group_smoothing(shown.smoothing))
-    groups = []
-    for label, runs in ordered:
-        series = [found[key] for key in runs if key in found and not found[key].empty]
-        if series:
-            groups.append((label, f"{label} (n = {len(series)})", mean_and_spread(series)))
-    if not groups:
-        _say_not_logged(metric)
-        return
-    base = None
-    if len(groups) > 1:
-        base = session.pick_or_none(
-            "Difference from",
-            [value for value, _, _ in groups],
-            key="against",
-            placeholder="no group: values as logged",
-            width=320,
-            help="Subtract the mean of this group from all of them.",
-        )
-    # The group that all are compared with is always drawn.
-    chosen = [one for one in groups if one[0] == base]
-    first = groups[:_MAX_GROUPS]
-    drawn = first if not chosen or chosen[0] in first else [*first[:-1], *chosen]
-    curves = [(label, group) for _, label, group in drawn]
-    rest = len(groups) - len(curves)
-    title = f"{md(metric)} by {md(by)}"
-    if base is not None:
-        title += f", difference from {md(base)}"
-        curves = against_group(curves, chosen[0][2])
-    section(title)
-    draw_chart(
-        groups_figure(curves, log_y=shown.log_y and base is None),
-        key="chart groups",
-        label=f"{metric}, mean and spread by {by}",
-        height=420,
-        name=f"{metric} by {by}",
-        group="group",
+# ---------------------------------------------------------------- the table
+
+
+def _table(shown: _Compared) -> None:
+    """Show legend and summary in one: an eye, the colour, the name, the figures, and the settings that differ."""
+    if _read(shown.store, list(shown.cards)):
+        st.caption("The figures are of what has been read so far.")
+    figures = shown.figures()
+    _figures_table(shown, figures, shown.rows(), key="_compare_table", is_legend=True)
+    if shown.groups:
+        st.caption(f"Mean ± standard deviation of the runs of a group. {md(_left_out(shown))}")
+        with st.expander("The runs of these groups", on_change="rerun", key="_group_runs") as opened:
+            if opened.open:
+                rows = [(key, (key,)) for key in shown.cards]
+                alone = replace(
+                    shown, groups=(), base=shown.base_run, looks=looks_of_runs([*shown.cards.values()])
+                )
+                _figures_table(alone, figures, rows, key="_compare_runs", is_legend=False)
+
+
+def _left_out(shown: _Compared) -> str:
+    """Return what the groups do not have, and which runs are in several."""
+    without = len(shown.cards) - len(shown.names.get(shown.metric, ()))
+    said = ["A run counts in each of its groups."] if BY_TAG in shown.by else []
+    said += (
+        [f"{count(without)} of the runs did not log {shown.metric} and are in no group."] if without else []
     )
-    left_out = f" {count(rest)} more groups are not drawn." if rest else ""
-    lines = (
-        "Each line is the mean of a group"
-        if base is None
-        else f"Each line is the mean of a group minus the mean of {md(base)} at the same step"
-    )
-    st.caption(
-        f"{lines}, its band one standard deviation of the group; a run in several groups counts in each.{left_out}"
-    )
+    said += [f"{count(shown.left_out)} more groups are not drawn."] if shown.left_out else []
+    return " ".join(said)
 
 
-def _number_of(label: str) -> float:
-    number = as_number(label)
-    return math.inf if number is None else number
-
-
-# ---------------------------------------------------------------- tables
-
-
-def _summary(
-    store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard], metric: str, base: str
+def _figures_table(
+    shown: _Compared,
+    figures: Mapping[str, Mapping[str, float]],
+    rows: Sequence[tuple[str, tuple[str, ...]]],
+    *,
+    key: str,
+    is_legend: bool,
 ) -> None:
-    section(f"{md(metric)} compared with {md(cards[base].name)}")
-    # All points that count: those superseded by a later session are left out.
-    found = store.series_of(keys, metric, buckets=2**40)
-    figures = {key: _figures(found[key]) if key in found else {} for key in keys}
-    best = {name: _best(metric, name, {key: figures[key].get(name) for key in keys}) for name in _FIGURES}
-    rows = [
-        Row(
-            key=key,
-            name=clean(cards[key].name),
-            href=f"overview?run={quote(key, safe='')}",
-            colour=run_colour(cards[key]),
-            cells=[
-                None,
-                *(
-                    _against(figures[key].get(name), figures[base].get(name), is_base=key == base, name=name)
-                    + (" ★" if key in best[name] else "")
-                    for name in _FIGURES
-                ),
-                count(cards[key].step),
-                cards[key].status.name,
-            ],
-        )
-        for key in sorted(keys, key=lambda key: _cost(metric, figures[key].get("last")))
+    cards, hidden = shown.cards, shown.hidden
+    names, found = figure_rows(rows, figures, shown.metric, shown.base)
+    settings = [] if shown.groups else _settings_shown(list(cards.values()))
+    lines = []
+    for one in found:
+        cells: list[Any] = [None]
+        cells += [text + (" ★" if number in one.best else "") for number, text in enumerate(one.texts)]
+        colour, dash = shown.looks[one.row]
+        more: dict[str, Any] = {"colour": colour, "dash": dash}
+        more["is_hidden"] = one.row in hidden if is_legend else None
+        if shown.groups:
+            cells.append(count(len(one.runs)))
+            lines.append(Row(key=one.row, name=clean(one.row), href="", cells=cells, **more))
+            continue
+        card = cards[one.row]
+        cells += [setting_text(card.config[name]) if name in card.config else "" for name in settings]
+        lines.append(row_of(card, [*cells, count(card.step), card.status.name], **more))
+    first = f"By {', '.join(setting_names(shown.by).values())}" if shown.groups else "Run"
+    on_phone = {"last", "best", "runs"}
+    last = ["runs"] if shown.groups else ["step", "status"]
+    shorter = setting_names(settings)
+    columns = [Column(id="name", label=first, kind="name")]
+    columns += [Column(id=name, label=name, kind="number") for name in names]
+    taken = {"Run", *names, *last}
+    labels = {name: f"setting {text}" if text in taken else text for name, text in shorter.items()}
+    columns += [
+        Column(id=f"config:{name}", label=labels[name], help=f"Configured {name}") for name in settings
     ]
-    columns = [
-        ShownColumn(column=Column(id="name", label="Run", kind="name"), pinned=True),
-        *(
-            ShownColumn(column=Column(id=name, label=name, kind="number"), on_phone=name in ("last", "min"))
-            for name in (*_FIGURES, "steps")
-        ),
-        ShownColumn(column=Column(id="status", label="status")),
-    ]
+    columns += [Column(id=name, label=name, kind="text" if name == "status" else "number") for name in last]
     run_table(
-        rows,
-        columns,
-        key="_compare_summary",
-        label=f"Summary of {metric} by run",
-        total=len(rows),
-        on_event=_open,
+        lines,
+        [ShownColumn(column=column, on_phone=column.id in on_phone) for column in columns],
+        key=key,
+        label=f"{shown.metric} of each {'group' if shown.groups else 'run'}",
+        total=len(lines),
+        on_event=_handle,
     )
 
 
-def _open(event: str, sent: Mapping[str, Any]) -> None:
+def _settings_shown(cards: Sequence[RunCard]) -> list[str]:
+    found = differences_of(cards)
+    return list((found.telling or found.every)[:_MAX_SETTINGS])
+
+
+def _handle(event: str, sent: Mapping[str, Any]) -> None:
     if event == "opened" and isinstance(sent.get("key"), str):
         st.session_state[_OPENED] = sent["key"]
+    elif event == "hidden" and isinstance(sent.get("keys"), list):
+        keys = [key for key in sent["keys"] if isinstance(key, str)]
+        if keys:
+            st.query_params[_HIDDEN] = keys
+        elif _HIDDEN in st.query_params:
+            del st.query_params[_HIDDEN]
 
 
-def _against(value: float | None, base: float | None, *, is_base: bool, name: str) -> str:
-    text = short_number(value)
-    comparable = value is not None and base and np.isfinite(value) and np.isfinite(base)
-    if is_base or not comparable or value is None or not base or name == _NOT_FINITE:
-        return text
-    return f"{text}  ({(value - base) / abs(base):+.1%})"
+def _difference(shown: _Compared) -> None:
+    made = {key: made_of(shown.store, card) for key, card in shown.cards.items()}
+    show_difference(made, shown.cards, shown.base_run)
 
 
-def _cost(metric: str, value: float | None) -> float:
-    """Return what sorts the best run first; the order stays if it is not known which is better."""
-    direction = metric_direction(metric)
-    if direction is None:
-        return 0.0
-    if value is None or not np.isfinite(value):
-        return math.inf
-    return value if direction == "min" else -value
+def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
+    with st.expander("Speed of these runs", on_change="rerun", key="speed", bind="query-params") as opened:
+        if opened.open:
+            # No timer, because it has inputs.
+            _part("The speed", lambda: speed_panel(store, keys, cards))
 
 
-def _best(metric: str, name: str, values: Mapping[str, float | None]) -> set[str]:
-    """Return the runs with the best figure; none if it is not known which is better, or if all are equal."""
-    direction = metric_direction(metric)
-    finite = {key: value for key, value in values.items() if value is not None and np.isfinite(value)}
-    if direction is None or name == _NOT_FINITE or len(set(finite.values())) < 2:
-        return set()
-    target = min(finite.values()) if direction == "min" else max(finite.values())
-    return {key for key, value in finite.items() if value == target}
+# ---------------------------------------------------------------- report
 
 
-def _figures(series: Series) -> dict[str, float]:
-    segments = series.segments
-    values = np.concatenate([segment.y for segment in segments]) if segments else np.empty(0)
-    finite = values[np.isfinite(values)]
-    if not len(finite):
-        return {_NOT_FINITE: float(len(values))} if len(values) else {}
-    return {
-        "last": float(values[-1]),
-        "mean of last 10 %": float(finite[-max(1, len(finite) // 10) :].mean()),
-        "min": float(finite.min()),
-        "max": float(finite.max()),
-        "median": float(np.median(finite)),
-        _NOT_FINITE: float(len(values) - len(finite)),
-    }
-
-
-def _configs(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    section("Configuration :gray[differences only]")
-    configs = [_config(store, key) for key in keys]
-    rows = [row for row in diff(configs, only_differing=True) if not is_label(row.key)]
-    if not rows:
-        st.caption(
-            "No differences in the logged configuration."
-            if any(configs)
-            else "None of these runs logged a configuration."
-        )
-        return
-    short = _short_names([row.key for row in rows[:_MAX_SETTINGS]])
-    frame = pd.DataFrame(
-        [
-            {
-                "Run": clean(cards[key].name),
-                **{short[row.key]: _cell(row.values[place]) for row in rows[:_MAX_SETTINGS]},
-            }
-            for place, key in enumerate(keys)
-        ]
-    )
-    st.dataframe(
-        shown_frame(frame),
-        hide_index=True,
-        height=min(44 + 35 * len(keys), 460),
-        alt="Settings that differ, by run",
-        column_config={
-            "Run": st.column_config.TextColumn(pinned=True, width="medium"),
-            **{name: st.column_config.TextColumn(help=md(key)) for key, name in short.items()},
-        },
-    )
-    if len(rows) > _MAX_SETTINGS:
-        st.caption(f"{count(len(rows) - _MAX_SETTINGS)} more settings differ.")
-
-
-def _why(base: str, keys: Sequence[str], cards: Mapping[str, RunCard]) -> None:
-    """Show why two runs differ; it is worked out on a click only, because it reads every record of both."""
-    others = [key for key in keys if key != base and cards[key].path is not None]
-    if cards[base].path is None or not others:
-        return
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        other = others[0]
-        if len(others) > 1:
-            other = st.selectbox(
-                "Compare the baseline with", others, key="_why_other", format_func=lambda key: cards[key].name
-            )
-        is_asked = st.button("Why do they differ?", icon=":material/troubleshoot:", key="_why_asked")
-    if is_asked:
-        with st.spinner("Reading both runs …"):
-            found = why(*(read_evidence(cast("Path", cards[key].path)) for key in (base, other)))
-        st.session_state[_WHY] = (base, other), found
-    pair, answer = st.session_state.get(_WHY, (None, None))
-    if pair == (base, other):
-        _show_why(answer)
-
-
-def _show_why(answer: Why) -> None:
-    st.markdown(f"**{answer.answer.capitalize()}**, {answer.sure}. {md(answer.sentence, 2_000)}")
-    rows = [{"What": what, "Found": found} for what, found in answer.evidence]
-    if rows:
-        st.dataframe(shown_frame(pd.DataFrame(rows)), hide_index=True, alt="What the answer rests on")
-    differing = [(f"{cause.share:.2f}", cause.difference, cause.because) for cause in answer.causes]
-    differing += [("no effect", one, because) for one, because in answer.apart]
-    if differing:
-        with st.expander(f"Every difference ({count(len(differing))}), the likely causes first"):
-            rows = [
-                {"Likely": share, "Kind": one.kind, "What": one.what}
-                | {"a (baseline)": one.a, "b": one.b}
-                | {"Why": "; ".join(part for part in (one.note, because) if part)}
-                for share, one, because in differing
-            ]
-            st.dataframe(
-                shown_frame(pd.DataFrame(rows)), hide_index=True, alt="What differs, and what could act"
-            )
-    if answer.code:
-        with st.expander(f"Changed code, files: {count(len(answer.code))}"):
-            for change in answer.code[:_MOST_DIFFS]:
-                st.caption(md(change.path))
-                st.code(clean(change.unified_diff) or "kept by one of the two only", language="diff")
-    if answer.needed:
-        st.caption(f"Not recorded in both runs, and so not compared: {md(', '.join(answer.needed), 200)}.")
-
-
-def _cell(value: Any) -> str:
-    if value is MISSING:
-        return "—"
-    return "null" if value is None else clean(setting_text(value))
-
-
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each key, or as many as it takes for no two to be equal."""
-    names = {}
+def _report(shown: _Compared) -> Document:
+    """Return what the page shows as a report: its charts, colours, baseline, and what is hidden."""
+    store, keys = shown.store, list(shown.cards)
+    points, view = points_for(len(keys)), view_in_url(shown.axes)
+    contents = []
     for key in keys:
-        parts = key.split(".")
-        for size in range(1, len(parts) + 1):
-            short = ".".join(parts[-size:])
-            if sum(other == short or other.endswith("." + short) for other in keys) == 1:
-                break
-        names[key] = short if short != "Run" else key + " "
-    return names
+        content = content_of_run(store, key, name=shown.cards[key].name, points=points)
+        names = {own[key]: name for name, own in shown.names.items() if key in own}
+        curves = {names.get(name, name): curve for name, curve in content.curves.items()}
+        contents.append(replace(content, curves=curves))
+    drawn = [
+        drawn_chart(
+            store,
+            metric,
+            _lines(shown, metric),
+            DrawnView(
+                axis=view.axis,
+                window=view.window,
+                log_x=view.log_x,
+                log_y=view.log_y,
+                statistic=view.statistic,
+            ),
+            base=shown.label(shown.base) if shown.is_difference else None,
+            points=points,
+            large=metric == shown.metric,
+        )
+        for metric in [shown.metric, *_other_metrics(shown)[:_MAX_SMALL]]
+    ]
+    looks = shown.looks
+    if shown.groups:
+        # A run has the colour of its group, or none if its group is not drawn.
+        looks = {key: shown.looks[group.label] for group in reversed(shown.groups) for key in group.runs}
+    colours = [_colour(looks.get(key, ("#888888", ""))[0]) for key in keys]
+    names = {key: card.name for key, card in shown.cards.items()}
+    made = {key: made_of(store, card) for key, card in shown.cards.items()}
+    page = PageView(
+        charts=[chart for chart in drawn if chart is not None],
+        looks=colours,
+        about=_about(shown, view),
+        base=None if shown.groups else names[shown.base],
+        groups=_groups_table(shown),
+        differences=difference_blocks(made, names, colours),
+    )
+    return comparison(contents, metric=shown.metric, view=page)
 
 
-def _config(store: RunStore, key: str) -> Mapping[str, Any]:
-    start = store.meta(key).start
-    config = start.get("config")
-    if isinstance(config, dict):
-        return cast("dict[str, Any]", config)
-    return {
-        name: value
-        for name, value in start.items()
-        if name not in ("event", "time", "elapsed", "seq", "session")
-    }
+def _groups_table(shown: _Compared) -> Table | None:
+    if not shown.groups:
+        return None
+    names, found = figure_rows(shown.rows(), shown.figures(), shown.metric, shown.base)
+    return Table(
+        title="",
+        head=[
+            ", ".join(setting_names(shown.by).values()),
+            *(f"{shown.metric} ({name})" for name in names),
+            "runs",
+        ],
+        rows=[(one.row, *one.texts, count(len(one.runs))) for one in found],
+        best=frozenset((row, 1 + place) for row, one in enumerate(found) for place in one.best),
+        colours={row: _colour(shown.looks[one.row][0]) for row, one in enumerate(found)},
+        left_out=_left_out(shown),
+    )
+
+
+def _lines(shown: _Compared, metric: str) -> list[DrawnLine]:
+    own = shown.names.get(metric, {})
+    found = []
+    for row, runs in shown.rows():
+        members = [(key, own[key]) for key in runs if key in own]
+        if members and (row not in shown.hidden or (shown.is_difference and row == shown.base)):
+            colour, dash = shown.looks[row]
+            found.append(
+                DrawnLine(label=shown.label(row), colour=_colour(colour), dash=dash, members=members)
+            )
+    return found
+
+
+def _about(shown: _Compared, view: View) -> list[str]:
+    words = [f"compared with {shown.label(shown.base)}"]
+    words += [_how(shown)] if _how(shown) else []
+    words += [f"x axis: {dict(shown.axes).get(view.axis, view.axis)}"] if view.axis != "step" else []
+    words += ["as logged, without smoothing"] if view.smoothing else []
+    words += [f"from {short_number(view.window[0])} to {short_number(view.window[1])}"] if view.window else []
+    hidden = [shown.label(row) for row in shown.looks if row in shown.hidden]
+    return [*words, *([f"hidden in the charts: {', '.join(hidden)}"] if hidden else [])]
+
+
+def _colour(name: str) -> Colour:
+    return int(name.removeprefix("run-")) if name.startswith("run-") else name
 
 
 main()

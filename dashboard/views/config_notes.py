@@ -1,7 +1,8 @@
-"""Config & notes page: configuration, notes, environment, differences and sessions."""
+"""Config & output page: configuration, what the run printed, notes, code, environment and sessions."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -13,7 +14,9 @@ from dashboard.components import page_states
 from dashboard.components.cards import Card, draw_cards
 from dashboard.components.frame import RunPage, open_run, read
 from dashboard.components.notes import notes_field, notes_in
+from dashboard.components.output import draw_output
 from dashboard.components.page_states import section
+from dashboard.components.run_table import fact_table
 from toolkit.runfolder.evidence.code_snapshot import CodeSnapshot, changed_files, read_code
 from toolkit.runfolder.labels import LabelsError
 from toolkit.runfolder.records import ENVELOPE, OF_THE_JOB, well_known
@@ -22,29 +25,15 @@ from toolkit.runs.formatting import clean, clock, count, duration, md, size
 from toolkit.runs.listing import config_summary
 from toolkit.runs.listing.config_diff import flatten, to_yaml
 from toolkit.runs.listing.notes import notes_markdown
+from toolkit.runs.settings import setting_text
 from toolkit.runs.store import Refused, RunMeta, RunQuery
 
 _MACHINE: Final = (
-    "host",
-    "os",
-    "python",
-    "cpu",
-    "memory_gb",
-    "accelerators",
-    "packages",
-    "packages_left_out",
-    "cuda",
-    "cudnn",
-    "driver",
-    "determinism",
-    "seeds",
-    "git",
-    "command_line",
-    "pid",
-    "boot_id",
-    "process_started",
+    *"host os python cpu memory_gb accelerators packages packages_left_out cuda cudnn driver determinism".split(),
+    *"seeds git command_line pid boot_id process_started".split(),
     *OF_THE_JOB,
 )
+_OUTPUT: Final = "Output"
 _CODE_HEIGHT: Final = 400
 _MANY_LINES: Final = 16
 _TIMES: Final = ("process_started", "job_start_time", "job_end_time")
@@ -58,8 +47,14 @@ def main() -> None:
     read(page)
     meta = page.store.meta(page.key)
     code = read_code(meta.card.path) if meta.card.path is not None else {}
-    titles = ["Configuration", "Notes", "Environment", "Sessions", *(["Code"] if code else [])]
-    config, notes, machine, sessions, *of_code = st.tabs(titles)
+    titles = ["Configuration", _OUTPUT, "Notes", "Environment", "Sessions", *(["Code"] if code else [])]
+    config, output, notes, machine, sessions, *of_code = st.tabs(
+        titles, key="tab", on_change="rerun", bind="query-params"
+    )
+    if output.open:
+        # It reads and refreshes, so only while it is looked at.
+        with output:
+            draw_output(page)
     with config:
         page_states.guarded("The configuration", lambda: _configuration(page, meta))
     with notes:
@@ -114,7 +109,7 @@ def _notes(page: RunPage, meta: RunMeta) -> None:
         )
     with right:
         st.caption("As Markdown")
-        with st.container(border=True):
+        with st.container(border=True, key="notes_as_markdown"):
             if meta.labels.notes.strip():
                 st.markdown(notes_markdown(meta.labels.notes))
             else:
@@ -160,12 +155,51 @@ def _configuration(page: RunPage, meta: RunMeta) -> None:
         )
         return
     config = _config(meta.start)
-    important = config_summary.summary(config)
+    important = dict(config_summary.summary(config))
+    # A path is too long for a card.
+    model = important.pop("Model", "")
     if important:
         draw_cards(
-            [Card(label=label, value=value, help=value) for label, value in important],
+            [Card(label=label, value=value, help=value) for label, value in important.items()],
             key=f"_summary {page.key}",
         )
+    table, made = st.columns([0.62, 0.38], gap="medium")
+    with made:
+        _made_with(page, meta, model)
+    with table:
+        _settings(config, meta)
+
+
+def _made_with(page: RunPage, meta: RunMeta, model: str) -> None:
+    """Show the command, and model, code and machine in a line each; the other tabs have the rest."""
+    every = {**meta.environment, **meta.start}
+    if command := every.get("command_line"):
+        words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
+        st.code(clean(words), language="bash", wrap_lines=True)
+    git, packages = mapping_in(every.get("git")), mapping_in(every.get("packages"))
+    listed = every.get("accelerators")
+    gpus = (
+        [str(one.get("name", "")) for one in listed if isinstance(one, dict)]
+        if isinstance(listed, list)
+        else []
+    )
+    facts = {
+        "Model": model,
+        "Code": f"{str(git.get('commit') or '')[:12]}{', with changes' if git.get('dirty') is True else ''}",
+        "Branch": git.get("branch"),
+        "Host": every.get("host") or meta.card.host,
+        "System": every.get("os"),
+        "Python": every.get("python"),
+        "torch": packages.get("torch"),
+        "CUDA": every.get("cuda"),
+        "GPU": ", ".join(f"{gpus.count(name)} {name}" for name in dict.fromkeys(gpus)),
+    }
+    rows = [{"name": name, "value": str(value)} for name, value in facts.items() if value]
+    if rows:
+        fact_table(rows, "How it was made", key=f"_made {page.key}")
+
+
+def _settings(config: Mapping[str, Any], meta: RunMeta) -> None:
     search = st.text_input(
         "Search",
         key="_config_search",
@@ -176,11 +210,11 @@ def _configuration(page: RunPage, meta: RunMeta) -> None:
     flat = config_summary.rows(config)
     needle = search.strip().lower()
     rows = [
-        {"key": clean(key), "value": clean(str(value))}
+        {"key": clean(key), "value": clean(setting_text(value, exact=True))}
         for key, value in flat.items()
         if needle in key.lower() or needle in str(value).lower()
     ]
-    page_states.show_table(rows or [{"key": "", "value": "no match"}], "Configuration", max_rows=14)
+    fact_table(rows or [{"key": "", "value": "no match"}], "Configuration")
     st.caption(
         f"{count(len(rows))} of {count(len(flat))} values; secrets "
         + ("were masked when it was logged." if meta.card.logged_by is None else "are masked.")
@@ -209,12 +243,12 @@ def _environment(meta: RunMeta) -> None:
     packages = mapping_in(found.get("packages"))
     # Hundreds of packages would push everything else out of sight.
     found |= {"packages": well_known(packages)} if packages else {}
-    rows = [{"": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
-    page_states.show_table(rows, "Environment", max_rows=14)
+    rows = [{"name": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
+    fact_table(rows, "Environment")
     if len(packages) > len(found.get("packages", {})):
         with st.expander(f"All {count(len(packages))} packages"):
             listed = [{"package": clean(name), "version": clean(str(packages[name]))} for name in packages]
-            page_states.show_table(listed, "Packages", max_rows=14)
+            fact_table(listed, "Packages")
 
 
 def _code(page: RunPage, code: Mapping[int, CodeSnapshot]) -> None:
@@ -257,7 +291,7 @@ def _code(page: RunPage, code: Mapping[int, CodeSnapshot]) -> None:
     if snapshot.left_out:
         with st.expander(f"Not kept: {count(len(snapshot.left_out))}"):
             left_out = [{"file": name, "why": why} for name, why in snapshot.left_out.items()]
-            page_states.show_table(left_out, "Code that was not kept", max_rows=14)
+            fact_table(left_out, "Code that was not kept")
     st.caption("Secrets were masked when it was kept.")
 
 
@@ -281,13 +315,13 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
             }
             for session in meta.manifest.sessions
         ]
-        page_states.show_table(rows, "Sessions of the run")
+        fact_table(rows, "Sessions of the run")
     health = page.store.refresh(page.key, wait_s=0.0)
     section("Files")
     st.code(clean(meta.card.place), language=None)
     if meta.origin:
-        origin = [{"": name, "value": value} for name, value in meta.origin.items()]
-        page_states.show_table(origin, "Where the run comes from")
+        origin = [{"name": name, "value": value} for name, value in meta.origin.items()]
+        fact_table(origin, "Where the run comes from")
         st.caption(f"{count(health.records)} rows, {size(health.bytes_read)} read")
         return
     st.caption(
@@ -300,7 +334,7 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
             {"byte": line.offset, "length": line.length, "reason": clean(line.reason)}
             for line in health.bad_lines
         ]
-        page_states.show_table(bad, "Lines that could not be read")
+        fact_table(bad, "Lines that could not be read")
 
 
 main()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import compress
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,17 +15,18 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
+from dashboard.components.curve_chart import View
 from dashboard.components.curve_panel import (
-    ChartOptions,
-    Tally,
+    Around,
     chart_switches,
     curve_panel,
     marks_of,
     pin_box,
     pin_star,
-    redraw_after_pinning,
 )
-from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.components.forecast_line import forecast_line
+from dashboard.components.frame import RunPage, curves_from, open_run, read
+from dashboard.components.own_charts import own_charts
 from dashboard.components.page_states import section
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.codec import encodable
@@ -32,11 +35,13 @@ from toolkit.runfolder.records import EPOCH, EVAL, is_spread
 from toolkit.runs.columns.export import download_name, metrics_to_csv, shown_frame
 from toolkit.runs.formatting import count, md
 from toolkit.runs.listing.pins import Pins
-from toolkit.runs.store import MetricInfo
+from toolkit.runs.store import MetricInfo, XAxis
 
 _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""
 _MOST_IN_GROUP = 60
+_MOST_IN_ONE = 12
+_TABLE_AXES: Final[tuple[XAxis, ...]] = ("step", "time", "elapsed", "epoch")
 _MACHINE = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 _INTERNAL = frozenset({"steps_folded", "nan_inf_detected"})
 _LOSS, _EVALUATION, _TRAINING = "loss", "evaluation", "training"
@@ -48,29 +53,52 @@ _CLOSED = frozenset({_SYSTEM, _TELEMETRY})
 
 def main() -> None:
     """Draw the page."""
-    page = open_run()
+    page = open_run(below=_nothing_yet, drawn_from=curves_from)
     if page is None:
         return
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
         pattern = st.text_input(
             "Filter",
             key="filter",
             bind="query-params",
-            placeholder="metric name or regular expression",
+            placeholder="filter: loss|val_loss",
             icon=":material/search:",
+            label_visibility="collapsed",
+            width=170,
         )
-        read(page)
-        overlay = _overlay(page)
-        columns = session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        options = chart_switches(page)
-        pins = pin_box(page)
+        is_one = st.toggle("One chart", key="one", bind="query-params", disabled=not pattern)
+        layout: list[tuple[int, str | None, Callable[[int], None]]] = []
+        pins = pin_box(
+            page,
+            "Layout",
+            lambda: layout.append((_columns(), _overlay(page), own_charts(page.store, [page.card]))),
+        )
+        columns, overlay, draw_own = layout[0]
+        view = chart_switches(page)
     chosen, problem = _matching(pattern)
     if problem:
         st.warning(md(problem), icon=":material/warning:")
-    groups = _open_groups(page, chosen, pins)
-    live(page, "The charts", lambda: _charts(page, options, chosen, groups, columns, overlay, pins))
-    page_states.guarded("The data", lambda: _data(page, options))
+    look = _Look(around=Around(marks=marks_of(page)), columns=columns, overlay=overlay, pins=pins)
+    page_states.guarded("Your charts", lambda: draw_own(columns))
+    # Outside of what refreshes: the browser asks for new values by itself.
+    page_states.guarded("The charts", lambda: _charts(page, look, chosen, is_one=is_one and bool(pattern)))
+    page_states.guarded("The data", lambda: _data(page, view))
+    forecast_line(page, has_words=False)
+
+
+def _nothing_yet(page: RunPage) -> None:
+    if not page.store.metrics(page.key):
+        page_states.no_metrics(page.card, read(page))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How the charts of the page are drawn."""
+
+    around: Around
+    columns: int
+    overlay: str | None
+    pins: Pins
 
 
 def _matching(pattern: str) -> tuple[str, str | None]:
@@ -129,31 +157,38 @@ def _group(info: MetricInfo) -> str:
     return name.split("/", 1)[0] if "/" in name else _TRAINING
 
 
-def _open_groups(page: RunPage, pattern: str, pins: Pins) -> list[str]:
-    """Show the groups with their sizes, and return those that are open."""
-    groups = _shown(page, pattern, pins)
-    if not groups:
-        return []
-    opened: list[str] = []
+def _open_groups(page: RunPage, pattern: str, groups: Mapping[str, Sequence[MetricInfo]]) -> set[str]:
+    """Return the groups that are open: at first as many as fit, then those that were opened."""
+    opened: set[str] = set()
     charts = 0
     for group, infos in groups.items():
         # What was searched for is shown, whatever it is about.
         if (group in _CLOSED and not pattern) or (opened and charts + len(infos) > _MOST_OPEN):
             continue
-        opened.append(group)
+        opened.add(group)
         charts += len(infos)
     # Another set of groups is another choice.
     key = f"_groups {page.key} {pattern} {hash(tuple(groups))}"
-    chosen = st.pills(
-        "Groups",
-        list(groups),
-        selection_mode="multi",
-        default=opened or list(groups)[:1],
-        format_func=lambda group: f"{md(group, 40)} {len(groups.get(group, ()))}",
-        key=key,
-        label_visibility="collapsed",
-    )
-    return [group for group in groups if group in chosen]
+    kept: set[str] = st.session_state.setdefault(key, opened or set(list(groups)[:1]))
+    return kept
+
+
+def _group_head(group: str, size: int, opened: set[str]) -> None:
+    is_open = group in opened
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"group_head {group}"):
+        section(f"{md(group)} :gray[{size}]", width="content")
+        st.button(
+            "Hide" if is_open else "Show",
+            key=f"_group {group}",
+            icon=":material/expand_less:" if is_open else ":material/expand_more:",
+            type="tertiary",
+            on_click=opened.discard if is_open else opened.add,
+            args=(group,),
+        )
+
+
+def _columns() -> int:
+    return session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
 
 
 def _overlay(page: RunPage) -> str | None:
@@ -171,86 +206,58 @@ def _overlay(page: RunPage) -> str | None:
     )
 
 
-def _charts(
-    page: RunPage,
-    options: ChartOptions,
-    pattern: str,
-    opened: Sequence[str],
-    columns: int,
-    overlay: str | None,
-    pins: Pins,
-) -> None:
-    redraw_after_pinning()
-    health = read(page)
+def _charts(page: RunPage, look: _Look, pattern: str, *, is_one: bool) -> None:
     everything = page.store.metrics(page.key)
-    if not everything:
-        page_states.no_metrics(page.card, health)
-        return
-    groups = _shown(page, pattern, pins)
-    if not groups:
+    groups = _shown(page, pattern, look.pins)
+    if everything and not groups:
         st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
+    if is_one and groups:
+        _one_chart(page, look, pattern, [info.name for infos in groups.values() for info in infos])
         return
-    if options.with_marks:
-        options = replace(options, marks=marks_of(page, options.axis))
-    tally = Tally()
-    drawn = [info.name for group in opened for info in groups.get(group, [])[:_MOST_IN_GROUP]]
-    page.store.load(page.key, [name + end for name in drawn for end in ("", "_min", "_max")])
-    for group in opened:
-        infos = groups.get(group, [])
-        section(f"{md(group)} :gray[{len(infos)}]")
-        _grid(page, infos[:_MOST_IN_GROUP], options, tally, columns, overlay, pins)
+    opened = _open_groups(page, pattern, groups)
+    for group, infos in groups.items():
+        _group_head(group, len(infos), opened)
+        if group not in opened:
+            continue
+        _grid(page, infos[:_MOST_IN_GROUP], look)
         if len(infos) > _MOST_IN_GROUP:
             st.caption(f"{count(len(infos) - _MOST_IN_GROUP)} more: use the filter to see them.")
-    footer(page, tally.drawn, tally.total)
 
 
-def _grid(
-    page: RunPage,
-    infos: Sequence[MetricInfo],
-    options: ChartOptions,
-    tally: Tally,
-    columns: int,
-    overlay: str | None,
-    pins: Pins,
-) -> None:
-    for start in range(0, len(infos), columns):
-        for cell, info in zip(
-            st.columns(columns, gap="medium"), infos[start : start + columns], strict=False
-        ):
+def _one_chart(page: RunPage, look: _Look, pattern: str, names: Sequence[str]) -> None:
+    # The spread of a metric is its band; on its own only if nothing else matches.
+    names = [name for name in names if not is_spread(name, names)] or names
+    shown = [(name, name) for name in names[:_MOST_IN_ONE]]
+    curve_panel(page, pattern, shown, look.around, height=440, overlay=look.overlay, key=f"one {page.key}")
+    if len(names) > len(shown):
+        st.caption(f"The first {len(shown)} of {count(len(names))} metrics that match.")
+
+
+def _grid(page: RunPage, infos: Sequence[MetricInfo], look: _Look) -> None:
+    for start in range(0, len(infos), look.columns):
+        row = infos[start : start + look.columns]
+        for cell, info in zip(st.columns(look.columns, gap="medium"), row, strict=False):
             with cell:
-                page_states.guarded(
-                    info.name,
-                    lambda info=info: _ignore(  # type: ignore[misc]  # bound now, not when it is called
-                        curve_panel(
-                            page,
-                            info.name,
-                            [(info.name, info.name)],
-                            options,
-                            tally,
-                            height=210,
-                            buckets=200,
-                            smooth=True,
-                            overlay=overlay,
-                            level=3,
-                            star=pin_star(page, info.name, pins),
-                        )
-                    ),
-                )
+                page_states.guarded(info.name, partial(_chart, page, info.name, look))
 
 
-def _data(page: RunPage, options: ChartOptions) -> None:
+def _chart(page: RunPage, name: str, look: _Look) -> None:
+    star = pin_star(page, name, look.pins)
+    curve_panel(page, name, [(name, name)], look.around, height=210, overlay=look.overlay, level=3, star=star)
+
+
+def _data(page: RunPage, view: View) -> None:
+    axis: XAxis = next((one for one in _TABLE_AXES if one == view.axis), "step")
     names = [info.name for info in page.store.metrics(page.key)]
     if not names:
         return
     with st.expander("View data"):
         name = st.selectbox("Metric", names, key="_data_metric")
-        series = page.store.series(page.key, name, axis=options.axis, window=options.window, buckets=250)
+        series = page.store.series(page.key, name, axis=axis, window=view.window, buckets=250)
         x = [value for segment in series.segments for value in segment.x.tolist()]
         y = [value for segment in series.segments for value in segment.y.tolist()]
-        st.dataframe(
-            shown_frame({options.axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}"
-        )
-        st.caption(f"{count(series.drawn)} of {count(series.total)} points, as drawn in the chart.")
+        st.dataframe(shown_frame({axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}")
+        st.caption(f"{count(series.drawn)} of {count(series.total)} points.")
         st.download_button(
             "All points as CSV",
             lambda: metrics_to_csv(page.store, page.key, [name]),
@@ -258,10 +265,6 @@ def _data(page: RunPage, options: ChartOptions) -> None:
             "text/csv",
             on_click="ignore",
         )
-
-
-def _ignore(_: bool) -> None:
-    """Discard the return value."""
 
 
 main()

@@ -13,38 +13,35 @@ from dashboard.components import page_states
 from dashboard.components.alert_card import what_now_card
 from dashboard.components.cards import Card, draw_cards, ledger_bar
 from dashboard.components.curve_panel import (
-    ChartOptions,
-    Tally,
+    Around,
     chart_switches,
     curve_panel,
     marks_of,
     pin_box,
     pin_star,
-    redraw_after_pinning,
 )
 from dashboard.components.event_list import event_list
-from dashboard.components.frame import RunPage, footer, live, open_run, read
+from dashboard.components.forecast_line import forecast_line
+from dashboard.components.frame import RunPage, curves_from, footer, has_rest, live, open_run, read
 from dashboard.components.pictures import latest_samples
 from dashboard.components.resume_card import resume_card
-from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, signal_of
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
 from toolkit.reports.ledger_labels import has_content
-from toolkit.runfolder.metrics import INTERNAL, VAL_LOSSES
-from toolkit.runfolder.records import (
-    is_spread,
-)
+from toolkit.runfolder.metrics import INTERNAL
+from toolkit.runfolder.records import SAMPLE, is_spread
+from toolkit.runs.findings.alerts import Alert
 from toolkit.runs.formatting import learning_rate, short_number, size
 from toolkit.runs.listing.pins import Pins
+from toolkit.runs.signals import KNOWN, metric_of, validation_loss_of
 from toolkit.runs.statistics import trend_of
-from toolkit.runs.store import MetricInfo
+from toolkit.runs.store import MetricInfo, TimeSpent
 
 _SPARK_POINTS = 64
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
-_KNOWN = frozenset({"train_loss", "lr", "grad_norm", "sec_per_step", "samples_per_sec", "steps_folded"})
 _NOT_CUSTOM = ("gpu", "cpu_", "ram_", "process_", *INTERNAL)
 _REWARDS: Final = ("reward", "reward_mean", "mean_reward", "rewards_mean", "reward/mean")
 _MAX_CUSTOM = 6
 _RECENT: Final = 100
-_OWN_NAMES: Final = {LOSS: "train_loss", LR: "lr", GRAD_NORM: "grad_norm"}
 
 _FIRST_WAIT_S = 0.05
 _WAIT_S = 0.4
@@ -55,20 +52,31 @@ _ENOUGH: Final = 0.95
 
 def main() -> None:
     """Draw the page."""
-    page = open_run()
+    page = open_run(below=_summary, drawn_from=_drawn_from)
     if page is None:
         return
-    live(page, "What to do now", lambda: what_now_card(page))
-    live(page, "The cards", lambda: _cards(page))
-    live(page, "The resume", lambda: resume_card(page), slower=3)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="switches"):
-        options = chart_switches(page)
+        chart_switches(page)
         pins = pin_box(page)
-    tallies = {"first": Tally(), "rest": Tally()}
-    live(page, "The charts", lambda: _first_charts(page, options, pins, tallies))
-    _time(page)
-    # Below the fold, and a third of what a refresh sends.
-    live(page, "The other charts", lambda: _other_charts(page, options, pins, tallies), slower=3)
+    ahead = st.container(key="forecast") if has_rest(page.card) else None
+    if ahead is not None:
+        # A container with nothing in it has no height, and the charts would move.
+        ahead.empty()
+    # Outside of what refreshes: the browser asks for new values by itself.
+    page_states.guarded("The charts", lambda: _charts(page, pins))
+    # Last: the rest of the page does not wait for it.
+    if ahead is not None:
+        with ahead:
+            forecast_line(page, has_words=True)
+
+
+def _drawn_from(page: RunPage, alerts: Sequence[Alert]) -> object:
+    return curves_from(page, alerts), page.store.count_events(page.key).get(SAMPLE, 0)
+
+
+def _summary(page: RunPage) -> None:
+    page_states.guarded("What to do now", lambda: what_now_card(page))
+    page_states.guarded("The cards", lambda: _cards(page))
 
 
 # ---------------------------------------------------------------- cards
@@ -89,20 +97,21 @@ def _cards(page: RunPage) -> None:
         (LR, "Learning rate", learning_rate),
         (GRAD_NORM, "Gradient norm", short_number),
     ):
-        name = _named(signal, metrics)
+        name = metric_of(signal, metrics)
         if name is not None:
             found.append((name, Card(label=label, value=words(metrics[name].last))))
     about_the_machine = [card for card in (_speed(page, metrics), _hardware(metrics)) if card is not None]
     cards = [card for card in found if card is not None]
-    if len(cards) + len(about_the_machine) < 3 or _named(LOSS, metrics) is None:
+    if len(cards) + len(about_the_machine) < 3 or metric_of(LOSS, metrics) is None:
         shown = {name for name, _ in cards}
         own = [name for name in _own_metrics(metrics) if name not in shown]
         own = own[: 6 - len(cards) - len(about_the_machine)]
         cards += [(name, Card(label=name[:60], value=short_number(metrics[name].last))) for name in own]
     cards += about_the_machine
-    draw_cards(
-        [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"
-    )
+    with st.container(key="cards"):
+        draw_cards(
+            [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"
+        )
 
 
 def _spark(page: RunPage, metric: str) -> list[float | None]:
@@ -110,19 +119,8 @@ def _spark(page: RunPage, metric: str) -> list[float | None]:
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in means.tolist()]
 
 
-def _named(signal: str, metrics: dict[str, MetricInfo]) -> str | None:
-    """Return the metric that is this signal: our own name, else the first one that a framework calls so."""
-    own = _OWN_NAMES[signal]
-    others = [name for name in metrics if name not in _KNOWN and signal_of(name) == signal]
-    most = max(others, key=lambda name: metrics[name].count, default=None)
-    # Some tools log a mean of the whole run, as one point, under the name that we give the curve.
-    if own in metrics and (most is None or metrics[own].count > 1):
-        return own
-    return most
-
-
 def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
-    name = _named(LOSS, metrics)
+    name = metric_of(LOSS, metrics)
     if name is None:
         return None
     info = metrics[name]
@@ -131,14 +129,15 @@ def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
     if trend is None or not np.isfinite(info.last):
         return name, card
     help_text = (
-        f"The last logged value. The mean of the last {trend.records} records is {short_number(trend.mean)}."
+        f"The last logged value. The mean of the last {trend.records} records is {short_number(trend.mean)}, "
+        f"that of the {trend.records} before {short_number(trend.mean - trend.change)}."
     )
     if not trend.is_clear:
         return name, replace(card, about="last value · flat", help=help_text)
     return name, replace(
         card,
         delta=f"{'↓' if trend.change < 0 else '↑'} {short_number(abs(trend.change))}",
-        about=f"in {trend.records} records",
+        about=f"vs {trend.records} before",
         tone="good" if trend.change < 0 else "critical",
         help=help_text,
     )
@@ -147,19 +146,15 @@ def _loss(page: RunPage, metrics: dict[str, MetricInfo]) -> MetricCard | None:
 def _reward(metrics: dict[str, MetricInfo]) -> MetricCard | None:
     """Return the card of the reward, if there is one and no loss."""
     own = _own_metrics(metrics)
-    if _named(LOSS, metrics) is not None or not own or _reward_rank(own[0]) > 1:
+    if metric_of(LOSS, metrics) is not None or not own or _reward_rank(own[0]) > 1:
         return None
     info = metrics[own[0]]
     best = f"best {short_number(info.high)}" if np.isfinite(info.high) else None
     return own[0], Card(label=own[0][:60], value=short_number(info.last), about=best)
 
 
-def _validation_name(metrics: dict[str, MetricInfo]) -> str | None:
-    return next((name for name in (*VAL_LOSSES, "epoch/val_loss") if name in metrics), None)
-
-
 def _validation(metrics: dict[str, MetricInfo]) -> MetricCard | None:
-    name = _validation_name(metrics)
+    name = validation_loss_of(metrics)
     if name is None:
         return None
     info = metrics[name]
@@ -208,7 +203,7 @@ def _percent(value: float) -> str:
 
 
 def _is_custom(name: str, info: MetricInfo) -> bool:
-    return info.event == "step" and name not in _KNOWN and not name.startswith(_NOT_CUSTOM)
+    return info.event == "step" and name not in KNOWN and not name.startswith(_NOT_CUSTOM)
 
 
 def _own_metrics(metrics: dict[str, MetricInfo]) -> list[str]:
@@ -228,30 +223,34 @@ def _reward_rank(name: str) -> int:
 # ---------------------------------------------------------------- where the time went
 
 
-def _time(page: RunPage) -> None:
-    """Show the time ledger of the records processed so far; refresh until it is complete."""
+def _time_and_events(page: RunPage) -> None:
+    """Show the time ledger of the records processed so far, and the latest events; refresh until it is complete."""
     first = page.store.time_spent(page.key, wait_s=_FIRST_WAIT_S)
     in_part = first.fraction < 1.0
-    is_first = True
 
     def draw() -> None:
-        nonlocal is_first
-        spent = first if is_first else page.store.time_spent(page.key, wait_s=_WAIT_S)
-        is_first = False
+        spent = page.store.time_spent(page.key, wait_s=_WAIT_S) if page.is_refreshing else first
         if in_part and spent.fraction >= 1.0:
             # Complete: a finished run needs no timer.
             st.rerun()
-        if spent.fraction < _ENOUGH:
-            st.progress(spent.fraction, text=f"Adding up where the time went: {spent.fraction:.0%}")
-        elif has_content(spent.ledger):
-            ledger_bar(spent, key=page.key)
+        left, right = st.columns([2, 1], gap="medium")
+        with left:
+            page_states.guarded("The resume", lambda: resume_card(page))
+            page_states.guarded("The time ledger", lambda: _ledger(page, spent))
+        with right:
+            page_states.guarded("The events", lambda: event_list(page))
 
-    if in_part:
-        st.fragment(
-            lambda: page_states.guarded("The time ledger", draw), run_every=_REFRESH_WHILE_PARTIAL_S
-        )()
-    else:
-        live(page, "The time ledger", draw)
+    # Below the fold.
+    live(page, "Time and events", draw, idle_s=_REFRESH_WHILE_PARTIAL_S if in_part else None, slower=3)
+
+
+def _ledger(page: RunPage, spent: TimeSpent) -> None:
+    if spent.fraction < _ENOUGH:
+        st.progress(spent.fraction, text=f"Adding up where the time went: {spent.fraction:.0%}")
+    elif has_content(spent.ledger):
+        with st.container(key="ledger"):
+            ledger_bar(spent, key=page.key)
+    footer(page)
 
 
 # ---------------------------------------------------------------- charts
@@ -264,10 +263,7 @@ class Panel:
     title: str
     metrics: tuple[tuple[str, str], ...]
     unit: str = ""
-    digits: str = ".4~g"
     from_zero: bool = False
-    log_too: bool = False
-    """Whether the log-axis switch applies to this chart."""
 
 
 # Of each group, the first panel with logged metrics is drawn.
@@ -291,10 +287,10 @@ _BELOW: Final = (
 
 
 def _beside(metrics: dict[str, MetricInfo]) -> Sequence[Sequence[Panel]]:
-    lr, norm = _named(LR, metrics) or "", _named(GRAD_NORM, metrics) or ""
+    lr, norm = metric_of(LR, metrics) or "", metric_of(GRAD_NORM, metrics) or ""
     return (
-        (Panel(title="Learning rate", metrics=((lr, "learning rate"),), digits=".3~e"),),
-        (Panel(title="Gradient norm", metrics=((norm, "gradient norm"),), log_too=True),),
+        (Panel(title="Learning rate", metrics=((lr, "learning rate"),)),),
+        (Panel(title="Gradient norm", metrics=((norm, "gradient norm"),)),),
     )
 
 
@@ -314,9 +310,9 @@ def _plan(metrics: dict[str, MetricInfo], pins: Pins) -> _Plan:
     pinned = [name for name in pins.pinned if name in metrics]
     metrics = {name: info for name, info in metrics.items() if name in pinned or name not in pins.hidden}
     main, title = _loss_curves(metrics), "Loss"
-    taken = {name for name, _ in main} | {_named(LR, metrics), _named(GRAD_NORM, metrics)}
+    taken = {name for name, _ in main} | {metric_of(LR, metrics), metric_of(GRAD_NORM, metrics)}
     own = [name for name in _own_metrics(metrics) if name not in taken]
-    if _named(LOSS, metrics) is None and own and _reward_rank(own[0]) < 2:
+    if metric_of(LOSS, metrics) is None and own and _reward_rank(own[0]) < 2:
         # Reinforcement learning: what is evaluated besides comes later.
         own += [name for name, _ in main]
         main = []
@@ -333,102 +329,68 @@ def _plan(metrics: dict[str, MetricInfo], pins: Pins) -> _Plan:
     return _Plan(title, main, beside, pinned, below, [name for name in own if name not in {*shown, *pinned}])
 
 
-def _with_marks(page: RunPage, options: ChartOptions) -> ChartOptions:
-    return replace(options, marks=marks_of(page, options.axis)) if options.with_marks else options
-
-
-def _first_charts(page: RunPage, options: ChartOptions, pins: Pins, tallies: dict[str, Tally]) -> None:
-    redraw_after_pinning()
+def _charts(page: RunPage, pins: Pins) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
         return
-    tally = tallies["first"] = Tally()
-    options, plan = _with_marks(page, options), _plan(metrics, pins)
+    around, plan = Around(marks=marks_of(page)), _plan(metrics, pins)
     left, right = (
         st.columns([2, 1], gap="medium") if plan.beside and plan.main else (st.container(), st.container())
     )
     with left:
         if plan.main:
-            page_states.guarded("The loss", lambda: _main_chart(page, plan.title, plan.main, options, tally))
-        page_states.guarded("The latest samples", lambda: latest_samples(page, options.axis))
+            main = Panel(title=plan.title, metrics=tuple(plan.main))
+            _panel(page, main, around, height=390)
+        page_states.guarded("The latest samples", lambda: latest_samples(page))
     with right:
         for number, panel in enumerate(plan.beside):
-            _small(page, panel, options, tally, height=165, color=1 + number)
-    _own_charts(page, plan.pinned, options, tally, pins)
-
-
-def _other_charts(page: RunPage, options: ChartOptions, pins: Pins, tallies: dict[str, Tally]) -> None:
-    redraw_after_pinning()
-    metrics = {info.name: info for info in page.store.metrics(page.key)}
-    if not metrics:
-        return
-    tally = tallies["rest"] = Tally()
-    options, plan = _with_marks(page, options), _plan(metrics, pins)
-    row = st.columns(len(plan.below) + 1, gap="medium")
+            _panel(page, panel, around, height=165, color=1 + number)
+    _own_charts(page, plan.pinned, around, pins)
+    _time_and_events(page)
+    row = st.columns(max(2, len(plan.below)), gap="medium")
     for number, (cell, panel) in enumerate(zip(row, plan.below, strict=False)):
         with cell:
-            _small(page, panel, options, tally, height=190, color=3 + number)
-    with row[-1]:
-        page_states.guarded("The events", lambda: event_list(page))
-    _own_charts(page, plan.own[:_MAX_CUSTOM], options, tally, pins)
+            _panel(page, panel, around, height=190, color=3 + number)
+    _own_charts(page, plan.own[:_MAX_CUSTOM], around, pins)
     if len(plan.own) > _MAX_CUSTOM:
         st.caption(f"{len(plan.own) - _MAX_CUSTOM} more on the Metrics page.")
-    drawn, total = (sum(getattr(one, name) for one in tallies.values()) for name in ("drawn", "total"))
-    footer(page, drawn, total)
 
 
-def _own_charts(page: RunPage, names: Sequence[str], options: ChartOptions, tally: Tally, pins: Pins) -> None:
+def _own_charts(page: RunPage, names: Sequence[str], around: Around, pins: Pins) -> None:
     for start in range(0, len(names), 3):
         for cell, name in zip(st.columns(3, gap="medium"), names[start : start + 3], strict=False):
             with cell:
-                panel = Panel(title=name, metrics=((name, name),), log_too=True)
-                _small(page, panel, options, tally, height=190, color=0, pins=pins)
+                _panel(page, Panel(title=name, metrics=((name, name),)), around, height=190, pins=pins)
 
 
 def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
     curves = [("train_loss", "train loss"), ("loss", "loss")]
-    named = _named(LOSS, metrics)
+    named = metric_of(LOSS, metrics)
     if named is not None and named not in ("train_loss", "loss"):
         curves = [(named, named)]
     elif named == "loss":
         curves = curves[1:]
-    curves.append((_validation_name(metrics) or "", "validation loss"))
+    curves.append((validation_loss_of(metrics) or "", "validation loss"))
     return [(name, label) for name, label in curves if name in metrics]
-
-
-def _main_chart(
-    page: RunPage, title: str, curves: Sequence[tuple[str, str]], options: ChartOptions, tally: Tally
-) -> None:
-    curve_panel(page, title, curves, options, tally, height=390, buckets=600, smooth=True)
 
 
 def _first_logged(group: Sequence[Panel], metrics: dict[str, MetricInfo]) -> Panel | None:
     return next((panel for panel in group if any(name in metrics for name, _ in panel.metrics)), None)
 
 
-def _small(
-    page: RunPage,
-    panel: Panel,
-    options: ChartOptions,
-    tally: Tally,
-    *,
-    height: int,
-    color: int,
-    pins: Pins | None = None,
+def _panel(
+    page: RunPage, panel: Panel, around: Around, *, height: int, color: int = 0, pins: Pins | None = None
 ) -> None:
     def draw() -> None:
         curve_panel(
             page,
             panel.title,
             panel.metrics,
-            options if panel.log_too else replace(options, log_y=False),
-            tally,
+            around,
             height=height,
             unit=panel.unit,
-            digits=panel.digits,
             from_zero=panel.from_zero,
             first_color=color,
-            smooth=True,
             star=None if pins is None else pin_star(page, panel.metrics[0][0], pins),
         )
 

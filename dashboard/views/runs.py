@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +15,28 @@ import streamlit as st
 from dashboard import session
 from dashboard.charts.palette import LIGHT, run_colour
 from dashboard.components import page_states
+from dashboard.components.forecast_line import forecast_cells
 from dashboard.components.frame import BADGES, GLYPHS
+from dashboard.components.own_views import (
+    COLUMNS,
+    ColumnSpec,
+    add_formula,
+    chosen_columns,
+    column_text,
+    formula_columns,
+    keep_view,
+    parsed_column,
+    pick_view,
+    primary_menu,
+    project_of,
+    save_settings,
+)
 from dashboard.components.page_states import page_title
 from dashboard.components.run_filter import pick_project, search_box, suggest_names
-from dashboard.components.run_table import Row, ShownColumn, run_table
+from dashboard.components.run_select import in_address
+from dashboard.components.run_table import Row, ShownColumn, row_of, run_table
+from dashboard.components.sweep_view import sweep_view
+from toolkit.formulas.formula import is_formula
 from toolkit.runfolder.labels import ProjectSettings
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runs.formatting import clean, count, md, short_number
@@ -31,11 +48,13 @@ from toolkit.runs.listing.run_table import (
     columns_of,
     default_columns,
     differences_of,
+    formula_column,
     groups_of,
     metrics_of,
     primary_of,
 )
 from toolkit.runs.listing.search import QueryError
+from toolkit.runs.listing.views import NamedView
 from toolkit.runs.store import (
     STILL_LOOKING,
     Refused,
@@ -55,10 +74,6 @@ _DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 
 _MAX_COMPARED: Final = 50
 _PICKED, _PICKED_AT, _SHOWN = "_runs_picked", "_runs_picked_at", "_runs_rows"
 _OPENED, _AGAIN, _WIDTHS = "_runs_opened", "_runs_again", "_runs_columns"
-_COLUMNS: Final = "cols"
-_ColumnSpec = tuple[str, int | None, bool]
-"""The id of a column, its width in pixels, and whether it is pinned."""
-_SPEC: Final = re.compile(r"(?P<id>.+?)(?P<pin>!?)(?:@(?P<width>\d{2,4}))?", re.DOTALL)
 
 
 def main() -> None:
@@ -67,11 +82,23 @@ def main() -> None:
     runs = store.list_runs(RunQuery(per_page=_ROWS))
     place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} places"
     st.set_page_config(page_title=f"Runs in {clean(place)}"[:120])
-    page_title(f"Runs :gray[:small[in {md(place, 100)}]]")
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        page_title(f"Runs :gray[:small[in {md(place, 100)}]]", width="content")
+        show = session.pick_one(
+            "Show",
+            ("List", "Sweep"),
+            default="List",
+            key="show",
+            label_visibility="collapsed",
+            help="Every run with its figures, or which of them is best and which settings explain it.",
+        )
     if not runs.total:
         # Refreshes itself until the first run appears.
         is_soon = STILL_LOOKING in runs.problems
         st.fragment(_wait_for_runs, run_every=1.0 if is_soon else session.refresh_seconds())()
+        return
+    if show == "Sweep":
+        sweep_view(store, runs)
         return
     query = _filters(runs)
     seconds = session.refresh_seconds()
@@ -95,10 +122,11 @@ def _wait_for_runs() -> None:
 
 def _filters(runs: RunList) -> RunQuery:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        # First: a view sets what the others show.
+        pick_view(session.store().project_settings(project_of(runs)), on_pick=_apply)
         text = search_box("name, lr>1e-4, val_loss<0.1, tag:baseline, status:running, started>2d")
         order = _pick_order(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
-        session.refresh_picker()
     suggest_names(text, runs.cards)
     counts = Counter(runs.statuses)
     if archived:
@@ -127,6 +155,13 @@ def _filters(runs: RunList) -> RunQuery:
     )
 
 
+def _apply(view: NamedView) -> None:
+    """Show the list as a view has it."""
+    st.session_state["q"], st.session_state["sort"] = view.search or "", view.sort or _SORTS[0]
+    if view.columns is not None:
+        st.query_params[COLUMNS] = "~".join(view.columns)
+
+
 def _pick_order(runs: RunList) -> str:
     best = [
         f"{'-' if metric_direction(name) == 'max' else ''}best:{name}"
@@ -136,8 +171,10 @@ def _pick_order(runs: RunList) -> str:
     # Not bound to the address by Streamlit, which writes labels there.
     asked = str(st.session_state.get("sort") or st.query_params.get("sort") or "")
     if asked.lstrip("-") not in _SORTS and not asked.lstrip("-").startswith(
-        ("config:", "best:", "last:", "step")
+        ("config:", "best:", "last:", "step", "alerts", "=")
     ):
+        asked = _SORTS[0]
+    if is_formula(asked.lstrip("-")) and formula_column(asked.lstrip("-")) is None:
         asked = _SORTS[0]
     st.session_state["sort"] = asked
     order = str(
@@ -161,7 +198,7 @@ def _order_label(order: str) -> str:
     name = order.removeprefix("-")
     kind, colon, of = name.partition(":")
     text = f"{of} {kind}" if colon and kind != "config" else of if colon else name
-    is_natural = order in _SORTS or (
+    is_natural = order in (*_SORTS, "alerts") or (
         kind == "best" and order.startswith("-") == (metric_direction(of) == "max")
     )
     return {"last sign": "last update"}.get(text, text) + (
@@ -197,7 +234,7 @@ def _list(store: RunStore, query: RunQuery) -> None:
         runs = store.list_runs(asked)
     if opened is not None and (card := runs.find(str(opened))) is not None:
         _open(card)
-    project = query.project or (runs.projects[0] if len(runs.projects) == 1 else None)
+    project = query.project or project_of(runs)
     settings = store.project_settings(project)
     shown = _Shown.of(store, asked, runs, settings, project)
     _undo_bar(store)
@@ -219,11 +256,12 @@ class _Shown:
     runs: RunList
     project: str | None
     settings: ProjectSettings
+    sort: str
     primary: Primary | None
     best: RunCard | None
     known: Mapping[str, Column]
     """The columns that these runs can have."""
-    specs: Sequence[_ColumnSpec]
+    specs: Sequence[ColumnSpec]
     """Those that are shown."""
 
     @classmethod
@@ -235,13 +273,16 @@ class _Shown:
         if primary is not None and runs.matching > len(cards):
             order = f"{'-' if primary.direction == 'max' else ''}best:{primary.metric}"
             cards += store.list_runs(replace(asked, sort=order, per_page=1)).cards
-        known = columns_of(runs.cards, primary)
+        # Of several projects none is the best: they train different things.
+        is_mixed = not (asked.project or asked.text.strip()) and len({card.project for card in cards}) > 1
+        known = {**columns_of(runs.cards, primary), **formula_columns(chosen_columns(settings))}
         return cls(
             runs=runs,
             project=project,
             settings=settings,
+            sort=asked.sort,
             primary=primary,
-            best=primary.best_card(cards) if primary is not None else None,
+            best=primary.best_card(cards) if primary is not None and not is_mixed else None,
             known=known,
             specs=_specs(settings, known, default_columns(runs.cards, primary)),
         )
@@ -276,12 +317,17 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
     wants_trends = any(one.column.id == "trend" for one in columns)
     trends = store.trends([card.key for card in cards]) if wants_trends else {}
     now = time.time()
+    wants_forecasts = any(one.column.id == "forecast" for one in columns)
+    forecasts = forecast_cells(store, cards) if wants_forecasts else {}
     rows = [
-        Row(
-            key=card.key,
-            name=card.name,
-            href=f"overview?run={quote(card.key, safe='')}",
-            cells=[_cell(card, one.column, trends, now) for one in columns],
+        row_of(
+            card,
+            [
+                forecasts.get(card.key, "")
+                if one.column.id == "forecast"
+                else _cell(card, one.column, trends, now)
+                for one in columns
+            ],
             colour=run_colour(card),
             also=labels[card.key].folder,
             place=card.place,
@@ -304,13 +350,25 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
 
 def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], now: float) -> Any:
     if column.id == "status":
-        return clean(GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?"))
+        return _status(card)
+    if column.id == "alerts":
+        text = cell(card, column.id, now)
+        return [text, "red" if card.open_findings[0] else "orange"] if text else ""
     if column.id == "trend":
         return [float(value) for value in trends.get(card.key, ())]
     found = cell(card, column.id, now)
     if isinstance(found, str):
         return clean(found)
     return [clean(item) for item in found] if isinstance(found, list) else found
+
+
+def _status(card: RunCard) -> list[str]:
+    """Return the status with its colour; a run that ended with a critical finding is not fine."""
+    text = GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?")
+    tone = BADGES[card.status.name][1] if card.status.name in BADGES else "gray"
+    if card.open_findings[0] and tone == "blue":
+        text, tone = f"{text}, critical", "red"
+    return [clean(text), tone]
 
 
 def _limit(query: RunQuery) -> int:
@@ -343,11 +401,9 @@ def _on_event(event: str, sent: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- columns
 
 
-def _specs(settings: ProjectSettings, known: Mapping[str, Column], usual: Sequence[str]) -> list[_ColumnSpec]:
+def _specs(settings: ProjectSettings, known: Mapping[str, Column], usual: Sequence[str]) -> list[ColumnSpec]:
     """Return the columns to show: those in the URL, else those of the project, else the usual ones."""
-    in_url = st.query_params.get(_COLUMNS)
-    texts = in_url.split("~") if in_url else list(settings.columns or ())
-    found = [spec for text in texts if (spec := _parsed(text))[0] in known]
+    found = [spec for text in chosen_columns(settings) if (spec := parsed_column(text))[0] in known]
     if not found:
         found = [(name, None, False) for name in usual if name in known]
     if not any(name == NAME for name, _, _ in found):
@@ -356,24 +412,12 @@ def _specs(settings: ProjectSettings, known: Mapping[str, Column], usual: Sequen
     return found
 
 
-def _parsed(text: str) -> _ColumnSpec:
-    match = _SPEC.fullmatch(text)
-    if match is None:
-        return ("", None, False)
-    return (match["id"], int(match["width"]) if match["width"] else None, bool(match["pin"]))
-
-
-def _as_text(spec: _ColumnSpec) -> str:
-    name, width, is_pinned = spec
-    return f"{name}{'!' if is_pinned else ''}{f'@{width}' if width else ''}"
-
-
-def _set_columns(specs: Sequence[_ColumnSpec]) -> None:
-    st.query_params[_COLUMNS] = "~".join(map(_as_text, specs))
+def _set_columns(specs: Sequence[ColumnSpec]) -> None:
+    st.query_params[COLUMNS] = "~".join(map(column_text, specs))
 
 
 def _change_columns(sent: Mapping[str, Any]) -> None:
-    specs: list[_ColumnSpec] = list(st.session_state.get(_WIDTHS, ()))
+    specs: list[ColumnSpec] = list(st.session_state.get(_WIDTHS, ()))
     if "resize" in sent:
         width = max(48, min(600, int(sent.get("width") or 48)))
         specs = [(name, width if name == sent["resize"] else old, pin) for name, old, pin in specs]
@@ -402,47 +446,21 @@ def _column_menu(store: RunStore, found: _Shown) -> None:
         kept = {name: (name, width, pin) for name, width, pin in specs}
         _set_columns([kept[NAME], *(kept.get(name, (name, None, False)) for name in chosen)])
         st.rerun(scope="fragment")
+    column = add_formula(found.runs.cards, len(now_shown))
+    if column is not None:
+        _set_columns([*specs, (column.id, None, False)])
+        st.rerun()
     with st.container(horizontal=True):
-        if st.button("Reset columns", key="_columns_reset", disabled=_COLUMNS not in st.query_params):
-            st.query_params.pop(_COLUMNS, None)
+        if st.button("Reset columns", key="_columns_reset", disabled=COLUMNS not in st.query_params):
+            st.query_params.pop(COLUMNS, None)
             st.rerun(scope="fragment")
         if session.read_only_reason() is None and st.button(
-            "Keep for the project", key="_columns_keep", disabled=_COLUMNS not in st.query_params
+            "Keep for the project", key="_columns_keep", disabled=COLUMNS not in st.query_params
         ):
-            _save(store, found.project, replace(found.settings, columns=tuple(map(_as_text, specs))))
-    _primary_menu(store, found)
-
-
-def _primary_menu(store: RunStore, found: _Shown) -> None:
-    primary = found.primary
-    names = {tuple(card.evaluations) for card in found.runs.cards}
-    metrics = list(dict.fromkeys(name for some in sorted(names) for name in some))
-    if primary is None or session.read_only_reason() is not None:
-        return
-    metric = st.selectbox(
-        "Primary metric",
-        metrics,
-        index=metrics.index(primary.metric),
-        format_func=clean,
-        key=f"_primary {primary.metric}",
-        help="The metric by which runs are compared, for everyone who opens this log directory.",
-    )
-    direction = st.segmented_control(
-        "Better is",
-        ("min", "max"),
-        default=primary.direction if metric == primary.metric else metric_direction(str(metric)) or "min",
-        format_func=lambda word: "lower" if word == "min" else "higher",
-        required=True,
-        key=f"_direction {metric} {primary.direction}",
-    )
-    if (metric, direction) != (primary.metric, primary.direction):
-        _save(store, found.project, replace(found.settings, primary_metric=metric, direction=direction))
-
-
-def _save(store: RunStore, project: str | None, settings: ProjectSettings) -> None:
-    if page_states.is_done(lambda: store.set_project_settings(project, settings)):
-        st.toast("Saved for the project." if project else "Saved for this log directory.")
-        st.rerun(scope="fragment")
+            settings = replace(found.settings, columns=tuple(map(column_text, specs)))
+            save_settings(store, found.project, settings, "Saved for the project.")
+    primary_menu(store, found.project, found.settings, found.primary, found.runs.cards)
+    keep_view(store, found.project, specs, str(st.session_state.get("q") or ""), found.sort)
 
 
 # ---------------------------------------------------------------- groups
@@ -543,7 +561,9 @@ def _bar(store: RunStore, found: _Shown) -> None:
 def _answer(found: _Shown) -> str:
     if found.best is None or found.primary is None:
         number = found.runs.matching
-        return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. Select rows to compare them.]"
+        several = len({card.project for card in found.runs.cards}) > 1
+        how = "Pick a project, or search, to see the best one." if several else "Select rows to compare them."
+        return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. {how}]"
     word = "lowest" if found.primary.direction == "min" else "highest"
     value = short_number(found.primary.best_of(found.best))
     best = labelled({card.key: card for card in (*found.runs.cards, found.best)}.values())[found.best.key]
@@ -562,7 +582,7 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
         help=f"At most {_MAX_COMPARED} runs at a time." if len(picked) > _MAX_COMPARED else None,
         key="_compare",
     ):
-        st.switch_page("views/compare.py", query_params={"runs": ",".join(card.key for card in picked)})
+        st.switch_page("views/compare.py", query_params={"runs": in_address([card.key for card in picked])})
     if session.read_only_reason() is None:
         if st.button("Tag…", icon=":material/sell:", key="_tag"):
             _tag(store, picked)

@@ -1,9 +1,9 @@
-"""Samples page: what the model generates over the steps, and logged histograms, tables and texts."""
+"""Samples page: what the model generates over the steps, what it answers, and logged histograms, tables and texts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import streamlit as st
@@ -15,7 +15,8 @@ from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.page_states import section
 from dashboard.components.pictures import View, step_by_step
-from toolkit.runfolder.records import HISTOGRAM, SAMPLE, TABLE, Record
+from dashboard.components.samples.completions import draw_completions
+from toolkit.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE, Record
 from toolkit.runs.columns.export import shown_frame
 from toolkit.runs.files.logged_tables import (
     MAX_ROWS,
@@ -28,13 +29,23 @@ from toolkit.runs.files.logged_tables import (
 from toolkit.runs.files.sample_files import MAX_FILE
 from toolkit.runs.files.samples import MAX_SAMPLES, matching_series, samples_of_run
 from toolkit.runs.formatting import clean, count, md
-from toolkit.runs.store import Refused, RunCard
+from toolkit.runs.store import Refused
 
 _MAX_RECORDS: Final = 4_000
 _MAX_SERIES: Final = 100
 _MAX_TEXTS: Final = 50
 _MAX_MAPS: Final = 12
+_SAMPLES, _COMPLETIONS = "Samples", "Completions"
 _VIEWS: Final[Mapping[str, View]] = {"Step by step": "step", "All": "all"}
+
+
+_IN_CODE: Final = """\
+log.log_sample(step, path, prompt="a red fox")
+log.log_image("validation", image)
+log.log_table("predictions", rows)
+log.log_histogram("weights", values)
+log.log_completion(step, prompt=question, completion=answer, reward=score)
+"""
 
 
 def main() -> None:
@@ -42,6 +53,49 @@ def main() -> None:
     page = open_run()
     if page is None:
         return
+    kinds = _kinds(page)
+    session.is_changed(f"_kinds {page.key}", kinds)
+    if not kinds:
+        # Refreshes itself until there are some.
+        live(page, "The samples", lambda: _none_yet(page))
+    elif len(kinds) == 1:
+        _DRAWN[kinds[0]](page)
+    else:
+        shown = session.pick_one("Shown", kinds, default=kinds[0], key="show", label_visibility="collapsed")
+        _DRAWN[shown](page)
+
+
+def _kinds(page: RunPage) -> tuple[str, ...]:
+    """Return which parts the page has for this run."""
+    counts = page.store.count_events(page.key)
+    has = {_SAMPLES: any(counts.get(kind) for kind in (SAMPLE, HISTOGRAM, TABLE, "text"))}
+    has[_COMPLETIONS] = bool(counts.get(COMPLETION))
+    return tuple(name for name in has if has[name])
+
+
+def _redraw_for_new_kinds(page: RunPage) -> None:
+    read(page)
+    if session.is_changed(f"_kinds {page.key}", _kinds(page)):
+        st.rerun()
+
+
+def _none_yet(page: RunPage) -> None:
+    _redraw_for_new_kinds(page)
+    tool = page.card.logged_by
+    with st.container(border=True):
+        st.markdown("**No samples yet.**" if page.card.live else "**No samples.**")
+        if tool is not None:
+            st.caption(f"This {md(tool, 40)} log has no images, texts, tables, histograms or completions.")
+            return
+        st.caption("Images, tables, histograms and completions that the loop logs are shown here:")
+        st.code(_IN_CODE, language="python", wrap_lines=True)
+        st.caption(
+            "With TelemetryCallback, completions of TRL's GRPO, RLOO, DPO, KTO, ORPO and CPO trainers are collected"
+            " automatically: every 100 steps, or as set with `completions: {interval: 100}`."
+        )
+
+
+def _draw_samples(page: RunPage) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         search = st.text_input(
             "Search",
@@ -63,14 +117,12 @@ def main() -> None:
 
 
 def _samples(page: RunPage, search: str, view: View) -> None:
-    read(page)
+    _redraw_for_new_kinds(page)
     counts = page.store.count_events(page.key)
-    if session.is_new_table_count(page.key, counts.get(TABLE, 0)):
+    if session.is_changed(f"_tables {page.key}", counts.get(TABLE, 0)):
         st.rerun()
     series = samples_of_run(page.store, page.key)
     if not series:
-        if not any(counts.get(kind) for kind in (HISTOGRAM, TABLE, "text")):
-            _nothing_logged(page.card)
         return
     found = matching_series(series, search)
     if not found:
@@ -81,23 +133,6 @@ def _samples(page: RunPage, search: str, view: View) -> None:
         st.caption(f"Showing {_MAX_SERIES} of {count(len(found))} prompts; use the search to find others.")
     if counts.get(SAMPLE, 0) > MAX_SAMPLES:
         st.caption(f"Showing the newest {count(MAX_SAMPLES)} of {count(counts[SAMPLE])} samples.")
-
-
-def _nothing_logged(card: RunCard) -> None:
-    if card.logged_by is not None:
-        yet = " yet" if card.live else ""
-        st.info(
-            f"This {md(card.logged_by, 40)} log has no images, texts, tables or histograms{yet}.",
-            icon=":material/info:",
-        )
-        return
-    with st.container(border=True):
-        st.markdown("**No samples yet.**")
-        st.caption(
-            "Log one with `log.log_sample(step, path, prompt=…)` or `log.log_image(name, image)`; "
-            "`log.log_table` and `log.log_histogram` are shown here too. "
-            "The example trainer logs four samples every 100 steps."
-        )
 
 
 def _by_name(records: Sequence[Record], search: str) -> dict[str, list[Record]]:
@@ -224,6 +259,12 @@ def _texts(page: RunPage, search: str) -> None:
 
 def _text_box(text: str) -> None:
     st.code(clean(text)[:20_000], language=None, wrap_lines=True)
+
+
+_DRAWN: Final[Mapping[str, Callable[[RunPage], None]]] = {
+    _SAMPLES: _draw_samples,
+    _COMPLETIONS: draw_completions,
+}
 
 
 main()

@@ -33,9 +33,9 @@ MADE_OF_DATA = """words => {
             }
         }
         if (name === "script" && /pwn\\(/.test(element.textContent)) say("a script", element);
-        if (element.matches(".katex, [data-testid='stMarkdownContainer'] :is(table, blockquote, img, pre)")) {
-            say("formatted", element);
-        }
+        // Notes may have code and quotes.
+        if (element.matches(".katex, [data-testid='stMarkdownContainer'] :is(table, blockquote, img, pre)")
+            && !element.closest(".st-key-notes_as_markdown :is(pre, blockquote)")) say("formatted", element);
         if (element.matches('[data-testid="stIconMaterial"]') && element.textContent === "skull") say("icon", element);
         // Code is coloured word by word, and a comparison marks single words.
         if (!element.childElementCount && words.includes(element.textContent.trim())
@@ -48,7 +48,7 @@ MADE_OF_DATA = """words => {
     return found;
 }"""
 _BROKEN = """() => [...document.querySelectorAll(
-        '[data-testid="stException"], [data-testid="stAlert"], .telemetry-chart')]
+        '[data-testid="stException"], [data-testid="stAlert"], .telemetry-chart, .telemetry-curves')]
     .map(element => element.innerText)
     .filter(text => /could not be drawn|Traceback|Error:|exception/i.test(text))"""
 WIDTH = """() => Math.max(document.scrollingElement.scrollWidth,
@@ -64,7 +64,7 @@ _LONGEST = """() => {
     }
     return [longest, where];
 }"""
-DRAWN = """() => [...document.querySelectorAll(".telemetry-chart")].every(div => {
+DRAWN = """() => [...document.querySelectorAll(".telemetry-chart, .telemetry-curves")].every(div => {
     const box = div.getBoundingClientRect();
     const inSight = box.width > 0 && box.top < innerHeight && box.bottom > 0;
     return !inSight || div.dataset.drawn || div.textContent.includes("could not");
@@ -128,7 +128,8 @@ class Looked:
         page.wait_for_function(DRAWN)
         self.pages += 1
         assert page.evaluate(RAN) == [], where
-        assert page.evaluate(MADE_OF_DATA, WORDS_OF_MARKUP) == [], where
+        made = page.evaluate(MADE_OF_DATA, WORDS_OF_MARKUP)
+        assert made == [], (where, made)
         assert page.evaluate(_BROKEN) == [], where
         longest, text = page.evaluate(_LONGEST)
         assert longest < 6_000, (where, text)

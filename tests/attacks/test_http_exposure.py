@@ -258,6 +258,8 @@ _ODD_TARGETS = (
     "http://evil.example/static/../../../etc/passwd",
     "/?run=..%2f..%2fetc&run=%00",
     "/overview?run=%5c%5cevil.example%5cshare",
+    "/curves?x=%00&c=%5b%5b",
+    "/curves?c=%5b%5b%22..%2f..%2fetc%22,%22m%22,0,%7b%22fit%22:1%7d%5d%5d",
     "/" + "a" * 4000,
     "/?" + "a=b&" * 2000,
     "*",

@@ -6,7 +6,7 @@ import http.client
 import json
 import secrets
 import textwrap
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_no_run_is_visible_before_login(login, logs):
 
         assert set(buttons) == {"Log in"}
         assert "alive" not in text
-        assert "bucket" not in text
+        assert " records · " not in text
         assert str(logs) not in text
 
 
@@ -109,7 +109,7 @@ def test_no_run_is_visible_before_login(login, logs):
 def test_operators_on_the_list_may_control_runs(login, provider, user):
     text, buttons = what_they_see(log_in(login, provider, user))
 
-    assert "of every bucket" in text
+    assert " records · " in text
     assert {"Save", "Stop", "Apply"} <= set(buttons)
 
 
@@ -122,7 +122,7 @@ def test_a_reader_who_logged_in_sees_runs_and_changes_nothing(login, provider, l
         tab.open("overview", "run=alive")
         tab.open("overview", "run=alive", states=[pressed(widget) for widget in controls.values()])
 
-    assert "of every bucket" in text
+    assert " records · " in text
     assert "Your account has read-only access." in text
     assert not {"Save", "Stop", "Apply"} & set(buttons)
     assert snapshot(logs) == before
@@ -141,7 +141,7 @@ def test_users_not_on_the_list_get_a_message_and_see_no_run(login, provider, use
     assert words in text
     assert f"sub:{user['sub']}" in text, "who keeps the list can put them on it"
     assert set(buttons) == {"Log out"}
-    assert "bucket" not in text
+    assert " records · " not in text
 
 
 def test_an_image_is_served_only_to_those_who_may_see_pages(login, provider, logs):
@@ -158,12 +158,16 @@ def test_an_image_is_served_only_to_those_who_may_see_pages(login, provider, log
         sent = [json.loads(element.bidi_component.json or "{}") for element in elements]
         [place] = [f"{data['columns'][0]['url']}&path=samples/a.png" for data in sent if "layout" in data]
         given = ann.get(place)[0]
+        curve = "/curves?c=" + quote(json.dumps([["pictured", "train_loss", 0, {"fit": 800}]]))
+        drawn = ann.get(curve)[0]
         kept = {
             path: [visitor.get(path)[0] for visitor in (Visitor(login.port), eve)]
             for path in (
                 place,
                 f"{place}&x=1",
                 place.replace("run", "%72un", 1),
+                curve,
+                curve.replace("curves", "%63urves", 1),
                 "/media/x.png",
                 "/_stcore/metrics",
             )
@@ -175,7 +179,7 @@ def test_an_image_is_served_only_to_those_who_may_see_pages(login, provider, log
         elsewhere = Visitor(login.port).get(f"/{place}")[2]
 
     assert chunks
-    assert given == 200
+    assert (given, drawn) == (200, 200)
     assert {status for statuses in kept.values() for status in statuses} == {403}, kept
     assert b"PNG" not in elsewhere
 
@@ -199,7 +203,7 @@ def test_a_token_not_signed_for_this_login_gives_no_access(login, provider):
         provider.signs_with = provider.key
 
     assert set(buttons) == {"Log in"}
-    assert "bucket" not in text
+    assert " records · " not in text
 
 
 def test_a_forged_cookie_gives_no_access(login, provider):

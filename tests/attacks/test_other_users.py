@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -25,8 +26,10 @@ def give_away(*folders):
     """Make folders and all in them another user's, open to everyone."""
     for folder in folders:
         for path in (folder, *folder.rglob("*")):
-            os.chown(path, OTHER, OTHER)
-            os.chmod(path, 0o777)
+            # A logger that goes on may be replacing one of its files.
+            with contextlib.suppress(FileNotFoundError):
+                os.chown(path, OTHER, OTHER)
+                os.chmod(path, 0o777)
 
 
 @pytest.fixture
@@ -57,13 +60,14 @@ def test_a_rank_does_not_join_another_users_folder(log_dir, monkeypatch, planted
     else:
         trap.mkdir()
     give_away(trap)
-    before = {path.name for path in trap.rglob("*")}
     with TelemetryLogger("run", rank=Rank(1, 2), **how) as log:
         log.log_step(1, note="what no one else may read")
 
     assert log.run_folder is not None
     assert log.run_folder != trap
-    assert {path.name for path in trap.rglob("*")} <= before
+    # Rank 0 may still write files of its own there.
+    assert not list(trap.rglob("ranks/*"))
+    assert planted == "run of the launch" or not list(trap.iterdir())
     if planted == "run of the launch":
         zero.close()
 

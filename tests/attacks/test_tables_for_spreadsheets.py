@@ -128,10 +128,7 @@ def test_every_table_of_a_page_which_has_a_button_that_saves_it_is_without_formu
         for given in shown.findall(path.read_text("utf-8"))
     }
 
-    # `show_table` is given rows, and shows their `shown_frame`.
-    assert "frame = shown_frame(rows)" in (ROOT / "dashboard/components/page_states.py").read_text("utf-8")
-    found.remove(("page_states.py", "frame"))
-    assert len(found) >= 5
+    assert len(found) >= 2
     assert {given for _, given in found} == {"shown_frame"}, found
 
 

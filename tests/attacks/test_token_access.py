@@ -55,7 +55,8 @@ def reader(guarded):
 PATHS = (
     *("/", "/overview?run=alive", "/_stcore/health/x", "/_stcore/host-config", "/_stcore/metrics"),
     *("/static/index.html", "/media/x", "/component/x/y", "/favicon.png", "/auth/login"),
-    *("/oauth2callback", "/no/such/page"),
+    *("/oauth2callback", "/no/such/page", "/run-file?run=alive&path=a.png", "/curves?c=[]"),
+    "/curves.csv?c=[]",
 )
 
 
@@ -203,7 +204,7 @@ def test_foreign_hosts_and_origins_are_refused_even_with_the_token(guarded, owne
 # ---------------------------------------------------------------- who may only look
 
 
-EVERY_PAGE = ("", "compare", "overview", "metrics", "alerts", "timeline", "config", "settings")
+EVERY_PAGE = ("", "compare", "overview", "metrics", "alerts", "machine", "config")
 _MENU = ("Rename and tag…", "Archive", "Unarchive", "Delete")
 
 
@@ -288,7 +289,7 @@ def test_widget_values_of_another_type_neither_fail_nor_print(reader, guarded, r
     before = guarded.out + guarded.err
     sent = 0
     with reader.tab() as tab:
-        for page in longer(("metrics", "timeline", "settings"), EVERY_PAGE):
+        for page in longer(("metrics", "machine"), EVERY_PAGE):
             tab.open(page, "run=alive")
             widgets = {getattr(getattr(one, one.WhichOneof("type")), "id", "") for one in tab.elements} - {""}
             for value in longer(_VALUES[::4], _VALUES):

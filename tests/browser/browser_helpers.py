@@ -118,15 +118,35 @@ def wait_for_query(page, condition):
 
 
 def chart(page, title):
-    """Return the chart with this title once it has been drawn."""
-    found = page.locator(f'.telemetry-chart[data-drawn][aria-label^="{title},"]')
+    """Return the chart with this title once it has been drawn, by Plotly or on a canvas."""
+    found = page.locator(f':is(.telemetry-chart, .telemetry-curves)[data-drawn][aria-label^="{title},"]')
     found.wait_for()
     return found
 
 
 def figure(page, title):
-    """Return what a chart shows, as plain values."""
+    """Return what a chart shows that Plotly draws, as plain values."""
     return chart(page, title).evaluate(_FIGURE)
+
+
+def curves(page, title):
+    """Return what a chart of curves shows, as plain values."""
+    return chart(page, title).evaluate("root => root.__chart.describe()")
+
+
+def wait_for_curves(page, title, condition, timeout=PATIENCE_MS):
+    """Wait until `condition`, JavaScript about what the chart shows as `seen`, is true; return that."""
+    found = page.wait_for_function(
+        f"""title => {{
+            const root = document.querySelector(`.telemetry-curves[data-drawn][aria-label^="${{title}},"]`);
+            if (!root || !root.__chart) return null;
+            const seen = root.__chart.describe();
+            return {condition} ? seen : null;
+        }}""",
+        arg=title,
+        timeout=timeout,
+    )
+    return found.json_value()
 
 
 def wait_for_chart(page, title, condition, timeout=PATIENCE_MS):
@@ -157,7 +177,13 @@ def place_of(page, title):
             let before = "";
             const look = () => {
                 const part = div.querySelector(".nsewdrag");
-                const { x, y, width, height } = part ? part.getBoundingClientRect() : {};
+                const drawn = div.__chart && div.__chart.plot ? div.__chart : null;
+                let { x, y, width, height } = part ? part.getBoundingClientRect() : {};
+                if (drawn) {
+                    const over = drawn.overlay.getBoundingClientRect();
+                    ({ width, height } = drawn.plot);
+                    [x, y] = [over.x + drawn.plot.left, over.y + drawn.plot.top];
+                }
                 const now = [x, y, width, height].join();
                 if (width > 0 && now === before) resolve({ x, y, width, height });
                 else { before = now; setTimeout(look, 100); }
@@ -186,6 +212,7 @@ def hover(page, title, across, down):
 
 def drag(page, title, start, end):
     """Drag the mouse over a part of a chart, from one share of its width to another."""
+    chart(page, title).scroll_into_view_if_needed()
     place = place_of(page, title)
     height = place["y"] + place["height"] / 2
     page.mouse.move(place["x"] + place["width"] * start, height)
@@ -222,8 +249,7 @@ def fits_into(page, width):
 
 def status(page):
     """Return the badge beside the run's name."""
-    # Each is there twice, with its hint on hover and, for a narrow page, without.
-    return page.locator('[data-testid="stMain"] .stMarkdownBadge').filter(visible=True).first
+    return page.locator(".telemetry-badge").first
 
 
 def step_shown(page):
@@ -233,7 +259,7 @@ def step_shown(page):
 
 def refresh_every(page, choice):
     """Choose how often a page refreshes itself."""
-    page.locator('[data-testid="stMain"]').get_by_text(choice, exact=True).first.click()
+    sidebar(page).get_by_text(choice, exact=True).first.click()
     settle(page)
 
 

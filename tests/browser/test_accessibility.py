@@ -24,13 +24,14 @@ PAGES = {
     "/overview": {"run": RUN},
     "/compare": {"runs": f"{RUN},{OTHER}"},
     "/metrics": {"run": RUN},
+    # An address of before, which leads to the other view of Runs.
     "/sweep": {},
     "/alerts": {"run": RUN},
     "/samples": {"run": RUN},
     "/output": {"run": RUN},
+    # An address of before, which leads to a part of Samples.
     "/completions": {"run": RUN},
-    "/system": {"run": RUN},
-    "/timeline": {"run": RUN},
+    "/machine": {"run": RUN},
     "/config": {"run": RUN},
     "/settings": {},
 }
@@ -129,7 +130,7 @@ def test_a_page_has_no_finding_of_ours_in_light_and_dark(shown, page, axe, path)
     page.emulate_media(color_scheme="light")
     shown.open(page, path, **PAGES[path])
     begin(page, axe)
-    for chart in page.locator(".telemetry-chart").all()[:1]:
+    for chart in page.locator(".telemetry-chart, .telemetry-curves").all()[:1]:
         expect(chart).to_have_attribute("data-drawn", re.compile("."))
 
     assert scan(page) == []
@@ -186,6 +187,10 @@ def test_the_keyboard_opens_pages_and_runs_but_types_in_a_field(shown, page, axe
     # Down the table, into a run, and on to the next.
     for _ in range(2):
         page.keyboard.press("j")
+        page.keyboard.press("x")
+    expect(page.get_by_role("button", name="Compare 2")).to_be_visible()
+    page.keyboard.press("x")
+    expect(page.get_by_role("button", name="Compare 2")).to_have_count(0)
     name = page.evaluate("() => document.activeElement.textContent")
     page.keyboard.press("Enter")
     page.wait_for_url("**/overview?run=*")

@@ -7,14 +7,14 @@ from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import (
     chart,
+    curves,
     drag,
-    figure,
     query,
     refresh_every,
     settle,
     sidebar,
     step_shown,
-    wait_for_chart,
+    wait_for_curves,
     wait_for_query,
     wait_until_step,
 )
@@ -87,38 +87,37 @@ def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growi
     shown.open(page, "/overview", run="growing")
     # The box begins at what the run does, and a rate that never changes is drawn where it is.
     expect(sidebar(page).get_by_role("spinbutton")).to_have_value("10")
-    frame = chart(page, "Learning rate").evaluate("div => div._fullLayout.yaxis.range")
-    assert frame == pytest.approx([0.8e-4, 1.2e-4])
+    assert curves(page, "Learning rate")["yRange"] == pytest.approx([0.8e-4, 1.2e-4])
     refresh_every(page, "2 s")
     drag(page, "Loss", 0.2, 0.5)
     wait_for_query(page, "q.has('from') && q.has('to')")
     settle(page)
-    chart(page, "Loss").locator(".legendtoggle").last.click(force=True)
-    wait_for_chart(page, "Loss", "figure.traces.some(trace => trace.visible === 'legendonly')")
+    chart(page, "Loss").get_by_role("button", name="validation loss").click()
+    wait_for_curves(page, "Loss", "seen.curves[1].hidden")
     page.evaluate("""() => {
         document.querySelector('[data-testid="stMain"]').scrollTo(0, 260);
-        const chart = document.querySelector('.telemetry-chart[aria-label^="Loss,"]');
+        const chart = document.querySelector('.telemetry-curves[aria-label^="Loss,"]');
         chart.mine = true;
         window.lowest = Infinity;
         setInterval(() => {
-            const now = document.querySelector('.telemetry-chart[aria-label^="Loss,"]');
+            const now = document.querySelector('.telemetry-curves[aria-label^="Loss,"]');
             window.lowest = Math.min(window.lowest, now ? now.getBoundingClientRect().height : 0);
         }, 20);
     }""")
     typed = sidebar(page).get_by_role("spinbutton")
     typed.click()
     typed.fill("77")
-    before = figure(page, "Loss")
+    before, height = curves(page, "Loss"), chart(page, "Loss").bounding_box()["height"]
     scrolled = page.evaluate("""() => document.querySelector('[data-testid="stMain"]').scrollTop""")
     assert scrolled > 100
 
-    after = wait_for_chart(page, "Loss", f"figure.drawn >= {before['drawn'] + 3}")
+    after = wait_for_curves(page, "Loss", f"seen.curves[0].points >= {before['curves'][0]['points'] + 60}")
 
-    assert after["range"] == pytest.approx(before["range"])
-    assert [curve["visible"] for curve in after["traces"]] == [curve["visible"] for curve in before["traces"]]
-    assert after["height"] == before["height"]
+    assert after["xRange"] == pytest.approx(before["xRange"])
+    assert [curve["hidden"] for curve in after["curves"]] == [False, True]
+    assert chart(page, "Loss").bounding_box()["height"] == height
     assert chart(page, "Loss").evaluate("chart => chart.mine")
-    assert page.evaluate("window.lowest") == before["height"]
+    assert page.evaluate("window.lowest") == height
     assert page.evaluate("""() => document.querySelector('[data-testid="stMain"]').scrollTop""") == scrolled
     assert typed.input_value() == "77"
     assert typed.evaluate("input => input === document.activeElement")

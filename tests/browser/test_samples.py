@@ -128,7 +128,7 @@ def test_notes_survive_a_change_of_page_and_are_shown_as_markdown(shown, new_pag
     # At once, before it is saved.
     sidebar(page).get_by_role("link", name="Samples").click()
     pictures(page)
-    sidebar(page).get_by_role("link", name="Config & notes").click()
+    sidebar(page).get_by_role("link", name="Config & output").click()
     page.get_by_role("tab", name="Notes").click()
 
     expect(notes).to_have_value("**better** than one")

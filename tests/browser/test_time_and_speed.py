@@ -8,7 +8,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.browser_helpers import settle
+from tests.browser.browser_helpers import refresh_every
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.lengths import in_make_faults
@@ -98,8 +98,7 @@ def test_the_bar_of_a_live_run_changes_in_place_and_what_was_opened_stays_open(s
         curves={"train_loss": lambda step: 1.0 - step / 400, **shares},
     )
     shown.open(page, "/overview", run="live")
-    main_of(page).get_by_text("2 s", exact=True).first.click()
-    settle(page)
+    refresh_every(page, "2 s")
     table = open_figures(page)
     page.evaluate("window.box = document.querySelector('.telemetry-ledger')")
 

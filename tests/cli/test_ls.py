@@ -175,3 +175,20 @@ def test_namesakes_the_loss_the_order_and_sizes_are_shown(tmp_path, capsys):
     assert "same-2 lr=0.1" in capsys.readouterr().out.splitlines()[0]
     assert main(["report", str(tmp_path), "--view", "compare"]) == 0
     assert "Best by loss: same lr=1, 1" in capsys.readouterr().out
+
+
+def test_a_formula_can_be_a_column_an_order_and_a_filter(logs, capsys):
+    formula = "= best(train_loss) * 4"
+    assert (
+        main(["ls", str(logs), "--columns", formula, "--filter", "= step == 2", "--format", "telemetry"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert formula in out.splitlines()[0]
+    assert re.search(r"good .* 1 ", out)
+
+    main(["ls", str(logs), "--json", "--columns", formula, "--sort", formula])
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert {run["name"]: run[formula] for run in runs}["good"] == 1.0
+    with pytest.raises(SystemExit):
+        main(["ls", str(logs), "--columns", "= ema("])
+    assert "A name, a number or ( is missing (character 7)." in capsys.readouterr().err

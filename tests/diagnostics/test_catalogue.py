@@ -11,8 +11,7 @@ from tests.diagnostics.test_data_repeated import epochs
 from tests.diagnostics.test_reinforcement import explodes, rl_run
 from tests.diagnostics.test_start_of_run import leaking, still
 from tests.diagnostics.test_underflow import norms
-from toolkit.diagnostics import detectors
-from toolkit.diagnostics import examiner as examiner_module
+from toolkit.diagnostics import detectors, silent_ranks
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import SEVERITIES
@@ -67,6 +66,13 @@ def _of_ranks(slow, part=None):
     ]
 
 
+def _saving(records):
+    for record in records:
+        if record.get("global_step", 1) % 20 == 0:
+            record["time/checkpoint_save_sync"] = 9.0 if record.get("rank") == 1 else 1.0
+    return records
+
+
 def _ranks_with_nan(bad, *, logging=(0, 1, 2, 3)):
     """Ranks of which some are NaN: `bad(rank, step)` says which."""
     for step in range(1, 40):
@@ -89,6 +95,8 @@ def _faulty_runs():
     yield run_of(_with(losses, 200, [6.0] * 100))
     yield run_of(_with(losses, 295, [6.0] * 5))
     yield run_of([losses[0] / 9, *losses])
+    noisy = curve(1, noise=0.01, first=1.0, last=1.0)
+    yield run_of([*noisy[:100], *[20.0] * 6, *(1.4 * loss for loss in noisy[106:])])
     yield run_of(_with(losses, 100, [6.0] * 150))
     yield [*run_of(_with(losses, 200, [6.0] * 100)), {"event": "start", "session": 2}, *run_of(losses)]
     yield run_of(
@@ -126,6 +134,7 @@ def _faulty_runs():
     yield changed(run, "grad_norm", lambda step, norm: inf if step > 2000 and dice.random() < 0.3 else norm)
     for part in (None, "data_loading", "forward", "rest"):
         yield _of_ranks(2, part)
+    yield _saving(_of_ranks(0))
     yield list(_ranks_with_nan(lambda rank, step: rank == 3 and step >= 20))
     yield list(_ranks_with_nan(lambda rank, step: step >= 20, logging=(3,)))
     yield list(_ranks_with_nan(lambda rank, step: step >= 21 or (rank == 3 and step == 20)))
@@ -156,11 +165,13 @@ def described(monkeypatch):
     """What was said of which incident: (kind, variant, sentence), and the evidence that each kind had."""
     said = []
 
-    def describe_and_note(incident):
-        said.append((incident.kind, incident.variant, describe(incident), frozenset(incident.evidence)))
-        return describe(incident)
+    def describe_and_note(incident, about):
+        said.append(
+            (incident.kind, incident.variant, describe(incident, about), frozenset(incident.evidence))
+        )
+        return describe(incident, about)
 
-    monkeypatch.setattr(examiner_module, "describe", describe_and_note)
+    monkeypatch.setattr(silent_ranks, "describe", describe_and_note)
     return said
 
 

@@ -104,3 +104,7 @@ def test_a_new_session_starts_with_larger_norms_and_is_not_reported():
     again = [{**record, "grad_norm": 50.0} for record in records[:8]] + records[8:]
 
     assert detect([*records, {"event": "start", "session": 2}, *again], "exploding_grad") == []
+
+
+def test_norms_that_grow_step_by_step_are_not_reported():
+    assert detect(_run([0.01 * 1.02**place for place in range(300)]), "exploding_grad") == []

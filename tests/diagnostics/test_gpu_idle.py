@@ -89,3 +89,38 @@ def test_step_records_are_enough_where_there_are_no_others():
 def test_a_gpu_that_is_not_used_or_logged_as_a_fraction_is_not_judged():
     for util in (0.0, 0.93):
         assert detect(changed(clean_run(1), "gpu_util", lambda step, _: util), "low_gpu_util") == []  # noqa: B023
+
+
+def _samples(utils, *, every_s=30.0, memory=None):
+    memories = memory or [20_000.0] * len(utils)
+    return [
+        {
+            "event": "system",
+            "global_step": number,
+            "t_s": every_s * number,
+            "gpu_util_pct": util,
+            "gpu_mem_mib": held,
+        }
+        for number, (util, held) in enumerate(zip(utils, memories, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("every_s", [10.0, 30.0, 60.0])
+def test_few_samples_are_enough_if_they_cover_minutes(every_s):
+    utils = [95.0] * 15 + [20.0, 40.0] * 18
+
+    (finding,) = detect(_samples(utils, every_s=every_s), "low_gpu_util")
+
+    assert 8 <= finding.start_step <= 18
+    assert detect(_samples(utils[:20], every_s=every_s), "low_gpu_util") == []
+
+
+def test_a_gpu_that_does_nothing_counts_while_its_memory_is_held():
+    utils = [95.0] * 20 + [0.0] * 40
+    given_back = [20_000.0] * 20 + [3.0] * 40
+
+    (finding,) = detect(_samples(utils), "low_gpu_util")
+
+    assert finding.is_open
+    assert detect(_samples(utils, memory=given_back), "low_gpu_util") == []
+    assert detect(_samples(utils[:27]), "low_gpu_util") == [], "the end of a run may take a while"

@@ -160,3 +160,12 @@ def test_a_run_that_diverged_at_the_start_does_not_overfit(records_between):
     found = detect([before, *_run(vals, each=records_between, losses=losses)], "overfit", "divergence")
 
     assert [finding.kind for finding in found] == ["divergence"]
+
+
+def test_a_jump_that_comes_back_is_no_evidence():
+    vals = [2.0, 1.6, 1.4, 1.3, 1.25, 1.27, 1.26, 1.29, 1.28, 4.0, 4.2, 4.1, 1.28, 1.27, 1.26]
+
+    assert detect(_run(vals), "overfit") == []
+    assert len(detect(_run([*vals[:9], 2.0, 2.1, 2.0, 2.2, 2.1, 2.2, 2.3, 2.4, 2.5]), "overfit")) == 1, (
+        "it stays"
+    )

@@ -129,3 +129,12 @@ def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
 
     # A gain of a few percent in noise of ten is not seen in time: this is a count of 20, as measured.
     assert warned <= 5
+
+
+def test_a_short_run_that_never_moved_is_a_warning_unless_its_loss_is_not_meant_to_fall():
+    losses = curve(1, records=160, noise=0.002, first=1.0, last=1.0)
+
+    (finding,) = detect(run_of(losses), "plateau")
+    (doubtful,) = detect(run_of(losses, reward=[1.0] * 160), "plateau")
+
+    assert (finding.severity, doubtful.severity) == ("warning", "info")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -341,3 +346,57 @@ def test_ranks_in_evidence_and_words():
     assert ranks_in_words(ranks_as_evidence([3, 4, 9])) == "ranks 3, 4 and 9"
     assert ranks_as_evidence(range(1000))["ranks"] == 1000
     assert ranks_in({"rank": "nonsense", "ranks": None}) == []
+
+
+# ------------------------------------------------------------ stopped processes, nodes, rank 0
+
+
+def test_a_process_that_is_stopped_is_named_at_once(run):
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        os.waitpid(sleeper.pid, os.WUNTRACED)
+        run.start(0, 1)
+        run.start(2, pid=sleeper.pid)
+        run.run(5, 0, 1, 2)
+
+        (finding,) = run.run(10, 0, 1)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+    assert finding.kind == "rank_silent"
+    assert ranks_in(finding.evidence) == [2]
+    assert "is stopped since step 5, by a signal (SIGSTOP)" in finding.message
+
+
+def test_a_node_that_dies_as_a_whole_is_named(run):
+    run.start(0, 1)
+    run.start(2, 3, host="node7")
+    run.start(4, 5, host="node8")
+    with ExitStack() as locks, ExitStack() as of_node7:
+        for rank in (2, 3, 4, 5):
+            held = of_node7 if rank < 4 else locks
+            fcntl.flock(held.enter_context(rank_file(run.folder, rank).open("rb")), fcntl.LOCK_EX)
+        assert run.run(5, 0, 1, 2, 3, 4, 5) == []
+        of_node7.close()
+
+        (finding,) = run.run(10, 0, 1, 4, 5)
+
+    assert finding.kind == "rank_dead"
+    assert "The process of all of node node7 (ranks 2 and 3) is gone" in finding.message
+
+
+def test_a_rank_0_that_died_is_named_where_others_are_left(run):
+    run.start(0, pid=GONE)
+    run.start(1, 2)
+    run.run(5, 0, 1, 2)
+
+    assert run.lost(is_live=False) == [(0, "rank_dead", "")]
+
+
+def test_a_run_that_died_as_a_whole_has_no_single_dead_rank(run):
+    run.start(0, 1, 2, pid=GONE)
+    run.run(5, 0, 1, 2)
+
+    assert run.lost(is_live=False) == []

@@ -207,6 +207,58 @@ def test_a_rank_that_saves_now_and_then_is_not_slow():
     assert detect(in_turn(saving), "straggler") == []
 
 
+@pytest.mark.parametrize("count", longer([4], [4, 8, 32]))
+@pytest.mark.parametrize(("share", "who"), [(0.1, 0), (0.3, 2), (1.0, 3)])
+def test_a_rank_whose_passes_are_slower_is_named_though_the_backward_pass_hides_most_of_it(count, share, who):
+    own = {"forward": share * OWN["forward"], "backward": share * OWN["backward"]}
+    records = synchronous(
+        count,
+        lambda rank, step, part: own.get(part, 0.0) if rank == who and step >= 300 else 0.0,
+        steps=620,
+        log_every=1,
+        noise=0.04,
+    )
+    (finding,) = detect(in_turn(records), "straggler")
+
+    assert finding.evidence["rank"] == who
+    assert finding.metric == "time/forward"
+    assert 300 < finding.noticed_step < 600
+
+
+def _with_saves(records, seconds):
+    for rank, mine in records.items():
+        for record in mine:
+            took = seconds(rank, record.get("global_step", 1))
+            if took:
+                record["time/checkpoint_save_sync"] = took
+    return in_turn(records)
+
+
+def test_a_rank_whose_checkpoints_take_longer_than_those_of_the_others_is_named():
+    def seconds(rank, step):
+        slow = 10.0 if rank == 2 and 300 <= step < 600 else 1.0
+        return slow if step % 50 == 0 else 0.0
+
+    (finding,) = detect(_with_saves(synchronous(4), seconds), "straggler")
+
+    assert finding.evidence["rank"] == 2
+    assert "in saving its checkpoints since step 300: 10 s each, 1 s on the others" in finding.message
+    assert finding.resolved_step <= 620
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        lambda rank, step: 5.0 if rank == 0 and step % 50 == 0 else 0.0,
+        lambda rank, step: (5.0 if rank == 0 else 1.0) if step % 50 == 0 else 0.0,
+        lambda rank, step: (0.02 if rank == 1 else 0.01) if step % 50 == 0 else 0.0,
+    ],
+    ids=["rank 0 saves alone", "rank 0 has more to save", "it costs nothing"],
+)
+def test_checkpoints_that_differ_by_design_are_not_reported(seconds):
+    assert detect(_with_saves(synchronous(4), seconds), "straggler") == []
+
+
 def test_it_is_resolved_when_the_other_ranks_stop_waiting():
     records = synchronous(4, slow_in("forward", 2, 0.15, first=100, last=900), steps=2000)
     (finding,) = detect(in_turn(records), "straggler")

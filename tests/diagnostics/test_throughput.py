@@ -162,3 +162,54 @@ def test_a_drop_is_found_in_a_running_average_of_the_speed():
 
     assert finding.is_open
     assert 250 < finding.noticed_step < 500
+
+
+def _epochs(speeds, *, name="epoch_time_s", usual_s=100.0, **fields):
+    """One record for each epoch, with the time that it took."""
+    return [
+        {"event": "step", "global_step": number, name: usual_s / speed, **fields}
+        for number, speed in enumerate(speeds, 1)
+    ]
+
+
+@pytest.mark.parametrize(("fast", "slow"), [(12, 8), (20, 12), (45, 30)])
+def test_an_epoch_that_takes_longer_from_some_epoch_on_is_reported(fast, slow):
+    speeds = [1.0 + 0.03 * (number % 3) for number in range(fast)] + [0.65] * slow
+
+    (finding,) = detect(_epochs(speeds), "throughput_drop")
+
+    assert finding.metric == "epoch_time_s"
+    assert finding.start_step == fast + 1
+    assert 30 <= finding.evidence["lost_pct"] <= 40
+    assert detect(_epochs(speeds[:fast]), "throughput_drop") == []
+    assert detect(_epochs([*speeds[: fast + 2], *speeds[:fast]]), "throughput_drop") == [], "two long epochs"
+
+
+def test_an_epoch_may_be_logged_with_its_evaluation():
+    records = _epochs([1.0] * 15 + [0.6] * 9)
+
+    (finding,) = detect([{**record, "event": "eval"} for record in records], "throughput_drop")
+
+    assert finding.start_step == 16
+
+
+def test_a_short_run_of_short_steps_is_not_judged_by_a_second_of_them():
+    speeds = [1.0] * 14 + [0.6] * 8
+    records = _epochs(speeds, name="step_time_s", usual_s=0.05)
+    timed = [{**record, "time": 0.1 * number} for number, record in enumerate(records)]
+
+    assert detect(timed, "throughput_drop") == []
+    assert detect(records, "throughput_drop") == [], "nor where only the time of a step says how long it was"
+
+
+@pytest.mark.parametrize("log_every", [1, 50])
+def test_a_speed_that_sinks_slowly_and_stays_is_reported_once(log_every):
+    speeds = [1000.0] * 300 + [1000.0 - 2.0 * step for step in range(200)] + [600.0] * 500
+    records = [
+        {"event": "step", "global_step": log_every * number, "samples_per_sec": speed}
+        for number, speed in enumerate(speeds)
+    ]
+
+    (finding,) = detect(records, "throughput_drop")
+
+    assert finding.evidence["lost_pct"] == 40

@@ -129,3 +129,24 @@ def test_a_run_that_diverged_at_the_start_has_no_validation_spike(each):
     losses = [0.23, *curve(1, records=59, first=1.1, last=0.9, noise=0.15)]
 
     assert detect(_run([0.28, *[0.95] * 11], each=each, losses=losses), "val_spike") == []
+
+
+def test_an_early_jump_counts_only_if_it_comes_back():
+    vals = _vals(records=12, noise=0.0)
+    stays = [vals[0], *[5.0 * val for val in vals[1:]]]
+    back = [vals[0], 5.0 * vals[1], *vals[2:]]
+
+    (finding,) = detect(_run(back), "val_spike")
+
+    assert (finding.start_step, finding.noticed_step, finding.state) == (20, 30, "resolved")
+    assert detect(_run(stays), "val_spike") == []
+
+
+def test_a_small_jump_clear_of_the_noise_counts_once_it_is_back():
+    vals = [1.0 + 0.01 * (number % 2) for number in range(24)]
+    vals[12] *= 1.35
+
+    (finding,) = detect(_run(vals), "val_spike")
+
+    assert (finding.start_step, finding.noticed_step) == (130, 140)
+    assert finding.evidence["ratio"] < 1.5

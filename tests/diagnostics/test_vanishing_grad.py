@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, detect
+from tests.diagnostics.synthetic_runs import changed, clean_run, detect, run_of
 from tests.lengths import longer
 
 
@@ -58,3 +58,12 @@ def test_it_is_over_when_gradients_come_back():
     (finding,) = detect(records, "vanishing_grad")
 
     assert (finding.end_step, finding.resolved_step) == (2990, 3040)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_the_unit_of_a_norm_does_not_matter(unit):
+    norms = [unit] * 100 + [1e-5 * unit] * 100
+
+    (finding,) = detect(run_of([2.0, 2.1] * 100, grad_norm=norms), "vanishing_grad")
+
+    assert finding.start_step == 101

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import struct
 
 import pytest
@@ -45,14 +47,20 @@ log.close()
 
 @pytest.fixture
 def killed(tmp_path, start_in_background):
-    """Start a run, kill it while most of its records are in its journal alone, and return its folder and journal."""
+    """Start a run, kill it while most of its records are in its journal alone, and return its folder and journal.
 
-    def kill_one(*run_id):
+    `first` is called with both before the kill: any run that starts on this machine recovers the killed ones whose
+    folders it finds.
+    """
+
+    def kill_one(*run_id, first=None):
         writer = start_in_background(IN_ITS_JOURNAL, tmp_path / "logs", tmp_path / "logged", *run_id)
         wait_until((tmp_path / "logged").exists, writer)
         run = tmp_path / "logs" / "run"
-        # Before the kill: any run that starts on this machine recovers the killed ones whose folders it finds.
         ((journal, _),) = journals_of(run)
+        os.kill(writer.pid, signal.SIGSTOP)
+        if first is not None:
+            first(run, journal)
         writer.kill()
         return run, journal
 
@@ -82,13 +90,17 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
     tmp_path, killed, begin_again, what, record_property
 ):
     run_id = ["mine"] if "same id" in what else []
-    run, journal = killed(*run_id)
-    first_id = read_manifest(run).run_id
-    left = len(pending_lines(journal))
-    if what == "moved away":
-        run.rename(tmp_path / "elsewhere")
-    else:
-        shutil.rmtree(run)
+    seen = []
+
+    def put_away(run, journal):
+        seen.extend((read_manifest(run).run_id, len(pending_lines(journal))))
+        if what == "moved away":
+            run.rename(tmp_path / "elsewhere")
+        else:
+            shutil.rmtree(run)
+
+    run, journal = killed(*run_id, first=put_away)
+    first_id, left = seen
     said = begin_again(*run_id, until=says_what_it_keeps)
 
     records = whole_run(run, steps=range(200))
@@ -131,8 +143,9 @@ def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_i
     # As if the writer had come to its file since: what is between lies in the original alone.
     (tmp_path / "copy" / "metrics.jsonl").write_bytes(b"")
     ((journal, _),) = journals_of(run)
-    writer.kill()
+    os.kill(writer.pid, signal.SIGSTOP)
     run.rename(tmp_path / "unmounted")
+    writer.kill()
 
     assert ": 0 records recovered" in repair(tmp_path / "copy")
     assert journal.exists()
@@ -141,8 +154,9 @@ def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_i
 
 
 def test_a_deleted_run_comes_back_whole_from_the_trash_and_leaves_nothing_behind_for_good(tmp_path, killed):
-    run, journal = killed()
-    left = len(pending_lines(journal))
+    seen = []
+    run, journal = killed(first=lambda run, journal: seen.append(len(pending_lines(journal))))
+    (left,) = seen
     token = move_to_trash(run.parent, "run")
     trashed = run.parent / ".trash" / token / "run"
 
@@ -165,9 +179,11 @@ def make_old(journal):
 def test_a_journal_of_an_earlier_version_goes_to_the_session_of_its_process_alone(
     tmp_path, killed, begin_again
 ):
-    run, journal = killed()
-    make_old(journal)
-    run.rename(tmp_path / "elsewhere")
+    def put_away(run, journal):
+        make_old(journal)
+        run.rename(tmp_path / "elsewhere")
+
+    run, _ = killed(first=put_away)
     begin_again(until=says_what_it_keeps)
     whole_run(run, steps=range(200))
 

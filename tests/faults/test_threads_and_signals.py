@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections import Counter
 
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS
 from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
 from tests.records import with_event
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.steps import step_records
 
 STEPS = longer(8_000, 30_000)
 
@@ -45,6 +49,34 @@ def test_a_signal_handler_that_logs_in_the_middle_of_a_call_neither_hangs_nor_sp
     assert Counter(record["number"] for record in with_event(records, "interrupt")) == Counter(interrupts)
     steps = Counter(record["global_step"] for record in with_event(records, "step"))
     assert steps == Counter([*range(STEPS), *(10_000_000 + number for number in interrupts)])
+
+
+def test_a_step_that_is_logged_at_any_line_of_another_steps_call_leaves_all_later_steps_written(tmp_path):
+    # A handler runs between two lines; tracing replaces the signal, so that each line has its turn.
+    log = TelemetryLogger("run", log_dir=tmp_path, log_every=1)
+    log.log_start()
+    lines = itertools.count()
+
+    def interrupt(frame, event, _):
+        if frame.f_code.co_filename != step_records.__file__:
+            return None
+        if event == "line" and next(lines) == at_line:
+            log.log_step(10_000_000 + at_line, train_loss=1.0)
+        return interrupt
+
+    before = sys.gettrace()
+    for at_line in range(60):
+        lines = itertools.count()
+        sys.settrace(interrupt)
+        log.log_step(4 * at_line, train_loss=1.0)
+        sys.settrace(before)
+        for behind in range(1, 4):
+            log.log_step(4 * at_line + behind, train_loss=1.0)
+    log.close()
+
+    steps = {record["global_step"] for record in with_event(whole_run(tmp_path / "run"), "step")}
+    assert 10_000_020 in steps, "calls were interrupted"
+    assert set(range(4 * 60)) <= steps
 
 
 def test_a_signal_handler_that_raises_out_of_a_call_leaves_no_gap_and_no_lock_behind(tmp_path, start):

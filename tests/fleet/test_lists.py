@@ -69,6 +69,7 @@ def _write(logs, number, draw):
         "epoch": number / 3,
         "note": "Text 3",
         "samples_per_sec": draw.choice((None, 1.5, 12)),
+        **({"findings_critical": number % 3 % 2, "findings_warning": number % 5} if number % 7 else {}),
     }
     folder = make_run(
         logs,
@@ -109,14 +110,27 @@ def _write(logs, number, draw):
 
 
 _FIELDS = (
-    *("name", "tag", "status", "project", "host", "tool", "started", "updated", "loss", "step", "max_steps"),
+    *(
+        "alerts",
+        "name",
+        "tag",
+        "status",
+        "project",
+        "host",
+        "tool",
+        "started",
+        "updated",
+        "loss",
+        "step",
+        "max_steps",
+    ),
     *("epoch", "duration", "progress", "samples_per_sec", "sessions", "lr", "learning_rate", "ema_decay"),
     *("optimizer", "bf16", "val_loss", "acc", "val_acc", "note", "x.y`z", "train_loss", "no_such_name"),
 )
 _ORDERS = ("last sign", "started", "name", "loss", "progress", "duration", "status", "step", "age", *_FIELDS)
 _VALUES = (
     *("0.1", "1", "0.2", "adam", "true", "sgd", "7", "nan", "e", "finished", "node", "faces", "run", "mine"),
-    *("50%", "1h", "2026"),
+    *("50%", "1h", "2026", "critical", "3"),
 )
 
 

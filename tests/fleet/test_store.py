@@ -330,7 +330,7 @@ def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     session._store.clear()
     try:
         tab = open_page("runs", key, runs=key)
-        for page in ("runs", "overview", "metrics", "system", "compare", "settings_page"):
+        for page in ("runs", "overview", "metrics", "machine", "compare"):
             assert is_well(tab.switch_page(f"views/{page}.py").run()), page
             if page == "overview":
                 assert "points drawn" in said(tab)

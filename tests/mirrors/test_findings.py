@@ -265,3 +265,30 @@ def test_odd_values_of_the_caller_s_do_not_disturb_the_examiner(tmp_path, value)
     records = read_records(log.run_folder / "metrics.jsonl", of_any_type=value is True)
 
     assert [record for record in records if record["event"] == "error"] == []
+
+
+def test_a_rule_of_ones_own_is_followed_live_and_kept_in_the_manifest(tmp_path, capfd):
+    rule = {"name": "too high", "when": "train_loss > 5", "for": 3, "severity": "critical"}
+    log = make_logger(tmp_path, log_every=1, diagnostics={"spike": False}, alerts=[rule])
+    train(log, range(200), broken=spike_at(150, 160))
+    log.close()
+    found = last_words(read_records(log.run_folder / "metrics.jsonl"))
+
+    (own,) = [finding for finding in found.values() if finding.kind == "rule:too high"]
+    assert (own.severity, own.start_step, own.noticed_step, own.count) == ("critical", 150, 152, 10)
+    assert read_manifest(log.run_folder).diagnostics["alerts"] == [rule]
+    assert "[telemetry] critical: train_loss > 5 holds. Since step 150" in capfd.readouterr().err
+
+
+def test_a_rule_with_a_mistake_is_said_and_left_out_and_the_run_goes_on(tmp_path, caplog):
+    wrong, right = {"name": "a", "when": "los >"}, {"name": "b", "when": "train_loss > 0"}
+    log = make_logger(tmp_path, log_every=1, strict=False, alerts=[wrong, right])
+    train(log, range(20))
+    log.close()
+
+    said = (
+        "alerts[0].when is 'los >': A name, a number or ( is missing (character 6); what is wrong is left out"
+    )
+    assert said in caplog.text
+    assert [one["name"] for one in read_manifest(log.run_folder).diagnostics["alerts"]] == ["b"]
+    assert len(records_of(log, "step")) == 20

@@ -46,7 +46,7 @@ PLACES = {
     "a subcommand": "toolkit.cli.main:SUBCOMMANDS",
     "a table in ClickHouse": "toolkit.fleet.schema",
     "a page": "dashboard.app",
-    "how a curve is drawn": "dashboard.charts.curves",
+    "how a curve is drawn": "dashboard.components.curve_chart",
 }
 """What someone may want to change, and the module, or the name in it, where that is."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnose_eval import __main__ as command
-from benchmarks.diagnose_eval import goals, injected_learning, peers, reliability, tables
+from benchmarks.diagnose_eval import goals, injected_learning, peers, reliability, second_reading, tables
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, splits_of
 from benchmarks.diagnose_eval.cross_validation import folds_of, repositories_that_move, validate
 from benchmarks.diagnose_eval.delay import delays, seen_from
@@ -124,6 +124,7 @@ def written(tmp_path, monkeypatch):
     )
     no_kinds = {"runs": 2, "repositories": 2, "kinds": {}}
     monkeypatch.setattr(command.cross_validation, "measure", lambda splits, evaluator: no_kinds)
+    monkeypatch.setattr(command, "_PARTS", {"second_reading": second_reading.measure})
     monkeypatch.setattr(peers, "packages", lambda: ([], ["x: not measured, it is not installed"]))
     monkeypatch.setattr(peers, "baselines", lambda corpus: ([], [], []))
     return result, document

@@ -28,6 +28,7 @@ def make(*arguments):
         "bench",
         "diagnose-eval",
         "answers-eval",
+        "forecast-eval",
         "release-check",
         "lock",
         "clean",

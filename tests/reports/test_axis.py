@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.reports.svg import tick_text, x_axis, y_axis
+from toolkit.reports.document import Chart, Curve, Line, Point
+from toolkit.reports.svg import chart_html, look, tick_text, x_axis, y_axis
 
 FINITE = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
 
@@ -38,3 +39,34 @@ def test_ticks_are_short():
         "20k",
         "1.5M",
     ]
+
+
+def test_an_axis_is_logarithmic_or_not_as_asked():
+    assert y_axis([1.0, 2.0], log=True).log
+    assert not y_axis([1.0, 1.0, 1.0, 1000.0], log=False).log
+    assert y_axis([-1.0, 0.0, 1.0, 10.0], log=True).low > 0
+    assert not y_axis([-1.0, -2.0], log=True).log, "there is nothing to draw on one"
+
+
+def chart(**more):
+    points = tuple(Point(float(x), float(y)) for x, y in ((1, 1), (10, 10), (100, 0)))
+    line = Line(
+        label="a", curve=Curve(metric="m", parts=(points,)), colour="#12ab34", dash="dot", band=((1, 0.5, 2),)
+    )
+    return chart_html(Chart(title="m", lines=[line], **more), [0])
+
+
+def test_a_line_has_the_colour_the_dashes_and_the_band_that_it_has_on_the_page():
+    drawn = chart()
+
+    assert '<path class="line" style="color:#12ab34;stroke-dasharray:2 4"' in drawn
+    assert '<path class="spread" style="color:#12ab34;" d="M' in drawn
+    assert look("key", "red;background:url(x)") == 'class="key c0"', "a colour is a colour"
+    assert look("line", 14) == 'class="line c2 d1"'
+
+
+def test_axes_are_those_of_the_page():
+    both = chart(log_x=True, log_y=True, window=(1.0, 50.0))
+
+    assert 'data-log="1" data-logx="1"' in both
+    assert both.count("L") == chart(log_x=True).count("L") - 1, "0 has no place on a logarithmic axis"

@@ -24,7 +24,7 @@ def test_every_entry_has_a_word():
         ("sampling", "Sample less often"),
         ("startup", "Cache what it prepares"),
         ("control", "it was requested"),
-        ("stalled", "Alerts and System pages"),
+        ("stalled", "under Alerts and under Time and machine"),
         ("redone", "Save checkpoints more often"),
         ("unaccounted", "log.span"),
     ],

@@ -13,14 +13,24 @@ def test_noise_is_called_a_trend_in_few_of_a_hundred_cases():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_slope_beyond_the_noise_is_found_with_its_size(sign):
-    noise = np.random.default_rng(1).normal(0, 0.05, 100)
+def test_a_slope_beyond_the_noise_is_found_with_the_difference_of_its_halves(sign):
+    values = 3.0 + sign * np.linspace(0, 1, 100) + np.random.default_rng(1).normal(0, 0.05, 100)
 
-    trend = trend_of(3.0 + sign * np.linspace(0, 1, 100) + noise)
+    trend = trend_of(values)
 
     assert trend.is_clear
-    assert trend.change == pytest.approx(sign, abs=0.1)
-    assert trend.mean == pytest.approx(3.0 + sign / 2, abs=0.05)
+    assert trend.records == 50
+    assert trend.mean == pytest.approx(values[50:].mean())
+    assert trend.change == pytest.approx(values[50:].mean() - values[:50].mean())
+
+
+def test_a_few_extreme_values_do_not_make_a_change_larger_than_the_values():
+    values = np.linspace(1.0, 2.0, 100)
+    values[90:] *= 4
+
+    trend = trend_of(values)
+
+    assert 0 < trend.change < trend.mean
 
 
 def test_constants_and_odd_values_have_none():

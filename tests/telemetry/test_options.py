@@ -67,6 +67,7 @@ def test_a_whole_block_is_taken_over():
         messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
         completions: {interval: 10, buffer: 64}
         batches: false
+        alerts: [{name: too high, when: loss > 9}]
         profiling: {min_duration_ms: 1, log_interval: 10}
         usage_reports: {host: "https://eu.i.posthog.com"}
         strict: true
@@ -96,6 +97,7 @@ def test_a_whole_block_is_taken_over():
 
 
 WRONG = {
+    "alerts": ["loss > 1", 3, {"name": "a"}],
     "enabled": ["yes", 1, None, 0.0],
     "log_dir": ["", 5, None, ["logs"], "a\0b", b"logs"],
     "log_every": [0, -1, "10", 10.0, True, None, 1_000_001, 10**400, 10**5000, float("nan")],

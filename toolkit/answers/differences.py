@@ -7,20 +7,22 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolkit.answers.evidence import RunEvidence
 from toolkit.runfolder.evidence.batches import read_batches
-from toolkit.runfolder.evidence.code_snapshot import CodeChange, changed_files, read_code
+from toolkit.runfolder.evidence.code_snapshot import CodeChange, CodeSnapshot, changed_files, read_code
 from toolkit.runfolder.key_values import USUAL_NAMES, config_of
 from toolkit.runfolder.records import CONTROL_CHANGE
+from toolkit.runfolder.untrusted import mapping_in
 from toolkit.runs.formatting import clean
 from toolkit.runs.listing.config_diff import MISSING, DiffRow, diff
-from toolkit.runs.settings import is_label, setting_text
+from toolkit.runs.settings import UNSET, is_label, setting_text
 
 LR, SCHEDULE, SEED, DATA, BATCH = "learning rate", "schedule", "seed", "data order", "batch size"
 WORLD, DTYPE, SETTING, CODE, PACKAGE = "world size", "dtype", "setting", "code", "package"
 RESUME, REQUEST, MACHINE, COSMETIC = "resume", "request", "machine", "cosmetic"
+COMMAND: Final = "command line"
 
 _KINDS: Final = {
     LR: r"(^|_)(lr|learning_rate)$",
@@ -51,6 +53,8 @@ _STACK: Final = re.compile(
 _IMPORTED_AS: Final = {"pil": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 _IMPORT: Final = re.compile(r"^[ \t]*(?:import|from)[ \t]+(\w+)", re.MULTILINE)
 _LONGEST: Final = 60
+_LONGEST_LINE: Final = 500
+_NOT_RECORDED: Final = "not recorded"
 _Starts = Sequence[Mapping[str, Any]]
 
 
@@ -209,6 +213,71 @@ class Differences:
             what = f"the request to run {name} at step {step - self.offsets[0]:,}: {text}"
             # An action such as a save has no value; a knob has.
             yield _event(REQUEST, what, step, 0.8 if " " in text else 0.1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """How a run was made: what is recorded at its start."""
+
+    settings: Mapping[str, Any]
+    """In one level, by usual names."""
+    start: Mapping[str, Any]
+    """The start record of its newest session."""
+    code: CodeSnapshot | None = None
+    """That of its newest session."""
+
+    @property
+    def commit(self) -> str:
+        """The commit, and whether its files were changed; empty where that is not recorded."""
+        known = mapping_in(self.start.get("git"))
+        commit = (self.code and self.code.commit) or known.get("commit")
+        dirty = self.code.dirty if self.code is not None and self.code.commit else known.get("dirty")
+        return f"{clean(str(commit))[:10]}{', changed' if dirty else ''}" if commit else ""
+
+
+class MadeRow(NamedTuple):
+    """One thing in which runs were made differently, and what it is in each of them."""
+
+    kind: str
+    what: str
+    values: tuple[str, ...]
+
+
+def made_differently(runs: Sequence[Made]) -> list[MadeRow]:
+    """Return what several runs recorded differently: settings, code, command line, packages and machine.
+
+    What only names a run is no difference. A run that did not record a thing at all does not differ in it.
+    """
+    starts = [run.start for run in runs]
+    rows = [
+        MadeRow(kind_of_setting(row.key), clean(row.key.strip('"')), tuple(map(_exact, row.values)))
+        for row in diff([run.settings for run in runs], only_differing=True)
+        if not is_label(row.key)
+    ]
+    texts = [run.commit for run in runs], [_command_line(start) for start in starts]
+    for kind, what, values in zip((CODE, COMMAND), ("commit", ""), texts, strict=True):
+        if len({value for value in values if value}) > 1:
+            rows.append(MadeRow(kind, what, tuple(value or _NOT_RECORDED for value in values)))
+    machines = [{name: start[name] for name in _MACHINE if name in start} for start in starts]
+    for kind, recorded in (
+        (PACKAGE, [mapping_in(start.get("packages")) for start in starts]),
+        (MACHINE, machines),
+    ):
+        known = [place for place, found in enumerate(recorded) if found]
+        for row in diff([recorded[place] for place in known], only_differing=True):
+            texts_of = dict(zip(known, map(_exact, row.values), strict=True))
+            every = tuple(texts_of.get(place, _NOT_RECORDED) for place in range(len(runs)))
+            rows.append(MadeRow(kind, clean(row.key.strip('"')), every))
+    return rows
+
+
+def _command_line(start: Mapping[str, Any]) -> str:
+    found = start.get("command_line")
+    return clean(" ".join(map(str, found)) if isinstance(found, list) else str(found or ""))[:_LONGEST_LINE]
+
+
+def _exact(value: Any) -> str:
+    return UNSET if value is MISSING else "null" if value is None else clean(setting_text(value, exact=True))
 
 
 def kind_of_setting(key: str) -> str:

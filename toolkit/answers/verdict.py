@@ -333,7 +333,7 @@ def _what_next(
     """Return whether more runs are worth it, what to say of them, and how many of what."""
     last = max(chances)
     if chances[last][0] < HOPELESS:
-        end = f", within the noise; {_plural(last, 'more run')} would show it with {100 * chances[last][0]:.0f} %"
+        end = f", within the noise; {_plural(last, 'more run')} would hardly show it ({100 * chances[last][0]:.0f} %)"
         return "not better", end, f"Discard {names[0]}."
     number = next((n for n, chance in chances.items() if sum(chance) >= SURE), last)
     runs = "one more seed decides" if number == 1 else f"{number} more seeds decide"

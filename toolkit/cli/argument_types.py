@@ -1,11 +1,13 @@
-"""Numbers on the command line: what is not one is refused in plain words, with what is allowed."""
+"""Numbers and metrics on the command line: what is not one is refused in plain words, with what is allowed."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
+
+from toolkit.runfolder.metrics import Direction, guess_primary_metric, metric_direction
 
 _MOST: Final = 1_000_000_000
 _AGE: Final = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>s|min|h|d|w)")
@@ -41,3 +43,21 @@ def age(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text[:60]!r} is not a number with a unit, such as 12h, 30d or 4w")
     return float(match["number"]) * _UNITS[match["unit"]]
+
+
+def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what runs are compared by."""
+    parser.add_argument("--metric", metavar="NAME", help="what to compare (default: a validation loss, …)")
+    parser.add_argument("--goal", choices=("min", "max"), help="what is better (default: by the name)")
+
+
+def metric_and_goal(
+    args: argparse.Namespace, names: Iterable[Collection[str]]
+) -> tuple[str, Direction] | str:
+    """Return what the runs with metrics of these names are compared by, or why that is not known."""
+    metric = args.metric or guess_primary_metric(names)
+    if metric is None:
+        return "the runs share no metric whose name says what is better; name one with --metric"
+    goal = args.goal or metric_direction(metric)
+    unknown = f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
+    return (metric, goal) if goal else unknown

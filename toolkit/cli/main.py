@@ -29,6 +29,7 @@ SUBCOMMANDS: Final = {
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "errors": "show what failed in a run and where it hung, with stacks and counts",
     "export": "write a run as a table or in the format of another tool, or another tool's run as a run folder",
+    "forecast": "say where the loss of a run will end, when the run ends, and what runs out before",
     "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
     "logs": "show what a run printed, search it, and follow it",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
@@ -44,6 +45,7 @@ SUBCOMMANDS: Final = {
     "ship": "copy the records of run folders into ClickHouse, as they are written",
     "show": "show a run, ours or another tool's: its series and its last steps",
     "status": "show whether a run is running, its step, loss, speed and time left",
+    "stopping": "say which live runs of a sweep can be stopped, what that saves, and the risk",
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
     "time": "show where the time of a run went and how much of it was training",
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
@@ -59,8 +61,8 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 """
 
 GROUPS: Final = {
-    "look": ("Look at runs", "ls status show tail logs doctor errors time completions dashboard"),
-    "decide": ("Decide", "compare resume why verdict report ask"),
+    "look": ("Look at runs", "ls status show tail logs doctor forecast errors time completions dashboard"),
+    "decide": ("Decide", "compare resume why verdict stopping report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),
     "setup": ("Set up", "train ai-toolkit completion plugins"),

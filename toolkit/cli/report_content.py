@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolkit.cli.chosen_run import printable
 from toolkit.cli.run_list import ListedRun
@@ -21,6 +21,9 @@ from toolkit.reports.content import RunContent
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.safefile import replace_file
 
+if TYPE_CHECKING:
+    from toolkit.runs.store import RunStore
+
 STDOUT: Final = "-"
 _LIMIT_S: Final = 86_400.0
 
@@ -32,10 +35,28 @@ class UnreadableRunError(Exception):
     """A run cannot be read; the message says why."""
 
 
-def require_columns() -> None:
+def require_columns(what: str = "a report") -> None:
     """Raise UnreadableRunError if what reads columns is not installed."""
     if any(find_spec(name) is None for name in ("numpy", "pyarrow", "PIL")):
-        raise UnreadableRunError("a report needs pip install 'ai-toolkit-telemetry[dashboard]'")
+        raise UnreadableRunError(f"{what} needs pip install 'ai-toolkit-telemetry[dashboard]'")
+
+
+def open_run(run: ListedRun, what: str = "a report") -> tuple[RunStore, str]:
+    """Return the store that has `run`, and its key there; nothing is changed. Raises UnreadableRunError."""
+    require_columns(what)
+    from toolkit.runs.sources.local_store import LocalStore
+    from toolkit.runs.store import UnknownRun
+
+    source = _other_tools(run)
+    if source is not None:
+        root, key = source.info.root, f"{source.info.format}~{source.info.source_id[:12]}"
+    else:
+        root, key = Path(os.path.realpath(run.path)).parent, os.path.basename(os.path.realpath(run.path))
+    store = LocalStore([root], cache_dir=None, other_tools=source is not None, read_only=True)
+    try:
+        return store, store.card(key).key
+    except UnknownRun as error:
+        raise UnreadableRunError(f"{run.path} could not be read: {error}") from error
 
 
 def content_of(
@@ -52,23 +73,13 @@ def content_of(
     """
     require_columns()
     from toolkit.reports.stored_run import content_of_run, points_for
-    from toolkit.runs.sources.local_store import LocalStore
-    from toolkit.runs.store import UnknownRun
 
-    source = _other_tools(run)
     found = _diagnosis(run, on_work) if found is None else found
-    if source is not None:
-        root, key = source.info.root, f"{source.info.format}~{source.info.source_id[:12]}"
-    else:
-        root, key = Path(os.path.realpath(run.path)).parent, os.path.basename(os.path.realpath(run.path))
     on_work(f"{run.called}: curves")
-    try:
-        store = LocalStore([root], cache_dir=None, other_tools=source is not None, read_only=True)
-        return content_of_run(
-            store, key, name=run.called, points=points or points_for(1), found=found, wait_s=_LIMIT_S
-        )
-    except UnknownRun as error:
-        raise UnreadableRunError(f"{run.path} could not be read: {error}") from error
+    store, key = open_run(run)
+    return content_of_run(
+        store, key, name=run.called, points=points or points_for(1), found=found, wait_s=_LIMIT_S
+    )
 
 
 def _other_tools(run: ListedRun) -> RunSource | None:

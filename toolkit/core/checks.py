@@ -55,8 +55,12 @@ def shown(value: Any) -> str:
     if hasattr(type(value), "__torch_function__"):
         # Printing a tensor waits for its device, and one whose memory was freed crashes the process.
         return f"a {type(value).__name__}"
+    try:
+        text = repr(value)[:200]
+    except RecursionError:
+        return f"a {type(value).__name__} of very many levels"
     # A login in an address is a secret, and the message may be logged.
-    return _LOGIN.sub(r"\1***@", repr(value)[:200])
+    return _LOGIN.sub(r"\1***@", text)
 
 
 def wrong(key: str, value: Any, allowed: str) -> OptionsError:

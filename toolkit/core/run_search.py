@@ -214,6 +214,7 @@ _LIKE: Final = {
     "project": "faces",
     "host": "node1",
     "tool": "tensorboard",
+    "alerts": "critical",
     "started": "yesterday",
     "updated": "today",
     "best": "val_loss",

@@ -19,11 +19,14 @@ SAVE_AND_STOP: Final = "save_and_stop"
 HANG: Final = "hang"
 RANK_DEAD: Final = "rank_dead"
 RANK_SILENT: Final = "rank_silent"
+RANK_DIFFERS: Final = "rank_differs"
 WRONG_CALL: Final = "wrong_call"
 RESUME_MISMATCH: Final = "resume_mismatch"
-REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT, WRONG_CALL, RESUME_MISMATCH})
+REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT, RANK_DIFFERS, WRONG_CALL, RESUME_MISMATCH})
 """Kinds that a live run detects and reports itself; detectors, which see only records, take them over."""
-OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_DEAD, RANK_SILENT})
+RULE: Final = "rule:"
+"""In front of the name of a rule of one's own: together they are the kind of its findings."""
+OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_DEAD, RANK_SILENT, RANK_DIFFERS})
 """Kinds about single ranks, which need the records of the other ranks."""
 
 
@@ -86,6 +89,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
         message="{metric} jumped from {level} to {peak}{times} at step {start}.",
         variants={
             "recovered": "{metric} jumped from {level} to {peak}{times} at step {start} and was back after step {end}.",
+            "at rest": "{metric} jumped from {level} to {peak}{times} at step {start} and came to rest at {now}.",
             "after a restart": "{metric} rose from {level} to {peak} at step {start}, right after the learning rate was raised.",
         },
         causes=(
@@ -237,7 +241,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Data comes from a slower place, or a loader's workers have died.",
         ),
         advice=(
-            "Look at temperature, power and clocks on the System page from step {start} on.",
+            "Look at temperature, power and clocks on the page Time and machine from step {start} on.",
             "Look for other processes (nvidia-smi, top).",
             "Restart from a checkpoint if it stays.",
         ),
@@ -388,12 +392,10 @@ CATALOGUE: Final[dict[str, Kind]] = {
         severity=WARNING,
         message="Rank {rank} takes {ratio} times as long as the others for a step since step {start}.",
         variants={
-            "data": "Rank {rank} is slower than the others in loading its data since step {start}: {seconds} s a step, "
-            "{others} s on the others, which wait for it.",
-            "compute": "Rank {rank} is slower than the others in compute since step {start}: {metric} is {seconds} s a "
-            "step, {others} s on the others, which wait for it.",
-            "rest": "Rank {rank} is slower than the others since step {start}, outside of the timed parts of a step: "
-            "{seconds} s a step there, {others} s on the others, which wait for it in the backward pass.",
+            "data": "Rank {rank} is slower than the others in loading its data since step {start}: {seconds} s a step, {others} s on the others, which wait for it.",
+            "compute": "Rank {rank} is slower than the others in compute since step {start}: {metric} is {seconds} s a step, {others} s on the others, which wait for it.",
+            "saving": "Rank {rank} is slower than the others in saving its checkpoints since step {start}: {seconds} s each, {others} s on the others, which wait for it.",
+            "rest": "Rank {rank} is slower than the others since step {start}, outside of the timed parts of a step: {seconds} s a step there, {others} s on the others, which wait for it in the backward pass.",
         },
         causes=(
             "In data: it gets longer samples, has fewer workers, or its disk or network is slower.",
@@ -466,18 +468,35 @@ CATALOGUE: Final[dict[str, Kind]] = {
         message="No record of {who} for {seconds} s after step {start}, while others wrote; whether its process is alive cannot be looked up here.",
         variants={
             "alive": "No record of {who} for {seconds} s after step {start}, while others wrote; its process is alive.",
+            "stopped": "The process of {who} is stopped since step {start}, by a signal (SIGSTOP) or a debugger; the others wait for it.",
             "back": "No record of {who} for {seconds} s after step {start}; then records came again.",
         },
         causes=(
-            "It hangs: in a loader, a lock, a device that does not answer.",
+            "It hangs: in a loader, a lock, a device that does not answer; or it was stopped.",
             "Its process or node died, where that cannot be looked up.",
             "Its disk or the file server takes no more records.",
         ),
         advice=(
             "`py-spy dump --pid PID` on its machine shows where it is stuck; its start record has the pid.",
-            "Look at its last records and open spans on the Timeline page.",
+            "Look at its last records and open spans on the page Time and machine.",
             "Check whether its node answers.",
         ),
+    ),
+    RANK_DIFFERS: Kind(
+        title="Ranks differ",
+        severity=WARNING,
+        message="What {who} runs is not what the others run: {metric}.",
+        variants={
+            "code": "The code of {who} is not that of the others: {metric}.",
+            "packages": "The packages of {who} are not those of the others: {metric}.",
+            "data": "The data of {who} is not that of the others: {metric}.",
+            "batches": "The data is not shared out: {who} get the same batches, while each of the others has its own.",
+        },
+        causes=(
+            "A node has an older copy of the code, the packages or the data.",
+            "A sampler does not know its rank, or has that of another one.",
+        ),
+        advice=("Bring all nodes to the same state, and start again.", "Give the sampler its own rank."),
     ),
     "reward_hacking": Kind(
         title="Reward hacking",
@@ -625,21 +644,20 @@ _IN_WORDS: Final[Mapping[str, Callable[[float], str]]] = {"late_s": duration, "l
 def describe(incident: Incident, kind: Kind | None = None) -> str:
     """Return the message for an incident."""
     kind = kind or CATALOGUE[incident.kind]
-    template = kind.variants.get(incident.variant, kind.message)
-    return template.format_map(_shown(incident))
+    return kind.variants.get(incident.variant, kind.message).format_map(_shown(incident))
 
 
 def title_of(kind: str, evidence: Mapping[str, Any]) -> str:
     """Return the title of a finding; an unknown kind is its own title."""
     if kind not in CATALOGUE:
-        return kind
+        return kind.removeprefix(RULE)
     special = _special(CATALOGUE[kind], evidence)
     return CATALOGUE[kind].title if special is None else special.title
 
 
-def causes_of(incident: Incident) -> tuple[str, ...]:
+def causes_of(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
     """Return the likely causes of an incident."""
-    kind = CATALOGUE[incident.kind]
+    kind = kind or CATALOGUE[incident.kind]
     return (_special(kind, incident.evidence) or kind).causes
 
 
@@ -652,8 +670,7 @@ def advise(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
 
 
 def _special(kind: Kind, evidence: Mapping[str, Any]) -> Special | None:
-    special = kind.special
-    return next((special[name] for name in evidence if name in special), None) if special else None
+    return next((kind.special[name] for name in evidence if name in kind.special), None)
 
 
 def short(number: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from toolkit.diagnostics.catalogue import HANG
 from toolkit.diagnostics.finding import CRITICAL, OPEN, SEVERITIES
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.manifest import Manifest
-from toolkit.runfolder.records import Record
+from toolkit.runfolder.records import Record, runs_of
 from toolkit.runfolder.status import (
     FAILED,
     FINISHED,
@@ -130,7 +130,7 @@ class Endings:
         self.lost_records = 0
         """Records that the run declared lost."""
 
-    def take(self, records: Iterable[Record], rank: int = 0) -> None:
+    def take(self, records: Sequence[Record], rank: int = 0) -> None:
         """Read the next records of `rank`."""
         mine = self._ranks.setdefault(rank, _Rank())
         step: Record | None = None
@@ -248,15 +248,13 @@ class Endings:
                     self._errors[key]["count"] = kind["count"]
 
 
-def _without_steps(records: Iterable[Record], session: int) -> Iterable[Record]:
-    """Return only the last of `records` if all are steps of `session`: the last one says as much."""
-    if not isinstance(records, list):
-        return records
-    events = [record.get("event") for record in records]
-    sessions = [record.get("session") for record in records]
-    if events.count(kinds.STEP) == sessions.count(session) == len(records):
-        return records[-1:]
-    return records
+def _without_steps(records: Sequence[Record], session: int) -> Iterator[Record]:
+    """Yield `records`, but only the last of each run of steps of `session`: the last one says as much."""
+    for run in runs_of(records):
+        count, columns = len(run.records), run.columns if len(run.records) > 1 else {}
+        events, sessions = columns.get("event", ()), columns.get("session", ())
+        is_plain = events.count(kinds.STEP) == sessions.count(session) == count
+        yield from run.records[-1:] if is_plain else run.records
 
 
 def _kept(record: Record) -> Record:

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Final
 
 from toolkit.diagnostics import detectors
-from toolkit.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS, advise, causes_of, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS
 from toolkit.diagnostics.confidence import confidence_of, is_too_weak
 from toolkit.diagnostics.detector import Detector
-from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, WARNING, Finding, finding_from
+from toolkit.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape
 from toolkit.diagnostics.plugins import make_plugins
 from toolkit.diagnostics.policy import Policy
+from toolkit.diagnostics.silent_ranks import finding_of
 from toolkit.diagnostics.step_batch import LONGEST, SHORTEST, StepBatch, batch_of
 from toolkit.runfolder.records import FINDING, START, STEP, Record, Run, runs_of
 
@@ -26,6 +27,7 @@ An evaluation may be logged a little late, and other records may count different
 """
 _MOST_PLANS: Final = 256
 _FIRST_PLUGIN: Final = 100
+_FIRST_RULE: Final = 500
 _LAST_TURN: Final = 1_000
 """After all detectors."""
 _LONGEST_LIVE: Final = 256
@@ -51,6 +53,11 @@ class Examiner:
         self._detectors: dict[int, Detector] = {}
         self._not_made = dict(enumerate(detectors.DETECTORS))
         self._make_detectors(frozenset())
+        if self._policy.rules:
+            from toolkit.diagnostics.rules import OwnRule
+
+            rules = (OwnRule(self._incidents, rule) for rule in self._policy.rules)
+            self._detectors.update(enumerate(rules, _FIRST_RULE))
         self._has_plugins = False
         self._made_late: set[str] = set()
         self._between: Callable[[], None] | None = None
@@ -64,13 +71,13 @@ class Examiner:
         """
         self._between = between
         longest = LONGEST if between is None else _LONGEST_LIVE
-        for run in runs_of(records if isinstance(records, list) else list(records)):
+        for run in runs_of(records if isinstance(records, Sequence) else list(records)):
             count = len(run.records)
-            if count <= longest:
+            if count <= longest or run.arrays is not None:
                 self._take_run(run)
                 continue
             for first in range(0, count, longest):
-                self._take_run(Run(run.names, run.records[first : first + longest]))
+                self._take_run(run.part(first, first + longest))
         return self._findings_of(self._incidents.take_changed())
 
     def _take_run(self, run: Run) -> None:
@@ -121,7 +128,7 @@ class Examiner:
         incidents = self._incidents
         # The first step may be 0.
         after = -1 if self._loop_step is None and not self._last_step else self._last_step
-        batch = batch_of(run.records, run.columns, shape, self._row, after=after)
+        batch = batch_of(run, shape, self._row, after=after)
         if batch is None or not batch.columns:
             return False
         count = len(batch)
@@ -276,33 +283,14 @@ class Examiner:
     def _finding(self, incident: Incident) -> Finding | None:
         if incident.id in self._reported_by_run:
             return self._reported_by_run[incident.id]
-        about = CATALOGUE[incident.kind]
+        about = self._policy.about(incident.kind)
         found, confidence = incident.severity, confidence_of(incident)
         if is_too_weak(confidence) and (found or about.severity) == WARNING:
             found = INFO
         severity = self._policy.severity(incident.kind, usual=about.severity, found=found)
         if severity is None:
             return None
-        return Finding(
-            id=incident.id,
-            kind=incident.kind,
-            severity=severity,
-            metric=incident.metric,
-            start_step=incident.start_step,
-            end_step=None if incident.is_open else incident.end_step,
-            noticed_step=incident.noticed_step,
-            session=incident.session,
-            state=OPEN if incident.is_open else RESOLVED,
-            resolved_step=incident.resolved_step,
-            count=incident.count,
-            repeats=incident.repeats,
-            evidence=dict(incident.evidence),
-            message=describe(incident),
-            causes=causes_of(incident),
-            advice=advise(incident),
-            remedies=about.remedies,
-            confidence=confidence,
-        )
+        return finding_of(incident, about, severity, confidence)
 
 
 class _Plan:

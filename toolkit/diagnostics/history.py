@@ -7,9 +7,10 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.diagnostics.ending import Ending, Endings, RunError
 from toolkit.diagnostics.examiner import Examiner
@@ -18,15 +19,19 @@ from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS
 from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet_reported, read_tails
+from toolkit.runfolder.alike_lines import runs_in
+from toolkit.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
 from toolkit.runfolder.parts import another_programs_file, describe_part, part_in, record_files
-from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line, records_in
+from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.status import LOST, RUNNING, STALLED
 
 _MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
+_BLOCK_BYTES: Final = 2 * 1024 * 1024
+"""Some thousand lines: enough for their columns to pay."""
 _FILE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
 
 OnRecords = Callable[[int], None]
@@ -144,9 +149,17 @@ class _Reading:
         except (OSError, ManifestError) as error:
             self._notes.append(str(error))
         if manifest is not None and not self._has_policy:
-            self._examiner = Examiner(policy_of_run(manifest.diagnostics))
+            self._examiner = Examiner(policy_of_run(manifest.diagnostics, self._rules_of(manifest.project)))
         self._take_run_folder(manifest)
         return self._result(absolute.name, manifest)
+
+    def _rules_of(self, project: str | None) -> Sequence[Any]:
+        """Return the rules of the run's project, which are beside its folder."""
+        try:
+            return read_project(self._path.parent, project).alerts
+        except ProjectSettingsError as error:
+            self._notes.append(f"the rules of the project are not known: {error}")
+            return ()
 
     def diagnosis_of(self, name: str, chunks: Iterable[list[Record]]) -> Diagnosis:
         for chunk in chunks:
@@ -222,12 +235,17 @@ class _Reading:
         for chunk in chunks:
             self._take(chunk)
 
-    def _chunks(self, path: Path) -> Iterator[list[Record]]:
-        for block in blocks_of(path):
-            records, bad_lines = records_in(block)
-            self._bad_lines += bad_lines
-            self._endings.take(records)
-            yield records
+    def _chunks(self, path: Path) -> Iterator[Sequence[Record]]:
+        parsed = map(runs_in, blocks_of(path, max_bytes=_BLOCK_BYTES))
+        with ThreadPoolExecutor(1, "reading records") as reader:
+            # The next block is parsed while this one is examined: pyarrow leaves the interpreter alone.
+            following = reader.submit(next, parsed, None)
+            while (found := following.result()) is not None:
+                following = reader.submit(next, parsed, None)
+                records, bad_lines = found
+                self._bad_lines += bad_lines
+                self._endings.take(records)
+                yield records
 
     # ------------------------------------------------------------ ranks
 

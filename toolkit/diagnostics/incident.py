@@ -87,6 +87,8 @@ class Incidents:
         """The step after which the run itself reported its newest hang: that pause is not reported twice."""
         self.never_learned = False
         """Whether the training loss left its first level at once: that explains what the validation loss does."""
+        self.val_spike_is_open = False
+        """Whether the validation loss has jumped and not come back yet: it may do so, and is not a trend."""
         self.by_id: dict[str, Incident] = {}
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}
@@ -186,7 +188,8 @@ class Incidents:
         rows = self.rows if at_row is None else at_row
         calm = rows - newest.closed_at_row
         if calm <= max(_SAME_WITHIN_ROWS, _SAME_WITHIN_SHARE * rows):
-            return True
+            # A spike soon after a divergence is not the divergence.
+            return newest.kind == place[0] or self._counts[place] >= MOST_INCIDENTS
         return self._counts[place] >= MOST_INCIDENTS
 
 

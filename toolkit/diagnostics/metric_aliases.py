@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
@@ -15,6 +16,7 @@ VAL_LOSS: Final = "val_loss"
 GRAD_NORM: Final = "grad_norm"
 LR: Final = "lr"
 STEP_TIME: Final = "step_time_s"
+EPOCH_TIME: Final = "epoch_time_s"
 DATA_TIME: Final = "data_time_s"
 RATE: Final = "rate"
 """Samples, tokens or iterations a second: only compared with itself."""
@@ -56,6 +58,8 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "step_time": STEP_TIME,
     "iter_time": STEP_TIME,
     "dt": STEP_TIME,
+    "epoch_time_s": EPOCH_TIME,
+    "epoch_time": EPOCH_TIME,
     "data_time_s": DATA_TIME,
     "data_time": DATA_TIME,
     "data_wait_s": DATA_TIME,
@@ -281,6 +285,19 @@ def in_the_unit_of_its_signal(
     return list(map(_CONVERSIONS[name], values, records))
 
 
+def array_in_the_unit_of_its_signal(name: str, values: Any, fields: Mapping[str, Any]) -> Any:
+    """Return the same for an array of values, beside the other columns; None if it cannot be done at once."""
+    if name not in _CONVERSIONS:
+        return values
+    factor = _FACTORS.get(name)
+    if factor is not None:
+        return values * factor
+    folded: Any = fields.get("steps_folded")
+    if getattr(folded, "dtype", None) == "float64":
+        return None
+    return values / (folded.clip(0) + 1) if hasattr(folded, "clip") else values
+
+
 def name_of(signal: str, record: Record) -> str:
     """Return the name of `signal` in `record`; the signal's own name if it has none."""
     return next(
@@ -293,6 +310,18 @@ def signal_of(name: str) -> str | None:
     return _SIGNAL_OF.get(name)
 
 
+_ONE_NAME: Final = {LOSS: "train_loss", VAL_LOSS: "val_loss", GRAD_NORM: "grad_norm", LR: "lr"}
+
+
+def metric_key(name: str) -> str:
+    """Return a name that is the same for all names of a quantity: `eval/loss` and `val_loss` are `val_loss`.
+
+    Of other metrics, names that differ only in capitals and between words are one. Signals whose names
+    measure different things, such as samples and tokens a second, are not joined.
+    """
+    return _ONE_NAME.get(_SIGNAL_OF.get(name, "")) or "_".join(re.split(r"[/._ -]+", name)).lower() or name
+
+
 def number_in(record: Record, name: str) -> float | None:
     """Return the number in field `name` of `record`; None if it is missing or too large for a float."""
     value = record.get(name)
@@ -300,7 +329,7 @@ def number_in(record: Record, name: str) -> float | None:
 
 
 def _time_of(record: Record) -> float | None:
-    for name in ("time", "elapsed", "elapsed_s"):
+    for name in ("time", "elapsed", "elapsed_s", "t_s"):
         value = number_in(record, name)
         if value is not None:
             return value
@@ -309,3 +338,13 @@ def _time_of(record: Record) -> float | None:
 
 def _is_number(value: Any) -> TypeGuard[float]:
     return type(value) is float or (type(value) is int and -_LARGEST < value < _LARGEST)
+
+
+_OPPONENTS: Final = frozenset(
+    ("d_loss", "D_loss", "loss_d", "loss_D", "disc_loss", "discriminator_loss", "train/d_loss")
+)
+
+
+def is_meant_to_fall(row: Row) -> bool:
+    """Whether a lower training loss is a better one: not with a reward to raise, or an opponent that also learns."""
+    return REWARD not in row.values and _OPPONENTS.isdisjoint(row.record)

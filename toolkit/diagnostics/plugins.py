@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.core import plugins
 from toolkit.core.guard import Guard
-from toolkit.diagnostics.catalogue import CATALOGUE, Kind, advise, describe
+from toolkit.diagnostics.catalogue import CATALOGUE, RULE, Kind, advise, describe
 from toolkit.diagnostics.detector import Detector
 from toolkit.diagnostics.incident import Incident, Incidents
 from toolkit.diagnostics.metric_aliases import Row
@@ -27,9 +27,9 @@ def load_plugins() -> list[plugins.Plugin]:
 
 def is_kind(name: str) -> bool:
     """Return whether findings can be of this kind; an unknown name makes the plug-ins load."""
-    if name not in CATALOGUE:
+    if name not in CATALOGUE and not name.startswith(RULE):
         load_plugins()
-    return name in CATALOGUE
+    return name in CATALOGUE or name.startswith(RULE)
 
 
 def make_plugins(incidents: Incidents) -> list[Detector]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, SAVE, SAVE_AND_STOP, STOP
+from toolkit.diagnostics.catalogue import CATALOGUE, SAVE, SAVE_AND_STOP, STOP, Kind
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES
 from toolkit.diagnostics.plugins import is_kind
 
+if TYPE_CHECKING:
+    from toolkit.diagnostics.rules import Rule
+
 OFF: Final = "off"
+RULES: Final = "alerts"
+"""In the manifest, beside the severities: the rules of the run."""
 ACTIONS: Final = (SAVE, STOP, SAVE_AND_STOP)
 """What a run may do on a critical finding."""
 
@@ -30,6 +35,8 @@ class Policy:
 
     severities: Mapping[str, str] = field(default_factory=dict)
     actions: Mapping[str, str] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    """Rules of one's own."""
 
     def __post_init__(self) -> None:
         for kind, severity in self.severities.items():
@@ -44,12 +51,23 @@ class Policy:
                 raise PolicyError(
                     f"on_finding.{kind} is {action!r:.60}; it must be one of {', '.join(ACTIONS)}"
                 )
-            severity = self.severities.get(kind, CATALOGUE[kind].severity)
+            severity = self.severities.get(kind, self.about(kind).severity)
             if severity != CRITICAL:
                 raise PolicyError(
                     f"on_finding.{kind} is {action!r}, but a finding of this kind is {severity!r} and only critical "
                     f"ones trigger actions; add `diagnostics: {{{kind}: critical}}` if you mean it"
                 )
+
+    def about(self, kind: str) -> Kind:
+        """Return what findings of this kind say.
+
+        Raises:
+            PolicyError: it is the kind of a rule that there is not.
+        """
+        found = CATALOGUE.get(kind) or next((rule.about for rule in self.rules if rule.kind == kind), None)
+        if found is None:
+            raise PolicyError(f"{kind!r:.80} is the kind of a rule, and `alerts` has none of this name")
+        return found
 
     def severity(self, kind: str, *, usual: str, found: str | None) -> str | None:
         """Return the severity of a `kind`, None if it is off; `found` is the detector's choice, `usual` the default."""
@@ -62,9 +80,10 @@ class Policy:
         return chosen or found or usual
 
 
-def policy_from(diagnostics: Any, on_finding: Any = None) -> Policy:
-    """Return the policy from the `diagnostics:` and `on_finding:` keys of a YAML.
+def policy_from(diagnostics: Any, on_finding: Any = None, alerts: Any = None) -> Policy:
+    """Return the policy from the `diagnostics:`, `on_finding:` and `alerts:` keys of a YAML.
 
+    Rules of one's own that have mistakes are left out.
     `diagnostics` is true, or a mapping of kinds to a severity or `off`; YAML's booleans `off` and `on` are accepted.
 
     Raises:
@@ -92,18 +111,36 @@ def policy_from(diagnostics: Any, on_finding: Any = None) -> Policy:
             require_kind(f"on_finding.{str(kind)[:60]}", kind)
         else:
             actions[kind] = action
-    return Policy(severities=severities, actions=actions)
+    return Policy(severities=severities, actions=actions, rules=_rules(alerts))
 
 
-def policy_of_run(diagnostics: Mapping[str, Any]) -> Policy:
-    """Return the policy in a run's manifest; entries of later versions are ignored."""
+def policy_of_run(diagnostics: Mapping[str, Any], alerts: Sequence[Any] = ()) -> Policy:
+    """Return the policy in a run's manifest, with the rules of its project; entries of later versions are ignored."""
+    own = diagnostics.get(RULES)
     return Policy(
+        # A rule of the run wins over the project's of the same name.
+        rules=_rules([*(own if isinstance(own, list) else ()), *alerts]),
         severities={
             kind: severity
             for kind, severity in diagnostics.items()
             if is_kind(kind) and isinstance(severity, str) and severity in (*SEVERITIES, OFF)
-        }
+        },
     )
+
+
+def in_manifest(policy: Policy) -> dict[str, Any]:
+    """Return what run.json says about the policy of a live run."""
+    rules = {RULES: [rule.to_mapping() for rule in policy.rules]} if policy.rules else {}
+    return {**policy.severities, **rules}
+
+
+def _rules(value: Any) -> tuple[Rule, ...]:
+    if not value:
+        return ()
+    # Imported only where there are rules, so that other runs start faster.
+    from toolkit.diagnostics.rules import read_rules
+
+    return read_rules(value)[0]
 
 
 def require_kind(where: str, kind: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,9 +13,11 @@ from typing import Final
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
 from toolkit.diagnostics.finding import Finding
-from toolkit.diagnostics.silent_ranks import LostRank, ProcessOf, judge_silence, make_finding
+from toolkit.diagnostics.rank_differences import RankDifferences
+from toolkit.diagnostics.silent_ranks import LostRank, ProcessOf, judge_silence, make_finding, with_nodes
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS
-from toolkit.runfolder.parts import RankProcess, RankTail, process_of, read_tail
+from toolkit.runfolder.parts import RankProcess, RankTail, has_lock, process_of, read_tail
+from toolkit.runfolder.process import host_name
 
 _ASLEEP_S: Final = 30.0
 """After a gap in which this did not look either (a suspended machine, a stopped process), all ranks start afresh."""
@@ -22,6 +25,9 @@ _MOST_LOOKED_UP: Final = 16
 """Ranks whose file and process are looked at in one look; the others have their turn in the next."""
 _LOOK_UP_AGAIN_S: Final = 5.0
 """A rank that is quiet for a good reason is looked at again after this long."""
+_MOST_LOCKS: Final = 8
+_MOST_HOSTS: Final = 256
+"""Ranks whose locks are looked for in one look, and whose machines are compared once one is lost."""
 _ENDING: Final = ".jsonl"
 
 
@@ -51,6 +57,7 @@ class RankWatch:
         self._stepped_at = 0.0
         self._looked_at: float | None = None
         self._open: dict[str, _OpenFinding] = {}
+        self._differences = RankDifferences(folder, session=session)
 
     def look(self, step: int) -> list[Finding]:
         """Return the findings that are new or have changed; `step` is the one rank 0 is at."""
@@ -67,8 +74,9 @@ class RankWatch:
         self._looked_at = now
         self._note_own(step, now)
         back = self._note_sizes(sizes, now)
+        self._note_locks()
         lost = self._look_up(now)
-        return self._changed(lost, back, step)
+        return self._changed(lost, back, step) + self._differences.look(sorted(self._ranks), step)
 
     def last_look(self, step: int) -> list[Finding]:
         """Look up every process whose rank has not ended, as the run failed: a rank that died may be the reason."""
@@ -116,9 +124,31 @@ class RankWatch:
                 rank.size, rank.grew_at = size, now
                 rank.tail, rank.has_ended, rank.look_again_at = None, False, now
                 if rank.is_lost:
-                    rank.is_lost = rank.has_process = False
+                    rank.is_lost = rank.has_process = rank.has_looked_for_lock = False
                     back.append(number)
         return back
+
+    def _note_locks(self) -> None:
+        """Note whose locks on another machine are seen from here: one that is gone later is a process that is gone."""
+        unknown = [item for item in self._ranks.items() if not item[1].has_looked_for_lock]
+        for number, rank in unknown[:_MOST_LOCKS]:
+            path = self._file_of(number)
+            try:
+                process = self._process_of(path, rank)
+                if process is not None:
+                    rank.has_looked_for_lock = True
+                    rank.had_lock = process.may_be_gone() is None and has_lock(path) is True
+            except OSError:
+                continue
+
+    def _process_of(self, path: Path, rank: _Watched) -> RankProcess | None:
+        if not rank.has_process:
+            rank.process = self._process(path, self._session)
+            rank.has_process = rank.process is not None
+        return rank.process
+
+    def _file_of(self, number: int) -> Path:
+        return self._folder / RANKS / f"{number:05d}{_ENDING}"
 
     def _look_up(self, now: float, *, most: int = _MOST_LOOKED_UP) -> list[LostRank]:
         found: list[LostRank] = []
@@ -139,13 +169,13 @@ class RankWatch:
         return found
 
     def _judge(self, number: int, rank: _Watched, now: float) -> LostRank | None:
-        path = self._folder / RANKS / f"{number:05d}{_ENDING}"
+        path = self._file_of(number)
         rank.look_again_at = now + _LOOK_UP_AGAIN_S
         try:
-            if not rank.has_process:
-                rank.process, rank.has_process = self._process(path, self._session), True
-            may_be_gone = rank.process is not None and rank.process.may_be_gone()
-            if not may_be_gone and now - rank.grew_at < at.SILENT_RANK_S:
+            process = self._process_of(path, rank)
+            is_stopped = process is not None and process.is_stopped()
+            may_be_gone = process is not None and (rank.had_lock or process.may_be_gone())
+            if not may_be_gone and not is_stopped and now - rank.grew_at < at.SILENT_RANK_S:
                 return None
             if rank.tail is None:
                 rank.tail = read_tail(path, number)
@@ -158,10 +188,10 @@ class RankWatch:
                 # Grown since it was listed, or seen late by a file server.
                 rank.tail = None
                 return None
-            alive = None if rank.process is None else rank.process.lives(path)
+            alive = None if process is None else process.lives(path, had_lock=rank.had_lock)
         except OSError:
             return None
-        return judge_silence(tail, self._seconds(tail, rank), lives=alive)
+        return judge_silence(tail, self._seconds(tail, rank), lives=alive, is_stopped=is_stopped)
 
     def _seconds(self, tail: RankTail, rank: _Watched) -> float:
         """Return for how long others have written since this rank last did."""
@@ -183,7 +213,7 @@ class RankWatch:
             over = [each for each in known.lost if each.rank in back]
             if not new and not over:
                 continue
-            known.lost = [each for each in known.lost if each not in over] + new
+            known.lost = with_nodes([each for each in known.lost if each not in over] + new, self._hosts())
             finding = make_finding(
                 known.lost or over,
                 session=self._session,
@@ -197,6 +227,16 @@ class RankWatch:
                 del self._open[kind]
         return changed
 
+    def _hosts(self) -> dict[int, str]:
+        """Return the machines of the ranks that are watched, and of rank 0."""
+        found = {0: host_name()}
+        for number, rank in list(self._ranks.items())[:_MOST_HOSTS]:
+            with suppress(OSError):
+                process = self._process_of(self._file_of(number), rank)
+                if process is not None:
+                    found[number] = process.host
+        return found
+
 
 @dataclass(slots=True)
 class _Watched:
@@ -208,7 +248,10 @@ class _Watched:
     tail: RankTail | None = None
     process: RankProcess | None = None
     has_process: bool = False
-    """Whether its process was looked for."""
+    """Whether its process is known."""
+    has_looked_for_lock: bool = False
+    had_lock: bool = False
+    """Whether its lock was seen from here, where it runs on another machine."""
     has_ended: bool = False
     is_lost: bool = False
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.catalogue import CATALOGUE, RANK_DEAD, RANK_SILENT, advise, describe
-from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, how_many_ranks, ranks_as_evidence, ranks_in
+from toolkit.diagnostics.catalogue import CATALOGUE, RANK_DEAD, RANK_SILENT, Kind, advise, causes_of, describe
+from toolkit.diagnostics.finding import (
+    OPEN,
+    RESOLVED,
+    Finding,
+    how_many_ranks,
+    ranks_as_evidence,
+    ranks_in,
+    ranks_in_words,
+)
 from toolkit.diagnostics.incident import Incident
 from toolkit.runfolder.parts import RankProcess, RankTail, process_of, read_tail
 from toolkit.runfolder.status import FINISHED, HEARTBEAT_S
@@ -36,6 +44,8 @@ class LostRank:
     """The last step that it recorded; 0 if none."""
     seconds: float
     """How long it has been silent while others wrote."""
+    node: str = ""
+    """The node all of whose ranks are lost in the same way; empty where some are left."""
 
 
 def silence_limit(tail: RankTail) -> float | None:
@@ -45,14 +55,35 @@ def silence_limit(tail: RankTail) -> float | None:
     return max(at.SILENT_RANK_S, at.SILENT_RANK_TIMES * tail.usual_s, at.SILENT_RANK_LONGEST * tail.longest_s)
 
 
-def judge_silence(tail: RankTail, seconds: float, *, lives: bool | None) -> LostRank | None:
+def judge_silence(
+    tail: RankTail, seconds: float, *, lives: bool | None, is_stopped: bool = False
+) -> LostRank | None:
     """Return what is wrong with a rank without an end record that wrote nothing for `seconds` while others did."""
     if lives is False:
         return _lost(tail, RANK_DEAD, "", seconds)
+    if lives and is_stopped:
+        return _lost(tail, RANK_SILENT, "stopped", seconds)
     limit = silence_limit(tail)
     if limit is None or seconds < limit:
         return None
     return _lost(tail, RANK_SILENT, "alive" if lives else "", seconds)
+
+
+def with_nodes(lost: Sequence[LostRank], hosts: Mapping[int, str]) -> list[LostRank]:
+    """Return `lost` with the node of those whose node has two or more ranks, all of them lost in the same way.
+
+    `hosts` are the machines of the ranks, as far as they are known.
+    """
+    ranks_of: dict[str, set[int]] = {}
+    for rank, host in hosts.items():
+        ranks_of.setdefault(host, set()).add(rank)
+    found = []
+    for each in lost:
+        host = hosts.get(each.rank, "")
+        there = ranks_of.get(host, set())
+        is_whole = len(there) > 1 and there <= {other.rank for other in lost if other.kind == each.kind}
+        found.append(replace(each, node=host if is_whole and len(ranks_of) > 1 else ""))
+    return found
 
 
 def read_tails(files: Mapping[int, Path]) -> dict[int, RankTail]:
@@ -103,13 +134,16 @@ def _lost_in_folder(
     steps = _TwoLatest(tail.last_step_time for tail in mine.values() if tail.last_step_time is not None)
     writes = _TwoLatest(tail.changed_at for tail in mine.values())
     # The ranks of a run that failed are stopped within moments: the one without an end record may be the reason.
-    has_failed = first.end not in (None, FINISHED)
+    has_failed = any(tail.end not in (None, FINISHED) for tail in mine.values())
     is_long_over = now - first.last_time > HEARTBEAT_S
     of_first = _process(files, first, process)
+    # Its own records say nothing of this; the others then wait for it, or fail.
+    is_first_gone = 0 in mine and first.end is None and _lives(of_first, files[0]) is False
     found: list[LostRank] = []
+    by_itself: list[LostRank] = []
     checked = 0
     for rank, tail in mine.items():
-        if not rank or tail.end is not None:
+        if tail.end is not None:
             continue
         if tail.has_system or first.end is not None or tail.last_step_time is None:
             seconds = signs.without(tail.last_time) - tail.last_time
@@ -117,22 +151,35 @@ def _lost_in_folder(
             seconds = steps.without(tail.last_step_time) - tail.last_step_time
         limit = silence_limit(tail)
         is_late = limit is not None and seconds >= limit
-        if not (is_late or has_failed or (is_live and seconds >= at.DEAD_RANK_S)):
+        is_asked = bool(rank) and (is_late or has_failed or (is_live and seconds >= at.DEAD_RANK_S))
+        if not (is_asked or is_first_gone or not rank):
             continue
         checked += 1
-        alive = None
+        alive, is_stopped = None, False
         if checked <= _MOST_CHECKED:
             about = _process(files, tail, process)
             if about is None or of_first is None or about.host != of_first.host:
                 # The clocks of two machines may differ by minutes; both files have the clock of one file system.
                 seconds = min(seconds, writes.without(tail.changed_at) - tail.changed_at)
             alive = _lives(about, files[rank])
-        lost = judge_silence(tail, max(0.0, seconds), lives=alive)
+            is_stopped = about is not None and about.is_stopped()
+        seconds = max(0.0, seconds)
+        # Whether rank 0 is late is the status of the run.
+        lost = judge_silence(tail, seconds if rank else 0.0, lives=alive, is_stopped=is_stopped)
         if lost is None and alive is None and has_failed and is_long_over:
-            lost = _lost(tail, RANK_DEAD, "unseen", max(0.0, seconds))
+            lost = _lost(tail, RANK_DEAD, "unseen", seconds)
         if lost is not None:
             found.append(lost)
-    return found
+            by_itself += [lost] if is_asked else []
+    if len(found) == len(mine):
+        # The run was lost as a whole, which is its status.
+        found = by_itself
+    hosts = (
+        {rank: about.host for rank, tail in mine.items() if (about := _process(files, tail, process))}
+        if len(found) > 1
+        else {}
+    )
+    return with_nodes(found, hosts)
 
 
 def _process(files: Mapping[int, Path], tail: RankTail, process: ProcessOf) -> RankProcess | None:
@@ -164,7 +211,6 @@ def make_finding(
     step: int,
     known_by: str | None = None,
     resolved_step: int | None = None,
-    repeats: int = 0,
 ) -> Finding:
     """Return the finding about ranks that are lost in the same way; the first of them comes first in `lost`."""
     worst = max(lost, key=lambda each: each.seconds)
@@ -186,24 +232,39 @@ def make_finding(
     if resolved_step is not None:
         incident.variant = _BACK
         incident.end_step = incident.resolved_step = resolved_step
-    about = CATALOGUE[kind]
+    finding = finding_of(incident)
+    nodes = sorted({each.node for each in lost})
+    if not nodes[0]:
+        return finding
+    ranks = ranks_in_words(incident.evidence)
+    names = f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(nodes)}"
+    return replace(finding, message=finding.message.replace(ranks, f"all of {names} ({ranks})", 1))
+
+
+def finding_of(
+    incident: Incident, about: Kind | None = None, severity: str = "", confidence: float | None = None
+) -> Finding:
+    """Return the finding about an incident, with the severity of its kind unless another one is given."""
+    about = about or CATALOGUE[incident.kind]
     return Finding(
         id=incident.id,
-        kind=kind,
-        severity=about.severity,
-        metric=METRIC,
-        start_step=start,
+        kind=incident.kind,
+        severity=severity or about.severity,
+        metric=incident.metric,
+        start_step=incident.start_step,
         end_step=None if incident.is_open else incident.end_step,
         noticed_step=incident.noticed_step,
-        session=session,
+        session=incident.session,
         state=OPEN if incident.is_open else RESOLVED,
         resolved_step=incident.resolved_step,
-        repeats=repeats,
+        count=incident.count,
+        repeats=incident.repeats,
         evidence=dict(incident.evidence),
-        message=describe(incident),
-        causes=about.causes,
-        advice=advise(incident),
+        message=describe(incident, about),
+        causes=causes_of(incident, about),
+        advice=advise(incident, about),
         remedies=about.remedies,
+        confidence=confidence,
     )
 
 

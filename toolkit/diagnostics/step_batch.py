@@ -6,8 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import lt
 from typing import Any, Final, TypeVar
 
-from toolkit.diagnostics.metric_aliases import FARTHEST, Row, Shape, in_the_unit_of_its_signal
-from toolkit.runfolder.records import STEP, Record
+from toolkit.diagnostics.metric_aliases import (
+    FARTHEST,
+    Row,
+    Shape,
+    array_in_the_unit_of_its_signal,
+    in_the_unit_of_its_signal,
+)
+from toolkit.runfolder.records import STEP, Lists, Run
 
 SHORTEST: Final = 8
 """Fewer records are examined one by one: columns would cost more than they save."""
@@ -26,12 +32,13 @@ class StepBatch:
 
     __slots__ = (
         "_made",
-        "_ranges",
         "_row",
         "_rows",
+        "arrays",
         "columns",
         "elapsed",
         "fields",
+        "fields_as_arrays",
         "first_row",
         "records",
         "steps",
@@ -39,36 +46,39 @@ class StepBatch:
 
     def __init__(
         self,
-        records: Sequence[Record],
-        fields: Mapping[str, Sequence[Any]],
-        columns: dict[str, Sequence[float]],
+        run: Run,
+        columns: Mapping[str, Sequence[float]],
+        arrays: Mapping[str, Any] | None,
         elapsed: Sequence[float] | None,
         row: Row,
     ) -> None:
-        self.records = records
-        self.fields = fields
+        self.records = run.records
+        self.fields = run.columns
         """The values of each field, whatever they are."""
-        self.steps: Sequence[int] = fields["global_step"]
+        self.fields_as_arrays = run.arrays or {}
+        """Those that are arrays of numpy, where a file was read with it."""
+        self.steps: Sequence[int] = run.columns["global_step"]
         self.columns = columns
         """The values of each signal; one that no record has is missing."""
+        self.arrays = arrays
+        """The same as arrays."""
         self.elapsed = elapsed
         """The times of the records by the run's own clock, if all have one."""
         self.first_row = 0
         """How many records of the run come before it."""
         self._row = row
         self._rows: dict[int, Row] = {}
-        self._ranges: dict[str, tuple[float, float]] = {}
-        self._made: dict[Callable[[StepBatch], Any], Any] = {}
+        self._made: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return len(self.records)
 
     def range_of(self, signal: str) -> tuple[float, float]:
         """Return the lowest and the highest value of a signal that it has."""
-        found = self._ranges.get(signal)
+        found: tuple[float, float] | None = self._made.get(signal)
         if found is None:
-            column = self.columns[signal]
-            found = self._ranges[signal] = (min(column), max(column))
+            values = self.columns[signal] if self.arrays is None else self.arrays[signal]
+            found = self._made[signal] = _range_of(values)
         return found
 
     @property
@@ -93,16 +103,17 @@ class StepBatch:
         return row
 
 
-def batch_of(
-    records: Sequence[Record], fields: Mapping[str, Sequence[Any]], shape: Shape, row: Row, *, after: int
-) -> StepBatch | None:
-    """Return `records`, which have the fields of `shape`, as columns; None if they must be examined one by one.
+def batch_of(run: Run, shape: Shape, row: Row, *, after: int) -> StepBatch | None:
+    """Return a run, whose records have the fields of `shape`, as columns; None if they must be examined one by one.
 
-    `fields` are the values of each field, and `after` is the last step before them.
+    `after` is the last step before them.
     """
+    if run.arrays is not None:
+        return _batch_of_arrays(run, run.arrays, shape, row, after=after)
+    fields = run.columns
     steps = fields["global_step"]
     if (
-        fields["event"].count(STEP) != len(records)
+        fields["event"].count(STEP) != len(run.records)
         or set(map(type, steps)) != _ONLY_INT
         or not after < steps[0]
         or not steps[-1] < FARTHEST
@@ -123,7 +134,7 @@ def batch_of(
             if not -FARTHEST < min(column) <= max(column) < FARTHEST:
                 return None
             column = list(map(float, column))
-        column = in_the_unit_of_its_signal(name, column, records)
+        column = in_the_unit_of_its_signal(name, column, run.records)
         total = sum(column)
         if total - total != 0.0:
             return None
@@ -133,9 +144,42 @@ def batch_of(
         elapsed = fields[_ELAPSED]
         if set(map(type, elapsed)) != _ONLY_FLOAT or (total := sum(elapsed)) - total != 0.0:
             elapsed = None
-    return StepBatch(records, fields, columns, elapsed, row)
+    return StepBatch(run, columns, None, elapsed, row)
+
+
+def _batch_of_arrays(
+    run: Run, fields: Mapping[str, Any], shape: Shape, row: Row, *, after: int
+) -> StepBatch | None:
+    """The same of columns that were parsed together: each is an array of finite numbers, or one value for all."""
+    steps = fields["global_step"]
+    if (
+        fields["event"] != STEP
+        or getattr(steps, "dtype", None) != "int64"
+        or not after < steps[0]
+        or not (steps[1:] > steps[:-1]).all()
+    ):
+        return None
+    arrays: dict[str, Any] = {}
+    for name, signal in shape.fields:
+        column = fields[name]
+        if signal not in arrays and hasattr(column, "tolist"):
+            column = array_in_the_unit_of_its_signal(name, column * 1.0, fields)
+            if column is None:
+                return None
+            arrays[signal] = column
+    elapsed = fields.get(_ELAPSED)
+    has_elapsed = getattr(elapsed, "dtype", None) == "float64"
+    return StepBatch(
+        run, Lists(arrays, len(run.records)), arrays, run.columns[_ELAPSED] if has_elapsed else None, row
+    )
+
+
+def _range_of(values: Any) -> tuple[float, float]:
+    """Return the lowest and the highest of a column, or of an array."""
+    return (
+        (float(values.min()), float(values.max())) if hasattr(values, "min") else (min(values), max(values))
+    )
 
 
 def _range_of_elapsed(batch: StepBatch) -> tuple[float, float]:
-    assert batch.elapsed is not None
-    return min(batch.elapsed), max(batch.elapsed)
+    return _range_of(batch.fields_as_arrays.get(_ELAPSED, batch.elapsed))

@@ -29,13 +29,18 @@ MOST_OF_ONE_RECORD: Final = 20.0
 """What one record may add: a wild value must not decide by itself what several mild ones would."""
 ENOUGH: Final = 8.0
 """The sum at which it is a spike. From 7 to 10 the figures on real curves hardly change: this is the middle."""
+ENOUGH_IF_HIGH: Final = 5.0
+"""The same for a loss that rose as far as one record has to: seven deviations in one record, or less in several."""
+DRIFT: Final = 0.7
+"""In a log of running means neighbours differ by less than the noise. Where three records or more add up, this share
+of what records seven apart differ by is assumed: all of it would include how a falling curve bends."""
 TAIL_WINDOW: Final = 200
 TAIL_SHARE: Final = 0.95
 TAIL_SIGMAS: Final = 1.9
 """Normal noise puts one record in twenty 1.9 deviations above these levels; one with a long tail puts it higher."""
 LEAST_RISE: Final = 0.2
 """A rise of less than a fifth is not a spike, however quiet the curve."""
-RISES: Final = (4.0, 1.0, LEAST_RISE)
+RISES: Final = (1.5, 0.7, LEAST_RISE)
 """By how much of its level the loss has to rise in one record, in two, in more: one odd batch is back at once."""
 TOP_RISE: Final = 0.3
 TOP_ENOUGH: Final = 16.0
@@ -46,7 +51,9 @@ ALONE_ABOVE: Final = 2.0
 """One record at ten times its level, three times the highest of the last fifty: no noise makes that."""
 BACK_SIGMAS: Final = 1.0
 BACK_RISE: Final = 0.1
-"""It is over when the middle of the last records is within a tenth, or the noise, of the level it left."""
+BACK_SHARE: Final = 0.2
+"""It is over when the middle of the last records is within a tenth, or the noise, of the level it left; when it would
+become a divergence, a fifth of its height is near enough: on a plot that is back."""
 CALM_RECORDS: Final = 4
 """More than half of the short window: before that its median still reflects the time before the spike."""
 LASTING_RECORDS: Final = 10
@@ -101,12 +108,13 @@ PLATEAU_CONFIRM: Final = 6
 PLATEAU_FIRST_RECORDS: Final = 100
 PLATEAU_SURE_RECORDS: Final = 800
 """Noise hides a slow gain for hundreds of records. Before that a plateau is an info, not a warning."""
-PLATEAU_FEWEST_RECORDS: Final = 300
-PLATEAU_ERRORS: Final = 1.5
+PLATEAU_FEWEST_RECORDS: Final = 100
+PLATEAU_FEW_RECORDS: Final = 300
+PLATEAU_ERRORS: Final = 3.5
 PLATEAU_MOST_GAIN: Final = 0.05
 PLATEAU_Z_IF_SHORT: Final = 0.0
 PLATEAU_OF_START: Final = 0.9
-"""A shorter one is a warning too where a gain of a twentieth would have hidden."""
+"""A shorter one is a warning too where a gain of a twentieth in 300 records, or as much less in fewer, cannot hide."""
 PLATEAU_SURE_OF_PLAN: Final = 0.25
 """And where the run says how many steps are planned, the first quarter of them is too early for a warning."""
 CONSTANT_WITHIN: Final = 2e-3
@@ -125,6 +133,10 @@ NORM_FIRST_RECORDS: Final = 8
 """The first norms of a run are large; they are the measure of what is large later."""
 NORM_OF_FIRST: Final = 0.5
 """Norms fall by decades while a model learns: one of half the first ones' size or less explodes nothing."""
+NORM_HIGH: Final = 0.9
+NORM_OF_HIGH: Final = 3.0
+"""Norms that grow step by step are no explosion, nor are those that vary by decades all the time: where the loss does
+not feel it, it takes three times what one norm in ten exceeds."""
 NORM_LEVEL_EVERY: Final = 4
 """Records for which one level is good enough: a ratio of ten does not hang on the last few norms."""
 NORM_RATIO: Final = 10.0
@@ -142,10 +154,13 @@ NORM_CALM: Final = 5
 VAL_WINDOW: Final = 7
 VAL_FIRST: Final = 4
 VAL_RISE: Final = 0.5
+VAL_RISE_SMALL: Final = 0.25
 VAL_RISE_EARLY: Final = 2.0
-"""Half as much again is a jump; three times as much while only a few evaluations say what is usual."""
+"""Half as much again is a jump. A quarter is one if it comes back, and so is three times as much while only a few
+evaluations say what is usual."""
 VAL_SIGMAS: Final = 8.0
 VAL_ABOVE_ALL: Final = 0.25
+VAL_ABOVE_ALL_SMALL: Final = 0.1
 """Some validation losses jump all the time: then a jump has to be far outside of that, and above the recent ones."""
 VAL_BACK_SHARE: Final = 0.3
 VAL_SPIKE_LONGEST: Final = 5
@@ -220,8 +235,19 @@ SPEED_LASTING_DROP: Final = 0.85
 SPEED_DECLINE: Final = 0.75
 SPEED_DECLINE_BLOCKS: Final = 6
 """A running average of the speed sinks slowly: a drop where it stays below this share of its best for sixty records."""
+SPEED_SLOW_DECLINE: Final = 0.7
+"""A speed that sank slowly has lost more than one that fell: a schedule may be the reason."""
 SPEED_LASTING_STEADY: Final = 0.05
 """How far the level may move within either of them; what moves further is on its way, as by a schedule."""
+SPEED_FEW: Final = (16, 48, 120)
+SPEED_LONG_RECORD_S: Final = 20.0
+"""A run with so few records is judged record by record, from the first of these on to the second, or to the third if a
+record takes this long, as one for each epoch does: a fast start of forty short records is outvoted later."""
+SPEED_FEW_BEFORE: Final = 0.4
+SPEED_FEW_AFTER: Final = 0.3
+"""Its first and last part: the level before the drop and the one that stays, whatever is between them."""
+SPEED_FEW_LAST_S: Final = 60.0
+"""A slow part that is over sooner may be a checkpoint; where records have no time, it is not known."""
 SPEED_SHORTEST_STEP_S: Final = 1e-3
 """Where only the step time is logged and the usual one is below this, it is the machine's timers and scheduler that
 vary: a loop that does next to nothing is a test or a toy, and loses nothing that matters."""
@@ -235,6 +261,12 @@ DATA_SHARE_OVER: Final = 0.2
 """Waiting for this share of a step makes a run 40 % longer; below the second share it is not worth the trouble."""
 GPU_LOOKS: Final = 60
 """Looks at the GPU, one for each time that the step moved on: five minutes of a live run, a minute of a GPU trace."""
+GPU_FEWEST_LOOKS: Final = 12
+GPU_LONG_S: Final = 300.0
+"""Fewer looks are enough if they cover five minutes: some sample once a minute, and some steps take as long."""
+GPU_HELD_MIB: Final = 1024.0
+GPU_HELD_SHARE: Final = 0.25
+"""A GPU that does nothing for five minutes counts if its memory is held: this much, and this share of the most."""
 GPU_BUSY_PCT: Final = 50.0
 GPU_BUSY_AGAIN_PCT: Final = 60.0
 """Below the first, a GPU costs twice what it does; above the second it does so no longer."""
@@ -294,9 +326,8 @@ LR_CLIMB_BLOCKS: Final = 3
 """Blocks in a row that confirm it, and that are looked at behind the peak of the learning rate."""
 LR_RISE: Final = 1.3
 """The learning rate since the loss was best: a climb without a rise has another cause."""
-VANISHED: Final = 1e-6
-VANISHED_SHARE: Final = 1e-3
-"""A gradient norm below both this and this share of the early norms: clipping, decay and units do not do that."""
+VANISHED_SHARE: Final = 1e-4
+"""A gradient norm of this share of the early ones: clipping and decay do not do that."""
 VANISHED_RECORDS: Final = 20
 """In a row: a batch without a target, or a group without advantage, gives single zeros."""
 VANISHED_EARLY: Final = 50
@@ -320,14 +351,24 @@ RANK_WINDOW: Final = 20
 RANK_CHECK_EVERY: Final = 10
 """Records of a rank that make its median, and how many lie between two looks; three looks in a row confirm."""
 RANK_LOOKS: Final = 3
+SLOW_PASS: Final = 1.06
+SLOW_PASS_OVER: Final = 1.03
+MUCH_SLOWER_PASS: Final = 1.15
+SLOW_PASS_SHARE: Final = 0.01
+STEADY_WINDOW: Final = 60
+"""The forward pass of one rank over that of the others, where they wait for it in the backward pass, by the medians of
+so many records unless it is much slower; and how much of a step that is at least."""
+SLOW_SAVE: Final = 2.0
+SLOW_SAVE_SHARE: Final = 0.02
+"""A checkpoint of one rank over that of the others, and how much of the time between two they wait for it."""
 SILENT_RANK_S: Final = 60.0
 SILENT_RANK_TIMES: Final = 10.0
 SILENT_RANK_LONGEST: Final = 3.0
 """A rank is silent after a minute, if that is ten times its usual pause between records and three times the longest."""
 SILENT_RANK_RECORDS: Final = 5
 """Below that many records the pace of a rank is unknown: it may still be starting."""
-DEAD_RANK_S: Final = 3.0
-"""A process that is gone without an end record is reported once its file has not grown for this long."""
+DEAD_RANK_S: Final = 1.5
+"""A process that is gone without an end record, or stopped, is reported once its file has not grown for this long."""
 
 # ---------------------------------------------------------------- reinforcement learning
 

@@ -33,9 +33,13 @@ _READING_S: Final = 0.002
 
 _RANKS_EVERY_S: Final = 2.0
 """How often the files of the other ranks are read. Finding a slow rank takes dozens of steps anyway."""
+_WATCH_EVERY_S: Final = 0.9
+"""How often it is looked whether they still grow."""
 _RANK_BYTES: Final = 2 * 1024 * 1024
 """Read at once, some thousand lines; the rest is read the next time."""
 _LAST_RANK_BYTES: Final = 16 * 1024 * 1024
+_DYING_S: Final = 0.4
+"""The processes of a node that dies are gone within so many seconds of the first."""
 
 _Reported = tuple[str, str, str, int, tuple[object, ...]]
 
@@ -83,7 +87,7 @@ class FindingsSink:
         self._rank_watch = rank_watch
         self._resume_watch = resume_watch
         self._first = first
-        self._ranks_at = -math.inf
+        self._ranks_at = self._watched_at = -math.inf
         self._ran_since = self._ran_until = -math.inf
         self._is_now = False
         """Whether the file has been read up to this session."""
@@ -144,14 +148,16 @@ class FindingsSink:
 
     def caught_up(self) -> None:
         """Examine what the other ranks have written, if that is due; called when the file has been read to its end."""
-        is_due = self.in_a_hurry or time.monotonic() - self._ranks_at >= _RANKS_EVERY_S
-        if self._ranks is None or not self._is_now or not is_due:
+        now = time.monotonic()
+        if self._ranks is None or not self._is_now:
             return
-        self._ranks_at = time.monotonic()
-        records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
-        self._waiting.update((finding.id, finding) for finding in self._take(records))
-        self._report_waiting()
-        if self._rank_watch is not None:
+        if self.in_a_hurry or now - self._ranks_at >= _RANKS_EVERY_S:
+            self._ranks_at = now
+            records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
+            self._waiting.update((finding.id, finding) for finding in self._take(records))
+            self._report_waiting()
+        if self._rank_watch is not None and (self.in_a_hurry or now - self._watched_at >= _WATCH_EVERY_S):
+            self._watched_at = now
             for finding in self._rank_watch.look(self._examiner.last_step):
                 self.report_live(finding, {})
 
@@ -168,7 +174,11 @@ class FindingsSink:
         If the run failed, also name ranks that died.
         """
         if has_failed and self._rank_watch is not None:
-            for finding in self._rank_watch.last_look(self._examiner.last_step):
+            found = self._rank_watch.last_look(self._examiner.last_step)
+            if found:
+                time.sleep(_DYING_S)
+                found = self._rank_watch.last_look(self._examiner.last_step) or found
+            for finding in found:
                 self.report_live(finding, {})
         # The end record comes next: nothing is reported after it.
         self._ranks = self._rank_watch = None

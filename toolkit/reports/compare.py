@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.diagnostics.catalogue import title_of
 from toolkit.reports import run_parts as parts
 from toolkit.reports.content import RunContent, primary_metric
-from toolkit.reports.document import Block, Chart, Document, Line, Section, Table, Text, Tone
+from toolkit.reports.document import Block, Chart, Colour, Document, Line, Section, Table, Text, Tone
 from toolkit.runfolder.metrics import LIKELY, Direction, is_evaluation, metric_direction
 from toolkit.runs.formatting import NO_VALUE, count, duration, short_number
+from toolkit.runs.listing.compared_runs import against
 from toolkit.runs.settings import setting_text
 
 MAX_RUNS: Final = 50
@@ -26,11 +28,62 @@ _NOT_SETTINGS: Final = frozenset(
 )
 
 
-def compare(runs: Sequence[RunContent], *, metric: str | None = None, total: int | None = None) -> Document:
-    """Return the report of several runs, by `metric` or the one that they share; `total` is how many there were."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageView:
+    """What a page shows of these runs."""
+
+    charts: Sequence[Chart]
+    looks: Sequence[Colour]
+    """The colour of each run."""
+    about: Sequence[str] = ()
+    """How it is drawn: groups, axis, part, what is hidden."""
+    base: str | None = None
+    """The name of the run that the others are compared with."""
+    groups: Table | None = None
+    """The figures of the groups that are drawn."""
+    differences: Sequence[Block] = ()
+
+
+def compare(
+    runs: Sequence[RunContent],
+    *,
+    metric: str | None = None,
+    total: int | None = None,
+    view: PageView | None = None,
+) -> Document:
+    """Return the report of several runs, by `metric` or the one that they share; `total` is how many there were.
+
+    With `view` it has the charts, the colours and the baseline of that.
+    """
     primary = metric or primary_metric(runs) or next(iter(_shared(runs)), None)
     verdict, tone = _verdict(runs, primary)
-    sections = [Section(title="Runs", blocks=[_summary(runs, primary)])]
+    looks = list(range(len(runs))) if view is None else view.looks
+    base = next((run for run in runs if view is not None and run.name == view.base), None)
+    sections = [Section(title="Runs", blocks=[_summary(runs, primary, looks, base)])]
+    if view is not None and view.groups is not None:
+        sections.insert(0, Section(title="Groups", blocks=[view.groups]))
+    charts = _charts(runs, primary) if view is None else list(view.charts)
+    if charts:
+        curves = Section(title="Curves", blocks=charts, columns=True)
+        sections.insert(len(sections) if view is None else 0, curves)
+    differing = (view.differences if view is not None else ()) or _differences(runs, looks)
+    sections.append(Section(title="What differs", blocks=differing))
+    findings = _findings(runs)
+    if findings is not None:
+        sections.append(Section(title="Findings", blocks=[findings]))
+    return Document(
+        title=f"{runs[0].name} and {count(len(runs) - 1)} more" if len(runs) > 2 else _names(runs),
+        kind="Comparison",
+        verdict=verdict,
+        tone=tone,
+        about=[f"{count(len(runs))} runs", *(view.about if view is not None else ())]
+        + ([f"the newest of {count(total)}"] if total is not None and total > len(runs) else []),
+        sections=sections,
+        made=parts.made_text(runs),
+    )
+
+
+def _charts(runs: Sequence[RunContent], primary: str | None) -> list[Block]:
     charts: list[Block] = []
     shared = _shared(runs)
     for name in [*([primary] if primary else []), *(name for name in shared if name != primary)][
@@ -48,22 +101,7 @@ def compare(runs: Sequence[RunContent], *, metric: str | None = None, total: int
     more = len(shared) - len(charts)
     if more > 0:
         charts.append(Text(text=f"{count(more)} more shared metrics are not drawn.", quiet=True))
-    if charts:
-        sections.append(Section(title="Curves", blocks=charts, columns=True))
-    sections.append(Section(title="What differs in the settings", blocks=_differences(runs)))
-    findings = _findings(runs)
-    if findings is not None:
-        sections.append(Section(title="Findings", blocks=[findings]))
-    return Document(
-        title=f"{runs[0].name} and {count(len(runs) - 1)} more" if len(runs) > 2 else _names(runs),
-        kind="Comparison",
-        verdict=verdict,
-        tone=tone,
-        about=[f"{count(len(runs))} runs"]
-        + ([f"the newest of {count(total)}"] if total is not None and total > len(runs) else []),
-        sections=sections,
-        made=parts.made_text(runs),
-    )
+    return charts
 
 
 def _names(runs: Sequence[RunContent]) -> str:
@@ -105,7 +143,9 @@ def _verdict(runs: Sequence[RunContent], metric: str | None) -> tuple[str, Tone]
     return said + (f" {count(without)} without a value." if without else ""), "info"
 
 
-def _summary(runs: Sequence[RunContent], primary: str | None) -> Table:
+def _summary(
+    runs: Sequence[RunContent], primary: str | None, looks: Sequence[Colour], base: RunContent | None
+) -> Table:
     metrics = [name for name in _shared(runs) if is_evaluation(name) or name in LIKELY]
     metrics = [*([primary] if primary else []), *(name for name in metrics if name != primary)][:_MAX_METRICS]
     head = ["run"]
@@ -140,10 +180,16 @@ def _summary(runs: Sequence[RunContent], primary: str | None) -> Table:
     if columns and directions[0] is not None:
         sign = 1 if directions[0] == "min" else -1
         order.sort(key=lambda row: _cost(columns[0][row][1], sign))
+    level = None if base is None else runs.index(base)
     rows = [
         (
             runs[row].name,
-            *(column[row][0] for column in columns),
+            *(
+                column[row][0]
+                if level is None or level == row
+                else f"{column[row][0]}{against(column[row][1], column[level][1])}"
+                for column in columns
+            ),
             runs[row].status or NO_VALUE,
             count(runs[row].step),
             duration(runs[row].duration_s),
@@ -156,7 +202,7 @@ def _summary(runs: Sequence[RunContent], primary: str | None) -> Table:
         head=[*head, "status", "steps", "duration"],
         rows=rows,
         best=frozenset((places[row], column) for row, column in best),
-        colours=dict(enumerate(order)),
+        colours={place: looks[row] for place, row in enumerate(order)},
     )
 
 
@@ -164,7 +210,7 @@ def _cost(value: float | None, sign: int) -> float:
     return math.inf if value is None or not math.isfinite(value) else sign * value
 
 
-def _differences(runs: Sequence[RunContent]) -> list[Block]:
+def _differences(runs: Sequence[RunContent], looks: Sequence[Colour]) -> list[Block]:
     if not any(run.settings for run in runs):
         return [Text(text="None of these runs recorded its settings.")]
     known = [run for run in runs if run.settings]
@@ -185,8 +231,7 @@ def _differences(runs: Sequence[RunContent]) -> list[Block]:
         return [Table(title="", head=head, rows=rows, left_out=left_out)]
     head = ["run", *shown]
     rows = [[run.name, *(_setting(run, name) for name in shown)] for run in runs]
-    colours = {at: at for at in range(len(runs))}
-    return [Table(title="", head=head, rows=rows, left_out=left_out, colours=colours)]
+    return [Table(title="", head=head, rows=rows, left_out=left_out, colours=dict(enumerate(looks)))]
 
 
 def _same(run: RunContent, other: RunContent, name: str) -> bool:

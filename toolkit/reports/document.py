@@ -10,7 +10,11 @@ from typing import Final, Literal, NamedTuple
 STEP: Final = "step"
 SECONDS: Final = "seconds"
 """The x axis of values that were logged without a step: seconds since the run's first record."""
+TIME: Final = "time"
+PROGRESS: Final = "progress"
+METRIC: Final = "metric:"
 
+Colour = int | str
 Tone = Literal["good", "info", "warning", "critical", "neutral"]
 
 
@@ -38,6 +42,7 @@ class Curve:
     event: str = "step"
     """The kind of record that it is from: step, eval, epoch or system."""
     axis: str = STEP
+    """`step`, `seconds`, `time` (in seconds since 1970), `epoch`, `progress` (in %), or `metric:` and a name."""
     parts: tuple[tuple[Point, ...], ...] = ()
     """Points in the order of the file; a new part begins where the step goes back, as after a resume."""
     records: int = 0
@@ -120,7 +125,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     best: frozenset[tuple[int, int]] = frozenset()
     """Row and column of cells that are marked as best."""
-    colours: Mapping[int, int] = field(default_factory=dict)
+    colours: Mapping[int, Colour] = field(default_factory=dict)
     """By row: the colour of a run, as in the charts."""
     open: bool = True
     """Whether HTML shows it before a click."""
@@ -134,8 +139,12 @@ class Line:
 
     label: str
     curve: Curve
-    colour: int = 0
-    """A number: equal ones have the same colour in all charts."""
+    colour: Colour = 0
+    """A number of the palette, or `#rrggbb`: equal ones are the same run in all charts."""
+    dash: str = ""
+    """A dash pattern by name, or as lengths; empty for the one that follows from a number beyond the palette."""
+    band: Sequence[tuple[float, float, float]] = ()
+    """An area around the curve: x, low and high."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +167,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Curves over steps; Markdown leaves it out."""
+    """Curves over steps, or over the axis that all of them have; Markdown leaves it out."""
 
     title: str
     lines: Sequence[Line]
@@ -167,6 +176,11 @@ class Chart:
     window: tuple[float, float] | None = None
     from_zero: bool = False
     large: bool = False
+    log_x: bool = False
+    log_y: bool | None = None
+    """None: logarithmic only if a few values are far above the others."""
+    note: str = ""
+    """Below it, instead of the number of records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

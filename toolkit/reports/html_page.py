@@ -24,7 +24,7 @@ from toolkit.reports.document import (
     Table,
     Text,
 )
-from toolkit.reports.svg import COLOURS, chart_html, scatter_html, text_html
+from toolkit.reports.svg import COLOURS, chart_html, look, scatter_html, text_html
 from toolkit.runs.formatting import clean
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -142,7 +142,7 @@ def _table(table: Table) -> str:
     rows = []
     for number, row in enumerate(table.rows):
         colour = table.colours.get(number)
-        key = "" if colour is None else f'<i class="swatch c{colour % COLOURS}"></i>'
+        key = "" if colour is None else f"<i {look('swatch', colour)}></i>"
         cells = [f'<th scope="row">{key}{text_html(row[0])}</th>']
         for place, text in enumerate(row[1:], start=1):
             best = (number, place) in table.best

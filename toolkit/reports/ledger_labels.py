@@ -43,10 +43,10 @@ _ADVICE: Final[Mapping[str, tuple[str, str]]] = {
         "Cache what it prepares (latents, text embeddings, compiled code). It matters less in longer runs.",
     ),
     names.IN_CONTROL: ("Pausing on request", "Nothing is wrong: it was requested."),
-    names.IN_OTHER: ("Time in other spans", "The Timeline page lists them by name."),
+    names.IN_OTHER: ("Time in other spans", "The page Time and machine lists them by name."),
     names.STALLED: (
         "Being stalled",
-        "Look for the cause on the Alerts and System pages: a full disk, a hung loader, a lost mount.",
+        "Look for the cause under Alerts and under Time and machine: a full disk, a hung loader, a lost mount.",
     ),
     names.REWORK: ("Rework after a crash", "Save checkpoints more often, so that less is lost."),
     names.UNACCOUNTED: (

@@ -26,6 +26,10 @@
   document.getElementById("json").addEventListener("click", () =>
     save(data.name + ".json", "application/json", JSON.stringify(data)));
 
+  const named = (axis, x) =>
+    axis === "time" ? new Date(x * 1000).toLocaleString()
+      : axis === "progress" ? shown(x) + " %"
+        : (axis === "seconds" ? "second" : axis.replace("metric:", "")) + " " + shown(x);
   const nearest = (curve, x) => {
     let best = null;
     for (const part of curve.parts)
@@ -37,15 +41,18 @@
     const curves = figure.dataset.curves.split(" ").filter(Boolean).map((id) => data.curves[id]);
     const keys = [...figure.querySelectorAll(".legend .key")];
     const [area, cursor, tip] = ["area", "cursor", "tip"].map((name) => figure.querySelector("." + name));
+    const isLog = figure.dataset.logx === "1";
+    const placeOf = (x) => (isLog ? Math.log(x / low) / Math.log(high / low) : (x - low) / (high - low));
     const leave = () => (cursor.style.display = tip.style.display = "none");
     const move = (event) => {
       const box = area.getBoundingClientRect();
-      const at = low + ((event.clientX - box.left) / box.width) * (high - low);
+      const share = (event.clientX - box.left) / box.width;
+      const at = isLog ? low * (high / low) ** share : low + share * (high - low);
       const found = curves.map((curve, number) => ({ curve, number, point: nearest(curve, at) }))
         .filter((one) => one.point && one.point[0] >= low && one.point[0] <= high);
       if (!found.length) return leave();
       const x = found.reduce((a, b) => (Math.abs(a.point[0] - at) <= Math.abs(b.point[0] - at) ? a : b)).point[0];
-      const near = found.filter((one) => Math.abs(one.point[0] - x) <= (high - low) / 50);
+      const near = found.filter((one) => Math.abs(placeOf(one.point[0]) - placeOf(x)) <= 1 / 50);
       tip.replaceChildren();
       const line = (text, key) => {
         const row = document.createElement("div");
@@ -53,14 +60,14 @@
         row.append(text);
         tip.append(row);
       };
-      line((found[0].curve.axis === "step" ? "step " : "second ") + shown(x));
+      line(named(found[0].curve.axis, x));
       near.sort((a, b) => (b.point[1] > a.point[1] ? 1 : -1));
       for (const { curve, number, point } of near.slice(0, 12)) {
         const name = curves.length > 1 ? keys[number].parentElement.textContent + "  " : "";
         const other = point[0] === x ? "" : " at " + shown(point[0]);
         line(name + shown(point[1]) + other, keys[number]);
       }
-      const left = ((x - low) / (high - low)) * box.width;
+      const left = placeOf(x) * box.width;
       cursor.style.cssText = `display:block;left:${left}px`;
       tip.style.cssText = "display:block";
       tip.style.left = Math.max(0, left + 12 + tip.offsetWidth > box.width ? left - tip.offsetWidth - 12 : left + 12) + "px";

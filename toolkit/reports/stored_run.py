@@ -119,12 +119,13 @@ def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Cur
         # Measurements of the machine have no step.
         series = store.series(card.key, info.name, axis="elapsed", buckets=max(1, points // 4))
         axis = SECONDS
-    return _curve_of(series, run=card.name, event=info.event, axis=axis, last=info.last, records=info.count)
+    return curve_of(series, run=card.name, event=info.event, axis=axis, last=info.last, records=info.count)
 
 
-def _curve_of(
+def curve_of(
     series: Series, *, run: str, event: str, records: int, axis: str = STEP, last: float = math.nan
 ) -> Curve:
+    """Return a curve of a store as one of a report."""
     parts = tuple(
         tuple(Point(x, y) for x, y in zip(segment.x.tolist(), segment.y.tolist(), strict=True))
         for segment in (*series.superseded, *series.segments)
@@ -160,7 +161,7 @@ def _evidence(
         xs = [point.x for part in whole.parts for point in (part[0], part[-1])]
         window = window_of(finding, min(xs), max(xs))
         series = store.series(key, finding.metric, window=window, buckets=max(1, points // 8))
-        found[finding.id] = _curve_of(series, run=card.name, event=whole.event, records=series.total)
+        found[finding.id] = curve_of(series, run=card.name, event=whole.event, records=series.total)
     return {known_by: curve for known_by, curve in found.items() if curve.records}
 
 

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from toolkit.reports.document import STEP, Chart, Curve, Point, Scatter
+from toolkit.reports.document import (
+    METRIC,
+    PROGRESS,
+    SECONDS,
+    STEP,
+    TIME,
+    Chart,
+    Colour,
+    Curve,
+    Point,
+    Scatter,
+)
 from toolkit.runs.formatting import clean, count, cut, short_number
 
 _PADDING: Final = 0.05
@@ -50,14 +63,20 @@ def x_axis(values: Sequence[float]) -> Axis:
     return Axis(low, high)
 
 
-def y_axis(values: Sequence[float], *, from_zero: bool = False) -> Axis:
-    """Return an axis for finite `values` that shows all of them; logarithmic if a few are far above the others."""
+def y_axis(values: Sequence[float], *, from_zero: bool = False, log: bool | None = None) -> Axis:
+    """Return an axis for finite `values` that shows all of them, or with `log` all above zero.
+
+    With None it is logarithmic if a few are far above the others.
+    """
+    if log:
+        values = [value for value in values if value > 0] or values
     if not values:
         return Axis(0.0, 1.0)
     low, high = min(values), max(values)
     if low == high:
         return Axis(0.0, 1.0) if low == 0.0 and from_zero else _around(low)
-    if low > 0 and high > _LOG_FROM * sorted(values)[len(values) // 2]:
+    is_log = high > _LOG_FROM * sorted(values)[len(values) // 2] if log is None else log
+    if low > 0 and is_log:
         edge = (high / low) ** _PADDING if high / low < 1e300 else 10.0
         return Axis(low / edge or low, high * edge if high * edge < math.inf else high, log=True)
     if from_zero and low >= 0:
@@ -120,6 +139,9 @@ SIZE: Final = 1000
 COLOURS: Final = 12
 _MAX_NAME: Final = 60
 _MIN_BAND: Final = 4.0
+_DASHES: Final = {"dash": "7 4", "dot": "2 4", "dashdot": "9 3 2 3"}
+_LAST_SECOND: Final = 4_102_444_800
+"""Of the year 2099: what is later is no time of a run."""
 
 
 def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
@@ -128,9 +150,16 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
     points = [point for curve in curves for part in curve.parts for point in part]
     xs = [point.x for point in points]
     x = Axis(*chart.window) if chart.window is not None and chart.window[0] < chart.window[1] else x_axis(xs)
+    if chart.log_x and any(value > 0 for value in xs):
+        x = Axis(max(x.low, min(value for value in xs if value > 0)), x.high, log=True)
+        curves = [curve.within(x.low, x.high) for curve in curves]
     finite = [point.y for point in points if math.isfinite(point.y)]
+    for line in chart.lines:
+        # One run far away from the others of its group makes a wide band: some of its edge may be left out.
+        edges = sorted(edge for _, *both in line.band for edge in both if math.isfinite(edge))
+        finite += edges[len(edges) // 20 : len(edges) - len(edges) // 20]
     levels = [level for level in chart.levels if math.isfinite(level.value)]
-    y = y_axis([*finite, *(level.value for level in levels)], from_zero=chart.from_zero)
+    y = y_axis([*finite, *(level.value for level in levels)], from_zero=chart.from_zero, log=chart.log_y)
     inside = [_grid(x, y)]
     for band in chart.bands:
         inside.append(_band(x, band.start, band.end, f"band {band.tone}", band.label))
@@ -138,8 +167,10 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
         for found in curve.not_finite:
             about = f"{count(found.values)} values of {line.label} are NaN or infinite"
             inside.append(_band(x, found.first, found.last, "nan", about))
-        colour = f"c{line.colour % COLOURS} d{line.colour // COLOURS % 4}"
-        inside.append(f'<path class="line {colour}" data-line="{number}" d="{_path(curve, x, y)}"/>')
+        if line.band:
+            inside.append(f'<path {look("spread", line.colour)} d="{_area(line.band, x, y)}"/>')
+        drawn = look("line", line.colour, line.dash)
+        inside.append(f'<path {drawn} data-line="{number}" d="{_path(curve, x, y)}"/>')
     for level in levels:
         at = _place(1 - y.share(level.value))
         inside.append(
@@ -147,7 +178,7 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
         )
     label = _described(chart, curves)
     legend = "".join(
-        f'<li><i class="key c{line.colour % COLOURS}"></i>{text_html(line.label, _MAX_NAME)}</li>'
+        f"<li><i {look('key', line.colour)}></i>{text_html(line.label, _MAX_NAME)}</li>"
         for line in chart.lines
     )
     several = f'<ul class="legend">{legend}</ul>' if len(chart.lines) > 1 else ""
@@ -156,11 +187,11 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
     axis = curves[0].axis if curves else STEP
     return (
         f'<figure class="chart{" large" if chart.large else ""}" data-curves="{ids}" data-box="{box}"'
-        f' data-log="{int(y.log)}">'
+        f' data-log="{int(y.log)}" data-logx="{int(x.log)}">'
         f"<figcaption><b>{text_html(chart.title)}</b>{' <small>log scale</small>' if y.log else ''}{several}"
         "</figcaption>"
-        f"{_frame(x, y, ''.join(inside), label, _x_name(axis))}"
-        f'<p class="note">{text_html(_counted(curves), 400)}</p></figure>'
+        f"{_frame(x, y, ''.join(inside), label, _x_name(axis), _times(x) if axis == TIME else None)}"
+        f'<p class="note">{text_html(chart.note or _counted(curves), 400)}</p></figure>'
     )
 
 
@@ -191,6 +222,20 @@ def scatter_html(chart: Scatter) -> str:
         f'<figure class="chart"><figcaption><b>{text_html(chart.title)}</b></figcaption>'
         f"{_frame(x, y, ''.join(inside), label, chart.x, ticks)}</figure>"
     )
+
+
+def look(name: str, colour: Colour, dash: str = "") -> str:
+    """Return the attributes of something in the colour of a run."""
+    if isinstance(colour, int) or re.fullmatch("#[0-9a-fA-F]{6}", colour) is None:
+        number = colour if isinstance(colour, int) else 0
+        kind = f" d{number // COLOURS % 4}" if name == "line" and not dash else ""
+        classes, style = f"{name} c{number % COLOURS}{kind}", ""
+    else:
+        classes, style = name, f"color:{colour};"
+    lengths = _DASHES.get(dash, dash)
+    if re.fullmatch(r"\d+(px)?([ ,]+\d+(px)?)+", lengths):
+        style += f"stroke-dasharray:{lengths}"
+    return f'class="{classes}"' + (f' style="{style}"' if style else "")
 
 
 def text_html(text: str, limit: int = 200) -> str:
@@ -248,7 +293,7 @@ def _path(curve: Curve, x: Axis, y: Axis) -> str:
     for part in curve.parts:
         open_line: list[str] = []
         for point in [*part, Point(0.0, math.nan)]:
-            if math.isfinite(point.y):
+            if math.isfinite(point.y) and (point.y > 0 or not y.log) and (point.x > 0 or not x.log):
                 open_line.append(f"{_place(x.share(point.x))} {_place(1 - y.share(point.y))}")
                 continue
             if open_line:
@@ -257,13 +302,30 @@ def _path(curve: Curve, x: Axis, y: Axis) -> str:
     return "".join(found)
 
 
+def _area(band: Sequence[tuple[float, float, float]], x: Axis, y: Axis) -> str:
+    """Return the outline of an area, inside the frame."""
+    inside = [row for row in band if x.low <= row[0] <= x.high and all(map(math.isfinite, row))]
+    edges = [(at, min(max(edge, y.low), y.high)) for at, _, edge in inside]
+    edges += [(at, min(max(edge, y.low), y.high)) for at, edge, _ in reversed(inside)]
+    places = [f"{_place(x.share(at))} {_place(1 - y.share(edge))}" for at, edge in edges]
+    return f"M{'L'.join(places)}Z" if places else ""
+
+
 def _place(share: float) -> str:
     text = f"{SIZE * share:.1f}"
     return text.removesuffix(".0")
 
 
 def _x_name(axis: str) -> str:
-    return "step" if axis == STEP else "seconds since the start"
+    known = {SECONDS: "seconds since the start", PROGRESS: "progress in %"}
+    return known.get(axis, axis.removeprefix(METRIC))
+
+
+def _times(x: Axis) -> list[tuple[float, str]]:
+    """Return six moments on an axis of wall time, and how they are written."""
+    moments = [x.low + (x.high - x.low) * part / 6 for part in range(1, 6)]
+    form = "%H:%M:%S" if x.high - x.low < 600 else "%d %b %H:%M"
+    return [(at, time.strftime(form, time.localtime(at))) for at in moments if 0 <= at < _LAST_SECOND]
 
 
 def _described(chart: Chart, curves: Sequence[Curve]) -> str:

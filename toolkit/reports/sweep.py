@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +13,9 @@ from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
 from toolkit.runs.formatting import clock, count, short_number
 from toolkit.runs.settings import as_number, setting_text
 from toolkit.runs.store import RunCard
-from toolkit.runs.sweep.answer import SweepAnswer, SweepRun, answer, is_log_scale, sweep_run
-from toolkit.runs.sweep.text import answer_text, percent
+from toolkit.runs.sweep.answer import SweepAnswer, answer, is_log_scale
+from toolkit.runs.sweep.runs import SweepRun, of_one_project, sweep_runs
+from toolkit.runs.sweep.text import answer_text, beyond_chance, percent
 
 _MAX_BARS: Final = 15
 _MAX_SCATTERS: Final = 4
@@ -23,8 +23,14 @@ _MAX_SETTINGS: Final = 12
 _MAX_ROWS: Final = 1_000
 
 
-def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None) -> Document:
-    """Return the report of runs with different names, by `metric` or the one that most of them share."""
+def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None, is_chosen: bool = False) -> Document:
+    """Return the report of runs with different names, by `metric` or the one that most of them share.
+
+    Of runs of several projects, unless `is_chosen`, it is about the project with the most.
+    """
+    total, project = len(runs), None
+    if not is_chosen:
+        runs, project = of_one_project(runs)
     metric = metric or guess_primary_metric([run.evaluations for run in runs])
     if metric is None:
         return Document(
@@ -36,20 +42,18 @@ def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None) -> Docum
     direction = metric_direction(metric) or "min"
     masker = Masker()
     compared = [
-        replace(
-            sweep_run(run, metric, direction),
-            key=run.place,
-            name=masker.rewrite_text(run.name),
-            config=masker.mask(dict(run.config)),
-        )
-        for run in runs
+        replace(one, key=run.place, name=masker.rewrite_text(one.name), config=masker.mask(dict(one.config)))
+        for run, one in zip(runs, sweep_runs(runs, metric, direction), strict=True)
     ]
     statuses = {run.place: run.status.name for run in runs}
-    return sweep_document(compared, answer(compared, metric=metric, direction=direction), statuses)
+    found = answer(compared, metric=metric, direction=direction, project=project)
+    return sweep_document(compared, found, statuses, others=total - len(runs))
 
 
-def sweep_document(runs: Sequence[SweepRun], found: SweepAnswer, statuses: Mapping[str, str]) -> Document:
-    """Return the report of an answer; `statuses` are by the key of a run."""
+def sweep_document(
+    runs: Sequence[SweepRun], found: SweepAnswer, statuses: Mapping[str, str], *, others: int = 0
+) -> Document:
+    """Return the report of an answer; `statuses` are by the key of a run, `others` are runs of other projects."""
     text = answer_text(found)
     said = [" ".join(part) for part in (text.best[1:], text.why, text.luck, text.next) if part]
     sections = [Section(title="The answer", blocks=[Text(text=part) for part in said])] if said else []
@@ -66,7 +70,10 @@ def sweep_document(runs: Sequence[SweepRun], found: SweepAnswer, statuses: Mappi
         kind="Sweep",
         verdict=text.best[0],
         tone=tones.get(found.verdict, "info"),
-        about=[f"{found.metric}, {'lower' if found.direction == 'min' else 'higher'} is better"],
+        about=[
+            f"{found.metric}, {'lower' if found.direction == 'min' else 'higher'} is better",
+            *([f"{count(others)} runs of other projects are left out"] if others else []),
+        ],
         sections=sections,
         made=f"Made {clock(time.time())} from {count(len(runs))} runs.",
     )
@@ -85,18 +92,18 @@ def _importance(found: SweepAnswer) -> list[Block]:
         )
         for factor in found.factors[:_MAX_BARS]
     ]
-    named = "Coloured bars are beyond chance." if found.named else "No bar is beyond chance."
     return [
         Bars(head=("setting", "explains", "90 % interval"), items=items),
         Text(
-            text=f"{named} {count(found.counted)} runs, {count(found.configurations)} different settings.",
+            text=f"{beyond_chance(found, 'Coloured')} {count(found.counted)} runs, "
+            f"{count(found.configurations)} different settings.",
             quiet=True,
         ),
     ]
 
 
 def _scatter(runs: Sequence[SweepRun], found: SweepAnswer, key: str) -> Block | None:
-    shown = [run for run in runs if run.config.get(key) is not None and _is_number(run.value)]
+    shown = [run for run in runs if run.config.get(key) is not None and run.is_measured]
     if len(shown) < 2:
         return None
     numbers = [as_number(run.config[key]) for run in shown]
@@ -133,7 +140,7 @@ def _table(
     sign = 1.0 if found.direction == "min" else -1.0
     ordered = sorted(
         runs,
-        key=lambda run: (not _is_number(run.value), run.state != "done", sign * (run.value or 0.0), run.key),
+        key=lambda run: (not run.is_measured, run.state != "done", sign * (run.value or 0.0), run.key),
     )
     keys = list(varied[:_MAX_SETTINGS])
     rows = [
@@ -156,7 +163,3 @@ def _table(
             left_out=f"{count(more)} more runs are left out." if more else "",
         )
     ]
-
-
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -15,7 +15,7 @@ import orjson
 from toolkit.runfolder.layout import LABELS, MANIFEST
 from toolkit.runfolder.metrics import Direction
 from toolkit.runfolder.safefile import replace_file
-from toolkit.runfolder.untrusted import mapping_in, parse_object, read_object, texts_in
+from toolkit.runfolder.untrusted import mapping_in, mappings_in, parse_object, read_object, texts_in
 
 MAX_LABELS_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 200
@@ -194,6 +194,7 @@ PROJECTS: Final = ".projects.json"
 MAX_BYTES: Final = 256 * 1024
 _MAX_COLUMNS: Final = 200
 _MAX_CHARS: Final = 200
+_MAX_KEPT: Final = 50
 _METRIC_LISTS: Final = ("pinned_metrics", "hidden_metrics")
 
 
@@ -215,6 +216,10 @@ class ProjectSettings:
     """Metrics that come first on the pages of a run, in their order."""
     hidden_metrics: tuple[str, ...] = ()
     """Metrics that the pages of a run leave out."""
+    alerts: tuple[Mapping[str, Any], ...] = ()
+    """Rules of one's own, as `alerts:` of a YAML has them; not checked here."""
+    views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Named views: charts, columns, filter and sort of the pages; not checked here."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys of a later version, kept as they are."""
 
@@ -272,7 +277,8 @@ def _as_mapping(settings: ProjectSettings) -> dict[str, Any]:
         "primary_metric": settings.primary_metric,
         "direction": settings.direction,
         "columns": None if settings.columns is None else list(settings.columns),
-        **{name: list(names) for name in _METRIC_LISTS if (names := getattr(settings, name))},
+        **{name: list(names) for name in (*_METRIC_LISTS, "alerts") if (names := getattr(settings, name))},
+        **({"views": dict(settings.views)} if settings.views else {}),
     }
 
 
@@ -280,11 +286,14 @@ def _settings_in(mapping: Any) -> ProjectSettings:
     if not isinstance(mapping, dict):
         return ProjectSettings()
     metric, direction, columns = (mapping.get(name) for name in ("primary_metric", "direction", "columns"))
-    known = {"primary_metric", "direction", "columns", *_METRIC_LISTS}
+    known = {"primary_metric", "direction", "columns", "alerts", "views", *_METRIC_LISTS}
+    views = {name: one for name, one in mapping_in(mapping.get("views")).items() if isinstance(one, dict)}
     return ProjectSettings(
         primary_metric=metric if isinstance(metric, str) and 0 < len(metric) <= _MAX_CHARS else None,
         direction=direction if direction in ("min", "max") else None,
         columns=tuple(texts_in(columns)[:_MAX_COLUMNS]) if isinstance(columns, list) else None,
         **{name: tuple(texts_in(mapping.get(name))[:_MAX_COLUMNS]) for name in _METRIC_LISTS},
+        alerts=tuple(mappings_in(mapping.get("alerts"))[:_MAX_KEPT]),
+        views=dict(list(views.items())[:_MAX_KEPT]),
         other={key: value for key, value in mapping.items() if key not in known},
     )

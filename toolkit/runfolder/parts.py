@@ -20,9 +20,9 @@ from toolkit.runfolder.codec import RecordError, decode
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, other_ranks, rank_file, safe_run_name
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.portable import is_locked
-from toolkit.runfolder.process import boot_id, host_name, is_alive
+from toolkit.runfolder.process import boot_id, host_name, is_alive, is_stopped
 from toolkit.runfolder.reader import BadLine, lines_of, offset_behind, parse_line, read_block, tail_lines
-from toolkit.runfolder.records import END, NON_FINITE, STEP, SYSTEM, Record
+from toolkit.runfolder.records import END, ENVIRONMENT, NON_FINITE, START, STEP, SYSTEM, Record
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
@@ -189,6 +189,7 @@ def _parsed(data: bytes) -> Any:
 _HEAD_BYTES: Final = 128 * 1024
 """A start record is at most half as long."""
 _MOST_RECORDS: Final = 20
+_HEADS: Final = (START, ENVIRONMENT)
 _LOCK_PATIENCE_S: Final = 1.0
 
 
@@ -214,28 +215,40 @@ class RankProcess:
             return None
         return self.boot_id != here or is_alive(self.pid, None) is False
 
-    def lives(self, path: Path) -> bool | None:
+    def is_stopped(self) -> bool:
+        """Return whether it is a process of this machine that a signal or a debugger has stopped."""
+        return self.may_be_gone() is False and is_stopped(self.pid)
+
+    def lives(self, path: Path, *, had_lock: bool = False) -> bool | None:
         """Return whether it is alive; None if that is unknown here. `path` is its record file.
 
         It is gone only if neither a process with its number nor a lock on its file is left on this machine, or if the
-        machine was restarted since. The lock is seen from any container.
+        machine was restarted since. The lock is seen from any container. On another machine it is gone if its lock was
+        seen from here, `had_lock`, and is not there any more.
 
         Raises:
             OSError: the file cannot be opened.
         """
         is_gone = self.may_be_gone()
         if is_gone is None:
-            return None
+            return has_lock(path) if had_lock else None
         if self.boot_id != boot_id():
             return False
-        descriptor = open_regular(path)
-        try:
-            has_lock = is_locked(descriptor, within_s=_LOCK_PATIENCE_S)
-        finally:
-            os.close(descriptor)
-        if has_lock is None:
-            return None
-        return has_lock or not is_gone
+        is_held = has_lock(path)
+        return None if is_held is None else is_held or not is_gone
+
+
+def has_lock(path: Path) -> bool | None:
+    """Return whether a process has the record file at `path` locked; None if that cannot be known.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    descriptor = open_regular(path)
+    try:
+        return is_locked(descriptor, within_s=_LOCK_PATIENCE_S)
+    finally:
+        os.close(descriptor)
 
 
 def process_of(path: Path, session: int) -> RankProcess | None:
@@ -244,17 +257,29 @@ def process_of(path: Path, session: int) -> RankProcess | None:
     Raises:
         OSError: the file cannot be read.
     """
+    head = head_of(path, session)
+    host, pid, boot = (head.get(name) for name in ("host", "pid", "boot_id"))
+    if not isinstance(host, str) or type(pid) is not int:
+        return None
+    return RankProcess(host, pid, boot if isinstance(boot, str) else None)
+
+
+def head_of(path: Path, session: int) -> Record:
+    """Return what the first records of a session say, without its steps: its start and its environment in one.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     block = read_block(path, offset_behind(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
-    found = None
-    for number, (position, line) in enumerate(lines_of(block)):
-        if number >= _MOST_RECORDS:
-            break
+    found: Record = {}
+    for position, line in itertools.islice(lines_of(block), _MOST_RECORDS):
         record = parse_line(position, line)
-        if isinstance(record, BadLine) or record.get("session") != session or record.get("event") == STEP:
-            continue
-        host, pid, boot = (record.get(name) for name in ("host", "pid", "boot_id"))
-        if isinstance(host, str) and type(pid) is int:
-            found = RankProcess(host, pid, boot if isinstance(boot, str) else None)
+        if (
+            not isinstance(record, BadLine)
+            and record.get("session") == session
+            and record.get("event") in _HEADS
+        ):
+            found |= record
     return found
 
 

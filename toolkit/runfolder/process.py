@@ -82,6 +82,11 @@ def is_alive(pid: int, started: int | None) -> bool | None:
     return int(fields[19]) == started
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process of this machine is stopped, by a signal or a debugger, and does not run."""
+    return _fields_of(pid)[:1] in ([b"T"], [b"t"])
+
+
 # A process that has ended still answers signals until its parent asks how it ended, which some never do.
 _DEAD = (b"Z", b"X", b"x")
 

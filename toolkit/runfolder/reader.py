@@ -443,7 +443,7 @@ class FileReplaced(OSError):  # noqa: N818 - the name says what happened
     """Another file took this one's place while it was being read."""
 
 
-def blocks_of(path: Path) -> Iterator[Block]:
+def blocks_of(path: Path, *, max_bytes: int = _READ_AT_ONCE) -> Iterator[Block]:
     """Yield the complete lines of `path` in blocks; what is appended meanwhile is left out, so this always ends.
 
     Raises:
@@ -452,7 +452,7 @@ def blocks_of(path: Path) -> Iterator[Block]:
     cursor = Cursor()
     end = -1
     while cursor.offset != end:
-        block = read_block(path, cursor, max_bytes=_READ_AT_ONCE)
+        block = read_block(path, cursor, max_bytes=max_bytes)
         if block.replaced:
             raise FileReplaced(f"{path.name} was replaced while it was being read")
         if end < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -28,11 +29,12 @@ _LABELS: Final = frozenset(
         *("commit", "git_commit", "created", "created_at", "started", "date", "time", "timestamp", "version"),
     }
 )
+_LONG_NAME: Final = 22
 UNSET: Final = "not set"
 
 
-def setting_text(value: Any) -> str:
-    """Return one setting as people write it: 1e-4, 0.05, 64, true, adamw."""
+def setting_text(value: Any, *, exact: bool = False) -> str:
+    """Return one setting as people write it: 1e-4, 0.05, 64, true, adamw; a number to three digits unless `exact`."""
     if value is None:
         return UNSET
     if isinstance(value, bool):
@@ -41,10 +43,17 @@ def setting_text(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         if value == 0 or 1e-3 <= abs(value) < 1e6 or not math.isfinite(value):
-            return f"{value:.3g}" if abs(value) < 100 else f"{value:.6g}"
-        mantissa, exponent = f"{value:.2e}".split("e")
+            return f"{value:.15g}" if exact else f"{value:.3g}" if abs(value) < 100 else f"{value:.6g}"
+        mantissa, exponent = (f"{value:.14e}" if exact else f"{value:.2e}").split("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return str(value)
+
+
+def setting_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return what each setting is called in a table: its name, or the end of a long one if no other has the same."""
+    ends = {key: key.rpartition(".")[2] if len(key) > _LONG_NAME else key for key in keys}
+    times = Counter(ends.values())
+    return {key: end if times[end] == 1 else key for key, end in ends.items()}
 
 
 def as_number(value: Any) -> float | None:

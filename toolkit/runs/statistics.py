@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -32,6 +32,9 @@ _PARTS: Final = 10
 """Neighbouring records are alike: the means of parts are compared, not records."""
 _CLEAR_T: Final = 3.36
 """Student's t with eight degrees of freedom: by chance in one of a hundred cases."""
+_SPLITS: Final = (0.15, 0.25, 0.375, 0.5, 0.625, 0.75, 0.85)
+"""Where a threshold may be, as shares of the runs."""
+_FEW_LEVELS: Final = 6
 _JUMPS: Final = (0.05, 0.1, 0.15, 0.2, 0.8, 0.85, 0.9, 0.95)
 """Where a jump may be, as shares of the runs."""
 
@@ -42,6 +45,11 @@ class Setting:
 
     fits: tuple[Floats, ...]
     """The columns of a fit are orthonormal, and orthogonal to a constant."""
+    known: npt.NDArray[np.bool_]
+    """The runs with a value; about others the setting says nothing, and its columns are 0."""
+    line: Floats
+    curve: Floats
+    """The line and the parabola of a number itself, or of its logarithm; of a category, its levels."""
 
     @property
     def basis(self) -> Floats:
@@ -71,46 +79,82 @@ def mid_ranks(values: Floats) -> Floats:
 
 def number_setting(values: Floats) -> Setting:
     """Return a numeric setting; NaN is a missing value."""
-    missing = np.isnan(values)
-    known = mid_ranks(values[~missing])
-    line = np.zeros(len(values))
-    line[~missing] = 2.0 * (known - known.mean()) / max(len(known), 1)
-    powers = [line**power for power in range(1, min(3, len(np.unique(known)) - 1) + 1)]
-    absent = [missing.astype(np.float64)] if missing.any() else []
-    fits = [[*powers[:size], *absent] for size in range(1, len(powers) + 1)] or [absent]
+    known = ~np.isnan(values)
+    numbers = values[known]
+    ranks = mid_ranks(numbers)
+    line = 2.0 * (ranks - ranks.mean()) / max(len(ranks), 1)
+    different = np.unique(numbers)
+    powers = [line**power for power in range(1, min(3, len(different) - 1) + 1)]
+    fits = [powers[:size] for size in range(1, len(powers) + 1)] or [[line]]
+    scaled = _scaled(numbers)
+    of_values = [scaled**power for power in range(1, min(2, len(different) - 1) + 1)]
+    fits += [of_values[:size] for size in range(1, len(of_values) + 1)]
+    if len(different) > 2:
+        edges = np.unique(np.quantile(numbers, _SPLITS, method="lower"))
+        fits += [[numbers > edge] for edge in edges if edge < different[-1]]
     if len(powers) > 2:
-        fits += [[line, line > edge, *absent] for edge in np.quantile(line[~missing], _JUMPS)]
-    return _setting(fits)
+        fits += [[line, line > edge] for edge in np.unique(np.quantile(line, _JUMPS))]
+    if 4 < len(different) <= _FEW_LEVELS:
+        fits.append([numbers == level for level in different[1:]])
+    return _setting([_among(known, columns) for columns in fits], known, _among(known, of_values))
+
+
+def _scaled(numbers: Floats) -> Floats:
+    """Return numbers from -1 to 1: their logarithms if they are all above 0 and far apart."""
+    if len(numbers) and numbers.min() > 0 and numbers.max() >= 8 * numbers.min():
+        numbers = np.log(numbers)
+    low, high = (float(numbers.min()), float(numbers.max())) if len(numbers) else (0.0, 0.0)
+    # As halves first: the range of the largest numbers is beyond all numbers.
+    apart = high / 2 - low / 2
+    return (numbers / 2 - (low / 4 + high / 4)) * (2 / apart) if apart > 0 else np.zeros_like(numbers)
 
 
 def level_setting(levels: npt.NDArray[np.intp]) -> Setting:
-    """Return a categorical setting, by the number of each run's level; levels of a single run count as one."""
-    counts = np.bincount(levels)
-    pooled = np.where(counts[levels] > 1, levels, -1)
-    present = np.unique(pooled)
-    return _setting([[pooled == level for level in present[1:]]])
+    """Return a categorical setting, by the number of each run's level, negative for a missing one.
+
+    Levels of a single run count as one.
+    """
+    known = levels >= 0
+    present = levels[known]
+    counts = np.bincount(present)
+    pooled = np.where(counts[present] > 1, present, -1)
+    return _setting([_among(known, [pooled == level for level in np.unique(pooled)[1:]])], known)
 
 
 def pair_setting(one: Setting, other: Setting) -> Setting:
-    """Return two settings as one: what each does alone, and both together."""
-    return _setting(
-        [
-            [*one.fits[0].T, *other.fits[0].T, *_products(one.fits[0], other.fits[0])],
-            [*one.basis.T, *other.basis.T, *_products(one.basis, other.basis)],
-        ]
-    )
+    """Return two settings as one: what each does alone, and both together.
+
+    The parabolas with one product are a surface whose best value of one setting moves with the other.
+    """
+    fits = []
+    for line, curve, line2, curve2 in (
+        (one.fits[0], one.fits[0], other.fits[0], other.fits[0]),
+        (one.fits[0], one.basis, other.fits[0], other.basis),
+        (one.line, one.curve, other.line, other.curve),
+    ):
+        fits.append([*curve.T, *curve2.T, *_products(line, line2)])
+    return _setting(fits, one.known & other.known)
 
 
 def product_setting(one: Setting, other: Setting) -> Setting:
     """Return what two settings do only together, without their own effects."""
-    alone = orthonormal(np.column_stack([one.basis, other.basis]))
-    products = _setting([_products(one.fits[0], other.fits[0]), _products(one.basis, other.basis)])
-    return without(products, alone)
+    products = _setting(
+        [
+            _products(one.fits[0], other.fits[0]),
+            _products(one.basis, other.basis),
+            _products(one.line, other.line),
+        ],
+        one.known & other.known,
+    )
+    return without(products, orthonormal(np.column_stack([one.basis, other.basis])))
 
 
 def without(setting: Setting, known: Floats) -> Setting:
     """Return what is left of a setting once the columns of `known`, which are orthonormal, are accounted for."""
-    return Setting(fits=tuple(orthonormal(fit - known @ (known.T @ fit), least=1e-5) for fit in setting.fits))
+    return replace(
+        setting,
+        fits=tuple(orthonormal(fit - known @ (known.T @ fit), least=1e-5) for fit in setting.fits),
+    )
 
 
 def overlap(one: Setting, other: Setting) -> float:
@@ -128,40 +172,59 @@ def scored(values: Floats) -> Floats:
 
 
 def residual(scores: Floats, known: Floats) -> Floats:
-    """Return the scores without what the orthonormal columns of `known` explain."""
-    rest: Floats = scores - known @ (known.T @ scores)
+    """Return rows of scores without what the orthonormal columns of `known` explain."""
+    rest: Floats = scores - (scores @ known) @ known.T
     return rest
+
+
+def bounded(values: Floats) -> Floats:
+    """Return `values` themselves, centred and of length 1, but none further out than four usual deviations."""
+    apart = values - np.median(values)
+    usual = 1.4826 * float(np.median(np.abs(apart)))
+    apart = np.clip(apart, -4.0 * usual, 4.0 * usual)
+    apart = apart - apart.mean()
+    length = _length(apart)
+    return apart / length if length > _NEGLIGIBLE * usual > 0.0 else scored(values)
 
 
 def weigh(settings: Sequence[Setting], scores: Floats, *, used: int = 0, seed: int = 0) -> list[Evidence]:
     """Test all settings together, by shuffling the scores.
 
-    A p-value is adjusted for the number of settings (Westfall and Young's step-down maximum). `used` is the number of
-    parameters that were fitted to the scores before.
+    Each row of `scores` is one way to score the runs, the first the one whose share counts; the most convincing way
+    and fit of each setting is tested. A p-value is adjusted for the number of settings (Westfall and Young's step-down
+    maximum), fits and ways. `used` is the number of parameters that were fitted to the scores before.
     """
-    rows = len(scores)
-    total = float(scores @ scores)
+    scores = np.atleast_2d(scores)
+    rows = scores.shape[1]
+    totals = np.square(scores).sum(axis=1)
     if not settings:
         return []
-    if total < _NEGLIGIBLE:
+    if totals[0] < _NEGLIGIBLE:
         return [Evidence(share=0.0, p=1.0) for _ in settings]
+    scores, totals = scores[totals > _NEGLIGIBLE], totals[totals > _NEGLIGIBLE]
     rng = np.random.default_rng([seed, rows, len(settings)])
     repeats = PERMUTATIONS if rows <= _MANY_ROWS else 299
     fits = _Fits(settings, left=rows - 1 - used)
-    explained = fits.explained(scores[None, :], total)
-    normal = fits.normal(explained)[0]
-    chance = np.concatenate(
-        [
-            fits.best(fits.normal(fits.explained(rng.permuted(np.tile(scores, (part, 1)), axis=1), total)))
-            for part in _parts(repeats, rows + fits.basis.shape[1])
+    chance = []
+    for part in _parts(repeats, rows + fits.basis.shape[1]):
+        order = rng.permuted(np.tile(np.arange(rows), (part, 1)), axis=1)
+        ways = [
+            fits.best(fits.explained(way[order], total)) for way, total in zip(scores, totals, strict=True)
         ]
-    )
-    p = _step_down(fits.best(normal[None, :])[0], chance)
-    shares = adjusted(explained[0], rows - used, fits.sizes)
+        chance.append(np.maximum.reduce(ways))
+    explained = fits.explained(scores, totals[:, None])
+    p = _step_down(fits.best(explained).max(axis=0), np.concatenate(chance))
+    normal = fits.normal(explained[:1])[0]
+    shares = adjusted(explained[0], fits.rows_known - used, fits.sizes)
     found = []
-    for number, (setting, first) in enumerate(zip(settings, fits.firsts.tolist(), strict=True)):
-        taken = int(np.argmax(normal[first : first + len(setting.fits)]))
-        found.append(Evidence(share=float(shares[first + taken]), p=float(p[number]), fit=taken))
+    for number in range(len(settings)):
+        own = np.flatnonzero(fits.owners == number)
+        taken = int(own[np.argmax(normal[own])]) if len(own) else None
+        found.append(
+            Evidence(share=0.0, p=1.0)
+            if taken is None
+            else Evidence(share=float(shares[taken]), p=float(p[number]), fit=fits.places[taken])
+        )
     return found
 
 
@@ -169,12 +232,13 @@ def share_interval(
     setting: Setting, scores: Floats, evidence: Evidence, *, seed: int = 0
 ) -> tuple[float, float]:
     """Return the 90 % interval of the share that a setting explains, by drawing the runs again."""
-    fit, share = setting.fits[evidence.fit], evidence.share
+    fit, share = setting.fits[evidence.fit][setting.known], evidence.share
+    scores = scores[setting.known]
     rows, size = fit.shape
     rng = np.random.default_rng([seed, rows, size])
     repeats = _BOOTSTRAPS if rows <= _MANY_ROWS else 100
-    if not size:
-        return 0.0, 0.0
+    if not size or rows < 2:
+        return share, share
     terms = fit * math.sqrt(rows)
     shares = []
     for part in _parts(repeats, rows * size):
@@ -196,10 +260,10 @@ def share_interval(
     return max(low, 0.0), min(high, 1.0)
 
 
-def adjusted(explained: Floats, rows: int, size: npt.NDArray[np.int64]) -> Floats:
+def adjusted(explained: Floats, rows: Floats | int, size: npt.NDArray[np.int64]) -> Floats:
     """Return shares without what as many random columns would explain; not below 0."""
     left = np.maximum(rows - 1 - size, 1)
-    shares: Floats = np.clip(1.0 - (1.0 - explained) * (rows - 1) / left, 0.0, 1.0)
+    shares: Floats = np.clip(1.0 - (1.0 - explained) * np.maximum(rows - 1, 1) / left, 0.0, 1.0)
     return shares
 
 
@@ -217,12 +281,14 @@ def orthonormal(columns: Floats, *, least: float = 1e-7) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The slope of the last records."""
+    """How the later half of the last records differs from the half before."""
 
     records: int
+    """In each half."""
     mean: float
+    """Of the later half."""
     change: float
-    """From the first to the last of them, along the fitted line."""
+    """From the mean of the half before."""
     is_clear: bool
     """Whether it is more than noise."""
 
@@ -238,9 +304,11 @@ def trend_of(values: Floats) -> Trend | None:
     slope = float((x * means).sum() / (x * x).sum())
     rest = means - means.mean() - slope * x
     error = float(np.sqrt((rest * rest).sum() / (_PARTS - 2) / (x * x).sum()))
-    # Rounding alone is no trend.
-    is_clear = abs(slope) > max(_CLEAR_T * error, 1e-9)
-    return Trend(len(finite), float(means.mean()) * size, slope * _PARTS * size, is_clear)
+    half = len(finite) // 2
+    later, before = (float((part / size).mean()) for part in (finite[-half:], finite[-2 * half : -half]))
+    # Rounding alone is no trend, and a few extreme values can turn the means against the line.
+    is_clear = abs(slope) > max(_CLEAR_T * error, 1e-9) and slope * (later - before) > 0
+    return Trend(half, later * size, (later - before) * size, is_clear)
 
 
 def noise_of_median(values: Floats) -> float:
@@ -297,16 +365,32 @@ def student_t(freedom: int) -> float:
 # ---------------------------------------------------------------- inside
 
 
-def _setting(fits: Sequence[Sequence[npt.NDArray[Any]]]) -> Setting:
-    bases = []
-    for columns in fits:
-        terms = np.column_stack(columns).astype(np.float64)
-        terms = terms - terms.mean(axis=0)
-        lengths = np.sqrt(np.square(terms).sum(axis=0))
-        bases.append(
-            orthonormal(terms[:, lengths > _NEGLIGIBLE] / lengths[lengths > _NEGLIGIBLE], least=1e-5)
-        )
-    return Setting(fits=tuple(bases))
+def _setting(
+    fits: Sequence[Sequence[npt.NDArray[Any]]],
+    known: npt.NDArray[np.bool_],
+    of_values: Sequence[Floats] = (),
+) -> Setting:
+    bases = [_basis(columns, len(known)) for columns in fits]
+    curve = _basis(of_values, len(known)) if of_values else bases[0]
+    line = _basis(of_values[:1], len(known)) if of_values else bases[0]
+    return Setting(fits=tuple(bases), known=known, line=line, curve=curve)
+
+
+def _basis(columns: Sequence[npt.NDArray[Any]], rows: int) -> Floats:
+    terms = np.array(columns, dtype=np.float64).reshape(len(columns), rows).T
+    terms = terms - terms.mean(axis=0)
+    lengths = np.sqrt(np.square(terms).sum(axis=0))
+    return orthonormal(terms[:, lengths > _NEGLIGIBLE] / lengths[lengths > _NEGLIGIBLE], least=1e-5)
+
+
+def _among(known: npt.NDArray[np.bool_], columns: Sequence[npt.NDArray[Any]]) -> list[Floats]:
+    """Return columns for all runs: centred among those with a known value, 0 for the others."""
+    found = []
+    for column in columns:
+        whole = np.zeros(len(known))
+        whole[known] = column - column.mean()
+        found.append(whole)
+    return found
 
 
 def _products(one: Floats, other: Floats) -> list[Floats]:
@@ -324,35 +408,65 @@ def _parts(repeats: int, rows: int) -> list[int]:
 
 
 class _Fits:
-    """All fits of all settings, one after the other."""
+    """All fits of all settings, one after the other; those of one setting by their number of columns."""
 
     def __init__(self, settings: Sequence[Setting], *, left: int) -> None:
-        every = [fit for setting in settings for fit in setting.fits]
-        self.basis = np.column_stack(every)
-        self.sizes = np.array([fit.shape[1] for fit in every])
-        self.firsts = np.cumsum([0, *(len(setting.fits) for setting in settings[:-1])])
-        self._ends = np.cumsum(self.sizes)
-        self._left = left
+        every = [
+            (number, fit, place)
+            for number, setting in enumerate(settings)
+            for place, fit in sorted(enumerate(setting.fits), key=lambda item: item[1].shape[1])
+            if fit.shape[1]
+        ]
+        self._count = len(settings)
+        # A setting is judged by the runs that have it.
+        known = np.array([settings[number].known for number, _, _ in every], dtype=np.float64).reshape(
+            len(every), len(settings[0].known)
+        )
+        self._known = known.T if len(every) and known.min() == 0.0 else None
+        self.rows_known = known.sum(axis=1)
+        self._left = left - (len(settings[0].known) - self.rows_known)
+        self.places = [place for _, _, place in every]
+        self.owners = np.array([number for number, _, _ in every], dtype=np.intp)
+        self.sizes = np.array([fit.shape[1] for _, fit, _ in every], dtype=np.intp)
+        rows = len(settings[0].basis)
+        self.basis = np.column_stack([np.empty((rows, 0)), *(fit for _, fit, _ in every)])
+        self._columns = np.cumsum(self.sizes) - self.sizes
+        # Of fits with equally many columns, the one that explains the most is the most convincing.
+        alike = list(zip(self.owners.tolist(), self.sizes.tolist(), strict=True))
+        self._alike = np.array(
+            [at for at, pair in enumerate(alike) if at == 0 or pair != alike[at - 1]], dtype=np.intp
+        )
+        self._tested, self._settings = np.unique(self.owners[self._alike], return_index=True)
 
-    def explained(self, scores: Floats, total: float) -> Floats:
+    def explained(self, scores: Floats, total: Floats | float) -> Floats:
         """Return, for each row of scores, the share that each fit explains."""
         loads = np.square(scores @ self.basis)
-        sums = np.concatenate([np.zeros((len(loads), 1)), np.cumsum(loads, axis=1)], axis=1)
-        shares: Floats = np.clip((sums[:, self._ends] - sums[:, self._ends - self.sizes]) / total, 0.0, 1.0)
+        sums = np.add.reduceat(loads, self._columns, axis=1) if len(self._columns) else loads
+        if self._known is not None:
+            of_known = np.square(scores) @ self._known - np.square(scores @ self._known) / np.maximum(
+                self.rows_known, 1
+            )
+            total = np.maximum(of_known, _NEGLIGIBLE * total)
+        shares: Floats = np.clip(sums / total, 0.0, 1.0)
         return shares
 
-    def normal(self, explained: Floats) -> Floats:
+    def best(self, explained: Floats) -> Floats:
+        """Return, for each setting, how convincing the best of its fits is, as an about normal number."""
+        largest = np.full((len(explained), self._count), -np.inf)
+        if len(self._tested):
+            most = np.maximum.reduceat(explained, self._alike, axis=1)
+            normal = self.normal(most, self._alike)
+            largest[:, self._tested] = np.maximum.reduceat(normal, self._settings, axis=1)
+        return largest
+
+    def normal(self, explained: Floats, which: npt.NDArray[np.intp] | slice = slice(None)) -> Floats:
         """Return shares as about normal numbers, so that fits of any size compare (Paulson 1942)."""
-        size, left = np.maximum(self.sizes, 1), np.maximum(self._left - self.sizes, 1)
+        size = self.sizes[which]
+        left = np.maximum(self._left[which] - size, 1)
         cube = np.cbrt(explained / np.maximum(1.0 - explained, 1e-12) * left / size)
         spread = np.sqrt(2 / (9 * left) * cube**2 + 2 / (9 * size))
         z: Floats = ((1 - 2 / (9 * left)) * cube - (1 - 2 / (9 * size))) / spread
-        return np.where(self.sizes > 0, z, -np.inf)
-
-    def best(self, normal: Floats) -> Floats:
-        """Return the largest of each setting's fits."""
-        largest: Floats = np.maximum.reduceat(normal, self.firsts, axis=1)
-        return largest
+        return z
 
 
 def _step_down(found: Floats, chance: Floats) -> Floats:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from toolkit.diagnostics.finding import Finding
     from toolkit.runs.completions import Completions
+    from toolkit.runs.curve_tiles import CurveTiles, NonFiniteRun, NonFiniteStretch, TileQuery
     from toolkit.runs.rank_grid import RankGrid
     from toolkit.runs.spans import SpanTable
     from toolkit.timing.ledger import Ledger
@@ -137,7 +138,10 @@ class RunCard:
     @property
     def steps_done(self) -> int | None:
         """The number of steps done; None before the first."""
-        return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
+        if self.step is None or self.step == self.max_steps:
+            # The record after the last step, such as an evaluation, is not one more.
+            return self.step
+        return steps_done(self.step, from_zero=self.from_zero)
 
     @property
     def open_findings(self) -> tuple[int, int]:
@@ -310,31 +314,6 @@ class MetricInfo:
     low: float
     high: float
     non_finite: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonFiniteRun:
-    """Consecutive points that are all NaN, or all the same infinity."""
-
-    kind: Literal["NaN", "Infinity", "-Infinity"]
-    first_x: float
-    last_x: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NonFiniteStretch:
-    """Two or more consecutive points of which none is a number."""
-
-    first_x: float
-    last_x: float
-    kinds: Mapping[str, int]
-    """How many of them are NaN, Infinity and -Infinity."""
-
-    @property
-    def count(self) -> int:
-        """How many points it has."""
-        return sum(self.kinds.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -524,6 +503,17 @@ class RunStore(Protocol):
         counters and constants are never smoothed. A metric that the run has not logged is an empty series.
         """
 
+    def tiles(
+        self, key: str, metric: str, query: TileQuery, *, axis: str = "step", rank: int = 0
+    ) -> CurveTiles:
+        """Return the tiles of a curve that `query` asks for; of a metric that the run has not logged, no pieces.
+
+        `axis` is one of `curve_tiles.AXES`, or `metric:` and a name. Versions differ between stores.
+        """
+
+    def formula_problem(self, key: str, text: str) -> str | None:
+        """Return why the formula `text`, with a leading `=`, has no curve in this run; None if it has one."""
+
     def series_of(
         self,
         keys: Sequence[str],
@@ -672,7 +662,7 @@ class RunStore(Protocol):
         """Permanently delete the runs in the trash and return how many there were."""
 
     def state(self) -> StoreState:
-        """Return what is behind the pages, for the Settings page."""
+        """Return what is behind the pages, for the Settings."""
 
     def cache_state(self) -> CacheState | None:
         """Return what the store keeps on this machine's disk; None if it keeps nothing there, by design."""

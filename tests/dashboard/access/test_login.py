@@ -80,10 +80,11 @@ def test_behind_a_proxy_only_requests_with_its_header_are_answered(tmp_path):
         refused = [
             get(port, "/")[0],
             get(port, "/run-file?run=one")[0],
+            get(port, "/curves?c=[]")[0],
             get(port, "/", X_Forwarded_Email="")[0],
         ]
         socket = handshake(port, origin=f"http://localhost:{port}")[0]
 
     assert given == 200
-    assert refused == [403, 403, 403]
+    assert refused == [403, 403, 403, 403]
     assert socket == 403

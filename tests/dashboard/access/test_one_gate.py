@@ -61,7 +61,7 @@ def test_no_page_changes_a_file_by_itself():
     ],
     ids=["token", "login"],
 )
-@pytest.mark.parametrize("page", ["runs", "overview", "config_notes", "settings_page"][:: longer(3, 1)])
+@pytest.mark.parametrize("page", ["runs", "overview", "config_notes"][:: longer(3, 1)])
 def test_an_unauthenticated_page_shows_the_login_and_nothing_else(tmp_path, monkeypatch, access, page):
     logs = tmp_path / "logs"
     logs.mkdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from dashboard.charts.ledger import bar_of
@@ -100,3 +102,13 @@ def test_what_is_in_view_is_shaded_behind_the_events():
     assert bars_figure(events, "r")["layout"]["shapes"] == []
     shape = bars_figure(events, "r", shaded=(1.7e9 + 10, 1.7e9 + 20))["layout"]["shapes"][0]
     assert shape["x1"] - shape["x0"] == 10_000
+
+
+def test_bars_and_moments_are_drawn_on_rows_of_their_own():
+    nasty = "<img src=x onerror=alert(1)>"
+    several = [Bar(nasty, 10.0, 2.0, nasty), Bar("save", 20.0, 0.0, "x"), Bar("save", 30.0, 1.0, "y")]
+    found = bars_figure(several, "r")
+
+    assert [trace["type"] for trace in found["data"]] == ["bar", "bar", "scatter"]
+    assert "<img" not in json.dumps(found)
+    assert not bars_figure([], "r")["data"]

@@ -25,17 +25,14 @@ app_test.ScriptCache = local_script_runner.ScriptCache = lambda: _COMPILED
 OF_A_RUN = (
     "overview",
     "metrics",
-    "system",
     "alerts",
-    "timeline",
-    "output",
+    "machine",
     "samples",
-    "completions",
     "config_notes",
 )
-EVERY_PAGE = ("runs", "sweep", "compare", *OF_A_RUN, "settings_page")
+EVERY_PAGE = ("runs", "compare", *OF_A_RUN)
 
-_UNDER_ANOTHER_PATH = ("config_notes", "settings_page")
+_UNDER_ANOTHER_PATH = ("config_notes",)
 
 # Streamlit shows these as they are. All other texts of a page are Markdown to it.
 _PLAIN = frozenset(
@@ -74,9 +71,46 @@ def open_page(page: str, run: str | None = None, /, **query: str) -> AppTest:
     return tab.run() if page == "runs" else tab.switch_page(f"views/{page}.py").run()
 
 
+def open_settings() -> AppTest:
+    """Open the settings as a click on their button does; a dialog is drawn again by opening it again."""
+    tab = open_page("runs")
+    button(tab, "Settings").click()
+    return tab.run()
+
+
+def press_in_settings(tab: AppTest, label: str) -> AppTest:
+    """Press a button of the settings."""
+    return press_in_dialog(tab, button(tab, "Settings").click, label)
+
+
 def said(tab: AppTest) -> str:
     """Return every text of the page, as a reader sees it."""
-    return "\n".join(_without_backslashes(text) for _, _, text in texts(tab))
+    head = _head(tab)
+    above = [head["name"], " · ".join(text for text, _ in head["steps"]), head["about"]] if head else []
+    above += [text for badge in head.get("badges", ()) for text in (badge[0], badge[2])]
+    return "\n".join([*above, *(_without_backslashes(text) for _, _, text in texts(tab))])
+
+
+def name_shown(tab: AppTest) -> str:
+    """Return the name of the run in the head of the page."""
+    return str(_head(tab)["name"])
+
+
+def progress_shown(tab: AppTest) -> float | None:
+    """Return how much of the bar in the head of the page is filled; None without one."""
+    found: float | None = _head(tab)["progress"]
+    return found
+
+
+def announced(tab: AppTest) -> dict[str, Any]:
+    """Return how the page announces open alerts."""
+    found: dict[str, Any] = _head(tab)["attention"]
+    return found
+
+
+def _head(tab: AppTest) -> dict[str, Any]:
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return next((data for data in sent if "attention" in data), {})
 
 
 def headings(tab: AppTest) -> list[str]:
@@ -143,11 +177,15 @@ def _without_backslashes(text: str) -> str:
 
 
 def badges(tab: AppTest) -> list[str]:
-    """Return the words on the badges of the page."""
-    return [
-        text.value.split("[", 1)[1].rstrip("]").split(": ", 1)[-1]
-        for text in tab.markdown
-        if "-badge[" in text.value
+    """Return the words on the badges of the page: its status without the glyph, tags, and those of alerts."""
+    links = [item.proto.label for item in tab.get("page_link")]
+    found = [text for text in (*(item.value for item in tab.markdown), *links) if "-badge[" in text]
+    of_run = [
+        badge[0].split(" ", 1)[-1] if number == 0 else badge[0]
+        for number, badge in enumerate(_head(tab).get("badges", ()))
+    ]
+    return of_run + [
+        part.split("]", 1)[0].split(": ", 1)[-1] for text in found for part in text.split("-badge[")[1:]
     ]
 
 
@@ -183,11 +221,29 @@ def press_in_dialog(tab: AppTest, opener: Any, label: str) -> AppTest:
 
 def charts(tab: AppTest) -> int:
     """Return how many charts the page draws."""
-    return len(chart_data(tab))
+    return len(chart_data(tab)) + len(curve_charts(tab))
+
+
+def curve_charts(tab: AppTest) -> list[dict[str, Any]]:
+    """Return what each chart of curves on the page consists of."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return [data for data in sent if "curves" in data or "groups" in data]
+
+
+def switches(tab: AppTest) -> dict[str, Any]:
+    """Return the switches above the charts: the x axes that are offered, and how the charts are drawn."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return next(data for data in sent if "axes" in data and "view" in data)
+
+
+def forecast(tab: AppTest) -> dict[str, Any] | None:
+    """Return what the page says of the rest of the run, and the bands for its charts; None without a place for it."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return next((data for data in sent if "bands" in data and "said" in data), None)
 
 
 def chart_data(tab: AppTest) -> list[str]:
-    """Return what is sent to the browser for each chart, as JSON."""
+    """Return what is sent to the browser for each chart that Plotly draws, as JSON."""
     return [text for text in _sent_to_components(tab) if "figure" in json.loads(text)]
 
 
@@ -211,7 +267,10 @@ def run_table(tab: AppTest) -> pd.DataFrame:
     table = sent[0]
     rows = [
         {
-            **{column["label"]: value for column, value in zip(table["columns"], row["cells"], strict=True)},
+            **{
+                column["label"]: value[0] if column["kind"] == "badge" and value else value
+                for column, value in zip(table["columns"], row["cells"], strict=True)
+            },
             table["columns"][0]["label"]: row["name"],
             "key": row["key"],
             "href": row["href"],
@@ -219,6 +278,26 @@ def run_table(tab: AppTest) -> pd.DataFrame:
         for row in table["rows"]
     ]
     return pd.DataFrame(rows, columns=[*(column["label"] for column in table["columns"]), "key", "href"])
+
+
+def tables(tab: AppTest) -> list[pd.DataFrame]:
+    """Return the tables of facts on the page; a bar is its share, a number without its commas."""
+    return [
+        pd.DataFrame(
+            {
+                column["label"]: [_as_known(column["kind"], row["cells"][number]) for row in data["rows"]]
+                for number, column in enumerate(data["columns"])
+            }
+        )
+        for text in _sent_to_components(tab)
+        if (data := json.loads(text)).get("facts")
+    ]
+
+
+def _as_known(kind: str, cell: Any) -> Any:
+    if kind == "number" and cell:
+        return float(cell.replace(",", ""))
+    return cell[0] if kind == "progress" and cell else cell
 
 
 def pick_runs(tab: AppTest, *names: str) -> AppTest:

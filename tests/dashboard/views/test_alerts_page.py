@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import time
@@ -15,7 +14,16 @@ from dashboard import session
 from dashboard.components import frame
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
-from tests.dashboard.views.pages import badges, button, chart_data, charts, headings, is_well, open_page, said
+from tests.dashboard.views.pages import (
+    badges,
+    button,
+    charts,
+    curve_charts,
+    headings,
+    is_well,
+    open_page,
+    said,
+)
 from tests.lengths import in_make_faults
 from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.diagnostics.confidence import CLEAR
@@ -105,13 +113,13 @@ def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
     assert f"{right} of {of} findings with evidence as strong as this were right" in words
     for part in (*CATALOGUE["divergence"].causes, "Clip the gradient norm at 1.0"):
         assert part in words
-    (chart,) = chart_data(tab)
-    layout = json.loads(json.loads(chart)["figure"])["layout"]
-    (band,) = [shape for shape in layout["shapes"] if shape["type"] == "rect"]
-    assert (band["x0"], band["x1"]) == (200, 399)
-    notes = [note["text"] for note in layout["annotations"]]
-    assert "start" in notes
-    assert any(note.startswith("level before") for note in notes)
+    (chart,) = curve_charts(tab)
+    (band,) = chart["bands"]
+    assert (band["start"], band["end"]) == (200, 399)
+    assert chart["window"][0] < 200
+    assert chart["axis"] == "step"
+    assert "start" in [mark["text"] for mark in chart["marks"]]
+    assert [level["text"].startswith("level before") for level in chart["levels"]] == [True]
 
 
 def test_an_alert_of_a_live_run_stays_open(live):
@@ -152,7 +160,7 @@ def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
 
     assert is_well(tab)
     assert "Rank 1 is slower than the others in loading its data" in said(tab)
-    assert "See the System page" in said(tab)
+    assert "See *Time and machine*" in said(tab)
     assert "not calibrated" in said(tab), "no labelled run has a slow rank"
     assert not charts(tab)
 
@@ -431,8 +439,8 @@ def test_a_muted_kind_leaves_no_mark_on_the_charts(logs):
     write_run(logs, "r", with_findings(steps("divergence")))
 
     def marks():
-        figure = json.loads(json.loads(chart_data(open_page("overview", "r"))[0])["figure"])
-        return [note["text"] for note in figure["layout"]["annotations"]]
+        (chart, *_) = curve_charts(open_page("overview", "r"))
+        return [mark["text"] for mark in chart.get("marks", ())]
 
     assert marks() == ["Divergence"], "one mark, however many records report it"
 
@@ -559,7 +567,7 @@ def test_the_worst_open_alert_is_on_every_page_with_a_link_to_the_others(alarmed
     assert "2 critical" in badges(tab), "a finding and an error"
     assert "no file" in said(tab), "what has no step is news of the whole run"
     (link,) = tab.get("page_link")
-    assert link.proto.label == "What to try"
+    assert link.proto.help == "What to try"
     assert link.proto.page.endswith("alerts")
 
 
@@ -659,4 +667,28 @@ def test_an_error_and_a_hang_show_their_stacks_as_plain_text(logs):
         "<b>the last words</b>",
         "dist.py:3 in all_reduce",
     ]
-    assert chart_data(tab) == [], "an error is no point of a curve"
+    assert charts(tab) == 0, "an error is no point of a curve"
+
+
+# ---------------------------------------------------------------- rules of one's own
+
+
+def test_a_rule_is_tried_kept_followed_and_removed(logs):
+    write_run(logs, "r", steps())
+
+    tab = open_page("alerts", "r")
+    tab.text_input("_rule_when").set_value("train_los > 1").run()
+    assert "did you mean train_loss?" in said(tab)
+    tab.text_input("_rule_when").set_value("train_loss >").run()
+    assert "is missing (character 13)" in said(tab)
+    tab.text_input("_rule_when").set_value("train_loss > 0").run()
+    assert "Would have fired once in this run, first at step 0." in said(tab)
+    tab.text_input("_rule_name").set_value("above zero").run()
+    button(tab, "Keep for the project").click().run()
+
+    assert is_well(tab)
+    assert "above zero" in headings(tab)
+    tab = open_page("alerts", "r")
+    assert "above zero" in headings(tab)
+    button(tab, "Remove").click().run()
+    assert "above zero" not in headings(tab)

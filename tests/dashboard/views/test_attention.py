@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 pytest.importorskip("streamlit")
@@ -12,7 +10,7 @@ from dashboard.components.event_list import event_lines
 from dashboard.components.frame import tab_title
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
-from tests.dashboard.views.pages import is_well, open_page, said
+from tests.dashboard.views.pages import announced, is_well, open_page, said
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.status import Status
 from toolkit.runs.findings.alerts import Alert
@@ -21,16 +19,6 @@ from toolkit.runs.store import RunCard
 
 def alert(kind, severity):
     return Alert(id=kind, kind=kind, severity=severity, message="m", state="open", step=5)
-
-
-def announced(tab):
-    """Return what the page hands to the browser."""
-    (data,) = [
-        json.loads(item.proto.json)
-        for item in tab.get("bidi_component")
-        if item.proto.component_name == "telemetry_attention"
-    ]
-    return data
 
 
 def test_a_critical_finding_is_announced_with_its_count(logs):

@@ -9,9 +9,16 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.charts.test_curves import unpacked
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import chart_data, charts, headings, is_well, open_page, run_table, said
+from tests.dashboard.views.pages import (
+    _sent_to_components,
+    curve_charts,
+    is_well,
+    open_page,
+    run_table,
+    said,
+    tables,
+)
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
 
 
@@ -29,8 +36,18 @@ def ten(logs):
     return logs
 
 
+MANY = ",".join(f"r{number}" for number in range(10))
+
+
 def curve_names(tab):
-    return {trace["name"] for trace in json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]}
+    return {curve["label"] for curve in curve_charts(tab)[0]["curves"]}
+
+
+def groups(tab):
+    return {
+        group["label"]: [curve["run"] for curve in group["curves"]]
+        for group in curve_charts(tab)[0]["groups"]
+    }
 
 
 def test_without_runs_picked_the_page_says_what_to_pick(ten):
@@ -44,8 +61,8 @@ def test_two_runs_are_drawn_over_each_other_and_compared_with_the_first(ten):
     tab = open_page("compare", runs="r0,r1")
 
     assert is_well(tab)
-    assert charts(tab) == 2
-    assert {"r0", "r1"} <= curve_names(tab)
+    assert [chart["title"] for chart in curve_charts(tab)] == ["train_loss", "lr"]
+    assert curve_names(tab) == {"r0", "r1"}
     summary = run_table(tab).set_index("Run")
     assert summary["last"]["r0"] == "1 ★"
     assert summary["last"]["r1"] == "2  (+100.0%)"
@@ -68,17 +85,19 @@ def test_metric_and_baseline_come_from_the_link(ten):
     tab = open_page("compare", runs="r0,r1", base="r1", metric="lr")
 
     assert tab.selectbox(key="base").value == "r1"
-    assert "lr compared with r1" in headings(tab)
+    assert curve_charts(tab)[0]["title"] == "lr"
+    assert "base" not in curve_charts(tab)[0]
+    tab.toggle(key="diff").set_value(True).run()
+    assert [chart["base"] for chart in curve_charts(tab)] == ["r1", "r1"]
 
 
 def test_eight_runs_are_drawn_each_in_its_own_look(ten):
     tab = open_page("compare", runs=",".join(f"r{number}" for number in range(8)))
 
     assert is_well(tab)
-    assert {f"r{number}" for number in range(8)} <= curve_names(tab)
-    traces = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
-    looks = {(t["line"]["color"], t["line"].get("dash")) for t in traces if t["name"] in curve_names(tab)}
-    assert len(looks) >= 8
+    curves = curve_charts(tab)[0]["curves"]
+    assert len({(*curve["colour"], curve.get("dash")) for curve in curves}) == 8
+    assert len({curve["colour"][0] for curve in curves}) == 6, "the others differ by dash"
 
 
 def test_no_more_than_fifty_are_taken_from_the_url_and_the_page_says_so(logs):
@@ -87,7 +106,7 @@ def test_no_more_than_fifty_are_taken_from_the_url_and_the_page_says_so(logs):
     tab = open_page("compare", runs=",".join(f"r{number}" for number in range(52)))
 
     assert is_well(tab)
-    assert len(tab.multiselect[0].value) == 50
+    assert len(tab.multiselect(key="_compared").value) == 50
     assert "Not shown: the last 2 runs of the link, because at most 50 are compared." in said(tab)
 
 
@@ -95,7 +114,7 @@ def test_unknown_runs_in_the_url_are_left_out(ten):
     tab = open_page("compare", runs="r0,gone,../../etc,r1,")
 
     assert is_well(tab)
-    assert tab.multiselect[0].value == ["r0", "r1"]
+    assert tab.multiselect(key="_compared").value == ["r0", "r1"]
     assert "Not shown: gone, ../../etc, because there is no such run." in said(tab)
 
     assert "Pick two to 50 runs" in said(open_page("compare", runs="gone,nowhere"))
@@ -104,40 +123,109 @@ def test_unknown_runs_in_the_url_are_left_out(ten):
 def test_only_what_was_configured_differently_is_listed(ten):
     tab = open_page("compare", runs="r0,r1")
 
-    config = tab.dataframe[0].value.set_index("Run")
-    assert list(config.columns) == ["lr", "eps"]
-    assert list(config["lr"]) == ["0", "1"]
+    found = tables(tab)[0]
+    assert list(found["What"]) == ["learning_rate", "optimizer.eps"]
+    assert list(found["r1"]) == ["1", "1"]
+    assert list(run_table(tab)["learning_rate"]) == ["0", "1"], "and in the legend"
+    # Each of many runs is a row.
+    many = tables(open_page("compare", runs=MANY))[0]
+    assert list(many["Run"]) == MANY.split(",")
+    assert list(many["optimizer.eps"]) == ["0", "1"] * 5
+
+
+def test_code_packages_and_command_line_are_differences_too(logs):
+    for name, line, version in (("a", "x = 1\n", "2.1"), ("b", "x = 2\n", "2.2"), ("c", "x = 1\n", "2.1")):
+        start = {
+            "packages": {"torch": version, "numpy": "1"},
+            "command_line": ["train.py", f"--seed={version}"],
+        }
+        folder = write_run(
+            logs, name, start={**start, "config": {"lr": 1, "name": name}}, sessions=(range(2),)
+        )
+        (folder / "code" / "1").mkdir(parents=True)
+        (folder / "code" / "1" / "train.py").write_text(line)
+        known = {
+            "kind": "git",
+            "commit": "c0ffee" * 6 + version,
+            "dirty": name == "b",
+            "files": {"train.py": "1/train.py"},
+        }
+        (folder / "code" / "1.json").write_text(json.dumps(known))
+    tab = open_page("compare", runs="a,b,c")
+
+    assert is_well(tab)
+    found = tables(tab)[0].set_index("What")
+    assert set(found.index) == {"code commit", "command line", "package torch"}
+    assert list(found.loc["package torch"][["a", "b", "c"]]) == ["2.1", "2.2", "2.1"]
+    assert found["b"]["code commit"] == "c0ffeec0ff, changed"
+    assert found["a"]["command line"] == "train.py --seed=2.1"
+    assert "Code that is not that of a: 1 run" in [one.label for one in tab.expander]
 
 
 def test_names_and_tags_are_no_differences(logs):
     for name in "ab":
         write_run(logs, name, start={"config": {"name": name, "telemetry": {"tags": [name, "x"]}, "lr": 1}})
 
-    assert "No differences in the logged configuration." in said(open_page("compare", runs="a,b"))
+    assert "No differences in what these runs recorded." in said(open_page("compare", runs="a,b"))
 
 
-def test_runs_are_grouped_by_any_setting_or_by_tag(ten):
-    runs = ",".join(f"r{number}" for number in range(10))
-    by_setting = open_page("compare", runs=runs, by="optimizer.eps")
+def test_runs_are_grouped_by_settings_by_all_but_the_seed_or_by_tag(logs):
+    for number in range(8):
+        config = {"lr": 10.0 ** -(number // 4 + 3), "rank": 4 * (number // 2 % 2 + 1), "seed": number}
+        write_run(
+            logs,
+            f"r{number}",
+            start={"config": config},
+            tags=("even",) if number % 2 == 0 else ("odd", "all"),
+            curves={"train_loss": lambda step, number=number: float(number)},
+            sessions=(range(20),),
+        )
+    runs = ",".join(f"r{number}" for number in range(8))
     by_tag = open_page("compare", runs=runs, by="tag")
+    # As the configuration has it.
+    by_rank = open_page("compare", runs=runs, by="rank")
+    assert list(groups(by_rank)) == ["4", "8"]
+    by_rank.multiselect(key="by").set_value(["learning_rate", "lora_rank"]).run()
+    but_seed = open_page("compare", runs=runs, by="all but the seed")
 
-    assert is_well(by_setting)
     assert is_well(by_tag)
-    assert {"0 (n = 5)", "1 (n = 5)"} <= curve_names(by_setting)
-    assert {"even (n = 5)", "odd (n = 5)", "all (n = 5)"} <= curve_names(by_tag)
+    assert {label: len(of) for label, of in groups(by_tag).items()} == {"all": 4, "even": 4, "odd": 4}
+    assert is_well(by_rank)
+    assert list(groups(by_rank)) == [
+        f"learning_rate {rate}, lora_rank {rank}" for rate in ("1e-4", "0.001") for rank in (4, 8)
+    ]
+    assert groups(but_seed) == groups(by_rank)
+    assert groups(by_rank)["learning_rate 0.001, lora_rank 8"] == ["r2", "r3"]
+    table = run_table(by_rank)
+    assert list(table["runs"]) == ["2"] * 4
+    assert table["last"][0].startswith("0.5 ± 0.71 ")
 
 
 def test_groups_are_compared_with_one_of_them(ten):
-    runs = ",".join(f"r{number}" for number in range(10))
-    tab = open_page("compare", runs=runs, by="optimizer.eps", against="1")
+    # As links of before name it.
+    tab = open_page("compare", runs=MANY, by="optimizer.eps", against="1")
 
     assert is_well(tab)
-    assert "difference from 1\n" in said(tab)
-    traces = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
-    means = {trace["name"]: unpacked(trace["y"]) for trace in traces if trace.get("showlegend")}
+    assert {chart["base"] for chart in curve_charts(tab)} == {"1"}
+    assert list(groups(tab)) == ["0", "1"]
     # The losses are 1, 3, 5, 7, 9 and 2, 4, 6, 8, 10.
-    assert means["0 (n = 5)"] == pytest.approx(-1.0)
-    assert means["1 (n = 5)"] == pytest.approx(0.0)
+    last = run_table(tab).set_index("By optimizer.eps")["last"]
+    assert list(last[["0", "1"]]) == ["5 ± 3.2  (-16.7%) ★", "6 ± 3.2"]
+    tab.selectbox(key="base").set_value("0").run()
+    assert {chart["base"] for chart in curve_charts(tab)} == {"0"}
+    assert "against" not in tab.query_params
+
+
+def test_hidden_runs_are_in_the_address_and_their_eyes_are_closed(ten):
+    tab = open_page("compare", runs="r0,r1,r2", hide="r1")
+
+    rows = {
+        row["key"]: row.get("hidden")
+        for text in _sent_to_components(tab)
+        for row in json.loads(text).get("rows", ())
+    }
+    assert is_well(tab)
+    assert [key for key, hidden in rows.items() if hidden] == ["r1"]
 
 
 def colours(logs):
@@ -173,7 +261,7 @@ def test_equal_configurations_are_reported_as_equal(logs):
     for name in "ab":
         write_run(logs, name, start={"config": {"lr": 1}})
 
-    assert "No differences in the logged configuration." in said(open_page("compare", runs="a,b"))
+    assert "No differences in what these runs recorded." in said(open_page("compare", runs="a,b"))
 
 
 def test_another_metric_can_be_compared(ten):
@@ -182,15 +270,48 @@ def test_another_metric_can_be_compared(ten):
     tab.selectbox(key="metric").set_value("lr").run()
 
     assert is_well(tab)
-    assert "lr" in headings(tab)
+    assert curve_charts(tab)[0]["title"] == "lr"
 
 
-@pytest.mark.parametrize("along", ["Step", "Relative time", "Wall time"])
-def test_runs_can_be_laid_along_steps_or_time(ten, along):
-    tab = open_page("compare", runs="r0,r1", x=along)
+@pytest.mark.parametrize("axis", ["Relative time", "progress", "metric:lr"])
+def test_every_axis_is_for_groups_too(ten, axis):
+    tab = open_page("compare", runs=MANY, by="optimizer.eps", x=axis, stat="median")
 
     assert is_well(tab)
-    assert charts(tab) == 2
+    assert all("axis" not in chart for chart in curve_charts(tab)), "it follows the switches"
+    assert {chart["statistic"] for chart in curve_charts(tab)} == {"median"}
+
+
+def test_the_page_opens_on_the_metric_by_which_runs_are_sorted(logs):
+    evaluated = {"event": "eval", "session": 1, "global_step": 9, "val_loss": 0.5}
+    for name in "ab":
+        write_run(
+            logs,
+            name,
+            curves={"train_loss": float, "reward": float},
+            extra=[evaluated],
+            sessions=(range(10),),
+        )
+    tab = open_page("compare", runs="a,b")
+
+    assert [chart["title"] for chart in curve_charts(tab)] == ["val_loss", "train_loss", "reward"]
+
+
+def test_metrics_with_other_names_of_one_thing_are_one(logs):
+    write_run(logs, "ours", curves={"train_loss": float, "val_loss": float}, sessions=(range(5),))
+    write_run(logs, "mine", curves={"train_loss": float, "val_loss": float}, sessions=(range(5),))
+    write_run(
+        logs, "theirs", curves={"train/loss": float, "val/loss": float, "a/b": float}, sessions=(range(5),)
+    )
+    tab = open_page("compare", runs="ours,mine,theirs", metric="val/loss")
+
+    assert [chart["title"] for chart in curve_charts(tab)] == ["val_loss", "train_loss"]
+    assert {curve["run"]: curve["metric"] for curve in curve_charts(tab)[0]["curves"]} == {
+        "ours": "val_loss",
+        "mine": "val_loss",
+        "theirs": "val/loss",
+    }
+    assert list(run_table(tab)["last"]) == ["4"] * 3
 
 
 def test_runs_without_anything_in_common_or_at_all_are_compared_all_the_same(logs):
@@ -212,11 +333,13 @@ def test_a_baseline_of_zero_gives_no_percentage(logs):
     assert summary["last"]["one"] == "1"
 
 
-def test_the_title_counts_what_is_no_number(logs):
+def test_the_table_counts_what_is_no_number(logs):
     write_run(logs, "r", curves={"train_loss": lambda step: math.nan if step == 7 else 1.0})
     write_run(logs, "s")
 
-    assert "1 NaN" in said(open_page("compare", runs="r,s"))
+    assert list(
+        run_table(open_page("compare", runs="r,s")).set_index("Run")["NaN or infinite"][["r", "s"]]
+    ) == ["1", "0"]
 
 
 def test_namesakes_have_labels_in_curves_tables_and_every_select(logs):
@@ -238,13 +361,25 @@ def test_namesakes_have_labels_in_curves_tables_and_every_select(logs):
     assert set(tab.selectbox(key="base").options) == labels
     assert len({*tab.multiselect(key="_compared").options}) == 3
 
-    sweep = open_page("sweep")
-    assert "Best of 3 runs: **same-0 lr=1**" in said(sweep)
-    assert "**same-1 lr=0.1**, is 100 %" in said(sweep)
+    sweep = open_page("runs", show="Sweep")
+    assert "Best of 3 runs: [same-0 lr=1](overview?run=same-0)" in said(sweep)
+    assert "[same-1 lr=0.1](overview?run=same-1), is 100 %" in said(sweep)
     for page in ("overview", "config_notes"):
         tab = open_page(page, run="same-0")
         for select in tab.selectbox:
             assert len(set(select.options)) == len(select.options), (page, select.label)
+
+
+def test_no_two_runs_have_one_text_in_a_select_however_long_or_odd_their_names_are(logs):
+    for number, name in enumerate(
+        ("x" * 300, "x" * 299 + "y", "x" * 119 + "…", " x\u200b", "x", "x  (run-5)")
+    ):
+        write_run(logs, f"run-{number}", display_name=name, sessions=(range(2),))
+    tab = open_page("compare", runs="run-0,run-1")
+    picker = open_page("overview", run="run-1").sidebar.selectbox[0]
+
+    for options in (tab.multiselect(key="_compared").options, picker.options):
+        assert len(set(options)) == 6, options
 
 
 def test_why_two_runs_differ_is_said_on_a_click_and_not_before(logs):

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import append, write_run
-from tests.dashboard.views.pages import is_well, open_page, said
+from tests.dashboard.views.pages import is_well, open_page, said, samples_of
 
 
 def completion(step, text="because", **fields):
@@ -50,7 +50,7 @@ def show(logs):
 
     def write_and_open(records, status="finished", **query):
         write_run(logs, "r", extra=records, status=status)
-        tab = open_page("completions", "r", **query)
+        tab = open_page("samples", "r", **query)
         assert is_well(tab)
         return tab
 
@@ -60,9 +60,19 @@ def show(logs):
 def test_a_run_without_any_says_how_to_get_some(show):
     tab = show([])
 
-    assert "No completions yet." in said(tab)
+    assert "No samples." in said(tab)
     assert any("log.log_completion(step" in code for code in codes(tab))
     assert "GRPO" in said(tab)
+
+
+def test_beside_samples_they_are_one_click_away_and_a_link_shows_them(show):
+    image = {"event": "sample", "time": 1.7e9, "path": "s.png", "prompt": "a cat", "global_step": 1}
+
+    tab = show([image, completion(1, "answer 1")])
+
+    assert samples_of(tab) is not None
+    assert codes(tab) == []
+    assert codes(open_page("samples", "r", show="Completions")) == ["answer 1"]
 
 
 def test_they_are_listed_newest_first_and_the_first_is_shown_in_full(show):
@@ -84,12 +94,12 @@ def test_the_address_names_the_one_that_is_shown_and_one_that_is_not_there_is_th
     tab = show([completion(step, f"answer {step}") for step in (1, 2, 3)])
     place = rows(tab)[2]["place"]
 
-    tab = open_page("completions", "r", i=str(place))
+    tab = open_page("samples", "r", i=str(place))
     assert codes(tab) == ["answer 1"]
     assert chosen(tab) == place
 
     for other in ("12345678", "-1", "x", "9" * 40, "١٢", str(place + 1)):
-        tab = open_page("completions", "r", i=other)
+        tab = open_page("samples", "r", i=other)
         assert is_well(tab)
         assert codes(tab) == ["answer 3"], other
 
@@ -97,7 +107,7 @@ def test_the_address_names_the_one_that_is_shown_and_one_that_is_not_there_is_th
 def test_a_choice_stays_while_new_ones_arrive(show, logs):
     tab = show([completion(step, f"answer {step}") for step in (1, 2, 3)], status="running")
     place = rows(tab)[1]["place"]
-    tab = open_page("completions", "r", i=str(place))
+    tab = open_page("samples", "r", i=str(place))
 
     append(logs / "r", [completion(9, "brand new")])
     tab.run()
@@ -111,7 +121,7 @@ def test_search_steps_and_sorting_are_in_the_address(show):
     records = [completion(step, f"sky {step}" if step % 2 else "sea", reward=-step) for step in range(10)]
     show(records)
 
-    tab = open_page("completions", "r", find="SKY", step="3-7", order="Lowest reward")
+    tab = open_page("samples", "r", find="SKY", step="3-7", order="Lowest reward")
 
     assert [row["answer"] for row in rows(tab)] == ["sky 7", "sky 5", "sky 3"]
     assert "3 of 10 completions" in said(tab)
@@ -130,7 +140,7 @@ def test_a_search_shows_nothing_but_what_it_found(show):
     tab = show([completion(1, "the sea"), completion(2, "the sky"), completion(3, "a cloud")])
     sea = rows(tab)[2]["place"]
 
-    tab = open_page("completions", "r", i=str(sea), find="sky")
+    tab = open_page("samples", "r", i=str(sea), find="sky")
     assert codes(tab) == ["the sky"]
     assert chosen(tab) == rows(tab)[0]["place"]
 
@@ -169,7 +179,7 @@ def test_nan_and_rewards_by_function_are_shown(show):
     assert "label undesirable" in said(tab)
     assert "finish_reason length" in said(tab)
 
-    tab = open_page("completions", "r", i=str(rows(tab)[1]["place"]))
+    tab = open_page("samples", "r", i=str(rows(tab)[1]["place"]))
     assert "reward NaN · rewards/format 1 · rewards/maths 0.25" in said(tab)
 
 
@@ -224,14 +234,14 @@ def test_the_same_prompt_at_an_earlier_step_is_shown_beside_it(show):
     ]
 
     places = [row["place"] for row in rows(tab)]
-    tab = open_page("completions", "r", i=str(places[1]))
+    tab = open_page("samples", "r", i=str(places[1]))
     assert [marked(pane) for pane in panes(tab)] == ["the sky is [grey]", "the sky is [blue]"]
 
     beside = next(box for box in tab.selectbox if box.label == "Compare with")
     beside.set_value(places[0]).run()
     assert [pane["title"] for pane in panes(tab)] == ["step 200", "step 200"]
 
-    tab = open_page("completions", "r", i=str(places[2]))
+    tab = open_page("samples", "r", i=str(places[2]))
     assert panes(tab) == []
 
 

@@ -12,7 +12,15 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import append, write_run
-from tests.dashboard.views.pages import button, is_well, open_page, press_in_dialog, said
+from tests.dashboard.views.pages import (
+    button,
+    is_well,
+    open_page,
+    open_settings,
+    press_in_dialog,
+    said,
+    tables,
+)
 from tests.lengths import in_make_faults
 from toolkit.runfolder.control import read_request
 from toolkit.runfolder.layout import CONTROL
@@ -52,7 +60,8 @@ def answer(folder, request_id, status, **more):
 
 
 def controls(tab):
-    return [*tab.sidebar.button, *tab.sidebar.select_slider, *tab.sidebar.number_input, *tab.sidebar.toggle]
+    buttons = [item for item in tab.sidebar.button if item.label != "Settings"]
+    return [*buttons, *tab.sidebar.select_slider, *tab.sidebar.number_input, *tab.sidebar.toggle]
 
 
 # ---------------------------------------------------------------- on and off
@@ -70,7 +79,7 @@ def test_a_live_run_can_be_asked(run):
 def test_only_actions_that_the_run_declares_and_we_know_have_buttons(run):
     labels = [item.label for item in open_page("overview", "r").sidebar.button]
 
-    assert [label for label in labels if label not in ("Apply", "Set")] == [
+    assert [label for label in labels if label not in ("Apply", "Set", "Settings")] == [
         "Save",
         "Sample",
         "Save and stop",
@@ -78,22 +87,14 @@ def test_only_actions_that_the_run_declares_and_we_know_have_buttons(run):
     ]
 
 
-@pytest.mark.parametrize(
-    ("status", "ended"),
-    [
-        ("finished", "has finished"),
-        ("stopped", "was stopped"),
-        ("failed", "has failed"),
-        ("lost", "was lost"),
-    ],
-)
-def test_a_run_that_has_ended_cannot_be_asked_and_the_page_says_why(logs, status, ended):
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed", "lost"])
+def test_a_run_that_has_ended_has_no_controls_and_no_words_about_them(logs, status):
     write_run(logs, "r", status=status, control=TAKES)
 
     tab = open_page("overview", "r")
 
-    assert f"The run {ended} and cannot be controlled." in said(tab)
     assert not controls(tab)
+    assert not tab.sidebar.caption
 
 
 def test_a_run_that_takes_no_requests_says_so(logs):
@@ -118,7 +119,7 @@ def test_a_read_only_dashboard_asks_nothing_and_changes_nothing(run, logs, look_
     assert "the dashboard is read-only" in said(notes)
     assert notes.text_input(key="_name r").disabled
     assert notes.multiselect(key="_tags r").disabled
-    assert "Started with --read-only" in said(open_page("settings_page")).replace("`", "")
+    assert "Started with --read-only" in said(open_settings()).replace("`", "")
 
 
 def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
@@ -352,6 +353,6 @@ def test_answers_are_events_of_the_run_on_other_pages_too(run):
 
     assert "log_every applied at step 40 (20 → 50)" in said(open_page("overview", "r"))
 
-    table = [table.value for table in open_page("timeline", "r").dataframe][-1]
+    table = tables(open_page("machine", "r"))[-1]
 
     assert any("log_every: applied" in what for what in table["details"])

@@ -31,6 +31,6 @@ def test_the_alerts_page_shows_what_was_wrong():
     assert "train_loss is NaN or infinite from step 12 on" in said(tab)
 
 
-@pytest.mark.parametrize("page", ["overview", "metrics", "timeline", "config_notes"])
+@pytest.mark.parametrize("page", ["overview", "metrics", "machine", "config_notes"])
 def test_the_other_pages_open(page):
     assert is_well(open_page(page, "greyjacket"))

@@ -16,10 +16,14 @@ from tests.dashboard.views.pages import (
     choose,
     downloads,
     is_well,
+    name_shown,
     open_page,
+    open_settings,
     press_in_dialog,
+    press_in_settings,
     run_table,
     said,
+    tables,
 )
 from tests.waiting import wait_until
 from toolkit.runfolder.labels import Labels, read_labels, write_labels
@@ -41,7 +45,7 @@ def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
     press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Rename and tag…"), "Save changes")
 
     assert read_labels(folder).display_name == "A better name"
-    assert [heading.value for heading in tab.title] == ["A better name"]
+    assert name_shown(tab) == "A better name"
     assert names(open_page("runs")) == ["A better name"]
 
 
@@ -60,7 +64,7 @@ def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):
     wait_until(lambda: "It <b>diverged</b> at **500**." in said(open_page("config_notes", "r")))
     again = open_page("config_notes", "r")
 
-    assert [heading.value for heading in again.title] == ["New name"]
+    assert name_shown(again) == "New name"
     assert "old" not in badges(again)
 
 
@@ -111,13 +115,13 @@ def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
     assert names(tab) == ["other"]
     assert "My run was moved to the trash." in said(tab)
 
-    settings = open_page("settings_page")
-    assert list(settings.dataframe[0].value["run"]) == ["r"]
-    button(settings, "Restore").click().run()
+    settings = open_settings()
+    assert list(tables(settings)[0]["run"]) == ["r"]
+    press_in_settings(settings, "Restore")
 
     assert is_well(settings)
     assert folder.exists()
-    assert "Deleted runs stay here" in said(settings)
+    assert "Deleted runs stay here" in said(open_settings())
     assert sorted(names(open_page("runs"))) == ["My run", "other"]
 
 
@@ -148,14 +152,12 @@ def test_a_live_run_is_not_deleted(logs):
 def test_emptying_the_trash_is_asked_for_once_more(logs):
     write_run(logs, "r")
     move_to_trash(logs, "r")
-    tab = open_page("settings_page")
-
-    button(tab, "Empty the trash…").click().run()
+    tab = open_settings()
 
     assert "This cannot be undone." in said(tab)
     assert len(list_trash(logs)) == 1
 
-    press_in_dialog(tab, button(tab, "Empty the trash…").click, "Delete permanently")
+    press_in_settings(tab, "Delete permanently")
 
     assert list_trash(logs) == []
     assert is_well(tab)
@@ -171,7 +173,7 @@ def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs,
 
     assert is_well(tab)
     assert list(tab.get("menu_button")[0].options) == ["Report…", "Export…", "Link and location…"]
-    offered = [item.label for item in open_page("settings_page").button]
+    offered = [item.label for item in open_settings().button]
     assert not {"Restore", "Empty the trash…", "Clear the cache"}.intersection(offered)
     with pytest.raises(Refused, match="the dashboard was started with --read-only"):
         session.store().label("r", Labels(archived=True))

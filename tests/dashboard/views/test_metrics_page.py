@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import step_record, write_run
-from tests.dashboard.views.pages import chart_data, charts, downloads, is_well, open_page, said
+from tests.dashboard.views.pages import charts, curve_charts, downloads, is_well, open_page, said
 
 
 @pytest.fixture
@@ -27,23 +25,20 @@ def test_metrics_are_grouped_by_the_first_part_of_their_name(several):
 
     assert is_well(tab)
     assert charts(tab) == 5
-    assert headings(tab) == ["loss", "training", "reward"], "the machine is closed"
-    assert groups(tab).options == ["loss 1", "training 2", "reward 2", "system 2"]
+    assert groups(tab) == {"loss": "Hide", "training": "Hide", "reward": "Hide", "system": "Show"}
 
-    groups(tab).set_value(["loss", "system"]).run()
+    for group in ("training", "reward", "system"):
+        tab.button(key=f"_group {group}").click().run()
 
     assert is_well(tab)
-    assert headings(tab) == ["loss", "system"]
+    assert groups(tab) == {"loss": "Hide", "training": "Show", "reward": "Show", "system": "Hide"}
     assert charts(tab) == 3
 
 
-def headings(tab):
-    return [text.value.split()[0] for text in tab.header if text.value != "Control"]
-
-
 def groups(tab):
-    (found,) = [item for item in tab.get("button_group") if item.label == "Groups"]
-    return found
+    """Return the groups, and what a click on each would do."""
+    found = [item for item in tab.button if item.key and item.key.startswith("_group ")]
+    return {item.key.removeprefix("_group "): item.label for item in found}
 
 
 @pytest.mark.parametrize(
@@ -118,14 +113,14 @@ def test_of_many_groups_the_first_are_open(logs):
     tab = open_page("metrics", "r")
 
     assert is_well(tab)
-    assert len(groups(tab).options) == 10
-    assert headings(tab) == ["g00", "g01"]
+    assert len(groups(tab)) == 10
+    assert [group for group, does in groups(tab).items() if does == "Hide"] == ["g00", "g01"]
     assert charts(tab) == 20
 
     tab.text_input(key="filter").set_value("g07").run()
 
     assert is_well(tab)
-    assert headings(tab) == ["g07"]
+    assert groups(tab) == {"g07": "Hide"}
     assert charts(tab) == 10
 
 
@@ -148,9 +143,20 @@ def test_another_metric_can_be_drawn_into_every_chart(several):
     tab = open_page("metrics", "r", overlay="lr")
 
     assert is_well(tab)
-    sent = [json.loads(json.loads(text)["figure"]) for text in chart_data(tab)]
-    over = [[one["name"] for one in figure["data"] if one.get("yaxis") == "y3"] for figure in sent]
+    over = [
+        [one["metric"] for one in chart["curves"] if one.get("side") == "right"]
+        for chart in curve_charts(tab)
+    ]
     assert over.count(["lr"]) == len(over) - 1, "and not into its own"
+
+
+def test_metrics_of_one_pattern_can_be_drawn_in_one_chart(several):
+    tab = open_page("metrics", "r", filter="loss|^lr", one="true")
+
+    assert is_well(tab)
+    (chart,) = curve_charts(tab)
+    assert (chart["title"], chart["legend"]) == ("loss|^lr", True)
+    assert [curve["metric"] for curve in chart["curves"]] == ["train_loss", "lr"]
 
 
 def test_points_are_there_as_a_table_and_as_csv(several):

@@ -11,7 +11,16 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import step_record, write_run
-from tests.dashboard.views.pages import chart_data, is_well, open_page, said
+from tests.dashboard.views.pages import (
+    chart_data,
+    curve_charts,
+    is_well,
+    open_page,
+    open_settings,
+    press_in_settings,
+    said,
+    tables,
+)
 
 # ---------------------------------------------------------------- system
 
@@ -44,8 +53,7 @@ def test_odd_figures_of_a_gpu_break_nothing(logs, value):
     write_run(logs, "r", status="running", extra=gpu_samples(1, **odd))
 
     for span in ("5 m", "1 h", "All"):
-        assert is_well(open_page("system", "r", span=span))
-        assert is_well(open_page("system", "r", span=span, steps="true"))
+        assert is_well(open_page("machine", "r", span=span))
 
 
 def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):
@@ -56,32 +64,36 @@ def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):
     environment = {"event": "environment", "time": 1.7e9, "accelerators": accelerators}
     write_run(logs, "r", status="running", extra=[environment, *samples])
 
-    tab = open_page("system", "r")
+    tab = open_page("machine", "r")
     words = said(tab)
-    (table,) = (frame.value for frame in tab.dataframe)
-    figures = {data["label"].split(",")[0]: json.loads(data["figure"]) for data in sent_charts(tab)}
-    (heat,) = figures["utilization of 8 GPUs over time"]["data"]
+    table = next(table for table in tables(tab) if "GPU" in table)
+    (heat,) = next(
+        json.loads(data["figure"])["data"]
+        for data in sent_charts(tab)
+        if data["label"] == "utilization of 8 GPUs over time"
+    )
+    figures = {data["title"]: data for data in curve_charts(tab)}
 
     assert is_well(tab)
     assert "**GPU 0**" not in words
-    assert "GPUs :gray[8 · H200 <b>]" in words
+    assert "Machine :gray[8 H200 <b>]" in words
     assert "Memory full]: GPU 5\n" in words
     assert "Memory nearly full]: GPU 6\n" in words
     assert list(table["GPU"]) == list("01234567")
-    assert list(table["Utilization"]) == [4.0 if gpu == 3 else 97.0 for gpu in range(8)]
-    assert list(table["Memory"]) == [60.0, 60.0, 60.0, 60.0, 60.0, 79.5, 77.0, 60.0]
-    assert set(table["Temperature"]) == {60.0}
-    assert set(table["Power"]) == {300.0}
+    assert list(table["Utilization"]) == [0.04 if gpu == 3 else 0.97 for gpu in range(8)]
+    assert list(table["Memory of 80 GB"] * 80) == pytest.approx([60, 60, 60, 60, 60, 79.5, 77, 60])
+    assert set(table["Temperature"]) == {"60 °C"}
+    assert set(table["Power of 700 W"]) == {300 / 700}
     assert heat["type"] == "heatmap"
     assert heat["y"] == list("01234567")
-    for title in ("GPU utilization", "GPU memory", "Temperature", "Power"):
+    assert "GPU utilization" not in figures, "the heat map shows it"
+    for title in ("GPU memory", "Temperature", "Power"):
         # A legend of eight curves would leave the plot no height.
-        assert not figures[title]["layout"]["showlegend"]
-        assert [line["name"] for line in figures[title]["data"]] == [f"GPU {number}" for number in range(8)]
-    from_zero = {
-        title for title, figure in figures.items() if figure["layout"]["yaxis"].get("rangemode") == "tozero"
-    }
-    assert "GPU utilization" in from_zero
+        assert "legend" not in figures[title]
+        assert [line["label"] for line in figures[title]["curves"]] == [
+            f"GPU {number}" for number in range(8)
+        ]
+    from_zero = {title for title, figure in figures.items() if figure.get("from_zero")}
     assert not from_zero & {"GPU memory", "Temperature", "Power"}
 
 
@@ -93,11 +105,10 @@ def test_odd_figures_of_many_gpus_break_nothing(logs):
             sample |= {f"gpu/{gpu}/{name}": value for name in names}
     write_run(logs, "r", status="running", extra=samples)
 
-    for steps in ("false", "true"):
-        tab = open_page("system", "r", span="5 m", steps=steps)
+    tab = open_page("machine", "r", span="5 m")
 
-        assert is_well(tab)
-        assert len(tab.dataframe[0].value) == 6
+    assert is_well(tab)
+    assert len(tables(tab)[0]) == 6
 
 
 def test_the_ranks_of_a_run_are_compared(logs):
@@ -111,7 +122,7 @@ def test_the_ranks_of_a_run_are_compared(logs):
         ranks={1: {"sec_per_step": slow}, 2: {"sec_per_step": lambda step: 0.1}},
     )
 
-    tab = open_page("system", "r")
+    tab = open_page("machine", "r")
 
     assert is_well(tab)
     assert "3 ranks" in said(tab)
@@ -130,7 +141,7 @@ def test_the_slow_one_of_a_thousand_ranks_is_named(logs):
         ranks={number: rank(0.31 if number == 617 else 0.2) for number in range(1, 1024)},
     )
 
-    tab = open_page("system", "r")
+    tab = open_page("machine", "r")
 
     assert is_well(tab)
     assert "1,024 ranks" in said(tab)
@@ -143,7 +154,7 @@ def test_ranks_of_equal_speed_are_called_that(logs):
     same = {"sec_per_step": lambda step: 0.2}
     write_run(logs, "r", curves=same, ranks={1: same, 2: same})
 
-    assert "No rank is clearly slower than the others" in said(open_page("system", "r"))
+    assert "No rank is clearly slower than the others" in said(open_page("machine", "r"))
 
 
 def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_shown(logs):
@@ -161,7 +172,7 @@ def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_show
         ranks={1: rank(0.31, 0.1), 2: rank(0.01, 0.4)},
     )
 
-    tab = open_page("system", "r")
+    tab = open_page("machine", "r")
 
     assert is_well(tab)
     assert "Slowest: rank 1 (0.31 s)" in said(tab)
@@ -208,7 +219,7 @@ def test_the_configuration_can_be_searched_and_copied(logs):
 
     tab.text_input(key="_config_search").set_value("adam").run()
 
-    table = next(table.value for table in tab.dataframe if list(table.value.columns) == ["key", "value"])
+    table = next(table for table in tables(tab) if list(table.columns) == ["key", "value"])
     assert list(table["value"]) == ["adam"]
     assert "1 of 3 values" in said(tab)
 
@@ -224,12 +235,12 @@ def test_a_run_without_a_start_record_says_so(logs):
 
 def test_settings_show_what_the_dashboard_looks_at_and_empty_its_cache(logs):
     write_run(logs, "r")
-    tab = open_page("settings_page")
+    tab = open_settings()
 
     assert str(logs) in [code.value for code in tab.code]
     assert "No data leaves this machine" in said(tab)
 
-    next(item for item in tab.button if item.label == "Clear the cache").click().run()
+    press_in_settings(tab, "Clear the cache")
 
     assert is_well(tab)
     assert any("Freed" in toast.value for toast in tab.toast)
@@ -239,9 +250,7 @@ def test_a_change_that_was_asked_for_is_marked_on_the_system_charts_too(logs):
     change = {"event": "control_change", "status": "applied", "setting": "log_every", "old": 5, "new": 50}
     write_run(logs, "r", extra=[*gpu_samples(gpus=1), {**change, "time": time.time(), "global_step": 3}])
 
-    figures = [json.loads(json.loads(text)["figure"]) for text in chart_data(open_page("system", "r"))]
+    found = curve_charts(open_page("machine", "r"))
 
-    assert figures
-    assert all(
-        any(shape["line"]["dash"] == "dot" for shape in figure["layout"]["shapes"]) for figure in figures
-    )
+    assert found
+    assert all([mark["text"] for mark in chart["marks"]] == ["log_every → 50"] for chart in found)

@@ -26,6 +26,7 @@ from tests.dashboard.views.pages import (
     run_table,
     said,
     samples_of,
+    tables,
 )
 from tests.importers import samples
 from tests.lengths import in_make_faults
@@ -79,14 +80,13 @@ def test_they_are_searched_for_like_ours(some, search):
     assert list(table(open_page("runs", q=search)).index) == ["run_b"]
 
 
-def test_a_run_page_has_its_badge_curves_and_the_reason_why_there_is_no_control(some):
+def test_a_run_page_has_its_badge_and_curves_and_no_control(some):
     tab = open_page("overview", key_of(open_page("runs"), "run_b"))
 
     assert is_well(tab)
     assert "TensorBoard" in badges(tab)
     assert cards(tab)["Train loss"]
     assert charts(tab) >= 2
-    assert "This run was logged by TensorBoard: it cannot be controlled from here." in said(tab)
     assert not [item for item in tab.button if item.label == "Apply"]
 
 
@@ -114,7 +114,7 @@ def test_a_log_without_images_does_not_name_our_own_functions(some):
     tab = open_page("samples", key_of(open_page("runs"), "nan_and_resume_5_22"))
 
     assert is_well(tab)
-    assert "This Hugging Face log has no images, texts, tables or histograms." in said(tab)
+    assert "This Hugging Face log has no images, texts, tables, histograms or completions." in said(tab)
     assert "log_sample" not in said(tab)
 
 
@@ -134,7 +134,7 @@ def test_a_run_of_a_tool_that_is_not_installed_names_the_package(logs, monkeypat
 
 
 def test_the_timeline_does_not_wait_for_what_the_tool_does_not_log(some):
-    tab = open_page("timeline", key_of(open_page("runs"), "nan_and_resume_5_22"))
+    tab = open_page("machine", key_of(open_page("runs"), "nan_and_resume_5_22"))
 
     assert is_well(tab)
     assert "This Hugging Face log has no events." in said(tab)
@@ -145,7 +145,7 @@ def test_the_configuration_says_where_it_comes_from(some):
     tab = open_page("config_notes", key_of(open_page("runs"), "run_b"))
 
     assert is_well(tab)
-    origin = next(frame.value for frame in tab.dataframe if list(frame.value.columns) == ["", "value"])
+    origin = next(table for table in tables(tab) if "format" in set(table.get("name", ())))
     assert dict(origin.itertuples(index=False, name=None))["format"] == "tensorboard"
 
 

@@ -43,7 +43,7 @@ def folder(logs):
 
 def test_the_newest_lines_are_shown_and_older_ones_on_request(folder):
     write_output(folder, [f"line {number}" for number in range(1_200)])
-    tab = open_page("output", run="run")
+    tab = open_page("config_notes", run="run", tab="Output")
     assert is_well(tab)
     assert texts(tab) == [f"line {number}" for number in range(700, 1_200)]
     assert shown(tab)["follows"]
@@ -58,28 +58,31 @@ def test_the_newest_lines_are_shown_and_older_ones_on_request(folder):
 
 def test_lines_are_searched_and_streams_are_chosen(folder):
     write_output(folder, [f"line {number}" for number in range(100)])
-    assert texts(open_page("output", run="run", find="LINE 9")) == [
+    assert texts(open_page("config_notes", run="run", tab="Output", find="LINE 9")) == [
         "line 9",
         *(f"line {n}" for n in range(90, 100)),
     ]
-    assert texts(open_page("output", run="run", find="line 9", stream="stderr"))[:2] == ["line 9", "line 91"]
-    tab = open_page("output", run="run", find="nowhere")
+    assert texts(open_page("config_notes", run="run", tab="Output", find="line 9", stream="stderr"))[:2] == [
+        "line 9",
+        "line 91",
+    ]
+    tab = open_page("config_notes", run="run", tab="Output", find="nowhere")
     assert is_well(tab)
     assert "No line matches." in said(tab)
 
 
 def test_another_page_leads_to_the_line_of_a_time_and_that_to_its_step(folder):
     write_output(folder, [f"line {number}" for number in range(100)])
-    tab = open_page("output", run="run", at=str(BEGAN + 40 * SECONDS_A_STEP))
+    tab = open_page("config_notes", run="run", tab="Output", at=str(BEGAN + 40 * SECONDS_A_STEP))
     assert is_well(tab)
     assert shown(tab)["chosen"] == 40
     assert "nearest record: step " in said(tab)
-    assert is_well(open_page("output", run="run", at="nan"))
+    assert is_well(open_page("config_notes", run="run", tab="Output", at="nan"))
 
 
 def test_text_is_only_text(folder):
     write_output(folder, [HOSTILE, "\ttab", ""])
-    tab = open_page("output", run="run")
+    tab = open_page("config_notes", run="run", tab="Output")
     assert is_well(tab)
     first, tabbed, _ = texts(tab)
     assert first.startswith("<script>window.hacked = 1</script> **bold** ")
@@ -93,7 +96,7 @@ def test_a_run_without_times_or_output_says_so(folder, contents):
     if contents is not None:
         (folder / "output.log").write_bytes(b"one\ntwo\n")
         (folder / "output.times").write_bytes(b"x" * 36 if contents else b"")
-    tab = open_page("output", run="run")
+    tab = open_page("config_notes", run="run", tab="Output")
     assert is_well(tab)
     if contents is None:
         assert "output: false" in said(tab)

@@ -9,15 +9,14 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import cards, chart_data, is_well, open_page, said
+from tests.dashboard.views.pages import cards, curve_charts, forecast, is_well, open_page, said, switches
 from toolkit.runfolder.labels import read_labels, read_project
 from toolkit.telemetry import TelemetryLogger
 
 
 def drawn(tab):
-    """Return the title of each chart, as a screen reader hears it, and its figure."""
-    sent = [json.loads(text) for text in chart_data(tab)]
-    return {data["label"].split(",")[0]: json.loads(data["figure"]) for data in sent}
+    """Return the charts of the page by their titles."""
+    return {data["title"]: data for data in curve_charts(tab)}
 
 
 def finding(number, **more):
@@ -117,14 +116,12 @@ def test_only_open_and_critical_findings_are_marked_and_only_on_their_metric(log
         ],
     )
 
-    def marks(**query):
-        return {
-            title: [shape["x0"] for shape in figure["layout"]["shapes"] if shape["type"] == "line"]
-            for title, figure in drawn(open_page("overview", "r", **query)).items()
-        }
+    marks = {
+        title: [mark["step"] for mark in chart.get("marks", ())]
+        for title, chart in drawn(open_page("overview", "r")).items()
+    }
 
-    assert marks() == {"Loss": [60, 70], "Learning rate": []}
-    assert marks(marks="false") == {"Loss": [], "Learning rate": []}
+    assert marks == {"Loss": [60, 70], "Learning rate": []}
 
 
 def test_a_loss_that_only_wobbles_is_called_flat_and_shown_as_it_was_logged(logs):
@@ -148,3 +145,34 @@ def test_a_resumed_run_says_in_one_line_whether_it_is_the_same_training(logs):
 
     assert "Resumed from step 10: the same training" in said(open_page("overview", "twice"))
     assert "Resumed from" not in said(open_page("overview", "once"))
+
+
+def test_the_rest_of_a_live_run_is_forecast_and_never_among_the_values(logs):
+    write_run(logs, "live", status="running", age_s=-600.0, summary={"max_steps": 200})
+    write_run(logs, "few", sessions=(range(5),), status="running", summary={"max_steps": 200})
+    write_run(logs, "over")
+    tab = open_page("overview", "live")
+    found = forecast(tab)
+
+    assert is_well(tab)
+    assert [words[0] for words in found["said"][:2]] == ["Final loss", "Ends"]
+    assert "90 %" in found["said"][0][1]
+    band = found["bands"]["train_loss"]
+    assert (band["steps"][0], band["steps"][-1]) == (99, 200)
+    assert "forecast" in switches(tab)["view"]
+    assert [chart["title"] for chart in curve_charts(tab) if chart.get("forecast")] == ["Loss"]
+    assert all("bands" not in chart for chart in curve_charts(tab))
+    assert forecast(open_page("overview", "few"))["said"][0][1].startswith(
+        "cannot be forecast: train_loss has 5"
+    )
+    assert forecast(open_page("overview", "over")) is None
+    assert not switches(open_page("overview", "over"))["forecast"]
+
+
+def test_metrics_works_out_a_forecast_only_if_it_is_looked_at(logs):
+    write_run(logs, "live", status="running", age_s=-600.0, summary={"max_steps": 200})
+
+    assert forecast(open_page("metrics", "live"))["bands"] is None
+    asked = open_page("metrics", "live", forecast="true")
+    assert list(forecast(asked)["bands"]) == ["train_loss"]
+    assert forecast(asked)["said"] == []

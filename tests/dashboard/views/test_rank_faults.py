@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import chart_data, is_well, open_page, said
+from tests.dashboard.views.pages import chart_data, is_well, open_page, said, tables
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.waiting import wait_until
@@ -76,7 +76,7 @@ def test_a_nan_on_one_rank_and_a_killed_rank_are_named_live_and_afterwards(logs,
     assert is_well(tab)
     assert "The process of rank 2 is gone" in said(tab)
     assert "NaN or infinite on rank 1" in said(tab)
-    tab = open_page("system", "run")
+    tab = open_page("machine", "run")
     assert is_well(tab)
     assert "**Rank 2: ✕ died**" in said(tab)
     assert "**Rank 1: ⚠ had NaN**" in said(tab)
@@ -102,9 +102,9 @@ def test_a_rank_without_an_end_record_in_a_failed_run_is_named_without_a_finding
         file.write(json.dumps(end) + "\n")
 
     assert "No end record of rank 2, while the others have theirs" in said(open_page("alerts", "r"))
-    tab = open_page("system", "r")
+    tab = open_page("machine", "r")
     assert "**Rank 2: ✕ died**" in said(tab)
-    (table,) = [frame.value for frame in tab.dataframe if "status" in frame.value]
+    (table,) = [table for table in tables(tab) if "status" in table]
     assert dict(zip(table["rank"], table["status"], strict=True)) == {
         2: "✕ died",
         0: "■ ended: failed",
@@ -116,7 +116,7 @@ def test_ranks_in_order_have_no_mark(logs):
     curve = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.1}
     write_run(logs, "r", curves=curve, ranks=dict.fromkeys((1, 2), curve))
 
-    assert not any(mark in said(open_page("system", "r")) for mark in ("✕", "⚠", "… silent"))
+    assert not any(mark in said(open_page("machine", "r")) for mark in ("✕", "⚠", "… silent"))
 
 
 @in_make_faults
@@ -147,4 +147,4 @@ def test_the_rank_that_a_real_job_failed_of_is_named(logs, capsys):
     main(["doctor", str(run), "--kinds", "rank_nan,rank_dead,rank_silent", "--json"])
     report = json.loads(capsys.readouterr().out)
     assert [each["id"] for each in report["findings"]] == [nan["id"], dead["id"]]
-    assert "**Rank 2: ✕ died**" in said(open_page("system", "run"))
+    assert "**Rank 2: ✕ died**" in said(open_page("machine", "run"))

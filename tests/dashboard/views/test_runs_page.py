@@ -13,6 +13,7 @@ from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import (
     button,
     is_well,
+    name_shown,
     open_page,
     pick_runs,
     press_in_dialog,
@@ -138,7 +139,7 @@ def test_one_picked_run_can_be_opened(five):
 
     button(tab, "Open").click().run()
 
-    assert [heading.value for heading in tab.title] == ["lora\\-b"]
+    assert name_shown(tab) == "lora-b"
 
 
 def test_two_picked_runs_can_be_compared(five):
@@ -148,7 +149,7 @@ def test_two_picked_runs_can_be_compared(five):
 
     assert is_well(tab)
     assert [heading.value for heading in tab.title] == ["Compare"]
-    assert sorted(tab.multiselect[0].value) == ["lora-a", "lora-b"]
+    assert sorted(tab.multiselect(key="_compared").value) == ["lora-a", "lora-b"]
 
 
 def test_picked_runs_are_archived_together(five):
@@ -335,6 +336,38 @@ def test_columns_are_chosen_in_the_address_and_kept_for_the_project(sweep):
     assert read_project(sweep, None).columns == ("config:optimizer!@120", "name", "best:val_loss")
 
 
+def test_a_column_has_the_forecasts_of_live_runs_if_it_is_chosen(logs):
+    for name in ("a", "b", "c", "d"):
+        write_run(logs, name, status="running", summary={"max_steps": 200})
+    write_run(logs, "over")
+
+    assert "Forecast" not in run_table(open_page("runs")).columns
+    table = run_table(open_page("runs", cols="name~forecast")).set_index("Run")["Forecast"]
+    # A few in one refresh.
+    assert sorted(" to " in cell for cell in table) == [False, False, True, True, True]
+    assert table["over"] == ""
+
+
+def test_a_formula_is_a_column_that_sorts_and_a_view_keeps_the_list(sweep):
+    formula = "= best(val_loss) * 2"
+    tab = open_page("runs", cols="name~seed", sort="-best:val_loss")
+    tab.text_input(key="_columns_formula 0").set_value("best(val_los)").run()
+    assert "did you mean val_loss?" in said(tab) or "use min() or max()" in said(tab)
+    tab.text_input(key="_columns_formula 0").set_value(formula).run()
+    assert [*run_table(tab).columns[:2]] == ["Run", "best(val_loss) * 2"]
+    tab.text_input(key="_view_name").set_value("Doubled").run()
+    button(tab, "Keep view").click().run()
+    assert is_well(tab)
+
+    tab = open_page("runs")
+    assert "best(val_loss) * 2" not in run_table(tab).columns
+    tab.selectbox(key="_pick_view ").set_value("Doubled").run()
+    assert [*run_table(tab).columns[:2]] == ["Run", "best(val_loss) * 2"]
+    assert "Doubled" in tab.query_params["view"]
+    assert [*run_table(open_page("runs", view="Doubled")).columns[:2]] == ["Run", "best(val_loss) * 2"]
+    assert formula in open_page("runs", sort=formula, cols=f"name~{formula}").query_params["sort"]
+
+
 def test_the_primary_metric_is_chosen_for_the_project(sweep):
     tab = open_page("runs")
 
@@ -403,3 +436,13 @@ def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypat
     assert "r0" in next(box for box in overview.sidebar.selectbox if box.label == "Run").value
     assert is_well(compared)
     assert compared.multiselect(key="_compared").value == ["r1", "r3"]
+
+
+def test_the_best_run_is_named_only_among_runs_of_one_project(logs):
+    for name, project in (("a", "faces"), ("b", "faces"), ("c", "styles")):
+        write_run(logs, name, project=project)
+
+    assert "Pick a project, or search" in said(open_page("runs"))
+    assert "Best:" not in said(open_page("runs"))
+    assert "Best:" in said(open_page("runs", project="faces"))
+    assert "Best:" in said(open_page("runs", q="step>0"))

@@ -1,21 +1,22 @@
-"""The Sweep page: the answer above the charts, and every kind of log directory."""
+"""The runs of the list as a sweep: the answer above the charts, and every kind of log directory."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 
 pytest.importorskip("streamlit")
 
-from dashboard import session
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views import pages
-from tests.dashboard.views.pages import button, chart_data, is_well, open_page
+from tests.dashboard.views.pages import chart_data, is_well, open_page, run_table
+from toolkit.runfolder.labels import ProjectSettings, write_project
 
 
-def write_sweep(logs, number=12, **more):
+def write_sweep(logs, number=12, project=None, name="run", **more):
     """Write runs of which those with a higher rank have a lower validation loss."""
     for place in range(number):
         rank = (4, 16, 64)[place % 3]
@@ -27,7 +28,7 @@ def write_sweep(logs, number=12, **more):
         }
         write_run(
             logs,
-            f"run-{place:02d}",
+            f"{name}-{place:02d}",
             sessions=(range(3),),
             curves={"train_loss": lambda step: 1.0},
             start={"config": {**config, **more}},
@@ -41,21 +42,30 @@ def write_sweep(logs, number=12, **more):
                 }
             ],
             status="running" if place == number - 1 else "finished",
+            project=project,
         )
 
 
+def sweep(**query):
+    return open_page("runs", show="Sweep", **query)
+
+
 def said(tab):
-    return pages.said(tab).replace("**", "")
+    """Return what the page says, without marks and addresses of links."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", pages.said(tab).replace("**", ""))
 
 
-def traces_of(tab):
-    figures = [json.loads(json.loads(text)["figure"]) for text in chart_data(tab)]
-    return [trace for figure in figures for trace in figure["data"]]
+def charts_of(tab):
+    """Return what the charts of a sweep are sent: the points, the bars."""
+    sent = [data for text in pages._sent_to_components(tab) if "palettes" in (data := json.loads(text))]
+    return next((data for data in sent if "points" in data), None), next(
+        (data["bars"] for data in sent if "bars" in data), None
+    )
 
 
-def test_the_page_says_which_run_is_best_and_why(logs):
+def test_the_view_says_which_run_is_best_and_why(logs):
     write_sweep(logs, 16)
-    tab = open_page("sweep")
+    tab = sweep()
 
     assert is_well(tab)
     text = said(tab)
@@ -65,12 +75,25 @@ def test_the_page_says_which_run_is_best_and_why(logs):
     assert "1 still running" in text
     assert "Equal in all runs: model tiny" in text
     assert "Really better?" in text
-    assert {trace["type"] for trace in traces_of(tab)} == {"scatter", "bar", "parcoords"}
+    points, bars = charts_of(tab)
+    assert [bar["name"] for bar in bars if bar["named"]] == ["lora_rank"]
+    assert (len(points["points"]), points["x"]["title"], points["y"]["title"]) == (
+        16,
+        "lora_rank",
+        "val_loss",
+    )
+    assert [point["best"] for point in points["points"]] == [False] * 15 + [True]
+    # No chart of Plotly is open, so it is not loaded.
+    assert chart_data(tab) == []
+    table = run_table(tab)
+    values = list(table["val_loss best"])
+    assert table["href"][0] == f"overview?run={table['Run'][0]}"
+    assert values[:-1] == sorted(values[:-1])
 
 
 def test_metric_direction_and_search_come_from_the_link(logs):
     write_sweep(logs)
-    tab = open_page("sweep", metric="accuracy", better="Higher is better", q="run-0")
+    tab = sweep(metric="accuracy", better="Higher is better", q="run-0")
 
     assert is_well(tab)
     assert "Best of 10 runs: run-09, with accuracy 0.59" in said(tab)
@@ -79,7 +102,14 @@ def test_metric_direction_and_search_come_from_the_link(logs):
 def test_a_metric_that_is_higher_if_better_is_known(logs):
     write_sweep(logs)
 
-    assert "run-10, with accuracy 0.6" in said(open_page("sweep", metric="accuracy"))
+    assert "run-10, with accuracy 0.6" in said(sweep(metric="accuracy"))
+
+
+def test_the_metric_of_the_project_is_the_first(logs):
+    write_sweep(logs, 4)
+    write_project(logs, None, ProjectSettings(primary_metric="accuracy", direction="max"))
+
+    assert "run-02, with accuracy 0.52" in said(sweep())
 
 
 def test_few_runs_and_runs_without_settings_have_a_sentence(logs):
@@ -87,36 +117,59 @@ def test_few_runs_and_runs_without_settings_have_a_sentence(logs):
     for name in ("a", "b", "c"):
         write_run(logs, f"plain-{name}", sessions=(range(3),))
 
-    assert "too few to say why" in said(open_page("sweep", q="run"))
-    assert "no recorded settings" in said(open_page("sweep", q="plain"))
-    assert "No runs match" in said(open_page("sweep", q="nothing-like-that"))
+    assert "too few to say why" in said(sweep(q="run"))
+    assert "no recorded settings" in said(sweep(q="plain"))
+    assert "No runs match" in said(sweep(q="nothing-like-that"))
 
 
-def test_another_setting_and_colour_redraw_the_scatter_plot(logs):
+def test_the_best_is_named_in_one_project_unless_the_runs_are_searched_for(logs):
+    write_sweep(logs, 4, project="faces")
+    write_sweep(logs, 2, project="style", name="other")
+
+    assert "Best of 3 runs in project faces: run-02" in said(sweep())
+    assert "2 runs of other projects are left out" in said(sweep())
+    assert "Best of 4 runs: run-02" in said(sweep(q="r"))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "first"),
+    [
+        ("learning_rate", "val_loss", (1e-4, 0.16)),
+        ("accuracy (metric)", "val_loss", (0.5, 0.16)),
+        ("duration in hours", "train_loss", None),
+    ],
+)
+def test_settings_metrics_and_the_duration_can_be_axes(logs, x, y, first):
     write_sweep(logs)
-    tab = open_page("sweep", sx="learning_rate", sc="lora_rank")
+    points, _ = charts_of(sweep(sx=x, sy=y, sc="lora_rank"))
 
-    scatter = next(trace for trace in traces_of(tab) if trace["type"] == "scatter")
-    assert min(scatter["x"]) == pytest.approx(1e-4)
-    assert len(scatter["marker"]["color"]) == len(scatter["x"])
-
-
-def test_the_metric_is_kept_for_the_project_but_not_by_a_viewer(logs, monkeypatch):
-    write_sweep(logs)
-    tab = open_page("sweep", metric="accuracy")
-    button(tab, "Keep as default").click().run()
-
-    assert session.store().project_settings(None).primary_metric == "accuracy"
-    assert "with accuracy" in said(open_page("sweep"))
-    monkeypatch.setattr(session, "read_only_reason", lambda: "read-only")
-    assert not [one for one in open_page("sweep", metric="val_loss").button if one.label == "Keep as default"]
+    found = min(points["points"], key=lambda point: (point["x"], point["y"]))
+    assert len(points["points"]) == 12
+    assert points["shade"] == {"title": "lora_rank", "values": ["4", "16", "64"], "ordered": True}
+    assert first is None or (found["x"], found["y"]) == pytest.approx(first, rel=0.6)
 
 
-def test_the_axes_of_the_parallel_coordinates_come_from_the_link(logs):
-    write_sweep(logs)
-    tab = open_page("sweep", axes="learning_rate")
+def test_the_last_value_is_asked_for_in_every_metric_of_the_scatter(logs):
+    for number in range(3):
+        evaluations = [
+            {"event": "eval", "time": 1.7e9, "global_step": step, "val_loss": 1.0, "accuracy": value}
+            for step, value in ((1, 0.9), (2, 0.1))
+        ]
+        write_run(logs, f"r{number}", start={"config": {"lr": 0.1 * (1 + number)}}, extra=evaluations)
 
-    (drawn,) = [trace for trace in traces_of(tab) if trace["type"] == "parcoords"]
+    for take, value in (("Best value", 0.9), ("Last value", 0.1)):
+        points, _ = charts_of(sweep(sx="learning_rate", sy="accuracy", metric="val_loss", take=take))
+        assert {point["y"] for point in points["points"]} == {value}
+
+
+def test_parallel_coordinates_are_drawn_when_they_are_opened(logs):
+    write_sweep(logs, lora_type="lora")
+    tab = sweep(chart="All settings at once", axes="learning_rate")
+
+    (drawn,) = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
     assert [axis["label"] for axis in drawn["dimensions"]] == ["learning_rate", "val_loss"]
-
-    assert tab.multiselect(key="axes").proto.query_param_key == "axes"
+    # By the order of the results: one that diverged does not make all others alike.
+    assert sorted(drawn["line"]["color"]) == list(range(1, 13))
+    axes = tab.multiselect(key="axes")
+    assert axes.proto.query_param_key == "axes"
+    assert set(axes.options) == {"learning_rate", "lora_rank"}

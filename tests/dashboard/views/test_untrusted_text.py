@@ -20,6 +20,7 @@ from tests.dashboard.views.pages import (
     markdown_of,
     open_page,
     run_table,
+    tables,
     texts,
 )
 from toolkit.runs.files.sample_files import sample_file
@@ -55,7 +56,7 @@ def test_a_hostile_name_is_text_in_the_navigation_too(logs, monkeypatch):
 def test_a_run_called_like_a_part_of_the_navigation_takes_no_page_away(logs, name):
     write_run(logs, "r", display_name=name)
 
-    for page in ("overview", "runs", "settings_page"):
+    for page in ("overview", "runs"):
         assert is_well(open_page(page, "r"))
 
 
@@ -116,9 +117,10 @@ def test_runs_named_like_columns_of_a_table_do_not_replace_them(logs):
     compare = open_page("compare", None, runs="a,b")
 
     assert is_well(compare)
-    (settings,) = compare.dataframe
-    assert list(settings.value["Run"]) == list(run_table(compare)["Run"]) == ["key (a) lr=1", "this run"]
-    assert len(settings.value.columns) == 3
+    assert list(run_table(compare)["Run"]) == ["key (a) lr=1", "this run"]
+    found = tables(compare)[0]
+    assert list(found["What"]) == ["learning_rate", "Run"]
+    assert list(found["this run"]) == ["2", "2"]
 
 
 def test_a_run_whose_folder_is_not_utf8_has_working_dialogs(logs):

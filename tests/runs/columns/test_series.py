@@ -75,7 +75,7 @@ def parsed(rows):
     )
 
 
-def columns_of(values, *, steps=None, times=None, elapsed=None):
+def columns_of(values, *, steps=None, times=None, elapsed=None, folded=None):
     """Return the columns of a run of one session that logs `values`, one a step."""
     count = len(values)
     columns = RunColumns()
@@ -87,8 +87,12 @@ def columns_of(values, *, steps=None, times=None, elapsed=None):
             epoch=np.full(count, np.nan),
             session=np.ones(count, dtype=np.int32),
             is_step=np.ones(count, dtype=bool),
-            metrics={"loss": (np.arange(count, dtype=np.int32), np.asarray(values, dtype=np.float64))},
-            kinds={"loss": "step"},
+            metrics={
+                name: (np.arange(count, dtype=np.int32), np.asarray(column, dtype=np.float64))
+                for name, column in {"loss": values, "steps_folded": folded}.items()
+                if column is not None
+            },
+            kinds={"loss": "step", "steps_folded": "step"},
             records=count,
         )
     )

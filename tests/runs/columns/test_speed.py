@@ -248,6 +248,12 @@ def test_no_difference_names_both_ends():
     assert found.sentence.endswith("% slower than old (95 % interval, 1 job vs 1).")
 
 
+def test_no_difference_at_all_is_not_said_as_an_interval_of_zeros():
+    found = verdict([step_times(1, noise=0.0)], [step_times(2, noise=0.0)])
+
+    assert found.sentence == "No difference: new is as fast as old to within 0.01 % (1 job vs 1)."
+
+
 def test_a_group_without_jobs_that_can_be_judged_has_none():
     empty = JobGroup(id="tag a", name="a", tagged=True, jobs=())
 

@@ -223,6 +223,26 @@ def texts(alert):
     return {detail.title.partition(",")[0]: detail.text for detail in alert.details}
 
 
+@pytest.mark.parametrize(
+    ("steps_of_the_second", "status", "state"),
+    [
+        (range(300, 500), "finished", "resolved"),
+        (range(300, 450), "running", "resolved"),
+        (range(300, 350), "running", "open"),
+        (range(0), "running", "open"),
+    ],
+)
+def test_an_error_is_over_once_a_later_session_got_beyond_it(
+    tmp_path, store, steps_of_the_second, status, state
+):
+    write_run(tmp_path, "r", sessions=(range(400), steps_of_the_second), status=status, extra=[error()])
+
+    (alert,) = [alert for alert in read(store) if alert.kind == "error"]
+
+    assert alert.state == state
+    assert alert.resolved_step == (300 if state == "resolved" else None)
+
+
 def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store):
     record = error(
         output=["step 398", "step 399"],

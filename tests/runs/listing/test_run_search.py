@@ -49,7 +49,8 @@ def card(name="Grey Jacket v2", **changes):
             "epoch/kl": Evaluation(last=0.2),
         },
         "created": datetime(2026, 11, 1, 12, 0).timestamp(),
-        "summary": {"val_loss": 0.3, "nan_inf_detected": True, "note": "x", "Grad/Norm": 2},
+        "summary": {"val_loss": 0.3, "nan_inf_detected": True, "note": "x", "Grad/Norm": 2}
+        | {"findings_critical": 1, "findings_warning": 2},
     }
     return RunCard(place="x", name=name, status=status, **{**known, **changes})
 
@@ -69,7 +70,7 @@ def card(name="Grey Jacket v2", **changes):
         *("kl=0.2", "config:learning_rate<1", "summary:val_loss<1", "steps=1000", "grey*"),
         *("started:2026-11-01", "started=2026-11-01", "started:2026-11", "started>2026-11-01"),
         *("started<=2026-11-01", "started<2026-11-02", "started>2d", "started:yesterday"),
-        *("started<today", "created>1w"),
+        *("started<today", "created>1w", "alerts>0", "alerts=3", "alerts:critical", "-alerts:none"),
     ],
 )
 def test_it_finds(text):
@@ -84,7 +85,16 @@ def test_it_finds(text):
         *("colour!=red", "best:eval/acc<0.7", "best:kl>0", "quantize=false", "blue*"),
         *("started:2026-11-02", "started>2026-11-02", "started<2026-11-01", "started>12h"),
         *("started:today", "host:node2", "loss>0.2", "duration>2h", "progress>50%", "val_loss>1"),
-        *("unknown<1", "nan_inf_detected>0", "note<3", "12:30", "grey loss>0.2"),
+        *(
+            "alerts>3",
+            "alerts=0",
+            "-alerts:critical",
+            "unknown<1",
+            "nan_inf_detected>0",
+            "note<3",
+            "12:30",
+            "grey loss>0.2",
+        ),
     ],
 )
 def test_it_does_not_find(text):
@@ -182,6 +192,14 @@ def test_each_order_puts_first_what_a_person_looks_for():
     assert order("progress", c, a, b) == ["Run-2", "run-10", "z"]
     assert order("duration", c, a, b) == ["Run-2", "run-10", "z"]
     assert order("status", d, a, b, c) == ["z", "Run-2", "run-10", "y"]
+
+
+def test_a_critical_finding_comes_before_any_number_of_warnings():
+    few = card("few", summary={"findings_critical": 1})
+    many = card("many", summary={"findings_warning": 40})
+
+    assert order("alerts", card("none", summary={}), many, few) == ["few", "many", "none"]
+    assert order("-alerts", few, many, card("none", summary={})) == ["none", "many", "few"]
 
 
 @tries

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.runs.completions import CompletionQuery
+from toolkit.runs.curve_tiles import TileQuery
 from toolkit.runs.store import RunStore
 
 WAIT_S = 120.0
@@ -18,7 +19,7 @@ WAIT_S = 120.0
 MAY_DIFFER = frozenset(
     {
         *("key", "place", "path", "problem", "why", "writable", "control_refusal"),
-        *("read_ms", "from_cache", "lag_s", "behind_bytes"),
+        *("read_ms", "from_cache", "lag_s", "behind_bytes", "version"),
     }
 )
 """Fields that depend on where a run is kept, or on when it was read."""
@@ -94,6 +95,12 @@ def _ask(store: RunStore, key: str) -> Iterator[tuple[str, Any]]:
 def _ask_about(store: RunStore, key: str, name: str) -> Iterator[tuple[str, Any]]:
     for axis in _AXES:
         yield f"{name} by {axis}", store.series(key, name, axis=axis)  # type: ignore[arg-type]
+    for axis in (*_AXES, "progress", "metric:train_loss"):
+        whole = store.tiles(key, name, TileQuery(fit=20, times=True), axis=axis)
+        yield f"tiles of {name} by {axis}", whole
+        some = tuple((piece, level, 0) for piece in range(len(whole.pieces)) for level in (0, 1, 4))
+        query = TileQuery(tiles=some, version=whole.version)
+        yield f"more tiles of {name} by {axis}", store.tiles(key, name, query, axis=axis)
     whole = store.series(key, name)
     edges = [
         edge for segment in whole.segments for edge in segment.x[[0, -1]].tolist() if math.isfinite(edge)

@@ -198,6 +198,13 @@ def test_a_run_that_counts_its_steps_from_zero_is_done_after_the_last(root, stor
     assert (card.step, card.steps_done, card.progress) == (17, 18, 1.0)
 
 
+def test_a_record_after_the_last_step_is_not_one_more(root, store):
+    write_run(root, "r", sessions=[range(19)], summary={"max_steps": 18, "first_step": 0})
+    card = store.card("r")
+
+    assert (card.step, card.steps_done, card.progress) == (18, 18, 1.0)
+
+
 def test_the_last_loss_is_known_where_the_last_record_has_another_metric_alone(root, store):
     write_run(root, "r", sessions=[range(3)], curves={"train_loss": [3.0, 2.0, 1.5]}, summary={})
 

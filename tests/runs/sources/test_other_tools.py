@@ -193,6 +193,21 @@ def test_a_run_is_running_by_age_while_its_file_grows(open_store, table):
     assert "by age" in after.status.why
 
 
+def test_a_copy_of_an_old_log_is_not_running_however_new_its_file_is(open_store, table):
+    rows = [f"{step},{1 / (step + 1)},{1.7e9 + step}\n" for step in range(60)]
+    table.write_text("step,train_loss,timestamp\n" + "".join(rows[:50]), "utf-8")
+    store = open_store(table.parent.parent)
+    key = only_key(store)
+    read(store, key)
+    with table.open("a", encoding="utf-8") as file:
+        file.writelines(rows[50:])
+    read(store, key)
+    card = store.card(key)
+
+    assert (card.status.name, card.live) == (NO_END, False)
+    assert card.last_sign == pytest.approx(1.7e9 + 59)
+
+
 def test_a_file_that_was_rewritten_is_read_again(open_store, table):
     store = open_store(table.parent.parent)
     key = only_key(store)

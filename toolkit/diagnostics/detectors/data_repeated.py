@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Final
+from bisect import bisect_right
+from typing import Final
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
@@ -62,18 +62,20 @@ class DataRepeated(SingleIncidentDetector):
         self._add(loss)
 
     def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over the rest of a long epoch."""
+        """Pass over the rest of an epoch."""
         epochs = batch.fields.get(_EPOCH)
         if epochs is None or start == len(batch):
             # A batch without epochs has nothing to collect.
             return len(batch)
-        if self._epoch is None or _numbers_of(epochs) != {self._epoch}:
+        ends = batch.once(_ends_of_epochs)
+        end = ends[bisect_right(ends, start)]
+        if self._epoch is None or _number_of(epochs[start]) != self._epoch:
             return start
-        losses = batch.columns[LOSS][start:]
+        losses = batch.columns[LOSS][start:end]
         self._count += len(losses)
         self._losses += losses[: at.REPEATED_MOST - len(self._losses)]
         self._latest = [*self._latest, *losses[-at.REPEATED_EDGE :]][-at.REPEATED_EDGE :]
-        return len(batch)
+        return end
 
     def _add(self, loss: float) -> None:
         self._count += 1
@@ -158,14 +160,16 @@ def _number_of(epoch: object) -> int | None:
     return epoch if type(epoch) is int and 0 <= epoch < FARTHEST else None
 
 
-def _numbers_of(epochs: Sequence[Any]) -> set[int | None]:
-    """Return the epochs that records belong to; only the first and the last of several that are all numbers."""
-    types = set(map(type, epochs))
-    if types == {int} and epochs.count(epochs[0]) == len(epochs):
-        return {_number_of(epochs[0])}
-    if types in ({float}, {int}) and (total := sum(epochs)) - total == 0:
-        return {_number_of(min(epochs)), _number_of(max(epochs))}
-    return set(map(_number_of, epochs))
+def _ends_of_epochs(batch: StepBatch) -> list[int]:
+    """Return the places at which another epoch begins than that of the record before, and the end of the batch."""
+    epochs = batch.fields[_EPOCH]
+    if epochs.count(epochs[0]) == len(epochs):
+        return [len(epochs)]
+    numbers = list(map(_number_of, epochs))
+    return [
+        *(place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1]),
+        len(numbers),
+    ]
 
 
 def _details(losses: list[float]) -> list[float]:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incidents
-from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
+from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, is_meant_to_fall, name_of
 from toolkit.diagnostics.robust import Window, change_sigma, median
 from toolkit.diagnostics.step_batch import StepBatch
+
+_AT_ONCE = 500
 
 
 class ExplodingGradients(SingleIncidentDetector):
@@ -63,11 +65,7 @@ class ExplodingGradients(SingleIncidentDetector):
         elif self._rows & 1 or len(self._usual) < at.NORM_WINDOW:
             # Once there is a level, every other record keeps it up to date.
             self._usual.push(norm)
-        if self._high and (
-            len(self._high) >= at.NORM_CONFIRM
-            or self._high[-1][1] > at.NORM_RATIO_AT_ONCE * level
-            or self._loss_reacts()
-        ):
+        if self._high and self._is_confirmed(level, row):
             self._begin(level, row)
 
     def skim(self, batch: StepBatch, start: int) -> int:
@@ -76,14 +74,17 @@ class ExplodingGradients(SingleIncidentDetector):
             return start
         if len(self._first) < at.NORM_FIRST_RECORDS:
             return start
-        lowest, highest = batch.range_of(GRAD_NORM)
-        is_full = len(self._usual) == at.NORM_WINDOW
-        if is_full and 0.0 < highest <= at.NORM_RATIO * min(lowest, self._usual.ordered[0]):
-            # Not large beside the lowest, so not large beside any median either.
-            self._pass_over(batch.columns[GRAD_NORM][start:])
-            end = len(batch)
-        else:
-            end = self._pass_over_one_by_one(batch.columns[GRAD_NORM], start)
+        norms, end = batch.columns[GRAD_NORM], start
+        while end < len(norms):
+            part, before = norms[end : end + _AT_ONCE], end
+            end += len(part)
+            lowest, is_full = min(*part, self._usual.ordered[0]), len(self._usual) == at.NORM_WINDOW
+            if is_full and 0.0 < max(part) <= at.NORM_RATIO * lowest:
+                # Not large beside the lowest, so not large beside any median either.
+                self._pass_over(part)
+            elif (place := self._pass_over_one_by_one(norms, before, end)) < end:
+                end = place
+                break
         if LOSS in batch.columns:
             self._losses.extend(batch.columns[LOSS][start:end])
         return end
@@ -101,13 +102,13 @@ class ExplodingGradients(SingleIncidentDetector):
         usual.newest = deque(values[-size:])
         usual.ordered = sorted(values[-size:])
 
-    def _pass_over_one_by_one(self, norms: Sequence[float], start: int) -> int:
+    def _pass_over_one_by_one(self, norms: Sequence[float], start: int, until: int) -> int:
         usual, rows, level = self._usual, self._rows, self._usual_level
         newest, ordered = usual.newest, usual.ordered
         largest_of_first = at.NORM_OF_FIRST * self._first.median
         end, left, every = start, at.NORM_WINDOW - len(usual), at.NORM_LEVEL_EVERY
         highest = max(at.NORM_RATIO * level, largest_of_first)
-        for place in range(start, len(norms)):
+        for place in range(start, until):
             norm = norms[place]
             if not rows % every:
                 level = usual.median
@@ -132,6 +133,14 @@ class ExplodingGradients(SingleIncidentDetector):
         self._waiting = self._rows = 0
         self._usual.clear()
         self._first.clear()
+
+    def _is_confirmed(self, level: float, row: Row) -> bool:
+        norm = self._high[-1][1]
+        if self._loss_reacts() and is_meant_to_fall(row):
+            return True
+        if len(self._high) < at.NORM_CONFIRM and norm <= at.NORM_RATIO_AT_ONCE * level:
+            return False
+        return norm > at.NORM_OF_HIGH * self._usual.quantile(at.NORM_HIGH)
 
     def _loss_reacts(self) -> bool:
         *before, loss = self._losses or [0.0]

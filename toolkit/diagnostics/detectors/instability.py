@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from itertools import compress, count, pairwise
 from operator import sub
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
+from toolkit.diagnostics.levels_ahead import ALLOWED, LevelsAhead, next_low
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
 from toolkit.diagnostics.step_batch import StepBatch
 
@@ -20,7 +22,6 @@ _DIVERGENCE = "divergence"
 _MIDDLE = at.SHORT_WINDOW // 2
 _ABOVE = at.LEVEL_WINDOW // 2
 _BELOW = _ABOVE - 1
-_ALLOWED = at.ALLOWANCE * CHANGE_TO_SIGMA
 # On the logarithmic axis: beyond this it is not worth a closer look.
 _NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
@@ -65,12 +66,19 @@ class Instability(SingleIncidentDetector):
         self._lr = 0.0
         self._lr_raised_at = 0
         # The incident that is open: its level and noise stay what they were when it began.
-        self._opened_as = _SPIKE
-        self._opened_with: str | None = None
-        self._is_start = False
-        self._level = 0.0
-        self._sigma = 0.0
-        self._since = 0
+        self._is_start = self._is_doubtful = False
+        self._left = _Left()
+        # A divergence stays open while its own level is learnt: a spike on top of it is an incident of its own,
+        # which is reported when it is over, as until then it may be the divergence that goes on.
+        self._divergence: Incident | None = None
+        self._left_for_long = self._left
+        self._usual_before = (self._longer, self._changes, self._above)
+        # A spike that came to rest above its level, and what it left: should that be a divergence, it is the same.
+        self._rested: tuple[Incident, _Left] | None = None
+        # A divergence that was over after a quarter of the run, and the number of records of which it is less.
+        self._long: Incident | None = None
+        self._long_until = 0.0
+        self._ahead: LevelsAhead | None = None
 
     def take(self, row: Row) -> None:
         """Read one loss."""
@@ -84,7 +92,7 @@ class Instability(SingleIncidentDetector):
             return
         self._last_loss, self._last_step = loss, row.step
         if loss - loss != 0.0:
-            if self._incident is not None:
+            if self._incident is not None and self._divergence is None:
                 # It rose and then became infinite or NaN.
                 self._say_diverged(self._incident)
             return
@@ -97,6 +105,11 @@ class Instability(SingleIncidentDetector):
         y = self._axis.place(loss)
         if self._axis.has_changed:
             self._change_axis(y, row)
+        if self._divergence is not None:
+            self._follow_divergence(self._divergence, loss, y, row)
+        elif self._long is not None and rows > self._long_until:
+            self._incidents.escalate(self._long, _SPIKE)
+            self._long = None
         longer = self._longer
         if self._incident is not None:
             self._follow(self._incident, loss, y, row)
@@ -107,12 +120,13 @@ class Instability(SingleIncidentDetector):
             self._above.append(above)
             if above > self._allowed or self._sum:
                 self._watch(loss, y, level, row)
-            if self._same or self._axis.is_plain or abs(y - self._previous) < _NEARLY_NO_CHANGE:
-                self._watch_for_a_collapse(loss, y, row)
-            if not rows % at.CLIMB_LOOK_EVERY or (
-                rows <= at.CLIMB_SHORT and not rows % at.CLIMB_LOOK_EVERY_IF_SHORT
-            ):
-                self._watch_the_level(loss, row)
+            if self._divergence is None:
+                if self._same or self._axis.is_plain or abs(y - self._previous) < _NEARLY_NO_CHANGE:
+                    self._watch_for_a_collapse(loss, y, row)
+                if not rows % at.CLIMB_LOOK_EVERY or (
+                    rows <= at.CLIMB_SHORT and not rows % at.CLIMB_LOOK_EVERY_IF_SHORT
+                ):
+                    self._watch_the_level(loss, row)
         elif len(longer) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
             self._watch_for_a_blow_up(loss, y, row)
         if self._start is not None:
@@ -125,41 +139,118 @@ class Instability(SingleIncidentDetector):
             if rows & 1 or len(self._changes) < at.LEVEL_WINDOW:
                 self._changes.push(abs(y - self._previous) if rows > 1 else 0.0)
                 # Less than this above the level adds nothing: most records need no further look.
-                self._allowed = at.ALLOWANCE * CHANGE_TO_SIGMA * self._changes.median
+                self._allowed = ALLOWED * self._changes.median
+            if y > self._highest or rows == 1:
+                self._highest = y
         self._previous = y
-        if y > self._highest or rows == 1:
-            self._highest = y
 
     def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over losses at their level."""
-        lowest, _ = batch.range_of(LOSS)
         if (
             self._incident is not None
+            or self._divergence is not None
+            or (self._long is not None and self._rows + len(batch) > self._long_until)
             or self._start is not None
             or self._same
             or start == len(batch)
-            or not lowest > self._axis.bottom > 0.0
+            or not self._axis.bottom > 0.0
             or min(len(self._changes), len(self._longer)) < at.LEVEL_WINDOW
             or self._rows < at.CLIMB_SHORT
         ):
             return start
-        rates = batch.columns.get(LR)
-        if rates is not None:
-            lowest_rate, highest_rate = batch.range_of(LR)
-            if highest_rate > at.LR_RAISED * min(lowest_rate, self._lr):
-                return start
-        end = self._pass_over(batch, start)
+        if batch.arrays is None:
+            end = self._pass_over_one_by_one(batch, start)
+        else:
+            ahead = self._ahead
+            if ahead is None or not ahead.holds(batch, start, self._rows, self._longer, self._changes):
+                end = next_low(batch, start, self._axis.bottom)
+                if end == start:
+                    return start
+                windows = self._longer, self._changes, self._recent
+                self._ahead = ahead = LevelsAhead(batch, start, end, self._rows, *windows, self._allowed)
+            end = self._pass_over(ahead, batch, start)
         if end > start:
             losses = batch.columns[LOSS]
             self._last_loss, self._last_step = losses[end - 1], batch.steps[end - 1]
             # The logarithm of the highest loss is the highest of the logarithms.
             self._highest = max(self._highest, math.log(max(losses[start:end])))
-            if rates is not None:
-                self._lr = rates[end - 1]
+            if LR in batch.columns:
+                self._lr = batch.columns[LR][end - 1]
+        if end == len(batch):
+            self._ahead = None
         return end
 
-    def _pass_over(self, batch: StepBatch, start: int) -> int:
+    def _pass_over(self, ahead: LevelsAhead, batch: StepBatch, start: int) -> int:
         """Move the windows, which are full, up to a loss that needs a closer look; return its place."""
+        end = min(ahead.next_without_change(start), self._next_raised_rate(batch, start))
+        # The looks at the level come every few records.
+        first = start + (-self._rows - 1) % at.CLIMB_LOOK_EVERY
+        best, climbed = self._best if self._has_best else math.inf, self._axis.gap(0.0, at.CLIMB)
+        bests: list[tuple[int, float]] = []
+        for place in range(first, end, at.CLIMB_LOOK_EVERY):
+            level = ahead.levels[place - ahead.first]
+            if level < best:
+                best = level
+                bests.append((place, level))
+            elif level - best >= climbed:
+                end = place
+                break
+        end = self._add_up_the_high(ahead, batch, start, end)
+        if end > start:
+            if end > first:
+                self._risen = 0
+            while bests and bests[-1][0] >= end:
+                bests.pop()
+            if bests:
+                self._best_step, self._best = batch.steps[bests[-1][0]], bests[-1][1]
+                self._best_of, self._has_best = at.LEVEL_WINDOW, True
+            self._recent.extend(ahead.ys[start - ahead.first : end - ahead.first])
+            self._above.extend(ahead.above[start - ahead.first : end - ahead.first])
+            self._rows += end - start
+            self._longer.refill(ahead.longer_at(self._rows))
+            if end - start > 1 or self._rows & 1:
+                self._changes.refill(ahead.changes_at(self._rows))
+                self._allowed = ALLOWED * self._changes.median
+            self._previous = ahead.ys[end - 1 - ahead.first]
+        return end
+
+    def _next_raised_rate(self, batch: StepBatch, start: int) -> int:
+        """Return the place of the next learning rate that was raised."""
+        if LR in batch.columns:
+            lowest, highest = batch.range_of(LR)
+            if highest > at.LR_RAISED * min(lowest, self._lr):
+                rates = pairwise([self._lr, *batch.columns[LR][start:]])
+                raised = (now > at.LR_RAISED * before for before, now in rates)
+                return next(compress(count(start), raised), len(batch))
+        return len(batch)
+
+    def _add_up_the_high(self, ahead: LevelsAhead, batch: StepBatch, start: int, end: int) -> int:
+        """Add up how far losses are above their level; return the place of the first that is too far, or `end`."""
+        high, losses = ahead.high, batch.columns[LOSS]
+        alone, floor = self._axis.gap(0.0, at.ALONE_RISE), self._axis.floor(0.0)
+        place, number = start, bisect_left(high, start)
+        while place < end:
+            if not self._sum:
+                # Most are not above what is allowed.
+                while number < len(high) and high[number] < place:
+                    number += 1
+                if number == len(high) or high[number] >= end:
+                    break
+                place = high[number]
+            above = ahead.above[place - ahead.first]
+            total = _raised(self._sum, above / max(CHANGE_TO_SIGMA * ahead.noise(place), floor))
+            if above >= alone or total > at.ENOUGH_IF_HIGH:
+                return place
+            self._add_up(losses[place], total, batch.steps[place])
+            place += 1
+        return end
+
+    def _pass_over_one_by_one(self, batch: StepBatch, start: int) -> int:
+        """The same for few records: what is usual for one follows from that for the one before."""
+        if self._next_raised_rate(batch, start) < len(batch) or next_low(batch, 0, self._axis.bottom) < len(
+            batch
+        ):
+            return start
         ys, changes_between = batch.once(_logarithms)
         ys = ys[start:]
         gap = self._axis.gap
@@ -185,7 +276,7 @@ class Instability(SingleIncidentDetector):
             if is_raised:
                 sigma = max(CHANGE_TO_SIGMA * (0.5 * (noises[_BELOW] + noises[_ABOVE])), floor)
                 raised = _raised(total, above / sigma)
-                if above >= alone or raised > at.ENOUGH:
+                if above >= alone or raised > at.ENOUGH_IF_HIGH:
                     break
             if not rows % look_every:
                 if level < best:
@@ -207,30 +298,29 @@ class Instability(SingleIncidentDetector):
                 comes, goes = next(changes_in_turn)
                 del noises[bisect_left(noises, goes)]
                 insort(noises, comes)
-                allowed = _ALLOWED * (0.5 * (noises[_BELOW] + noises[_ABOVE]))
-        count = len(aboves)
-        if count:
-            rows = self._rows + count
+                allowed = ALLOWED * (0.5 * (noises[_BELOW] + noises[_ABOVE]))
+        passed = len(aboves)
+        if passed:
+            rows = self._rows + passed
             moved = (rows + 1) // 2 - (self._rows + 1) // 2
             self._changes.newest = deque(all_changes[moved : moved + at.LEVEL_WINDOW])
-            self._longer.newest = deque(all_longer[count : count + at.LEVEL_WINDOW])
-            self._recent.extend(ys[:count])
+            self._longer.newest = deque(all_longer[passed : passed + at.LEVEL_WINDOW])
+            self._recent.extend(ys[:passed])
             self._above.extend(aboves)
-            self._rows, self._allowed, self._previous = rows, allowed, ys[count - 1]
-        return start + count
+            self._rows, self._allowed, self._previous = rows, allowed, ys[passed - 1]
+        return start + passed
 
     def restart(self, step: int) -> None:
-        """Resolve the open incident: another state of the model has another level."""
-        if self._incident is not None:
-            self._incident.variant = "left behind"
+        """Resolve what is open: another state of the model has another level."""
+        incident = self._divergence or self._incident
+        if incident is not None:
+            incident.variant = "left behind"
+        self._end_divergence(step)
         super().restart(step)
-
-    def _resolve(self, step: int, *, end_step: int | None = None) -> None:
-        super()._resolve(step, end_step=end_step)
-        self._incidents.never_learned = False
 
     def _change_axis(self, y: float, row: Row) -> None:
         """Start over: a negative loss is below every earlier level, and earlier distances are meaningless."""
+        self._end_divergence(row.step)
         if self._incident is not None:
             self._end(self._incident, row)
         self._forget()
@@ -242,6 +332,7 @@ class Instability(SingleIncidentDetector):
         self._sum = 0.0
         self._same = 0
         self._has_best = False
+        self._rested = None
         self._recent.clear()
         self._longer.clear()
         self._changes.clear()
@@ -260,12 +351,16 @@ class Instability(SingleIncidentDetector):
         if not is_high and self._high >= len(at.RISES) and total > at.TOP_ENOUGH:
             top = self._axis.place(self._top)
             is_high = top - level > self._axis.gap(level, at.TOP_RISE)
-        if (total > at.ENOUGH and is_high and self._is_beyond_its_tail(sigma)) or self._is_above_all(
+        enough = at.ENOUGH_IF_HIGH if y - level > self._axis.gap(level, at.RISES[0]) else at.ENOUGH
+        if (total > enough and is_high and self._is_beyond_its_tail(sigma, enough)) or self._is_above_all(
             y, level, sigma
         ):
             incident = self._begin(self._began, level, sigma, self._top, row)
             incident.count += self._high - 1
             self._note(incident, loss)
+            # They are no measure of what is usual.
+            for _ in range(min(self._high, len(self._above))):
+                self._above.pop()
 
     def _add_up(self, loss: float, total: float, step: int) -> float:
         """Take `total` as the sum of how far losses are above their level, up to this one; return it, at least 0."""
@@ -281,7 +376,7 @@ class Instability(SingleIncidentDetector):
         self._high += 1
         return total
 
-    def _is_beyond_its_tail(self, sigma: float) -> bool:
+    def _is_beyond_its_tail(self, sigma: float, enough: float) -> bool:
         """Whether it is enough for a loss whose noise has a long tail upwards, as that of a diffusion model has.
 
         Its quartiles say nothing about batches that are hard by chance; how high those are is seen from the highest
@@ -292,11 +387,20 @@ class Instability(SingleIncidentDetector):
         if not before:
             return True
         tail = before[min(len(before) - 1, int(at.TAIL_SHARE * len(before)))]
-        sigma = max(sigma, tail / at.TAIL_SIGMAS)
+        drift = self._drift() if self._high >= len(at.RISES) else 0.0
+        sigma = max(sigma, tail / at.TAIL_SIGMAS, at.DRIFT * drift)
         total = 0.0
         for above in now:
             total = max(0.0, total + min(above / sigma, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE)
-        return total > at.ENOUGH
+        return total > enough
+
+    def _drift(self) -> float:
+        """How much losses a few records apart differ: more than neighbours do where the log has running means."""
+        values = self._longer.values()
+        changes = Window(at.LEVEL_WINDOW)
+        for earlier, later in zip(values, values[at.SHORT_WINDOW :], strict=False):
+            changes.push(later - earlier)
+        return changes.sigma / math.sqrt(2.0) if len(changes) > at.SHORT_WINDOW else 0.0
 
     def _is_above_all(self, y: float, level: float, sigma: float) -> bool:
         """Whether one record is so far above its level, and above every recent one, that no noise explains it."""
@@ -318,7 +422,7 @@ class Instability(SingleIncidentDetector):
         start.append((row.step, y))
         if len(start) == at.START_RECORDS:
             self._start = None
-        if self._incident is not None or len(start) <= at.START_AFTER:
+        if self._incident is not None or self._divergence is not None or len(start) <= at.START_AFTER:
             return
         ys = [value for _, value in start]
         for lead in range(1, min(at.START_LEAD, len(start) - at.START_AFTER) + 1):
@@ -347,14 +451,13 @@ class Instability(SingleIncidentDetector):
         self._same += 1
         level = self._level_before
         if self._same == at.SAME_RECORDS and y - level > self._axis.gap(level, at.COLLAPSE_RISE):
-            incident = self._begin(self._same_since, level, self._axis.floor(level), loss, row)
+            incident = self._begin(self._same_since, level, self._axis.floor(level), loss, row, _DIVERGENCE)
             incident.variant = "collapse"
-            self._opened_as = _DIVERGENCE
-            self._incidents.escalate(incident, _DIVERGENCE)
+            self._keep_open(incident)
 
     def _watch_the_level(self, loss: float, row: Row) -> None:
         """Detect a climb that is too slow for the recent level by comparing with the best one."""
-        if self._incident is not None:
+        if self._incident is not None or self._divergence is not None:
             return
         # In a short run, fifty records are most of it: a quarter of them has to do.
         size = min(len(self._longer), max(at.SHORT_WINDOW, self._rows // at.CLIMB_PART))
@@ -372,18 +475,29 @@ class Instability(SingleIncidentDetector):
             return
         self._risen += at.CLIMB_LOOK_EVERY if self._rows > at.CLIMB_SHORT else at.CLIMB_LOOK_EVERY_IF_SHORT
         if self._risen >= max(at.CLIMB_RECORDS, at.CLIMB_SHARE * self._rows):
-            incident = self._begin(self._best_step, self._best, sigma, loss, row)
+            if self._rested is not None and self._rested[0].start_step >= self._best_step:
+                (incident, self._left), self._rested = self._rested, None
+                # At rest it was no divergence.
+                self._left.since = self._rows
+                self._incidents.reopen(incident, noticed_step=row.step)
+                self._note(incident, loss)
+                self._say_diverged(incident)
+                return
+            incident = self._begin(self._best_step, self._best, sigma, loss, row, _DIVERGENCE)
             incident.variant = "slow"
-            self._opened_as = _DIVERGENCE
-            self._incidents.escalate(incident, _DIVERGENCE)
+            self._keep_open(incident)
 
-    def _begin(self, start: int, level: float, sigma: float, loss: float, row: Row) -> Incident:
+    def _begin(
+        self, start: int, level: float, sigma: float, loss: float, row: Row, kind: str = _SPIKE
+    ) -> Incident:
         self._sum = 0.0
         self._same = 0
-        self._level, self._sigma, self._since = level, sigma, self._rows
+        self._rested = None
+        self._left = _Left(level, sigma, self._rows, self._axis.place(loss))
         usual = self._axis.value(level)
-        self._incident = incident = self._incidents.open(
-            _SPIKE,
+        incidents = self._incidents if self._divergence is None else Incidents()
+        self._incident = incident = incidents.open(
+            kind,
             name_of(LOSS, row.record),
             start_step=start,
             noticed_step=row.step,
@@ -391,7 +505,6 @@ class Instability(SingleIncidentDetector):
             peak=loss,
             ratio=loss / usual if usual > 0.0 else 0.0,
         )
-        self._opened_as = incident.kind
         self._is_start = False
         incident.variant = ""
         was_mild = incident.repeats == 0 or incident.severity == INFO
@@ -400,7 +513,10 @@ class Instability(SingleIncidentDetector):
             # A schedule that restarts raises the loss on purpose.
             incident.variant = "after a restart"
             incident.severity = INFO
-        self._opened_with = incident.severity
+        self._is_doubtful = not is_meant_to_fall(row)
+        if self._is_doubtful:
+            incident.severity = INFO
+        self._left.severity = incident.severity
         self._note(incident, loss)
         return incident
 
@@ -414,39 +530,102 @@ class Instability(SingleIncidentDetector):
             evidence["ratio"] = evidence["peak"] / level
             evidence["now_ratio"] = loss / level
 
-    def _follow(self, incident: Incident, loss: float, y: float, row: Row) -> None:
+    def _is_back(self, incident: Incident, left: _Left, loss: float, y: float, row: Row) -> bool:
+        """Add one more loss to `incident`; return whether the last ones are near the level that it left."""
         self._note(incident, loss)
-        lasted = self._rows - self._since
-        near = max(at.BACK_SIGMAS * self._sigma, self._axis.gap(self._level, at.BACK_RISE))
-        if y - self._level > near:
+        left.peak = max(left.peak, y)
+        near = max(at.BACK_SIGMAS * left.sigma, self._axis.gap(left.level, at.BACK_RISE))
+        if y - left.level > near:
             incident.end_step = row.step
             incident.count += 1
-        recent = median(self._recent)
-        if lasted < at.CALM_RECORDS or recent - self._level > near:
-            if lasted >= max(at.LASTING_RECORDS, at.LASTING_SHARE * self._rows):
+        return self._rows - left.since >= at.CALM_RECORDS and median(self._recent) - left.level <= near
+
+    def _follow(self, incident: Incident, loss: float, y: float, row: Row) -> None:
+        left = self._left
+        if self._is_back(incident, left, loss, y, row):
+            self._end(incident, row)
+        elif self._rows - left.since >= max(at.LASTING_RECORDS, at.LASTING_SHARE * self._rows):
+            if self._divergence is not None:
+                # A step up within the divergence.
+                self._incident = None
+                self._learn_again()
+            elif median(self._recent) - left.level > at.BACK_SHARE * (left.peak - left.level):
                 self._say_diverged(incident)
-            return
-        self._end(incident, row)
+            else:
+                # Most of the way back: what is usual is where it came to rest.
+                self._end(incident, row, "at rest")
+                self._learn_again()
+                self._rested = incident, left
+
+    def _follow_divergence(self, incident: Incident, loss: float, y: float, row: Row) -> None:
+        if self._is_back(incident, self._left_for_long, loss, y, row):
+            incident.variant = "recovered"
+            if f"-{_SPIKE}-" in incident.id:
+                lasted = self._rows - self._left_for_long.since
+                self._long, self._long_until = incident, lasted / at.LONG_SHARE
+                incident.severity = self._left_for_long.severity
+            if self._incident is not None:
+                self._end(self._incident, row)
+            self._end_divergence(row.step)
 
     def _say_diverged(self, incident: Incident) -> None:
-        if incident.severity is not None:
+        if incident.severity is not None and not self._is_doubtful:
             incident.severity = None
             self._incidents.mark_changed(incident)
-        if incident.variant == "after a restart":
-            incident.variant = ""
+        incident.variant = ""
         if self._is_start:
             incident.variant = "from the start"
             incident.evidence.setdefault("first", incident.evidence["level"])
             self._incidents.never_learned = True
         self._incidents.escalate(incident, _DIVERGENCE)
+        self._keep_open(incident)
 
-    def _end(self, incident: Incident, row: Row) -> None:
-        if self._rows - self._since < at.LONG_SHARE * self._rows:
-            self._incidents.escalate(incident, self._opened_as)
-            incident.severity = self._opened_with
-        incident.variant = "recovered"
-        self._resolve(row.step)
+    def _keep_open(self, incident: Incident) -> None:
+        """Learn the level of a divergence, until the loss is back where it was before."""
+        self._usual_before = (self._longer, self._changes, self._above)
+        self._learn_again()
+        self._divergence, self._left_for_long, self._incident = incident, self._left, None
+
+    def _learn_again(self) -> None:
+        self._longer, self._changes = Window(at.LEVEL_WINDOW), Window(at.LEVEL_WINDOW)
+        self._above = deque(maxlen=at.TAIL_WINDOW)
+        self._sum = 0.0
+
+    def _end_divergence(self, step: int) -> None:
+        incident = self._divergence
+        if incident is None:
+            return
+        self._divergence = self._incident = None
+        self._incidents.never_learned = False
+        self._longer, self._changes, self._above = self._usual_before
+        self._allowed = ALLOWED * self._changes.median if len(self._changes) else 0.0
         self._has_best = False
+        self._incidents.close(incident, resolved_step=step)
+
+    def _end(self, incident: Incident, row: Row, variant: str = "recovered") -> None:
+        if self._divergence is not None:
+            on_top = incident
+            self._incident = incident = self._incidents.open(
+                _SPIKE,
+                on_top.metric,
+                start_step=on_top.start_step,
+                noticed_step=row.step,
+                count=on_top.count,
+                **on_top.evidence,
+            )
+            incident.end_step, incident.severity = on_top.end_step, on_top.severity
+        incident.variant = variant
+        self._resolve(row.step)
+
+
+class _Left:
+    """What an incident left: the level and the noise, at which record, and how high the loss went."""
+
+    __slots__ = ("level", "peak", "severity", "sigma", "since")
+
+    def __init__(self, level: float = 0.0, sigma: float = 0.0, since: int = 0, peak: float = 0.0) -> None:
+        self.level, self.sigma, self.since, self.peak = level, sigma, since, peak
+        self.severity: str | None = None
 
 
 def _logarithms(batch: StepBatch) -> tuple[list[float], list[float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolkit.diagnostics import thresholds as at
@@ -15,10 +16,10 @@ from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import STEP, SYSTEM, Record
 
 _KIND = "memory_growth"
-_HALF = at.MEMORY_BLOCKS // 2
 _FLAT_SHARE = 0.05
 _FREED_SHARE = 0.5
 _ABSURD_MIB = 1e9
+_NEARLY = 0.999
 
 
 class MemoryGrowth:
@@ -63,23 +64,36 @@ class MemoryGrowth:
         """Pass over records with the same sample."""
         if batch.elapsed is None:
             return start
-        sampled_at = self._sampled_at
+        sampled_at, times = self._sampled_at, batch.elapsed
         earliest, latest = batch.times
         if sampled_at <= earliest and latest - sampled_at < at.MEMORY_SAMPLE_S:
             return len(batch)
         curves = [
             (curve, batch.columns[curve.signal]) for curve in self._curves if curve.signal in batch.columns
         ]
-        for place in range(start, len(batch)):
-            elapsed = batch.elapsed[place]
-            if not 0.0 <= elapsed - sampled_at < at.MEMORY_SAMPLE_S:
-                if any(curve.is_last_of_block for curve, _ in curves):
-                    return place
-                self._sampled_at = sampled_at = elapsed
-                for curve, values in curves:
-                    if 0.0 < values[place] < _ABSURD_MIB:
-                        curve.add(values[place], batch.steps[place])
+        place, following, left = start, batch.once(_following), 0
+        while place < len(batch):
+            if 0.0 <= times[place] - sampled_at < at.MEMORY_SAMPLE_S:
+                place += 1
+                continue
+            left = left - 1 if left > 1 else min(curve.left_of_block for curve, _ in curves) - 1
+            if not left:
+                return place
+            self._sampled_at = sampled_at = times[place]
+            for curve, values in curves:
+                if 0.0 < values[place] < _ABSURD_MIB:
+                    curve.add(values[place], batch.steps[place])
+            place = following[place]
         return len(batch)
+
+
+def _following(batch: StepBatch) -> Sequence[int]:
+    """Return for each record one behind it, before which no other has a sample of its own."""
+    times = batch.fields_as_arrays.get("elapsed")
+    if times is None or not (times[1:] >= times[:-1]).all():
+        return range(1, len(batch) + 1)
+    found: list[int] = times.searchsorted(times + _NEARLY * at.MEMORY_SAMPLE_S).tolist()
+    return found
 
 
 class _Curve:
@@ -119,9 +133,9 @@ class _Curve:
         self._forget()
 
     @property
-    def is_last_of_block(self) -> bool:
-        """Whether the next sample completes a block."""
-        return self._in_block == at.MEMORY_BLOCK - 1
+    def left_of_block(self) -> int:
+        """How many samples there are before the block is complete."""
+        return at.MEMORY_BLOCK - self._in_block
 
     def add(self, value: float, step: int) -> None:
         """Take a sample that does not complete a block."""
@@ -171,10 +185,8 @@ class _Curve:
         # A curve that has been this high before only fluctuates.
         if last.lowest <= self._highest[scale]:
             return False
-        values = [block.lowest for block in blocks]
-        early, early_z = trend(values[:_HALF])
-        late, late_z = trend(values[_HALF:])
-        if min(early_z, late_z) < at.MEMORY_TREND or late < at.MEMORY_STEADY * early:
+        late = steady_growth([block.lowest for block in blocks])
+        if late is None:
             return False
         assert self._settled is not None
         since_settled = (last.lowest - self._settled.lowest) / (last.sample - self._settled.sample)
@@ -240,6 +252,16 @@ class _Block(NamedTuple):
     sample: int
     """How many samples came before it."""
     lowest: float
+
+
+def steady_growth(values: Sequence[float]) -> float | None:
+    """Return how fast the later half of `values` grows; None unless both halves do, and it has not become slower."""
+    half = len(values) // 2
+    early, early_z = trend(values[:half])
+    late, late_z = trend(values[half:])
+    if min(early_z, late_z) < at.MEMORY_TREND or late < at.MEMORY_STEADY * early:
+        return None
+    return late
 
 
 def _samples_in_block(scale: int) -> int:

@@ -28,6 +28,8 @@ class VanishingGradients(SingleIncidentDetector):
 
     def _forget(self) -> None:
         self._early_norms: list[float] = []
+        self._limit = 0.0
+        """The largest norm that has vanished."""
         self._early_losses: list[float] = []
         self._low: int = 0
         self._low_since: int = 0
@@ -36,7 +38,7 @@ class VanishingGradients(SingleIncidentDetector):
     def take(self, row: Row) -> None:
         """Look at the gradient norm."""
         norm = row.values[GRAD_NORM]
-        if norm >= at.VANISHED:
+        if norm > self._limit:
             if self._low:
                 self._low = 0
                 self._losses.clear()
@@ -46,7 +48,7 @@ class VanishingGradients(SingleIncidentDetector):
                 self._learn(norm, row)
             return
         # NaN is left to another detector.
-        if 0.0 <= norm < at.VANISHED:
+        if 0.0 <= norm <= self._limit:
             self._take_low(norm, row)
 
     def skim(self, batch: StepBatch, start: int) -> int:
@@ -54,13 +56,15 @@ class VanishingGradients(SingleIncidentDetector):
         if self._low or self._incident is not None or len(self._early_norms) < at.VANISHED_EARLY:
             return start
         norms = batch.columns[GRAD_NORM]
-        if batch.range_of(GRAD_NORM)[0] >= at.VANISHED:
+        if batch.range_of(GRAD_NORM)[0] > self._limit:
             return len(norms)
-        return next((place for place in range(start, len(norms)) if norms[place] < at.VANISHED), len(norms))
+        return next((place for place in range(start, len(norms)) if norms[place] <= self._limit), len(norms))
 
     def _learn(self, norm: float, row: Row) -> None:
         if norm < math.inf:
             self._early_norms.append(norm)
+            if len(self._early_norms) >= at.NORM_FIRST_RECORDS:
+                self._limit = at.VANISHED_SHARE * median(self._early_norms)
             self._learn_loss(row.values.get(LOSS))
 
     def _learn_loss(self, loss: float | None) -> None:
@@ -110,8 +114,8 @@ class VanishingGradients(SingleIncidentDetector):
             or now < at.NOT_FALLEN * first
         ):
             return False
-        if self._early_norms:
-            return norm <= at.VANISHED_SHARE * median(self._early_norms)
+        if self._limit:
+            return True
         # Nothing to compare with: only a long row of zeros with a flat loss is certain.
         return norm == 0.0 and self._low >= 3 * at.VANISHED_RECORDS
 

@@ -74,7 +74,11 @@ class Overfit(SingleIncidentDetector):
         if self._evals == 1 or val < self._best:
             self._is_best(val, row)
             return
-        self._since.append(val)
+        if not self._incidents.val_spike_is_open or self._incident is not None:
+            self._since.append(val)
+        elif not self._since:
+            return
+        # Otherwise the jump may come back, and those before it have to be enough.
         noise = self._noise()
         middle = median(self._since)
         enough = max(at.OVERFIT_RISE * abs(self._best), at.NOTHING_LEFT_OF_VAL * abs(self._first))

@@ -11,7 +11,7 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO, WARNING
 from toolkit.diagnostics.incident import Incidents
-from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, name_of
+from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, Trend, median
 from toolkit.diagnostics.step_batch import StepBatch
 
@@ -189,13 +189,13 @@ class Plateau(SingleIncidentDetector):
 
     def _is_sure(self, row: Row) -> bool:
         """Whether it will probably stay flat: not if most of the planned run is still to come."""
-        if row.step < at.PLATEAU_SURE_OF_PLAN * self._incidents.planned_steps:
+        if row.step < at.PLATEAU_SURE_OF_PLAN * self._incidents.planned_steps or not is_meant_to_fall(row):
             return False
         if self._rows >= at.PLATEAU_SURE_RECORDS:
             return True
         return (
             self._rows >= at.PLATEAU_FEWEST_RECORDS
-            and self._most_gain < at.PLATEAU_MOST_GAIN
+            and self._most_gain < at.PLATEAU_MOST_GAIN * min(1.0, self._rows / at.PLATEAU_FEW_RECORDS)
             and self._z >= at.PLATEAU_Z_IF_SHORT
             and abs(self._now) > at.PLATEAU_OF_START * self._start_level
         )
@@ -221,6 +221,10 @@ class Plateau(SingleIncidentDetector):
 
 def _repeats(batch: StepBatch) -> list[int]:
     """Return the places whose loss differs from the one before it by next to nothing."""
+    if batch.arrays is not None:
+        now, before = batch.arrays[LOSS][1:], batch.arrays[LOSS][:-1]
+        found: list[int] = ((abs(now - before) <= at.CONSTANT_WITHIN * abs(before)).nonzero()[0] + 1).tolist()
+        return found
     losses = batch.columns[LOSS]
     apart = list(map(abs, map(sub, losses[1:], losses)))
     lowest, highest = batch.range_of(LOSS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from bisect import bisect_left
@@ -24,6 +25,7 @@ _LOOKS_WITHOUT_A_WORD: Final = 5
 
 _HOST: Final = "time/"
 _DEVICE: Final = "device_time/"
+_SAVE: Final = "checkpoint_save_sync"
 _MOST_SHAPES: Final = 256
 
 
@@ -88,8 +90,9 @@ class Straggler:
     def restart(self, step: int) -> None:
         """Start over: ranks may run elsewhere now."""
         for rank in self._ranks.values():
-            if rank.incident is not None:
-                self._incidents.close(rank.incident, resolved_step=step)
+            for incident in (rank.incident, rank.saving):
+                if incident is not None:
+                    self._incidents.close(incident, resolved_step=step)
         self._ranks = {}
         self._looks.clear()
         self._reached.clear()
@@ -119,6 +122,8 @@ class Straggler:
                 self._fields[row.shape] = fields
         if not rank.add(row, fields, seconds):
             return
+        if fields.saves:
+            rank.saves.append((row.step, _seconds(row.record, fields.saves, 1)))
         if not number:
             self._since_look += 1
             if self._since_look == at.RANK_CHECK_EVERY:
@@ -145,7 +150,7 @@ class Straggler:
             there = [self._ranks[number] for number in sorted(self._reached)]
             for rank in there:
                 rank.go_to(step)
-            self._compare([rank for rank in there if len(rank.window) == at.RANK_WINDOW], step, rows, row)
+            self._compare([rank for rank in there if len(rank.window) >= at.RANK_WINDOW], step, rows, row)
             self._reached = self._ranks_at(self._looks[0][0]) if self._looks else set()
 
     def _ranks_at(self, step: int) -> set[int]:
@@ -156,18 +161,37 @@ class Straggler:
             return
         usual = [rank.medians() for rank in ranks]
         ordered = [sorted(column) for column in zip(*usual, strict=True)]
+        slow_pass = _slower_pass(ranks)
         for rank, mine in zip(ranks, usual, strict=True):
             others = Times._make(map(_median_without, ordered, mine))
-            self._judge(rank, mine, others, is_pair=len(ranks) == 2, step=step, rows=rows, row=row)
+            in_pass = slow_pass.get(rank.number, 1.0)
+            self._judge(rank, mine, others, in_pass, is_pair=len(ranks) == 2, step=step, rows=rows, row=row)
+            if rank.saves and rank.saves[-1][0] != rank.judged_save:
+                rank.judged_save = rank.saves[-1][0]
+                self._judge_saves(rank, ranks, mine.step, step, rows)
 
     def _judge(
-        self, rank: _Rank, mine: Times, others: Times, *, is_pair: bool, step: int, rows: int, row: Row
+        self,
+        rank: _Rank,
+        mine: Times,
+        others: Times,
+        in_pass: float,
+        *,
+        is_pair: bool,
+        step: int,
+        rows: int,
+        row: Row,
     ) -> None:
         behind, sum_of, part = _how_far_behind(mine, others, is_pair=is_pair)
         # The step would be that much shorter if this rank were like the others.
         ratio = mine.step / max(mine.step - behind, 0.001 * mine.step)
+        if ratio <= at.SLOW_RANK and in_pass >= at.SLOW_PASS:
+            sum_of = part = "forward"
+            behind = mine.forward - others.forward
         if rank.incident is not None:
-            if ratio < at.SLOW_RANK_OVER:
+            # The latest steps say sooner that it is over.
+            is_slow = in_pass >= at.SLOW_PASS_OVER and mine.forward >= at.SLOW_PASS_OVER * others.forward
+            if ratio < at.SLOW_RANK_OVER and not is_slow:
                 self._incidents.close(rank.incident, resolved_step=step, at_row=rows)
                 rank.incident = None
             else:
@@ -175,7 +199,8 @@ class Straggler:
                 rank.incident.end_step = step
             return
         usual: float = getattr(others, sum_of)
-        if ratio <= at.SLOW_RANK or not rank.is_mostly_above(usual, sum_of):
+        is_slow = ratio > at.SLOW_RANK or in_pass >= at.SLOW_PASS
+        if not is_slow or not rank.is_mostly_above(usual, sum_of):
             rank.slow_looks = 0
         else:
             if not rank.slow_looks:
@@ -215,6 +240,44 @@ class Straggler:
         incident.variant = {"step": "", "data": "data", "rest": "rest"}.get(part, "compute")
         rank.incident = incident
 
+    def _judge_saves(self, rank: _Rank, ranks: list[_Rank], step_s: float, step: int, rows: int) -> None:
+        """Report a rank whose checkpoints take longer than those that the others save after the same steps."""
+        theirs = [dict(other.saves) for other in ranks if other is not rank]
+        known = []
+        for at_step, seconds in rank.saves:
+            others = sorted(each[at_step] for each in theirs if at_step in each)
+            if at_step <= step and len(others) >= 2:
+                known.append((at_step, seconds, others[len(others) // 2]))
+        slow = [seconds >= at.SLOW_SAVE * usual for _, seconds, usual in known]
+        if rank.saving is not None:
+            if slow and not slow[-1]:
+                self._incidents.close(rank.saving, resolved_step=step, at_row=rows)
+                rank.saving = None
+            return
+        newest = known[-at.RANK_LOOKS :]
+        if len(newest) < at.RANK_LOOKS or not all(slow[-at.RANK_LOOKS :]):
+            return
+        # Rank 0 often has more to save, and from the start.
+        if not rank.number and all(slow):
+            return
+        seconds, usual = newest[-1][1:]
+        waited = min(mine - others for _, mine, others in newest)
+        if waited < at.SLOW_SAVE_SHARE * step_s * (newest[-1][0] - newest[-2][0]):
+            return
+        rank.saving = self._incidents.open(
+            _KIND,
+            _HOST + _SAVE,
+            start_step=newest[0][0],
+            noticed_step=step,
+            count=at.RANK_LOOKS,
+            which=rank.number,
+            at_row=rows,
+            rank=float(rank.number),
+            seconds=float(f"{seconds:.3g}"),
+            others=float(f"{usual:.3g}"),
+        )
+        rank.saving.variant = "saving"
+
 
 def _how_far_behind(mine: Times, others: Times, *, is_pair: bool) -> tuple[float, str, str]:
     """Return by how many seconds a step the others wait for this rank, which sum says so, and the slow part."""
@@ -232,6 +295,35 @@ def _how_far_behind(mine: Times, others: Times, *, is_pair: bool) -> tuple[float
     return behind, sum_of, part
 
 
+def _slower_pass(ranks: list[_Rank]) -> dict[int, float]:
+    """Return the one rank whose forward pass is slower than those of the others, and how many times as long it takes.
+
+    The others wait in the backward pass, which hides how slow that is on it: so a forward pass that is a little slower
+    may be a tenth of the whole step. It has to be the only one, and the others have to wait for it.
+    """
+    for count, least in ((at.RANK_WINDOW, at.MUCH_SLOWER_PASS), (at.STEADY_WINDOW, at.SLOW_PASS_OVER)):
+        if len(ranks) < 3 or min(len(rank.window) for rank in ranks) < count:
+            return {}
+        passes = [rank.median("forward", count) for rank in ranks]
+        ordered = sorted(passes)
+        slowest, usual = ordered[-1], ordered[(len(ordered) - 1) // 2]
+        more, rank = slowest - usual, ranks[passes.index(slowest)]
+        if slowest < least * usual or usual <= 0.0 or slowest - ordered[-2] < 0.5 * more:
+            continue
+        behind, waits = (
+            rank.median(name, count)
+            - sorted(each.median(name, count) for each in ranks if each is not rank)[len(ranks) // 2 - 1]
+            for name in ("upto_forward", "backward")
+        )
+        if (
+            behind >= 0.5 * more
+            and -waits >= 0.3 * more
+            and more >= at.SLOW_PASS_SHARE * rank.median("step", count)
+        ):
+            return {rank.number: slowest / usual}
+    return {}
+
+
 def _median_without(ordered: list[float], one: float) -> float:
     """Return the median of sorted numbers without `one` of them."""
     without = bisect_left(ordered, one)
@@ -246,10 +338,14 @@ class _Rank:
     def __init__(self, number: int) -> None:
         self.number = number
         self.newest: float = -math.inf
-        self.window: deque[tuple[int, Times]] = deque(maxlen=at.RANK_WINDOW)
+        self.window: deque[tuple[int, Times]] = deque(maxlen=at.STEADY_WINDOW)
         self.slow_looks = 0
         self.slow_since = 0
         self.incident: Incident | None = None
+        self.saving: Incident | None = None
+        self.saves: deque[tuple[int, float]] = deque(maxlen=2 * at.RANK_LOOKS + 2)
+        """Steps after which it saved a checkpoint, and how many seconds each took."""
+        self.judged_save = 0
         self._ahead: deque[tuple[int, Times]] = deque()
         """Steps after the next look."""
 
@@ -274,10 +370,16 @@ class _Rank:
 
     def medians(self) -> Times:
         """Return the medians of the latest steps by part."""
-        # A window is looked at when it is full.
         half = at.RANK_WINDOW // 2
-        columns = (sorted(column) for column in zip(*(times for _, times in self.window), strict=True))
+        newest = itertools.islice(reversed(self.window), at.RANK_WINDOW)
+        columns = (sorted(column) for column in zip(*(times for _, times in newest), strict=True))
         return Times._make(0.5 * (column[half - 1] + column[half]) for column in columns)
+
+    def median(self, name: str, count: int) -> float:
+        """Return the median of one part or sum in the `count` latest steps."""
+        newest = itertools.islice(reversed(self.window), count)
+        seconds: float = sorted(getattr(times, name) for _, times in newest)[count // 2]
+        return seconds
 
     def is_mostly_above(self, seconds: float, name: str) -> bool:
         """Return whether three of four of the newest steps take longer, in this part or sum: a few are chance."""
@@ -288,7 +390,8 @@ class _Rank:
         """Return the step from which on most take longer than that."""
         above = 0
         first = self.window[-1][0]
-        for count, (step, times) in enumerate(reversed(self.window), start=1):
+        newest = itertools.islice(reversed(self.window), at.RANK_WINDOW)
+        for count, (step, times) in enumerate(newest, start=1):
             is_above = getattr(times, name) > seconds
             above += is_above
             if is_above and 4 * above >= 3 * count:
@@ -304,6 +407,7 @@ class _Fields:
         self.data = _fields_in(record, "data_loading")
         self.forward = _fields_in(record, "forward")
         self.backward = _fields_in(record, "backward")
+        self.saves = _fields_in(record, _SAVE)
         if not self.forward and not self.backward:
             # It contains both passes and the exchange.
             self.backward = _fields_in(record, "training_iteration")

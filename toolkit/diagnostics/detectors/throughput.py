@@ -10,8 +10,8 @@ from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import ELAPSED, RATE, STEP_TIME, Row, name_of, number_in
-from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, start_of_streak
+from toolkit.diagnostics.metric_aliases import ELAPSED, EPOCH_TIME, RATE, STEP_TIME, Row, name_of, number_in
+from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, paces, start_of_streak
 from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import END, START, STEP
 from toolkit.runfolder.status import FINISHED
@@ -35,7 +35,7 @@ class ThroughputDrop(SingleIncidentDetector):
     The time of steps that are over within a millisecond is not judged.
     """
 
-    signals = (RATE, STEP_TIME, ELAPSED)
+    signals = (RATE, STEP_TIME, EPOCH_TIME, ELAPSED)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
@@ -61,12 +61,17 @@ class ThroughputDrop(SingleIncidentDetector):
         self._stride: float = 0.0
         self._to_skip = at.SPEED_WARM_UP_BLOCKS
         self._best: float = 0.0
+        self._few: list[tuple[float, int, float | None]] = []
+        """The speed, step and time of the first records."""
+        self._steady_best: float = 0.0
+        self._kept = 0
         self._usual.clear()
         self._history.clear()
 
     def take(self, row: Row) -> None:
         """Look at the speed of a step record."""
-        if row.event != STEP and row.event:
+        # The time of an epoch may come with its evaluation.
+        if row.event != STEP and row.event and EPOCH_TIME not in row.values:
             return
         speed = row.values.get(RATE)
         if self._signal != RATE:
@@ -77,6 +82,10 @@ class ThroughputDrop(SingleIncidentDetector):
             return
         self._speeds.append(speed)
         self._steps.append(row.step)
+        if len(self._few) < at.SPEED_FEW[2]:
+            self._few.append((speed, row.step, row.time))
+            if len(self._few) >= at.SPEED_FEW[0] and self._incident is None:
+                self._judge_few()
         if len(self._speeds) == at.SPEED_BLOCK:
             self._end_block()
 
@@ -85,11 +94,19 @@ class ThroughputDrop(SingleIncidentDetector):
         rates = batch.columns.get(RATE)
         if self._signal != RATE or rates is None or self._name == _TOKENS or batch.range_of(RATE)[0] <= 0.0:
             return start
+        if len(self._few) < at.SPEED_FEW[2]:
+            return start
         is_steady = self._stays_steady(*batch.range_of(RATE))
+        steps, kept = batch.steps, at.SPEED_BLOCK * (2 * at.SPEED_LASTING_BLOCKS + 1)
         while start < len(rates):
+            left = len(rates) - start
+            if is_steady and left > kept and not self._speeds and not self._to_skip:
+                # Of looks that change nothing only the last ones are kept.
+                is_even = self._stride == 1.0 and steps[-1] - steps[start] == left - 1
+                start += (left - kept) // at.SPEED_BLOCK * at.SPEED_BLOCK if is_even else 0
             end = start + at.SPEED_BLOCK - len(self._speeds)
             self._speeds += rates[start:end]
-            self._steps += batch.steps[start:end]
+            self._steps += steps[start:end]
             if len(self._speeds) == at.SPEED_BLOCK:
                 self._incidents.rows = batch.first_row + end
                 self._end_block(is_steady=is_steady)
@@ -110,15 +127,17 @@ class ThroughputDrop(SingleIncidentDetector):
             self._signal = RATE
             self._name = _TOKENS if _TOKENS in row.record else name_of(RATE, row.record)
             return rate
-        seconds = row.values.get(STEP_TIME)
+        signal = STEP_TIME if STEP_TIME in row.values or self._signal == STEP_TIME else EPOCH_TIME
+        seconds = row.values.get(signal)
         if seconds is not None:
-            if self._signal != STEP_TIME:
+            if self._signal != signal:
                 if self._signal and self._incident is None:
                     self._forget()
-                self._signal, self._name = STEP_TIME, name_of(STEP_TIME, row.record)
+                self._signal, self._name = signal, name_of(signal, row.record)
             return 1.0 / seconds if seconds > 0.0 else None
         elapsed = row.values.get(ELAPSED)
-        return None if elapsed is None or self._signal == STEP_TIME else self._speed_by_clock(elapsed, row)
+        is_timed = self._signal in (STEP_TIME, EPOCH_TIME)
+        return None if elapsed is None or is_timed else self._speed_by_clock(elapsed, row)
 
     def _speed_by_clock(self, elapsed: float, row: Row) -> float | None:
         if not self._signal:
@@ -141,7 +160,7 @@ class ThroughputDrop(SingleIncidentDetector):
                 self._usual.clear()
                 self._history.clear()
                 self._low.clear()
-                self._best = 0.0
+                self._best = self._steady_best = 0.0
             self._stride = stride
         if self._to_skip:
             self._to_skip -= 1
@@ -153,8 +172,7 @@ class ThroughputDrop(SingleIncidentDetector):
             self._follow(self._incident, now, steps[-1])
             return
         if is_steady:
-            self._usual.append((now, spread))
-            self._history.append((now, spread, steps[0]))
+            self._keep(now, spread, steps)
             return
         if len(self._usual) >= at.SPEED_FEWEST_BLOCKS:
             level = median([block[0] for block in self._usual])
@@ -170,12 +188,18 @@ class ThroughputDrop(SingleIncidentDetector):
                     self._judge_sudden(level, steps[-1])
                 return
         self._low.clear()
-        self._usual.append((now, spread))
-        self._history.append((now, spread, steps[0]))
-        if len(self._history) == 2 * at.SPEED_LASTING_BLOCKS:
+        self._keep(now, spread, steps)
+        if self._incident is None and len(self._history) == 2 * at.SPEED_LASTING_BLOCKS:
             self._judge_lasting(steps[-1])
         if self._incident is None:
             self._judge_decline(steps[-1])
+
+    def _keep(self, now: float, spread: float, steps: list[int]) -> None:
+        self._usual.append((now, spread))
+        self._history.append((now, spread, steps[0]))
+        self._kept += 1
+        if self._kept % at.SPEED_LASTING_BLOCKS == 0:
+            self._judge_slow(steps[-1])
 
     def _was_usual(self, level: float) -> bool:
         return max(self._usual[-1][0], self._usual[-2][0]) >= at.SPEED_BEFORE_DROP * level
@@ -241,6 +265,60 @@ class ThroughputDrop(SingleIncidentDetector):
         self._open(level, now, lately[0][2], noticed_step, at.SPEED_BLOCK * len(lately))
         self._calm_needed = at.SPEED_LOOKS_IF_NOISY
         self._best = now
+
+    def _judge_few(self) -> None:
+        """Detect a drop in a run with few records: its last part against its first, each clear of its own noise."""
+        few = self._few[1:]
+        record_s = self._record_s()
+        if len(few) >= at.SPEED_FEW[1] and record_s < at.SPEED_LONG_RECORD_S:
+            return
+        before, after = few[: int(at.SPEED_FEW_BEFORE * len(few))], few[-int(at.SPEED_FEW_AFTER * len(few)) :]
+        older, newer = sorted(item[0] for item in before), sorted(item[0] for item in after)
+        level, now = median(older), median(newer)
+        if now >= at.SPEED_DROP * level or self._is_too_short(level):
+            return
+        # One record in eight may be an exception: an epoch with an evaluation, or a pause.
+        if (
+            older[len(older) // 8] < at.SPEED_BACK * level
+            or newer[-1 - len(newer) // 8] > at.SPEED_BACK * level
+        ):
+            return
+        strides = [(part[-1][1] - part[0][1]) / (len(part) - 1) for part in (before, after)]
+        if max(strides) > at.SPEED_STRIDE * min(strides):
+            return
+        if level - now < at.SPEED_NOISE * max(_sigma(older), _sigma(newer)):
+            return
+        if (self._signal != RATE or few[-1][2] is not None) and record_s * len(after) < at.SPEED_FEW_LAST_S:
+            return
+        place = start_of_streak([item[0] < at.SPEED_BACK * level for item in few])
+        self._open(level, now, few[place][1], few[-1][1], len(few) - place)
+        self._calm_needed = at.SPEED_LOOKS
+
+    def _record_s(self) -> float:
+        """How long a record takes; 0 if that is not known."""
+        (speed, first, since), (_, last, now) = self._few[1], self._few[-1]
+        if since is not None and now is not None:
+            return (now - since) / (len(self._few) - 2)
+        steps = 1.0 if self._signal == EPOCH_TIME else (last - first) / (len(self._few) - 2)
+        return 0.0 if self._signal == RATE else steps / speed
+
+    def _judge_slow(self, noticed_step: int) -> None:
+        """Detect a speed that sank slowly and stays: both levels were steady for as long as a lasting drop."""
+        lately = [look[0] for look in list(self._history)[-at.SPEED_LASTING_BLOCKS :]]
+        if len(lately) < at.SPEED_LASTING_BLOCKS or not _is_steady(lately):
+            return
+        now = median(lately)
+        level = self._steady_best = max(self._steady_best, now)
+        if now >= at.SPEED_SLOW_DECLINE * level or self._is_too_short(level):
+            return
+        if level - now < at.SPEED_NOISE * max(
+            _sigma(lately), _of_median([look[1] for look in self._history])
+        ):
+            return
+        start = list(self._history)[-at.SPEED_LASTING_BLOCKS][2]
+        self._open(level, now, start, noticed_step, at.SPEED_BLOCK * len(lately))
+        self._calm_needed = at.SPEED_LOOKS_IF_NOISY
+        self._steady_best = now
 
     def _open(self, level: float, now: float, start_step: int, noticed_step: int, count: int) -> None:
         self._level = level
@@ -347,9 +425,7 @@ class TimeLimit(SingleIncidentDetector):
         self._next = step + max(1, planned // at.LIMIT_LOOKS_OF_PLAN)
         if len(points) < at.LIMIT_FEWEST_LOOKS:
             return
-        (first_s, first), (half_s, half) = points[1], points[len(points) // 2]
-        whole = (elapsed - first_s - self._longest[0]) / (step - first - self._longest[1])
-        left_s = (planned - step) * min(whole, (elapsed - half_s) / (step - half))
+        left_s = (planned - step) * min(paces(points, self._longest))
         late_s = float(round(now + left_s - self._limit))
         incident, has_seen_enough = self._incident, elapsed > at.LIMIT_SEEN * (elapsed + self._limit - now)
         if incident is None:

@@ -8,7 +8,7 @@ from collections import deque
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import DATA_TIME, GPU_UTIL, STEP_TIME, Row, name_of
+from toolkit.diagnostics.metric_aliases import DATA_TIME, GPU_MEMORY, GPU_UTIL, STEP_TIME, Row, name_of
 from toolkit.diagnostics.robust import Window, start_of_streak
 from toolkit.diagnostics.step_batch import StepBatch
 from toolkit.runfolder.records import SYSTEM
@@ -77,16 +77,18 @@ class DataStarvation(SingleIncidentDetector):
 
 
 _IDLE = "low_gpu_util"
-_HALF = at.GPU_LOOKS // 2
 _REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
+
+_Look = tuple[int, float, float | None]
+"""A step, the utilisation during it, and when it ended if that is known."""
 
 
 class IdleGpu(SingleIncidentDetector):
     """Reports a GPU that is busy less than half of the time while steps advance.
 
     The samples of one step are averaged into one look. Steps with unusually many samples are pauses and are skipped, as
-    are the start-up and a GPU that is not used at all.
+    are the start-up and a GPU that is not used at all, unless its memory is held.
     """
 
     signals = (GPU_UTIL,)
@@ -105,8 +107,11 @@ class IdleGpu(SingleIncidentDetector):
         self._samples: int = 0
         self._sum: float = 0.0
         self._usual_samples = Window(at.GPU_LOOKS)
-        self._looks: deque[tuple[int, float]] = deque(maxlen=at.GPU_LOOKS)
-        self._idle: deque[tuple[int, float]] = deque(maxlen=at.GPU_LOOKS)
+        self._looks: deque[_Look] = deque(maxlen=at.GPU_LOOKS)
+        self._idle: deque[_Look] = deque(maxlen=at.GPU_LOOKS)
+        self._idle_since: float | None = None
+        self._time: float | None = None
+        self._memory = self._most_memory = 0.0
         self._works: bool = False
 
     def take(self, row: Row) -> None:
@@ -128,6 +133,9 @@ class IdleGpu(SingleIncidentDetector):
             self._step, self._samples, self._sum = row.step, 0, 0.0
         self._samples += 1
         self._sum += util
+        self._time = row.time
+        self._memory = row.values.get(GPU_MEMORY, 0.0)
+        self._most_memory = max(self._most_memory, self._memory)
 
     def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over step records if the samples have records of their own."""
@@ -139,16 +147,25 @@ class IdleGpu(SingleIncidentDetector):
         usual.push(self._samples)
         if is_pause:
             return
-        look = (step, self._sum / self._samples)
-        if look[1] <= at.GPU_NOTHING_PCT:
+        look = (step, self._sum / self._samples, self._time)
+        if look[1] <= at.GPU_NOTHING_PCT and not self._is_held(look):
             self._idle.append(look)
             return
+        self._idle_since = self._idle_since if look[1] <= at.GPU_NOTHING_PCT else None
         for idle in self._idle:
             self._add(idle, noticed_step)
         self._idle.clear()
         self._add(look, noticed_step)
 
-    def _add(self, look: tuple[int, float], noticed_step: int) -> None:
+    def _is_held(self, look: _Look) -> bool:
+        """Whether the idle GPU has been so for long while its memory is held."""
+        is_held = self._memory >= max(at.GPU_HELD_MIB, at.GPU_HELD_SHARE * self._most_memory)
+        if not is_held or self._idle_since is None:
+            self._idle_since = look[2] if is_held else None
+            return False
+        return self._works and look[2] is not None and look[2] - self._idle_since >= at.GPU_LONG_S
+
+    def _add(self, look: _Look, noticed_step: int) -> None:
         looks = self._looks
         looks.append(look)
         if not self._works:
@@ -160,13 +177,24 @@ class IdleGpu(SingleIncidentDetector):
                 looks.clear()
         elif self._incident is not None:
             self._follow(self._incident, look, noticed_step)
-        elif len(looks) == at.GPU_LOOKS:
-            ordered = list(looks)
+        elif look[1] < at.GPU_BUSY_PCT and (ordered := self._enough()):
+            half = len(ordered) // 2
             # Both halves: one long pause in a file without steps is not a GPU that is mostly idle.
-            if _mean(ordered[:_HALF]) < at.GPU_BUSY_PCT and _mean(ordered[_HALF:]) < at.GPU_BUSY_PCT:
+            if _mean(ordered[:half]) < at.GPU_BUSY_PCT and _mean(ordered[half:]) < at.GPU_BUSY_PCT:
                 self._open(ordered, noticed_step)
 
-    def _open(self, looks: list[tuple[int, float]], noticed_step: int) -> None:
+    def _enough(self) -> list[_Look]:
+        """Return the looks of the last minutes, or as many as are enough without a time; empty if there are fewer."""
+        looks = list(self._looks)
+        now = looks[-1][2]
+        if now is not None:
+            for count in range(at.GPU_FEWEST_LOOKS, len(looks) + 1):
+                since = looks[-count][2]
+                if since is not None and now - since >= at.GPU_LONG_S:
+                    return looks[-count:]
+        return looks if len(looks) == at.GPU_LOOKS else []
+
+    def _open(self, looks: list[_Look], noticed_step: int) -> None:
         mean = _mean(looks)
         self._reported_pct = mean
         self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
@@ -179,9 +207,11 @@ class IdleGpu(SingleIncidentDetector):
             mean_pct=float(round(mean)),
         )
 
-    def _follow(self, incident: Incident, look: tuple[int, float], noticed_step: int) -> None:
-        lately = list(self._looks)[-_HALF:]
-        if len(lately) == _HALF and _mean(lately) >= at.GPU_BUSY_AGAIN_PCT:
+    def _follow(self, incident: Incident, look: _Look, noticed_step: int) -> None:
+        looks = self._enough() or list(self._looks)
+        half = min(at.GPU_LOOKS, len(looks)) // 2
+        lately = looks[-half:]
+        if half >= at.GPU_FEWEST_LOOKS // 2 and _mean(lately) >= at.GPU_BUSY_AGAIN_PCT:
             self._resolve(noticed_step, end_step=max(incident.start_step, lately[0][0]))
             self._looks.clear()
             return
@@ -196,5 +226,5 @@ class IdleGpu(SingleIncidentDetector):
             self._incidents.mark_changed(incident)
 
 
-def _mean(looks: list[tuple[int, float]]) -> float:
+def _mean(looks: list[_Look]) -> float:
     return sum(look[1] for look in looks) / len(looks)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from toolkit.formulas.evaluation import Setting, no_settings
+from toolkit.formulas.formula import FormulaError, is_formula, parse
 from toolkit.runfolder.records import Record
-from toolkit.runs.columns.run_columns import EventPlaces, RunColumns
+from toolkit.runs.columns.derived import DerivedColumns
+from toolkit.runs.columns.run_columns import EventPlaces, MetricColumn, RunColumns
 from toolkit.runs.columns.series import SeriesBuilder
+from toolkit.runs.columns.smoothing import FOLDED
 from toolkit.runs.columns.span_reader import SpanReader
 from toolkit.runs.columns.thinning import bucket_size
+from toolkit.runs.columns.tiles import TileBuilder
+from toolkit.runs.curve_tiles import METRIC_AXIS, CurveTiles, TileQuery
 from toolkit.runs.record_source import Place
 from toolkit.runs.spans import SpanTable
 from toolkit.runs.store import Floats, Health, MetricInfo, Series, SessionStart, Smoothing, XAxis
@@ -24,13 +32,17 @@ class ColumnQueries:
     def __init__(self) -> None:
         self.used_at = 0.0
         """When a page last asked for it, by the monotonic clock."""
+        self.setting: Setting = no_settings
+        """The run's settings, for formulas."""
         self._lock = threading.RLock()
         self._spans = SpanReader()
         self._use_columns(RunColumns())
 
     def _use_columns(self, columns: RunColumns) -> None:
         self._columns = columns
+        self._derived = DerivedColumns(columns)
         self._builder = SeriesBuilder(columns)
+        self._tiles = TileBuilder(columns, self._builder)
 
     @abstractmethod
     def refresh(self, wait_s: float) -> Health:
@@ -49,6 +61,7 @@ class ColumnQueries:
         with self._lock:
             columns = self._columns
             held = sum(metric.rows.nbytes + metric.values.nbytes for metric in columns.metrics.values())
+            held += self._derived.nbytes + self._tiles.nbytes
             return held + 4 * columns.time.nbytes + self._spans.nbytes
 
     def metrics(self) -> list[MetricInfo]:
@@ -71,11 +84,59 @@ class ColumnQueries:
                 )
             return found
 
+    def named(self, name: str) -> str:
+        """Return the metric that is meant by `name`."""
+        return name
+
+    def column(self, name: str) -> MetricColumn | None:
+        """Return the column of a metric or formula, the same object as long as it only grows; None if it has no values.
+
+        A formula begins with `=`.
+        """
+        if is_formula(name):
+            return self.formula_column(name)[0]
+        self.load([name])
+        with self._lock:
+            return self._columns.metrics.get(name)
+
+    def formula_column(self, text: str) -> tuple[MetricColumn | None, str | None]:
+        """Return the column of a formula, or None and why there is none, in a sentence."""
+        try:
+            formula = parse(text)
+            self.load(formula.names)
+            # Before the lock: a store takes its own lock to find them, and this one inside it.
+            settings = {name: self.setting(name) for name in formula.all_of("setting")}
+            is_whole = False
+            while not is_whole:
+                # In parts, between which others get at the columns.
+                with self._lock:
+                    column, is_whole = self._derived.extend(
+                        text, settings.get, lambda: [one.name for one in self.metrics()]
+                    )
+                time.sleep(0.0)
+        except FormulaError as error:
+            return None, str(error)
+        if not len(column.values):
+            return None, "The formula has no value yet: not all of its metrics have been logged."
+        return column, None
+
+    def tiles(self, name: str, axis: str, query: TileQuery, planned: tuple[int | None, bool]) -> CurveTiles:
+        """Return what `query` asks for of one metric; `planned` are the last step and whether steps begin at 0."""
+        along = axis.removeprefix(METRIC_AXIS) if axis.startswith(METRIC_AXIS) else None
+        names = [name] if along is None else [name, along]
+        self.load([*(one for one in names if not is_formula(one)), FOLDED])
+        problems = [self.formula_column(one)[1] for one in names if is_formula(one)]
+        with self._lock:
+            column, *found = [self._columns.column(self.named(one)) for one in names]
+            tiles = self._tiles.build(name, column, axis, found[0] if found else None, query, planned)
+        return replace(tiles, problem=next(filter(None, problems), tiles.problem))
+
     def series(
         self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return one metric as a curve."""
-        self.load([name])
+        self.load([] if smoothing == 0 else [FOLDED])
+        self.column(name)
         with self._lock:
             return self._builder.build(name, axis, window, buckets, smoothing)
 
@@ -105,18 +166,18 @@ class ColumnQueries:
 
     def recent(self, name: str, count: int) -> Floats:
         """Return the last values of a metric."""
-        self.load([name])
+        self.column(name)
         with self._lock:
-            metric = self._columns.metrics.get(name)
+            metric = self._columns.column(name)
             if metric is None or count < 1:
                 return np.empty(0)
             return metric.values.values[-count:].copy()
 
     def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time, at most `count` of each."""
-        self.load([name])
+        self.column(name)
         with self._lock:
-            metric = self._columns.metrics.get(name)
+            metric = self._columns.column(name)
             if metric is None or count < 1:
                 return np.empty(0), np.empty(0)
             times = self._columns.time.values[metric.rows.values]
@@ -131,9 +192,9 @@ class ColumnQueries:
 
         The parts start at multiples of a power of two, so that appending points rarely changes an older one.
         """
-        self.load([name])
+        self.column(name)
         with self._lock:
-            metric = self._columns.metrics.get(name)
+            metric = self._columns.column(name)
             if metric is None:
                 return np.empty(0)
             values = metric.values.values
@@ -147,6 +208,8 @@ class ColumnQueries:
         """Return metrics as columns of one length, with step, time and session; missing are NaN, of `rows` masked."""
         wanted = [info.name for info in self.metrics()] if names is None else names
         self.load(wanted)
+        for name in filter(is_formula, wanted):
+            self.column(name)
         with self._lock:
             columns = self._columns
             first, last = rows or (0, columns.rows)
@@ -159,7 +222,7 @@ class ColumnQueries:
                 "session": session[first:last],
             }
             for name in wanted:
-                metric = columns.metrics.get(name)
+                metric = columns.column(name)
                 if metric is not None:
                     at = slice(*np.searchsorted(metric.rows.values, (first, last)))
                     column = np.ma.array(np.full(len(table["time"]), np.nan), mask=True)

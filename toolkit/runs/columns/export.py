@@ -6,19 +6,20 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
-from pandas.api.types import is_numeric_dtype
 
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.table.columns import no_formula, write_csv
 from toolkit.runs.formatting import clean
-from toolkit.runs.store import FIRST_COLUMNS, Floats, Refused, RunStore, Series, XAxis
+from toolkit.runs.store import FIRST_COLUMNS, Floats, Refused, RunStore, Series
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _MAX_ROWS: Final = 1_000_000
 _MAX_CELLS: Final = 50_000_000
@@ -93,7 +94,7 @@ class CurvePoints:
     series: Series
 
 
-def curves_to_csv(curves: Sequence[CurvePoints], axis: XAxis, window: tuple[float, float] | None) -> bytes:
+def curves_to_csv(curves: Sequence[CurvePoints], axis: str, window: tuple[float, float] | None) -> bytes:
     """Return the logged points of `curves` inside `window`, a row for each: run, metric, session, x and value.
 
     `superseded` is 1 for points of a session that a later one has taken over from. The digits are enough for the same
@@ -133,6 +134,10 @@ def curves_to_csv(curves: Sequence[CurvePoints], axis: XAxis, window: tuple[floa
 
 def shown_frame(data: Any) -> pd.DataFrame:
     """Return a table to be shown: its menu saves it as CSV, and no cell of that is a formula to a spreadsheet."""
+    # Imported here: it takes as long as all else that a page of curves needs, and those have no table.
+    import pandas as pd
+    from pandas.api.types import is_numeric_dtype
+
     frame = pd.DataFrame(data)
     frame.columns = [no_formula(str(name)) for name in frame.columns]
     if not is_numeric_dtype(frame.index):

@@ -74,6 +74,8 @@ class RunColumns:
         self.step: GrowableArray[np.float64] = GrowableArray(np.empty(0))
         self.epoch: GrowableArray[np.float64] = GrowableArray(np.empty(0))
         self.metrics: dict[str, MetricColumn] = {}
+        self.derived: dict[str, MetricColumn] = {}
+        """Columns of formulas, by their text."""
         self.segments: list[Segment] = []
         self.event_names: list[str] = []
         self.event_kind: GrowableArray[np.int32] = GrowableArray(np.empty(0, dtype=np.int32))
@@ -87,12 +89,16 @@ class RunColumns:
         self.lost_reasons: list[str] = []
         self.metrics_left_out: set[str] = set()
         self.line_version = 0
-        """Changes when rows become superseded."""
+        """Changes when rows become superseded, or their steps become known."""
 
     @property
     def rows(self) -> int:
         """The number of records with metrics."""
         return len(self.time)
+
+    def column(self, name: str) -> MetricColumn | None:
+        """Return the column of a metric, or of a formula that has been computed; None if there is none."""
+        return self.metrics.get(name) or self.derived.get(name)
 
     def add(self, parsed: Parsed) -> None:
         """Append the contents of a block."""
@@ -146,6 +152,7 @@ class RunColumns:
                 before = step[start + own[0]]
                 if segment.start < base:
                     self.step.overwrite(segment.start, base, before)
+                    self.line_version += 1
             filled_step[start:stop] = _fill_forward(step[start:stop], float(before))
             earlier = filled_epoch[start - 1] if start else (self.epoch.values[-1] if base else np.nan)
             filled_epoch[start:stop] = _fill_forward(epoch[start:stop], float(earlier))

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from toolkit.runs.columns.run_columns import MetricColumn, RunColumns, Segment
-from toolkit.runs.columns.smoothing import AUTO_WIDTH, FEWEST_POINTS, MAX_STRETCHES, may_be_smoothed, smooth
+from toolkit.runs.columns.smoothing import (
+    AUTO_WIDTH,
+    FEWEST_POINTS,
+    FOLDED,
+    MAX_STRETCHES,
+    MOST_FOLDED,
+    may_be_smoothed,
+    smooth,
+)
 from toolkit.runs.columns.thinning import Indices, bucket_size, runs_of, select
+from toolkit.runs.curve_tiles import NonFiniteRun, NonFiniteStretch
 from toolkit.runs.store import (
     CurveSegment,
     Floats,
-    NonFiniteRun,
-    NonFiniteStretch,
     Series,
     Smoothing,
     XAxis,
@@ -35,12 +42,16 @@ _BACKWARDS: Final = 1e-3
 
 
 @dataclass(slots=True)
-class _Slice:
+class Slice:
     """A range of one metric's points, by index."""
 
     segment: Segment
     start: int
     stop: int
+
+
+Places: TypeAlias = XAxis | Callable[[Slice, Indices], Floats]
+"""An x axis, or what returns the x of some rows of a slice."""
 
 
 @dataclass(slots=True)
@@ -83,15 +94,16 @@ class SeriesBuilder:
         self._selections: OrderedDict[tuple[str, int, int], _Selection] = OrderedDict()
         self._smoothed: OrderedDict[_SmoothKey, tuple[_SmoothState, list[_Piece]]] = OrderedDict()
         self._epoch_blocks: tuple[int, Indices, Indices] | None = None
+        self._epochs_version = 0
 
     def build(
         self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
     ) -> Series:
         """Return the curve of the metric `name`; an empty one if it does not exist."""
-        metric = self._columns.metrics.get(name)
+        metric = self._columns.column(name)
         if metric is None:
             return Series(metric=name, axis=axis, segments=())
-        line, superseded = self._slices(metric)
+        line, superseded = self.slices(metric)
         shown = line
         if window is not None:
             shown = list(self._inside(metric, line, axis, window))
@@ -137,8 +149,8 @@ class SeriesBuilder:
                 for piece in (piece.inside(window) for piece in pieces)
                 if len(piece.x)
             ),
-            non_finite=self._non_finite(metric, axis, [*shown, *superseded], window),
-            stretches=self._stretches(metric, axis, shown, window),
+            non_finite=self.non_finite(metric, axis, [*shown, *superseded], window),
+            stretches=self.stretches(metric, axis, shown, window),
             drawn=drawn,
             total=total,
             low=float(numbers.min()) if len(numbers) else None,
@@ -148,20 +160,21 @@ class SeriesBuilder:
 
     # ------------------------------------------------------------ which points
 
-    def _slices(self, metric: MetricColumn) -> tuple[list[_Slice], list[_Slice]]:
+    def slices(self, metric: MetricColumn) -> tuple[list[Slice], list[Slice]]:
+        """Return the parts of a metric that count, and those that a later session superseded."""
         rows = metric.rows.values
         line, superseded = [], []
         for segment, counts_until in self._columns.counting():
             start, until, end = np.searchsorted(rows, (segment.start, counts_until, segment.end)).tolist()
             if until > start:
-                line.append(_Slice(segment, start, until))
+                line.append(Slice(segment, start, until))
             if end > until:
-                superseded.append(_Slice(segment, until, end))
+                superseded.append(Slice(segment, until, end))
         return line, superseded
 
     def _inside(
-        self, metric: MetricColumn, parts: list[_Slice], axis: XAxis, window: tuple[float, float]
-    ) -> Iterator[_Slice]:
+        self, metric: MetricColumn, parts: list[Slice], axis: XAxis, window: tuple[float, float]
+    ) -> Iterator[Slice]:
         low, high = min(window), max(window)
         for part in parts:
             x = self._all_x(metric, axis, part)
@@ -169,9 +182,9 @@ class SeriesBuilder:
             if len(inside):
                 # One more point on either side, so that the line reaches the edge.
                 first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
-                yield _Slice(part.segment, part.start + first, part.start + last + 1)
+                yield Slice(part.segment, part.start + first, part.start + last + 1)
 
-    def _select(self, name: str, values: Floats, part: _Slice, size: int, *, keep: bool) -> Indices:
+    def _select(self, name: str, values: Floats, part: Slice, size: int, *, keep: bool) -> Indices:
         if not keep or size <= 4:
             return select(values[part.start : part.stop], part.start, size) + part.start
         key = (name, part.start, size)
@@ -196,7 +209,7 @@ class SeriesBuilder:
         name: str,
         metric: MetricColumn,
         axis: XAxis,
-        line: list[_Slice],
+        line: list[Slice],
         window: tuple[float, float] | None,
         width: float,
     ) -> list[_Piece]:
@@ -217,7 +230,7 @@ class SeriesBuilder:
         name: str,
         metric: MetricColumn,
         axis: XAxis,
-        line: list[_Slice],
+        line: list[Slice],
         window: tuple[float, float] | None,
         width: float,
     ) -> list[_Piece]:
@@ -239,6 +252,7 @@ class SeriesBuilder:
                     continue
                 start += int(near[0])
                 x, y = x[near[0] : near[-1] + 1], y[near[0] : near[-1] + 1]
+            steps = self.steps_covered(metric, start, len(x))
             numbers = np.isfinite(y)
             if not np.isfinite(x[[0, -1]]).all():
                 numbers &= np.isfinite(x)
@@ -252,9 +266,27 @@ class SeriesBuilder:
             if len(pieces) + len(stretches) > MAX_STRETCHES:
                 return []
             for first, last in stretches:
-                smooth_x, smooth_y = smooth(x[first : last + 1], y[first : last + 1], half_width, cell)
+                between = slice(first, last + 1)
+                weight = None if steps is None else steps[between]
+                smooth_x, smooth_y = smooth(x[between], y[between], half_width, cell, weight)
                 pieces.append(_Piece(part.segment.session, start + first, start + last, smooth_x, smooth_y))
         return pieces
+
+    def steps_covered(self, metric: MetricColumn, start: int, count: int) -> Floats | None:
+        """Return the steps that each of these records covers, its own and those folded; None if every one has 1."""
+        folded = self._columns.metrics.get(FOLDED)
+        if folded is None or not count:
+            return None
+        rows = metric.rows.values[start : start + count]
+        first, last = np.searchsorted(folded.rows.values, (rows[0], rows[-1] + 1)).tolist()
+        known, more = folded.rows.values[first:last], folded.values.values[first:last]
+        if not len(known):
+            return None
+        if not np.array_equal(known, rows):
+            at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
+            more = np.where(known[at] == rows, more[at], 0.0)
+        # The file may hold any number.
+        return np.where(more >= 1.0, np.minimum(more, MOST_FOLDED) + 1.0, 1.0)
 
     # ------------------------------------------------------------ where they are drawn
 
@@ -262,29 +294,32 @@ class SeriesBuilder:
         self,
         metric: MetricColumn,
         axis: XAxis,
-        part: _Slice,
+        part: Slice,
         chosen: Indices,
         values: Floats,
     ) -> CurveSegment:
         timed = len(chosen) <= _MAX_TIMED
         return CurveSegment(
-            x=self._x(metric, axis, part, chosen),
+            x=self.x_of(metric, axis, part, chosen),
             y=values[chosen],
             session=part.segment.session,
-            time=self._x(metric, "time", part, chosen) if timed else None,
-            elapsed=self._x(metric, "elapsed", part, chosen) if timed else None,
+            time=self.x_of(metric, "time", part, chosen) if timed else None,
+            elapsed=self.x_of(metric, "elapsed", part, chosen) if timed else None,
         )
 
-    def _all_x(self, metric: MetricColumn, axis: XAxis, part: _Slice) -> Floats:
+    def _all_x(self, metric: MetricColumn, axis: XAxis, part: Slice) -> Floats:
         """Return the x of every point of `part`."""
         rows = metric.rows.values[part.start : part.stop]
         if axis == "step" and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
             # Logged in every record: no need to gather a million values.
             return self._columns.step.values[rows[0] : rows[-1] + 1]
-        return self._x(metric, axis, part, np.arange(part.start, part.stop))
+        return self.x_of(metric, axis, part, np.arange(part.start, part.stop))
 
-    def _x(self, metric: MetricColumn, axis: XAxis, part: _Slice, chosen: Indices) -> Floats:
+    def x_of(self, metric: MetricColumn, axis: Places, part: Slice, chosen: Indices) -> Floats:
+        """Return the x of some points, by index."""
         rows = metric.rows.values[chosen]
+        if callable(axis):
+            return axis(part, rows.astype(np.int64))
         if axis == "step":
             return self._columns.step.values[rows]
         if axis == "time":
@@ -313,6 +348,11 @@ class SeriesBuilder:
         block = np.searchsorted(edges, rows, side="right") - 1
         return np.asarray(chosen + (rows - edges[block]) / np.maximum(lengths[block], 1))
 
+    def epochs_version(self) -> int:
+        """Return a number that changes when points move on the epoch axis."""
+        self._whole_epochs()
+        return self._epochs_version
+
     def _whole_epochs(self) -> tuple[Indices, Indices]:
         """Return where each epoch's rows start and how many there are; nothing if epochs are fractional.
 
@@ -329,14 +369,17 @@ class SeriesBuilder:
                 lengths = np.diff(edges)
                 if len(lengths) > 1:
                     lengths[-1] = max(lengths[-1], int(np.median(lengths[:-1])))
+            before = self._epoch_blocks[2] if self._epoch_blocks is not None else lengths
+            self._epochs_version += not np.array_equal(before, lengths[: len(before)])
             self._epoch_blocks = (len(epochs), edges, lengths)
         return self._epoch_blocks[1], self._epoch_blocks[2]
 
     # ------------------------------------------------------------ NaN and infinity
 
-    def _non_finite(
-        self, metric: MetricColumn, axis: XAxis, shown: list[_Slice], window: tuple[float, float] | None
+    def non_finite(
+        self, metric: MetricColumn, axis: Places, shown: list[Slice], window: tuple[float, float] | None
     ) -> tuple[NonFiniteRun, ...]:
+        """Return where values are NaN or infinite."""
         if not metric.non_finite:
             return ()
         found: list[NonFiniteRun] = []
@@ -350,13 +393,13 @@ class SeriesBuilder:
             for kind, mask in kinds:
                 runs = runs_of(mask)
                 edges = np.asarray(runs, dtype=np.int64).reshape(len(runs), 2) + part.start
-                firsts = self._x(metric, axis, part, edges[:, 0])
-                lasts = self._x(metric, axis, part, edges[:, 1])
+                firsts = self.x_of(metric, axis, part, edges[:, 0])
+                lasts = self.x_of(metric, axis, part, edges[:, 1])
                 for (first, last), first_x, last_x in zip(runs, firsts.tolist(), lasts.tolist(), strict=True):
                     count = last - first + 1
                     if window is not None:
                         # Only what is visible is drawn and counted: a run may start before the window.
-                        x = self._x(metric, axis, part, np.arange(first, last + 1) + part.start)
+                        x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
                         inside = x[(x >= min(window)) & (x <= max(window))]
                         if not len(inside):
                             continue
@@ -366,9 +409,10 @@ class SeriesBuilder:
                     )
         return _merged(sorted(found, key=lambda run: run.first_x))
 
-    def _stretches(
-        self, metric: MetricColumn, axis: XAxis, shown: list[_Slice], window: tuple[float, float] | None
+    def stretches(
+        self, metric: MetricColumn, axis: Places, shown: list[Slice], window: tuple[float, float] | None
     ) -> tuple[NonFiniteStretch, ...]:
+        """Return the longest stretches without a number."""
         if not metric.non_finite:
             return ()
         found: list[NonFiniteStretch] = []
@@ -376,7 +420,7 @@ class SeriesBuilder:
             values = metric.values.values[part.start : part.stop]
             runs = [(first, last) for first, last in runs_of(~np.isfinite(values)) if last > first]
             for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_STRETCHES]:
-                x = self._x(metric, axis, part, np.arange(first, last + 1) + part.start)
+                x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
                 bad = values[first : last + 1]
                 if window is not None:
                     inside = (x >= min(window)) & (x <= max(window))

@@ -20,6 +20,9 @@ FEWEST_POINTS: Final = 200
 """With "auto", a shorter curve is not smoothed."""
 MAX_STRETCHES: Final = 100
 """A curve that NaN breaks more often than this is not smoothed."""
+FOLDED: Final = "steps_folded"
+"""The metric that says how many steps a record covers."""
+MOST_FOLDED: Final = 1e9
 
 _WORDS: Final = re.compile(r"[a-z]+")
 _EVALUATION: Final = frozenset({"val", "valid", "validation", "eval", "evaluation", "test", "dev"})
@@ -32,6 +35,11 @@ _LEAST_NOISE: Final = 5e-4
 """Less noise than this fraction of the value range cannot be seen: such a curve is a schedule."""
 _CONSTANT: Final = 1e-9
 _LARGEST: Final = 1e200
+_NEIGHBOURS: Final = 5
+_AROUND: Final = 51
+"""Cells from which the usual noise is taken."""
+_SPIKE: Final = 4.0
+"""So many times the noise of nine in ten cells, and a cell does not count: six deviations of normal noise."""
 
 
 def may_be_smoothed(name: str, event: str, parts: list[Floats]) -> bool:
@@ -73,55 +81,91 @@ def _is_monotonic(values: Floats) -> bool:
     return bool((finite[1:] >= finite[:-1]).all() or (finite[1:] <= finite[:-1]).all())
 
 
-def smooth(x: Floats, y: Floats, half_width: float, cell: float) -> tuple[Floats, Floats]:
+def smooth(
+    x: Floats, y: Floats, half_width: float, cell: float, weight: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Return the smoothed curve through finite points with ascending `x`, at most one point in each `cell` of x.
 
     A local line is fitted around each place, with weights that fall to zero at `half_width`, and at twice that for the
-    ends of the curve: nothing lags. Every value lies between the extremes of the logged values it was made from.
+    ends of the curve: nothing lags. A record counts by its `weight`, the steps it covers; a cell far from
+    the cells beside it counts less or not at all. Every value lies between the extremes of the logged values it was
+    made from. dashboard/components/curves/smooth.js has the same arithmetic.
     """
     if len(x) < 3 or not half_width > 0 or not cell > 0 or x[-1] <= x[0]:
         return x.copy(), y.copy()
     size = float(np.abs(y).max())
     if size > _LARGEST:
-        places, values = smooth(x, y / size, half_width, cell)
+        places, values = smooth(x, y / size, half_width, cell, weight)
         return places, values * size
+    weight = np.ones(len(x)) if weight is None else weight
     count = int((x[-1] - x[0]) // cell) + 1
     starts = np.searchsorted(x, x[0] + cell * np.arange(count))
     starts[0] = 0
-    weights = np.diff(starts, append=len(x)).astype(np.float64)
-    filled = weights > 0
+    filled = np.diff(starts, append=len(x)) > 0
     starts = starts[filled]
-    sums, low, high = np.zeros(count), np.full(count, np.inf), np.full(count, -np.inf)
-    sums[filled] = np.add.reduceat(y, starts)
-    low[filled] = np.minimum.reduceat(y, starts)
-    high[filled] = np.maximum.reduceat(y, starts)
-    places = x[0] + np.add.reduceat(x - x[0], starts) / weights[filled]
-    middle = _fit(sums, weights, low, high, filled, half_width / cell)
+    weights = np.add.reduceat(weight, starts)
+    means = np.add.reduceat(y * weight, starts) / weights
+    from_start = np.add.reduceat((x - x[0]) * weight, starts) / weights
+    places = from_start / cell
+    weights = weights * _trust(means)
+    cells = np.zeros((5, count))
+    cells[:, filled] = (
+        weights,
+        weights * places,
+        weights * places**2,
+        weights * means,
+        weights * places * means,
+    )
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    trusted = weights > 0
+    low[filled] = np.where(trusted, np.minimum.reduceat(y, starts), np.inf)
+    high[filled] = np.where(trusted, np.maximum.reduceat(y, starts), -np.inf)
+    middle = _fit(cells, low, high, filled, places, half_width / cell)
     # At an end only one side is known: twice the width keeps the line as calm there as elsewhere.
-    end = _fit(sums, weights, low, high, filled, 2 * half_width / cell)
-    share = np.minimum(np.minimum(places - x[0], x[-1] - places) / half_width, 1.0)
-    return places, share * middle + (1.0 - share) * end
+    end = _fit(cells, low, high, filled, places, 2 * half_width / cell)
+    known = np.isfinite(middle) & np.isfinite(end)
+    share = np.clip(np.minimum(from_start, x[-1] - x[0] - from_start) / half_width, 0.0, 1.0)
+    return x[0] + from_start[known], (share * middle + (1.0 - share) * end)[known]
+
+
+def _trust(means: Floats) -> Floats:
+    """Return Tukey's weight of each cell: 1 where it is like its neighbours, 0 for a spike of a cell or two.
+
+    A step or a slope moves the median of five with it, so that it is no spike. At either end nothing tells them apart.
+    """
+    count = len(means)
+    if count < _NEIGHBOURS:
+        return np.ones(count)
+    apart = np.zeros(count)
+    beside = np.lib.stride_tricks.sliding_window_view(means, _NEIGHBOURS)
+    apart[2:-2] = np.abs(means[2:-2] - np.median(beside, axis=1))
+    size = min(_AROUND, count)
+    windows = np.lib.stride_tricks.sliding_window_view(apart, size)
+    # Nine of ten are nearer than this: what a tenth of the values do is noise, whatever its distribution.
+    usual = np.partition(windows, int(0.9 * (size - 1)), axis=1)[:, int(0.9 * (size - 1))]
+    limit = _SPIKE * usual[np.clip(np.arange(count) - size // 2, 0, count - size)]
+    ratio = np.divide(apart, limit, out=np.zeros(count), where=limit > 0)
+    return np.asarray((1.0 - np.minimum(ratio, 1.0) ** 2) ** 2)
 
 
 def _fit(
-    sums: Floats, weights: Floats, low: Floats, high: Floats, filled: npt.NDArray[np.bool_], half_width: float
+    cells: Floats,
+    low: Floats,
+    high: Floats,
+    filled: npt.NDArray[np.bool_],
+    places: Floats,
+    half_width: float,
 ) -> Floats:
     """Return a local line's value in each filled cell, never beyond the extremes that it was made from."""
-    count = len(sums)
+    count = len(low)
     reach = min(max(int(half_width), 1), count)
-    offsets = np.arange(-reach, reach + 1)
-    kernel = (1.0 - np.minimum(np.abs(offsets) / half_width, 1.0) ** 2) ** 2
-
-    def around(values: Floats, power: int) -> Floats:
-        weighted = np.convolve(values, kernel * np.power(-1.0 * offsets, power))
-        return np.asarray(weighted[reach : reach + count][filled])
-
-    s0, s1, s2 = (around(weights, power) for power in (0, 1, 2))
-    t0, t1 = (around(sums, power) for power in (0, 1))
-    determinant = s0 * s2 - s1 * s1
+    kernel = (1.0 - np.minimum(np.abs(np.arange(-reach, reach + 1)) / half_width, 1.0) ** 2) ** 2
+    w, wx, wxx, t0, ty = (np.convolve(one, kernel)[reach : reach + count][filled] for one in cells)
+    s1, s2, t1 = wx - places * w, wxx - 2 * places * wx + places**2 * w, ty - places * t0
+    determinant = w * s2 - s1 * s1
     with np.errstate(invalid="ignore", divide="ignore"):
         line = (s2 * t0 - s1 * t1) / determinant
-    found = np.where(determinant > 1e-9 * s0 * s2, line, t0 / s0)
+        found = np.where(determinant > 1e-9 * w * s2, line, t0 / w)
     return np.clip(found, _lowest(low, reach)[filled], -_lowest(-high, reach)[filled])
 
 

@@ -120,9 +120,13 @@ class Verdict:
         digits = 0 if width >= 2 else 1 if width >= 0.2 else 2
         ends = [100 * (edge - 1.0) for edge in (self.low, self.high)]
         if self.outcome == "same":
+            shown = [f"{abs(end):.{digits}f}" for end in ends]
             between = " and ".join(
-                f"{abs(end):.{digits}f} % {'slower' if end >= 0 else 'faster'}" for end in ends
+                f"{text} % {'slower' if end >= 0 else 'faster'}"
+                for text, end in zip(shown, ends, strict=True)
             )
+            if not any(float(text) for text in shown):
+                return f"No difference: {self.name} is as fast as {self.baseline} to within 0.01 % ({jobs})."
             return (
                 f"No significant difference: {self.name} is between {between} "
                 f"than {self.baseline} (95 % interval, {jobs})."

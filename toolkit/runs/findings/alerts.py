@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from toolkit.diagnostics.catalogue import title_of
@@ -11,7 +13,8 @@ from toolkit.diagnostics.finding import OPEN, RESOLVED, Finding, finding_from, l
 from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.runfolder.labels import Labels
 from toolkit.runfolder.records import END, ERROR, FINDING, LOST, MAX_RECORD_BYTES, Record
-from toolkit.runfolder.untrusted import number_in
+from toolkit.runfolder.status import FINISHED
+from toolkit.runfolder.untrusted import number_in, whole_in
 from toolkit.runs.findings.error_details import Detail, details_of
 from toolkit.runs.store import MetricInfo, RunStore
 
@@ -78,15 +81,33 @@ def alerts_of(store: RunStore, key: str) -> list[Alert]:
     """Return the alerts found in the records read so far: the most severe first, open before resolved."""
     found = findings_of(store, key)
     events = store.events(key, (ERROR, LOST, END), limit=_MAX_READ)
+    ends = [record for record in events if record.get("event") == END]
+    over = partial(_if_over, store, key, ends)
     found += _with_total_counts(
-        _merged_by_id(_from_record(record) for record in events if record.get("event") != END),
-        [record for record in events if record.get("event") == END],
+        _merged_by_id(over(record, _from_record(record)) for record in events if record.get("event") != END),
+        ends,
     )
     explained = {alert.metric for alert in found if alert.kind == NOT_FINITE}
     if not explained:
         # Known from the columns, long before the detectors have reached it in a large log.
         found += [_not_finite(store, key, info) for info in store.metrics(key) if info.non_finite]
     return sorted(_with_unique_ids(found), key=_rank)
+
+
+def _if_over(store: RunStore, key: str, ends: Iterable[Record], record: Record, alert: Alert) -> Alert:
+    """Return an error as resolved if a later session got beyond its step, or finished."""
+    session = whole_in(record.get("session"))
+    if alert.event != ERROR or session is None:
+        return alert
+    later = [start for start in store.sessions(key) if start.session > session]
+    furthest = store.card(key).step
+    if not later or not (
+        any(end.get("status") == FINISHED and (whole_in(end.get("session")) or 0) > session for end in ends)
+        or (alert.step is not None and furthest is not None and furthest > alert.step)
+    ):
+        return alert
+    first = later[0].first_step
+    return replace(alert, state=RESOLVED, resolved_step=int(first) if math.isfinite(first) else None)
 
 
 def findings_of(store: RunStore, key: str) -> list[Alert]:

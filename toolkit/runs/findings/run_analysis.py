@@ -15,6 +15,7 @@ import toolkit.diagnostics
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
+from toolkit.runfolder.alike_lines import runs_in
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.reader import Cursor
 from toolkit.runfolder.records import Record
@@ -45,7 +46,7 @@ class RunFindings:
         self._saved_offset = 0
         self._saved_at = -math.inf
         self._busy = threading.Lock()
-        self._slices = RecordSlices(source, take=self._take, restart=self._restart)
+        self._slices = RecordSlices(source, take=self._take, restart=self._restart, in_columns=True)
         self._examiner = Examiner(self.policy)
         self._found: tuple[Finding, ...] = ()
         self._unchanged: Cursor | None = None
@@ -105,7 +106,7 @@ class RunFindings:
             self._saved_at, self._saved_offset = time.monotonic(), cursor.offset
             self._saved.save(self._found, cursor)
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: Sequence[Record]) -> None:
         self._examiner.take(records)
 
     def _restart(self) -> None:
@@ -118,7 +119,7 @@ class SavedFindings:
     def __init__(self, cache: ColumnCache, log: Path, policy: Policy) -> None:
         self._cache = cache
         self._log = log
-        self._version = f"{_version_of_detectors()} {sorted(policy.severities.items())}"
+        self._version = f"{_version_of_detectors()} {sorted(policy.severities.items())} {policy.rules or ''}"
 
     def load(self) -> tuple[list[Finding], Cursor] | None:
         """Return the findings, and how far the file had been read; None if nothing valid was saved."""
@@ -172,7 +173,7 @@ class RunLedger:
             self._busy.release()
         return self._spent
 
-    def _take(self, records: list[Record]) -> None:
+    def _take(self, records: Sequence[Record]) -> None:
         self._builder.take(records)
 
     def _restart(self) -> None:
@@ -186,14 +187,16 @@ class RecordSlices:
         self,
         source: RecordSource,
         *,
-        take: Callable[[list[Record]], None],
+        take: Callable[[Sequence[Record]], None],
         restart: Callable[[], None],
+        in_columns: bool = False,
     ) -> None:
         self.source = source
+        self._in_columns = in_columns
         self._take = take
         self._restart = restart
         self._cursor = Cursor()
-        self._records: Iterator[tuple[list[Record], int]] = iter(())
+        self._records: Iterator[tuple[Sequence[Record], int]] = iter(())
         self._done_bytes = 0
         # Unknown before the first read, but not zero.
         self._left_bytes = 1
@@ -241,7 +244,11 @@ class RecordSlices:
             self._restart()
         moved = block.replaced or block.cursor.offset > self._cursor.offset
         self._cursor = block.cursor
-        self._records = self.source.records_in(block)
+        if self._in_columns and len(block.data) > _BLOCK_BYTES // 2:
+            # One of many of a long file, and soon done.
+            self._records = iter([(runs_in(block)[0], block.start + len(block.data))])
+        else:
+            self._records = self.source.records_in(block)
         self._done_bytes = block.start
         # If nothing moved there is only an incomplete line, which is not worth waiting for.
         self._left_bytes = block.cursor.offset - self._done_bytes + (block.pending_bytes if moved else 0)

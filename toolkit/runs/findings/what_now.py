@@ -112,7 +112,7 @@ def what_now(store: RunStore, key: str) -> WhatNow | None:
 def endings_of(store: RunStore, key: str) -> Endings:
     """Return the ends and errors among the newest events of a run."""
     endings = Endings()
-    endings.take(reversed(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)))
+    endings.take(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)[::-1])
     return endings
 
 

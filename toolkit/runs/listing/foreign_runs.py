@@ -196,7 +196,7 @@ class ForeignRun:
         if found.state in ("finished", "failed"):
             name = FINISHED if found.state == "finished" else FAILED
             status = Status(name=name, why=f"{self.title} recorded that it {name}", sure=True)
-        elif found.state == "live" and written is not None and now - written < _LIVE_S:
+        elif found.state == "live" and written is not None and now - min(written, sign or now) < _LIVE_S:
             grew = f"its files still grow, last written {ago(now - written)}; by age"
             status, sign = Status(name=RUNNING, why=grew, sure=False), max(written, sign or written)
         elif found.state == "running":

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from toolkit.core.run_search import text_of
+from toolkit.formulas.formula import FormulaError, is_formula, names_of, parse
 from toolkit.runfolder.labels import ProjectSettings
 from toolkit.runfolder.metrics import TRAIN_LOSSES, Direction, guess_primary_metric, metric_direction
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import ago, clock, count, duration, short_number
-from toolkit.runs.settings import setting_text
+from toolkit.runs.listing.formula_value import formula_value
+from toolkit.runs.listing.search import names_in, value_of
+from toolkit.runs.settings import setting_names, setting_text
 from toolkit.runs.store import RunCard
 
-Kind = Literal["name", "text", "number", "progress", "spark", "tags"]
+Kind = Literal["name", "text", "number", "progress", "spark", "tags", "badge"]
 NAME: Final = "name"
 MAX_SETTINGS_SHOWN: Final = 8
 _MAX_COLUMNS: Final = 400
@@ -151,7 +154,7 @@ def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
 def _setting_column(name: str, cards: Sequence[RunCard], about: str) -> Column:
     return Column(
         id=f"config:{name}",
-        label=short_name(name),
+        label=setting_names([name])[name],
         kind="number" if _is_number(name, cards) else "text",
         sorts=(f"config:{name}", f"-config:{name}"),
         help=about,
@@ -181,6 +184,24 @@ def columns_of(cards: Sequence[RunCard], primary: Primary | None) -> dict[str, C
     return found
 
 
+def formula_column(text: str) -> Column | None:
+    """Return the column of a formula, with a leading `=`; None if it is not one that a list can have."""
+    if formula_problem(text, ()) is not None:
+        return None
+    label, names = text.removeprefix("=").strip(), names_of(text)
+    about = f"A formula over {', '.join(names)}" if names else "A formula"
+    return Column(id=text, label=label, kind="number", sorts=(text, f"-{text}"), help=about)
+
+
+def formula_problem(text: str, cards: Sequence[RunCard]) -> str | None:
+    """Return why a formula cannot be a column of these runs, in a sentence; None if it can."""
+    try:
+        formula_value(text, {}, lambda _prefix, _name: ())
+        return parse(text).unknown(names_in(cards)) if cards else None
+    except FormulaError as error:
+        return str(error)
+
+
 def default_columns(cards: Sequence[RunCard], primary: Primary | None) -> list[str]:
     """Return the columns to show if nothing was chosen: what differs between these runs, and how good they are."""
     shown = [NAME, "status"]
@@ -204,8 +225,14 @@ def default_columns(cards: Sequence[RunCard], primary: Primary | None) -> list[s
 
 def _status_columns(cards: Sequence[RunCard]) -> list[Column]:
     columns = [
-        Column(id="status", label="Status", sorts=("status", "-status")),
-        Column(id="alerts", label="Alerts", help="Findings that were open at the last update"),
+        Column(id="status", label="Status", kind="badge", sorts=("status", "-status")),
+        Column(
+            id="alerts",
+            label="Alerts",
+            kind="badge",
+            sorts=("alerts", "-alerts"),
+            help="Findings that were open at the last update",
+        ),
     ]
     if any(card.team for card in cards):
         columns.append(Column(id="team", label="Team"))
@@ -265,14 +292,14 @@ _COMMON: Final = [
 _LATER: Final = [
     Column(id="started", label="Started", sorts=("started", "-started")),
     Column(id="host", label="Host"),
+    Column(
+        id="forecast",
+        label="Forecast",
+        help="Where the training loss of a live run will end, with its 90 % interval",
+    ),
     Column(id="project", label="Project"),
     Column(id="folder", label="Folder"),
 ]
-
-
-def short_name(name: str) -> str:
-    """Return the end of a joined name, which says more than its beginning."""
-    return name.rpartition(".")[2] if len(name) > 22 else name
 
 
 def _is_number(name: str, cards: Sequence[RunCard]) -> bool:
@@ -282,6 +309,9 @@ def _is_number(name: str, cards: Sequence[RunCard]) -> bool:
 
 def cell(card: RunCard, column: str, now: float) -> Any:
     """Return what a cell shows: a text, or for progress a number from 0 to 1; empty without a value."""
+    if is_formula(column):
+        value = value_of(card, column)
+        return "" if value is None else short_number(value)
     kind, colon, name = column.partition(":")
     if colon and kind == "config":
         value = card.config.get(name)

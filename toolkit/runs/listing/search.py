@@ -19,8 +19,13 @@ from toolkit.core.run_search import (
     checked,
     natural_key,
 )
+from toolkit.formulas import formula
+from toolkit.formulas.formula import is_formula
+from toolkit.formulas.functions import truth
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
+from toolkit.runs.listing.formula_value import formula_value
 from toolkit.runs.listing.run_listing import with_last_values
+from toolkit.runs.settings import as_number
 from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunList, RunQuery, SortBy
 
 __all__ = ["MAX_QUERY_LENGTH", "Query", "QueryError", "Word"]
@@ -29,6 +34,8 @@ STATUSES = (RUNNING, STARTING, STALLED, FAILED, LOST, NO_END, STOPPED, FINISHED,
 """All statuses, those that need attention first."""
 _DAY_S: Final = 86_400.0
 _MOST_NAMED: Final = 30
+_MOST_WARNINGS: Final = 100_000
+"""One critical finding comes before any number of warnings."""
 _MOST_READ: Final = 4_096
 """Of so many runs, the newest, the records are looked at for a metric that run.json does not have."""
 
@@ -96,14 +103,23 @@ def names_in(cards: Iterable[RunCard]) -> set[str]:
 def value_of(card: RunCard, name: str) -> Any:
     """Return what a run has under `name`, which may begin with `config:`, `best:` or `last:`; None if nothing."""
     one, prefix, _ = split_order(name)
+    if is_formula(one):
+        return formula_value(one, card.evaluations, SearchedCard(card).find)
     found = SearchedCard(card).find(prefix, one)
     return found[0] if found else None
+
+
+def setting_of(card: RunCard, name: str) -> float | None:
+    """Return a setting of a run as a number, as formulas have it; None if it has none."""
+    return as_number(value_of(card, f"config:{name}"))
 
 
 def split_order(by: str) -> tuple[str, str, bool]:
     """Return the name in an order, its prefix, and whether the highest value comes first."""
     name = by.removeprefix("-")
     is_down = by.startswith("-") is not (name in _HIGHEST_FIRST)
+    if is_formula(name):
+        return name, "", is_down
     prefix, colon, rest = name.partition(":")
     return (
         (rest, prefix, is_down) if colon and prefix in _PLACES else (_SORTED_AS.get(name, name), "", is_down)
@@ -124,7 +140,8 @@ def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
     runs = list(cards)
     values = [_sorted_value(card, name) for card in runs]
     if name not in ORDERS and ":" not in name and runs and all(value is None for value in values):
-        raise ValueError(unknown_order(name, names_in(runs)))
+        why = formula.parse(name).unknown(names_in(runs)) or "" if is_formula(name) else ""
+        raise ValueError(why or unknown_order(name, names_in(runs)))
     is_down = split_order(by)[2]
     numbers, texts, others, without = [], [], [], []
     for value, card in zip(values, runs, strict=True):
@@ -141,7 +158,16 @@ def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
     return [*(card for _, card in (*numbers, *texts)), *others, *without]
 
 
+def _alerts(found: tuple[int, int]) -> Sequence[int | str]:
+    """Return how many findings are open, and of which severities."""
+    named = [name for name, number in zip(("critical", "warning"), found, strict=True) if number]
+    return (sum(found), *named)
+
+
 def _sorted_value(card: RunCard, name: str) -> Any:
+    if name == "alerts":
+        critical, warnings = card.open_findings
+        return critical * _MOST_WARNINGS + min(warnings, _MOST_WARNINGS - 1)
     if name != "status":
         return value_of(card, name)
     return STATUSES.index(card.status.name) if card.status.name in STATUSES else len(STATUSES)
@@ -162,8 +188,9 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
     Raises:
         QueryError: the query's text is invalid.
     """
-    cards, search = list(cards), parse(query.text, now)
-    named = {query.sort.removeprefix("-")}.difference(ORDERS)
+    condition = query.text.strip() if is_formula(query.text.strip()) else ""
+    cards, search = list(cards), parse("" if condition else query.text, now)
+    named = {query.sort.removeprefix("-"), *([condition] if condition else ())}.difference(ORDERS)
     named |= {
         term.name for term in search.terms if isinstance(term, Comparison) and term.prefix in ("", "last")
     }
@@ -174,6 +201,8 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
             names_in(cards),
             lambda typed: any(typed in text.casefold() for card in cards for text in (card.name, card.key)),
         )
+    if condition:
+        cards = _for_which(cards, condition)
     since = None if query.days is None else now - query.days * _DAY_S
     found = (
         card
@@ -187,9 +216,21 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
     return sort_cards(found, query.sort)
 
 
+def _for_which(cards: list[RunCard], condition: str) -> list[RunCard]:
+    """Return the runs for which a formula holds."""
+    try:
+        unknown = formula.parse(condition).unknown(names_in(cards)) if cards else None
+        if unknown is not None:
+            raise QueryError(unknown)
+        return [card for card in cards if truth(value_of(card, condition) or 0.0)]
+    except formula.FormulaError as error:
+        raise QueryError(str(error)) from error
+
+
 def _with_last_values(cards: list[RunCard], named: Iterable[str]) -> list[RunCard]:
     """Return the cards; those that lack a value that is asked for, with the last values in their records."""
-    names = [name for name in named if not name.startswith(("config:", "best:"))]
+    asked = [one for name in named for one in (formula.names_of(name) if is_formula(name) else (name,))]
+    names = [name for name in asked if not name.startswith(("config:", "best:")) and name not in _FIELDS]
     if not names:
         return cards
     return [
@@ -266,6 +307,7 @@ _FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
     "project": lambda card: (card.project,),
     "host": lambda card: (card.host,),
     "tool": lambda card: (card.logged_by, card.format),
+    "alerts": lambda card: _alerts(card.open_findings),
     "format": lambda card: (card.format,),
     "started": lambda card: (card.created,),
     "updated": lambda card: (card.last_sign,),
@@ -282,6 +324,8 @@ _FIELDS: Final[Mapping[str, Callable[[RunCard], Sequence[Any]]]] = {
 
 FIELD_NAMES: Final = frozenset(_FIELDS)
 _SORTED_AS: Final = {"last sign": "updated", "age": "updated"}
-_HIGHEST_FIRST: Final = frozenset({"last sign", "age", "updated", "started", "progress", "duration"})
-ORDERS: Final = (*get_args(SortBy), "step", "format", "project", "age", "updated")
+_HIGHEST_FIRST: Final = frozenset(
+    {"last sign", "age", "updated", "started", "progress", "duration", "alerts"}
+)
+ORDERS: Final = (*get_args(SortBy), "step", "format", "project", "age", "updated", "alerts")
 """What every list can be sorted by, and `telemetry ls --sort` lists."""

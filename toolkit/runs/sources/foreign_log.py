@@ -15,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from toolkit.core.guard import Guard
-from toolkit.diagnostics.metric_aliases import signal_of
+from toolkit.diagnostics.metric_aliases import metric_key, signal_of
 from toolkit.importers.source import (
     EPOCH,
     EVAL,
@@ -278,7 +278,7 @@ class ForeignLog(ColumnQueries):
                 f"{often:,} {clean(reason)}" for reason, often in self.passed_over.most_common(5)
             )
             notes.append(f"{total:,} {'value' if total == 1 else 'values'} passed over: {reasons}")
-        more = f"; and {len(notes) - 4} more, on the Config & notes page" if len(notes) > 4 else ""
+        more = f"; and {len(notes) - 4} more, on the Config & output page" if len(notes) > 4 else ""
         return "; ".join(notes[:4]) + more if notes else None
 
     # ------------------------------------------------------------ answers
@@ -323,10 +323,14 @@ class ForeignLog(ColumnQueries):
         """Return the metric with this name, else the one with the same meaning: `train/loss` for `train_loss`."""
         with self._lock:
             metrics = self._columns.metrics
-            signal = None if name in metrics else signal_of(name)
-            if signal is None:
+            if name in metrics:
                 return name
-            alike = [other for other in metrics if signal_of(other) == signal]
+            key, signal = metric_key(name), signal_of(name)
+            alike = [
+                other
+                for other in metrics
+                if metric_key(other) == key or (signal is not None and signal_of(other) == signal)
+            ]
             return max(alike, key=lambda other: len(metrics[other].values), default=name)
 
     def series(

@@ -198,6 +198,7 @@ class LocalStore(StoreQueries):
             path = self._record_file(found, rank)
             if not isinstance(log, RunLog) or log.path != path:
                 log = self._logs[key, rank] = RunLog(path, self.cache)
+                log.setting = self._settings_of(key)
                 evict(self._logs, log)
             log.used_at = time.monotonic()
             return log
@@ -207,6 +208,7 @@ class LocalStore(StoreQueries):
             log = self._logs.get((run.key, 0))
             if not isinstance(log, ForeignLog) or log.run.info.pieces != run.source.info.pieces:
                 log = self._logs[run.key, 0] = ForeignLog(run.source)
+                log.setting = self._settings_of(run.key)
                 evict(self._logs, log)
             log.used_at = time.monotonic()
             return log

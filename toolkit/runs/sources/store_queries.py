@@ -12,12 +12,16 @@ from typing import Final, TypeVar
 
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy, policy_of_run
+from toolkit.formulas.evaluation import Setting
+from toolkit.runfolder.labels import ProjectSettings
 from toolkit.runfolder.manifest import Manifest, Session
 from toolkit.runfolder.records import Record
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.completion_reader import CompletionReader
+from toolkit.runs.curve_tiles import CurveTiles, TileQuery
 from toolkit.runs.findings.run_analysis import RunFindings, RunLedger, SavedFindings
 from toolkit.runs.listing.run_listing import now
+from toolkit.runs.listing.search import setting_of
 from toolkit.runs.record_source import RecordSource
 from toolkit.runs.spans import SpanTable
 from toolkit.runs.store import (
@@ -97,6 +101,10 @@ class StoreQueries:
         """Return one run's card."""
 
     @abstractmethod
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project."""
+
+    @abstractmethod
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
 
@@ -117,6 +125,14 @@ class StoreQueries:
         self._findings.pop(key, None)
         self._ledgers.pop(key, None)
         self._completions.pop(key, None)
+
+    def _settings_of(self, key: str) -> Setting:
+        """Return what finds the settings of a run for formulas, by the names that a search may use."""
+        return lambda name: setting_of(self.card(key), name)
+
+    def formula_problem(self, key: str, text: str) -> str | None:
+        """Return why a formula has no curve in this run, in a sentence; None if it has one."""
+        return self._log(key).formula_column(text)[1]
 
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
         """Return the metrics read so far."""
@@ -139,6 +155,14 @@ class StoreQueries:
     ) -> Series:
         """Return one metric as a curve that hides no extremes."""
         return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
+
+    def tiles(
+        self, key: str, metric: str, query: TileQuery, *, axis: str = "step", rank: int = 0
+    ) -> CurveTiles:
+        """Return the tiles of a curve that `query` asks for."""
+        card = self.card(key) if axis == "progress" else None
+        planned = (None, False) if card is None else (card.max_steps, card.from_zero)
+        return self._log(key, rank).tiles(metric, axis, query, planned)
 
     def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
         """Read new records of several runs, for at most about `wait_s` each."""
@@ -250,7 +274,9 @@ class StoreQueries:
 
     def _policy(self, key: str) -> Policy:
         manifest = self._manifest(key)
-        return policy_of_run(manifest.diagnostics if manifest is not None else {})
+        project = manifest.project if manifest is not None else self.card(key).project
+        alerts = self.project_settings(project).alerts
+        return policy_of_run(manifest.diagnostics if manifest is not None else {}, alerts)
 
     def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:  # noqa: ARG002
         """Return where the findings in `source` are kept from one start to the next; None if nowhere."""

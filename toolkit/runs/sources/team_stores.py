@@ -76,6 +76,7 @@ class TeamStores:
 
     card, meta, metrics = _one(RunStore.card), _one(RunStore.meta), _one(RunStore.metrics)
     load, refresh, refresh_all = _one(RunStore.load), _one(RunStore.refresh), _many(RunStore.refresh_all)
+    formula_problem = _one(RunStore.formula_problem)
     series, series_of, trends = _one(RunStore.series), _many(RunStore.series_of), _many(RunStore.trends)
     recent, values_around, means = _one(RunStore.recent), _one(RunStore.values_around), _one(RunStore.means)
     table, events, sessions = _one(RunStore.table), _one(RunStore.events), _one(RunStore.sessions)
@@ -83,7 +84,7 @@ class TeamStores:
     manifest_sessions, completions = _one(RunStore.manifest_sessions), _one(RunStore.completions)
     examine, findings = _one(RunStore.examine), _one(RunStore.findings)
     time_spent, ranks, rank_signs = _one(RunStore.time_spent), _one(RunStore.ranks), _one(RunStore.rank_signs)
-    rank_grid, read_file = _one(RunStore.rank_grid), _one(RunStore.read_file)
+    rank_grid, read_file, tiles = _one(RunStore.rank_grid), _one(RunStore.read_file), _one(RunStore.tiles)
     record_lines, ask, delivery = _one(RunStore.record_lines), _one(RunStore.ask), _one(RunStore.delivery)
     label, count_events = _one(RunStore.label), _one(RunStore.count_events)
     delete, restore = _one(RunStore.delete, returns_key=True), _one(RunStore.restore, returns_key=True)

@@ -6,19 +6,25 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
-from toolkit.runfolder.status import FAILED, LOST
 from toolkit.runs import statistics as stats
-from toolkit.runs.settings import UNSET, is_seed, level_text, setting_text
-from toolkit.runs.store import UNREADABLE, RunCard
-from toolkit.runs.sweep.columns import FEW_VALUES, Column, columns_of, configurations, groups_of, number_text
+from toolkit.runs.settings import is_seed, level_text, setting_text
+from toolkit.runs.sweep.columns import (
+    FEW_VALUES,
+    Column,
+    columns_of,
+    configurations,
+    equal_settings,
+    groups_of,
+    number_text,
+)
+from toolkit.runs.sweep.interaction import Interaction, interaction_of
+from toolkit.runs.sweep.runs import Direction, SweepRun
 
-Direction = Literal["min", "max"]
-State = Literal["done", "running", "failed"]
 Verdict = Literal["no runs", "too few runs", "nothing varied", "all equal", "undecided", "decided"]
 Shape = Literal["lower", "higher", "middle", "level"]
 
@@ -26,6 +32,8 @@ MIN_RUNS: Final = 8
 """With fewer, no honest statement about settings is possible."""
 SURE: Final = 0.02
 """A setting is named if chance alone would make any setting look as good in at most 1 of 50 sweeps."""
+SURE_OF_PAIRS: Final = 0.03
+"""If none is, the pairs of settings are a second look: in all, chance names something in at most 1 of 20 sweeps."""
 RELEVANT: Final = 0.02
 """Of many runs, the tiniest effect is beyond chance: below this share it is not mentioned."""
 HINT: Final = 0.15
@@ -34,19 +42,6 @@ HINT: Final = 0.15
 _MAX_PAIRED: Final = 14
 _MAX_STEPS: Final = 6
 _MIN_FAILED: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRun:
-    """One run: its settings and its result."""
-
-    key: str
-    name: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Settings by name, not nested."""
-    value: float | None = None
-    """Its value of the metric; None or NaN if it has none."""
-    state: State = "done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +140,7 @@ class SweepAnswer:
     direction: Direction
     verdict: Verdict
     total: int
+    project: str | None = None
     counted: int
     """Runs with a value that were not running and did not fail."""
     configurations: int = 0
@@ -152,6 +148,8 @@ class SweepAnswer:
     running: tuple[str, ...] = ()
     """Names of the runs that are still running; they are not counted."""
     failed: tuple[str, ...] = ()
+    stopped: tuple[SweepRun, ...] = ()
+    """Runs that were stopped too early to be compared."""
     not_logged: tuple[str, ...] = ()
     without_value: tuple[str, ...] = ()
     best: SweepRun | None = None
@@ -166,11 +164,14 @@ class SweepAnswer:
     """Every tested setting: the named ones first, the most important first."""
     joint: Joint | None = None
     """Two settings that are beyond chance only if both are taken into account."""
-    depends: tuple[tuple[str, str], ...] = ()
-    """Pairs of settings of which one's effect depends on the other."""
+    interaction: Interaction | None = None
+    """The two settings whose effects depend on each other the most, beyond chance."""
     varied: tuple[str, ...] = ()
     """Settings that differ between the counted runs, tested or not."""
     constant: tuple[str, ...] = ()
+    """Settings that are equal in all runs, counted or not."""
+    partly: tuple[str, ...] = ()
+    """Settings that only some runs recorded, all with one value."""
     left_out: tuple[str, ...] = ()
     """Settings that were not tested: another value in nearly every run, or too many settings."""
     seeds: SeedSpread | None = None
@@ -190,62 +191,58 @@ class SweepAnswer:
         return self.lead < 2.0 * math.sqrt(2.0) * self.seeds.deviation
 
 
-def sweep_run(card: RunCard, metric: str, direction: Direction, *, take_best: bool = True) -> SweepRun:
-    """Return a run with what it has reached in a metric: its best value, if known and asked for, or its last."""
-    reached = card.evaluations.get(metric)
-    value = None if reached is None else reached.last
-    if reached is not None and take_best and reached.direction in (None, direction):
-        value = reached.last if reached.best is None else reached.best
-    state: State = "running" if card.live else "done"
-    if card.status.name in (FAILED, LOST, UNREADABLE):
-        state = "failed"
-    return SweepRun(key=card.key, name=card.name, config=card.config, value=value, state=state)
-
-
 def answer(
-    runs: Sequence[SweepRun], *, metric: str, direction: Direction = "min", seed: int = 0
+    runs: Sequence[SweepRun],
+    *,
+    metric: str,
+    direction: Direction = "min",
+    project: str | None = None,
+    seed: int = 0,
 ) -> SweepAnswer:
     """Return which run is best by `metric`, and which settings explain the differences.
 
     Runs that are running, failed or have no finite value are counted and named, but nothing is concluded from their
-    values. The same runs give the same answer: `seed` is that of the shuffles.
+    values. `project` is said if these are the runs of one project of several; empty for those without one. The same
+    runs give the same answer: `seed` is that of the shuffles.
     """
     done = sorted(
-        (run for run in runs if run.state == "done" and _is_finite(run.value)),
-        key=lambda run: (_cost(run, direction), run.key),
+        (run for run in runs if run.state == "done" and run.is_measured),
+        key=lambda run: (run.cost(direction), run.key),
     )
     common: dict[str, Any] = {
         "metric": metric,
         "direction": direction,
+        "project": project,
         "total": len(runs),
         "counted": len(done),
         "running": tuple(run.name for run in runs if run.state == "running"),
         "failed": tuple(run.name for run in runs if run.state == "failed"),
+        "stopped": tuple(run for run in runs if run.state == "stopped"),
         "not_logged": tuple(run.name for run in runs if run.state == "done" and run.value is None),
         "without_value": tuple(
-            run.name
-            for run in runs
-            if run.state == "done" and run.value is not None and not _is_finite(run.value)
+            run.name for run in runs if run.state == "done" and run.value is not None and not run.is_measured
         ),
     }
     if not done:
         return SweepAnswer(verdict="no runs", **common, failures=_failures(runs, seed))
-    columns, constant, left_out = columns_of([run.config for run in done])
+    columns, left_out = columns_of([run.config for run in done])
+    constant, partly = equal_settings([run.config for run in runs])
     groups = configurations(columns, len(done))
     common.update(
         best=done[0],
         second=done[1] if len(done) > 1 else None,
-        lead=abs(_value(done[1]) - _value(done[0])) if len(done) > 1 else None,
+        lead=abs(done[1].number - done[0].number) if len(done) > 1 else None,
         ahead=_ahead(runs, done[0], direction),
-        median=statistics.median(_value(run) for run in done),
+        median=statistics.median(run.number for run in done),
         configurations=len(groups),
         varied=tuple(key for column in columns for key in column.keys),
         constant=constant,
+        partly=partly,
         left_out=left_out,
         seeds=_seed_spread(done, groups),
         failures=_failures(runs, seed),
     )
-    costs = np.array([_cost(run, direction) for run in done])
+    costs = np.array([run.cost(direction) for run in done])
     if not columns:
         verdict: Verdict = "nothing varied" if len(done) > 1 else "too few runs"
     elif len(done) < MIN_RUNS:
@@ -278,20 +275,19 @@ def _explain(
     direction: Direction,
     seed: int,
 ) -> dict[str, Any]:
-    """Return `factors`, `joint` and `depends` of the answer."""
-    costs = np.array([_cost(run, direction) for run in runs])
+    """Return `factors`, `joint` and `interaction` of the answer."""
+    costs = np.array([run.cost(direction) for run in runs])
     rows, scores = _rows_to_test(groups, costs)
     settings = [column.setting(rows) for column in columns]
     alone = stats.weigh(settings, scores, seed=seed)
     named, pair = _named(settings, scores, alone, seed)
-    depends = _depends(columns, settings, scores, named, seed)
     order = _by_importance(settings, scores, alone, named)
     if pair is not None:
         order.sort(key=lambda index: index not in pair[0])
     factors = []
     for index in order:
         column, evidence = columns[index], alone[index]
-        low, high = stats.share_interval(settings[index], scores, evidence, seed=seed)
+        low, high = stats.share_interval(settings[index], scores[0], evidence, seed=seed)
         levels, best, shape = _levels(runs, column, direction)
         factors.append(
             Factor(
@@ -312,7 +308,13 @@ def _explain(
     if pair is not None:
         one, other = sorted(pair[0], key=order.index)
         joint = Joint(keys=(columns[one].keys[0], columns[other].keys[0]), share=pair[1].share, p=pair[1].p)
-    return {"factors": tuple(factors), "joint": joint, "depends": depends}
+    interaction = None
+    if (
+        found := _interacting(settings, scores, [index for index in order if index in named], seed)
+    ) is not None:
+        (one, other), p = found
+        interaction = interaction_of(columns[one], columns[other], costs.tolist(), p)
+    return {"factors": tuple(factors), "joint": joint, "interaction": interaction}
 
 
 def _rows_to_test(groups: Sequence[Sequence[int]], costs: stats.Floats) -> tuple[list[int], stats.Floats]:
@@ -322,10 +324,11 @@ def _rows_to_test(groups: Sequence[Sequence[int]], costs: stats.Floats) -> tuple
     is a row: the test then is against what seeds alone do.
     """
     if len(groups) < MIN_RUNS:
-        return list(range(len(costs))), stats.scored(costs)
+        return list(range(len(costs))), np.array([stats.scored(costs), stats.bounded(costs)])
     ranks = stats.mid_ranks(costs)
     means = np.array([ranks[rows].mean() for rows in groups])
-    return [rows[0] for rows in groups], stats.scored(means)
+    medians = np.array([np.median(costs[rows]) for rows in groups])
+    return [rows[0] for rows in groups], np.array([stats.scored(means), stats.bounded(medians)])
 
 
 _Pair = tuple[tuple[int, int], stats.Evidence]
@@ -354,7 +357,7 @@ def _more(
     for step in range(1, min(_MAX_STEPS, len(settings))):
         rest = [index for index in range(len(settings)) if index not in named]
         known = stats.orthonormal(np.column_stack([settings[index].basis for index in named]))
-        if not rest or known.shape[1] > len(scores) // 3:
+        if not rest or known.shape[1] > scores.shape[1] // 3:
             break
         left = [stats.without(settings[index], known) for index in rest]
         found = stats.weigh(left, stats.residual(scores, known), used=known.shape[1], seed=seed + step)
@@ -373,12 +376,15 @@ def _pair(settings: Sequence[stats.Setting], scores: stats.Floats, seed: int) ->
     pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
     fits = [stats.pair_setting(settings[one], settings[other]) for one, other in pairs]
     tested = [
-        (pair, fit) for pair, fit in zip(pairs, fits, strict=True) if fit.basis.shape[1] <= len(scores) // 3
+        (pair, fit)
+        for pair, fit in zip(pairs, fits, strict=True)
+        if fit.basis.shape[1] <= scores.shape[1] // 3
     ]
     found = stats.weigh([fit for _, fit in tested], scores, seed=seed + 50)
-    # Half of the usual limit: this is a second look at the same runs.
     sure = [
-        (evidence, pair) for evidence, (pair, _) in zip(found, tested, strict=True) if evidence.p <= SURE / 2
+        (evidence, pair)
+        for evidence, (pair, _) in zip(found, tested, strict=True)
+        if evidence.p <= SURE_OF_PAIRS
     ]
     if not sure:
         return None
@@ -400,7 +406,7 @@ def _by_importance(
             return alone[index].share
         known = stats.orthonormal(np.column_stack(others))
         left = stats.without(settings[index], known).fits[alone[index].fit]
-        return float(np.square(left.T @ scores).sum())
+        return float(np.square(left.T @ scores[0]).sum())
 
     first = sorted(named, key=lost, reverse=True)
     rest = sorted(
@@ -424,35 +430,35 @@ def _like(
     return columns[closest].keys[0]
 
 
-def _depends(
-    columns: Sequence[Column],
-    settings: Sequence[stats.Setting],
-    scores: stats.Floats,
-    named: Mapping[int, float],
-    seed: int,
-) -> tuple[tuple[str, str], ...]:
-    """Return the named setting and the one on which its effect depends the most, beyond chance."""
+def _interacting(
+    settings: Sequence[stats.Setting], scores: stats.Floats, named: Sequence[int], seed: int
+) -> tuple[tuple[int, int], float] | None:
+    """Return a named setting and the one on which its effect depends the most, if beyond chance, with the p-value."""
     known = [settings[index].basis for index in named]
-    if not named or sum(basis.shape[1] for basis in known) > len(scores) // 3:
-        return ()
+    if not named or sum(basis.shape[1] for basis in known) > scores.shape[1] // 3:
+        return None
     base = stats.orthonormal(np.column_stack(known))
-    pairs = [(one, other) for one in list(named)[:2] for other in range(len(settings)) if one != other]
+    pairs = [
+        (one, other)
+        for place, one in enumerate(named[:2])
+        for other in range(len(settings))
+        if other not in named[: place + 1]
+    ]
     left = [
         stats.without(stats.product_setting(settings[one], settings[other]), base) for one, other in pairs
     ]
-    tested = [item for item in zip(pairs, left, strict=True) if item[1].basis.shape[1]]
     scores = stats.residual(scores, base)
-    left_to_explain = float(scores @ scores)
-    found = stats.weigh([product for _, product in tested], scores, used=base.shape[1], seed=seed + 100)
+    left_to_explain = float(scores[0] @ scores[0])
+    found = stats.weigh(left, scores, used=base.shape[1], seed=seed + 100)
     sure = [
         (evidence, pair)
-        for evidence, (pair, _) in zip(found, tested, strict=True)
+        for evidence, pair in zip(found, pairs, strict=True)
         if evidence.p <= SURE and evidence.share * left_to_explain >= RELEVANT
     ]
     if not sure:
-        return ()
-    one, other = max(sure, key=lambda item: item[0].share)[1]
-    return ((columns[one].keys[0], columns[other].keys[0]),)
+        return None
+    evidence, both = max(sure, key=lambda item: item[0].share)
+    return both, evidence.p
 
 
 # ---------------------------------------------------------------- levels
@@ -463,15 +469,15 @@ def _levels(
 ) -> tuple[tuple[Level, ...], str, Shape]:
     """Return the levels with their medians, in order, the label of the best one, and where that is."""
     levels = tuple(
-        Level(label=label, runs=len(rows), median=statistics.median(_value(runs[row]) for row in rows))
+        Level(label=label, runs=len(rows), median=statistics.median(runs[row].number for row in rows))
         for label, rows in groups_of(column)
     )
     sign = 1.0 if direction == "min" else -1.0
     # Of a value that a single run had, little is known.
     solid = [level for level in levels if level.runs > 1] or list(levels)
     best = min(solid, key=lambda level: sign * level.median).label
-    known = [level.label for level in levels if level.label != UNSET]
-    if column.numbers is None or best not in known or len(known) < 2:
+    known = [level.label for level in levels]
+    if column.numbers is None or len(known) < 2:
         return levels, best, "level"
     place = known.index(best)
     return levels, best, "lower" if place == 0 else "higher" if place == len(known) - 1 else "middle"
@@ -481,9 +487,9 @@ def _levels(
 
 
 def _ahead(runs: Sequence[SweepRun], best: SweepRun, direction: Direction) -> SweepRun | None:
-    others = [run for run in runs if run.state != "done" and _is_finite(run.value)]
-    better = [run for run in others if _cost(run, direction) < _cost(best, direction)]
-    return min(better, key=lambda run: (_cost(run, direction), run.key), default=None)
+    others = [run for run in runs if run.state != "done" and run.is_measured]
+    better = [run for run in others if run.cost(direction) < best.cost(direction)]
+    return min(better, key=lambda run: (run.cost(direction), run.key), default=None)
 
 
 def _differences(
@@ -496,7 +502,9 @@ def _differences(
     differences = []
     for column in sorted(columns, key=lambda column: rank.get(column.keys, len(rank))):
         mine = column.values[0]
-        if column.numbers is not None and mine is not None:
+        if mine is None:
+            continue
+        if column.numbers is not None:
             others = np.array([number for number in column.numbers if not math.isnan(number)])
             here = column.numbers[0]
             middle = float(np.quantile(others, 0.5, method="nearest"))
@@ -505,10 +513,11 @@ def _differences(
                 continue
             typical = number_text(column, middle)
         else:
-            usual, times = Counter(level_text(value) for value in column.values).most_common(1)[0]
-            if usual == level_text(mine) or times < len(runs) / 2:
+            known = [value for value in column.values if value is not None]
+            usual, times = Counter(map(level_text, known)).most_common(1)[0]
+            if usual == level_text(mine) or times < len(known) / 2:
                 continue
-            typical = next(setting_text(value) for value in column.values if level_text(value) == usual)
+            typical = next(setting_text(value) for value in known if level_text(value) == usual)
         differences.append(Difference(key=column.keys[0], value=setting_text(mine), typical=typical))
     return tuple(differences[:4])
 
@@ -519,7 +528,7 @@ def _seed_spread(runs: Sequence[SweepRun], groups: Sequence[Sequence[int]]) -> S
         return None
     squares = freedom = 0.0
     for rows in repeated:
-        values = [_value(runs[row]) for row in rows]
+        values = [runs[row].number for row in rows]
         mean = statistics.fmean(values)
         squares += sum((value - mean) * (value - mean) for value in values)
         freedom += len(values) - 1
@@ -545,11 +554,15 @@ def _suggestions(
         return (Suggestion(kind="more"),)
     by_keys = {column.keys: column for column in columns}
     suggestions: list[Suggestion] = []
+    # The best value of a setting that depends on another is not that at the edge, nor the best one by itself.
+    dependent = set(found.interaction.keys) if found.interaction is not None else set()
     for factor in found.named[:3]:
         column = by_keys[factor.keys]
         if column.numbers is not None:
-            suggestions += _around(runs, column, factor, found.direction)
-    combined = _combination([(by_keys[factor.keys], factor) for factor in found.named[:3]])
+            around = _around(runs, column, factor, found.direction)
+            suggestions += [one for one in around if one.kind == "between" or factor.keys[0] not in dependent]
+    alone = [factor for factor in found.named[:3] if factor.keys[0] not in dependent]
+    combined = _combination([(by_keys[factor.keys], factor) for factor in alone])
     if combined is not None:
         suggestions.append(combined)
     if found.verdict == "undecided" or found.seeds is None or found.lead_is_noise:
@@ -587,7 +600,7 @@ def _is_good_at(edge: float, runs: Sequence[SweepRun], column: Column, direction
     distances = np.abs(np.nan_to_num(np.array(column.numbers), nan=math.inf) - edge)
     at_edge = max(2, len(runs) // 10, int((distances == 0).sum()))
     nearest = np.argsort(distances, kind="stable")[:at_edge].tolist()
-    costs = [_cost(run, direction) for run in runs]
+    costs = [run.cost(direction) for run in runs]
     return bool(statistics.median(costs[row] for row in nearest) <= statistics.median(costs))
 
 
@@ -611,10 +624,10 @@ def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
     """Return the setting that tells failed runs from others beyond chance."""
     # A run that never logged the metric, such as one of another kind, has not failed.
     ended = [run for run in runs if run.state == "failed" or (run.state == "done" and run.value is not None)]
-    failed = [run.state == "failed" or not _is_finite(run.value) for run in ended]
+    failed = [run.state == "failed" or not run.is_measured for run in ended]
     if sum(failed) < _MIN_FAILED or len(failed) - sum(failed) < _MIN_FAILED or len(ended) < MIN_RUNS:
         return None
-    columns, _, _ = columns_of([run.config for run in ended])
+    columns, _ = columns_of([run.config for run in ended])
     if not columns:
         return None
     every = list(range(len(ended)))
@@ -628,15 +641,3 @@ def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
     ]
     levels.sort(key=lambda level: -level[1] / level[2])
     return Failures(key=columns[best].keys[0], levels=tuple(levels), p=found[best].p)
-
-
-def _value(run: SweepRun) -> float:
-    return math.nan if run.value is None else float(run.value)
-
-
-def _cost(run: SweepRun, direction: Direction) -> float:
-    return _value(run) if direction == "min" else -_value(run)
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

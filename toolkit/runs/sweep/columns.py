@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from toolkit.runs import statistics as stats
-from toolkit.runs.settings import UNSET, as_number, is_label, is_seed, level_text, setting_text
+from toolkit.runs.settings import as_number, is_label, is_seed, level_text, setting_text
 
 _MAX_KEYS: Final = 60
 _MAX_KEYS_OF_MANY: Final = 25
@@ -35,22 +35,39 @@ class Column:
         if self.numbers is not None:
             return stats.number_setting(np.array([self.numbers[row] for row in rows]))
         _, levels = np.unique([level_text(self.values[row]) for row in rows], return_inverse=True)
-        return stats.level_setting(levels)
+        missing = [self.values[row] is None for row in rows]
+        return stats.level_setting(np.where(missing, -1, levels))
 
 
-def columns_of(configs: Sequence[Mapping[str, Any]]) -> tuple[list[Column], tuple[str, ...], tuple[str, ...]]:
-    """Return the settings that vary, those that do not, and those that cannot be tested."""
+def equal_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the settings that are equal in all runs, and those that only some recorded, all with one value."""
+    names = dict.fromkeys(key for config in configs for key in config)
+    constant: list[str] = []
+    partly: list[str] = []
+    for key in names:
+        if is_label(key) or is_seed(key):
+            continue
+        known = [value for config in configs if (value := config.get(key)) is not None]
+        if known and len(set(map(level_text, known))) == 1:
+            (constant if len(known) == len(configs) else partly).append(key)
+    return tuple(constant), tuple(partly)
+
+
+def columns_of(configs: Sequence[Mapping[str, Any]]) -> tuple[list[Column], tuple[str, ...]]:
+    """Return the settings that vary, and those that cannot be tested.
+
+    A setting that some runs did not record varies only if the others have different values of it.
+    """
     names = dict.fromkeys(key for config in configs for key in config)
     found: dict[tuple[float, ...], Column] = {}
-    constant, left_out = [], []
+    left_out = []
     for key in names:
         if is_label(key) or is_seed(key):
             continue
         values = tuple(config.get(key) for config in configs)
         texts = [level_text(value) for value in values]
-        different = set(texts)
+        different = {text for text, value in zip(texts, values, strict=True) if value is not None}
         if len(different) < 2:
-            constant.append(key)
             continue
         numbers = _numbers(values)
         if numbers is None and len(different) > max(2, len(configs) // 3):
@@ -74,7 +91,7 @@ def columns_of(configs: Sequence[Mapping[str, Any]]) -> tuple[list[Column], tupl
         columns.sort(key=lambda column: max(Counter(map(level_text, column.values)).values()))
         left_out += [key for column in columns[most:] for key in column.keys]
         columns = columns[:most]
-    return columns, tuple(constant), tuple(left_out)
+    return columns, tuple(left_out)
 
 
 def _pattern(texts: Sequence[str], numbers: Sequence[float] | None) -> tuple[float, ...]:
@@ -103,14 +120,17 @@ def configurations(columns: Sequence[Column], runs: int) -> list[list[int]]:
 
 
 def groups_of(column: Column) -> list[tuple[str, list[int]]]:
-    """Return labels and rows of the levels: each value, or a third or quarter of the runs if there are many."""
+    """Return labels and rows of the levels: each value, or a third or quarter of the runs if there are many.
+
+    Runs without a value are in none of them.
+    """
     if column.numbers is None:
         by_text: dict[str, list[int]] = defaultdict(list)
         for row, value in enumerate(column.values):
-            by_text[setting_text(value)].append(row)
+            if value is not None:
+                by_text[setting_text(value)].append(row)
         return sorted(by_text.items(), key=lambda item: (-len(item[1]), item[0]))
     numbers = np.array(column.numbers)
-    missing = np.flatnonzero(np.isnan(numbers)).tolist()
     different = np.unique(numbers[~np.isnan(numbers)])
     groups: list[tuple[str, list[int]]] = []
     if len(different) <= FEW_VALUES:
@@ -127,7 +147,7 @@ def groups_of(column: Column) -> list[tuple[str, list[int]]]:
             if rows:
                 label = f"{number_text(column, numbers[rows].min())} to {number_text(column, numbers[rows].max())}"
                 groups.append((label, rows))
-    return [*groups, *([(UNSET, missing)] if missing else [])]
+    return groups
 
 
 def number_text(column: Column, number: float) -> str:

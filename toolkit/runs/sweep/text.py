@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from toolkit.runs.formatting import count, short_number
 from toolkit.runs.sweep.answer import HINT, MIN_RUNS, RELEVANT, Factor, Suggestion, SweepAnswer
+from toolkit.runs.sweep.runs import SweepRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +16,9 @@ class Marks:
     """How what comes from runs is written, to escape it and to make it stand out."""
 
     name: Callable[[str], str] = str
-    """Of runs and settings."""
+    """Of settings."""
+    run: Callable[[str], str] = str
+    """Of runs."""
     value: Callable[[str], str] = str
     """Of metrics, and of values of settings."""
 
@@ -70,22 +73,30 @@ def _best(found: SweepAnswer, mark: Marks) -> list[str]:
         return [f"{what} a final {mark.value(found.metric)} yet." if found.total else "There are no runs."]
     value = short_number(found.best.value)
     if found.second is None:
-        return [
-            f"The only run with a final {mark.value(found.metric)} is {mark.name(found.best.name)}: {value}."
-        ]
+        what = f"The only run with a final {mark.value(found.metric)}{_in_project(found, mark)}"
+        return [f"{what} is {mark.run(found.best.name)}: {value}."]
     if not found.lead:
-        tied = f"{mark.name(found.best.name)} and {mark.name(found.second.name)}"
-        return [f"Best: {tied}, both with {mark.value(found.metric)} {value}."]
-    best = f"Best of {_runs(found.counted)}: {mark.name(found.best.name)}, with {mark.value(found.metric)} {value}."
+        tied = f"{mark.run(found.best.name)} and {mark.run(found.second.name)}"
+        return [f"Best{_in_project(found, mark)}: {tied}, both with {mark.value(found.metric)} {value}."]
+    best = (
+        f"Best of {_runs(found.counted)}{_in_project(found, mark)}: {mark.run(found.best.name)}, "
+        f"with {mark.value(found.metric)} {value}."
+    )
     second = short_number(found.second.value)
     value_of_best, value_of_second = found.best.value or 0.0, found.second.value or 0.0
     relative = found.lead / abs(value_of_best) if value_of_best * value_of_second > 0 else math.inf
     if relative > 10:
-        return [best, f"The next, {mark.name(found.second.name)}, has {second}."]
+        return [best, f"The next, {mark.run(found.second.name)}, has {second}."]
     side = "higher" if found.direction == "min" else "lower"
     amount = f"{100 * relative:.2g} %" if 0.001 <= relative < 0.995 else f"{100 * relative:.0f} %"
     amount = "less than 0.1 %" if relative < 0.001 else amount
-    return [best, f"The next, {mark.name(found.second.name)}, is {amount} {side} ({second})."]
+    return [best, f"The next, {mark.run(found.second.name)}, is {amount} {side} ({second})."]
+
+
+def _in_project(found: SweepAnswer, mark: Marks) -> str:
+    if found.project is None:
+        return ""
+    return f" in project {mark.value(found.project)}" if found.project else " without a project"
 
 
 def _differs(found: SweepAnswer, mark: Marks) -> list[str]:
@@ -146,7 +157,8 @@ def _decided(found: SweepAnswer, mark: Marks) -> list[str]:
             f"{one} and {other} together explain about {percent(found.joint.share)} of the differences between runs "
             f"({how_sure(found.joint.p)}), although neither is beyond chance on its own."
         )
-        return [together, *_depends(found, mark)]
+        others = [factor for factor in others if factor.keys[0] not in found.joint.keys]
+        return [together, *_also(others, mark), *_interaction(found, mark)]
     sentences = [
         f"{_name(first, mark)} explain{'' if len(first.keys) > 1 else 's'} the most: "
         f"about {percent(first.share)} of the differences between runs "
@@ -155,13 +167,12 @@ def _decided(found: SweepAnswer, mark: Marks) -> list[str]:
     ]
     if len(first.keys) > 1:
         sentences.append("These were always changed together, so their effects cannot be separated.")
-    if others:
-        parts = [
-            f"{_name(factor, mark)} ({percent(factor.share)}, best {mark.value(factor.best)})"
-            for factor in others[:3]
-        ]
-        verb = "matters" if len(others) == 1 and len(others[0].keys) == 1 else "matter"
-        sentences.append(f"{listed(parts)} also {verb}.")
+    sentences += _also(others, mark)
+    for factor in found.named[:3]:
+        if factor.runs < found.counted:
+            sentences.append(
+                f"{mark.name(factor.keys[0])} is recorded in {count(factor.runs)} of {_runs(found.counted)}."
+            )
     alike = [factor for factor in found.factors if factor.like is not None]
     if alike:
         factor = alike[0]
@@ -169,14 +180,37 @@ def _decided(found: SweepAnswer, mark: Marks) -> list[str]:
             f"{mark.name(factor.keys[0])} mostly changed together with {mark.name(str(factor.like))}, "
             "so its own effect cannot be separated."
         )
-    return [*sentences, *_depends(found, mark)]
+    return [*sentences, *_interaction(found, mark)]
 
 
-def _depends(found: SweepAnswer, mark: Marks) -> list[str]:
-    return [
-        f"The effect of {mark.name(one)} depends on {mark.name(other)}: choose them together."
-        for one, other in found.depends[:1]
+def _also(others: Sequence[Factor], mark: Marks) -> list[str]:
+    """Return a sentence about the settings that are named after the first ones."""
+    parts = [
+        f"{_name(factor, mark)} ({percent(factor.share)}, best {mark.value(factor.best)})"
+        for factor in others[:3]
     ]
+    verb = "matters" if len(others) == 1 and len(others[0].keys) == 1 else "matter"
+    return [f"{listed(parts)} also {verb}."] if parts else []
+
+
+def beyond_chance(found: SweepAnswer, coloured: str) -> str:
+    """Return what coloured bars mean."""
+    if not found.named:
+        return "No bar is beyond chance."
+    together = "" if found.joint is None else ", the first two only together"
+    return f"{coloured} bars are beyond chance{together}."
+
+
+def _interaction(found: SweepAnswer, mark: Marks) -> list[str]:
+    if found.interaction is None:
+        return []
+    one, other = (mark.name(key) for key in found.interaction.keys)
+    best = [f"{mark.value(value)} with {mark.value(at)}" for at, value in found.interaction.best[:4]]
+    if found.interaction.moves is not None:
+        return [f"Use a {found.interaction.moves} {one} for a higher {other}: about {listed(best)}."]
+    if best:
+        return [f"The best {one} depends on {other}: about {listed(best)}."]
+    return [f"The effect of {one} depends on {other}: choose them together."]
 
 
 def _shape(factor: Factor, found: SweepAnswer, mark: Marks) -> str:
@@ -239,10 +273,13 @@ def _not_counted(found: SweepAnswer, mark: Marks) -> list[str]:
     sentences = []
     if parts and found.best is not None:
         sentences.append(f"Not counted: {listed(parts)}.")
+    if found.stopped:
+        sentences.append(_stopped(found.stopped))
     if found.ahead is not None:
-        state = "is still running but" if found.ahead.state == "running" else "failed but"
+        states = {"running": "is still running but", "stopped": "was stopped early but"}
+        state = states.get(found.ahead.state, "failed but")
         sentences.append(
-            f"{mark.name(found.ahead.name)} {state} has reached {short_number(found.ahead.value)}, "
+            f"{mark.run(found.ahead.name)} {state} has reached {short_number(found.ahead.value)}, "
             "better than any finished run."
         )
     if found.failures is not None:
@@ -252,6 +289,18 @@ def _not_counted(found: SweepAnswer, mark: Marks) -> list[str]:
             f"{mark.value(label)} failed ({how_sure(found.failures.p)})."
         )
     return sentences
+
+
+def _stopped(runs: Sequence[SweepRun]) -> str:
+    if len(runs) == 1:
+        return (
+            f"1 run stopped at step {count(runs[0].steps or 0)} of {count(runs[0].planned or 0)} is left out."
+        )
+    shares = sorted((run.steps or 0) / (run.planned or 1) for run in runs)
+    between = percent(shares[0])
+    if percent(shares[-1]) != between:
+        between = f"{100 * shares[0]:.0f} to {percent(shares[-1])}"
+    return f"{_runs(len(runs))} stopped at {between} of their steps are left out."
 
 
 # ---------------------------------------------------------------- what next
@@ -281,7 +330,7 @@ def _suggestion(one: Suggestion, found: SweepAnswer, mark: Marks) -> str:
         parts = [f"{mark.name(key)} {mark.value(value)}" for key, value in one.settings]
         return f"{listed(parts)} together, which no run has tried"
     if one.kind == "repeat":
-        name = mark.name(found.best.name) if found.best is not None else "the best run"
+        name = mark.run(found.best.name) if found.best is not None else "the best run"
         return f"{name} again with two or three other seeds"
     return f"more runs, at least {MIN_RUNS} in all"
 

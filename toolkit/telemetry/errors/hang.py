@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.diagnostics.catalogue import CATALOGUE, HANG, advise, describe
-from toolkit.diagnostics.finding import INFO, OPEN, RESOLVED, Finding
+from toolkit.diagnostics.catalogue import HANG
+from toolkit.diagnostics.finding import INFO, Finding
 from toolkit.diagnostics.incident import Incident
 from toolkit.diagnostics.robust import median
+from toolkit.diagnostics.silent_ranks import finding_of
 from toolkit.diagnostics.thresholds import STALL_LOUD_S
 from toolkit.privacy.masking import mask_secrets
 from toolkit.telemetry.errors.stack import Stack, frames_of_threads, path_shower, walk_frame
@@ -179,25 +180,7 @@ class HangWatch:
         self._put(incident, {})
 
     def _put(self, incident: Incident, more: dict[str, Any]) -> None:
-        about = CATALOGUE[HANG]
-        finding = Finding(
-            id=incident.id,
-            kind=HANG,
-            severity=incident.severity or about.severity,
-            metric=_METRIC,
-            start_step=incident.start_step,
-            end_step=None if incident.is_open else incident.end_step,
-            noticed_step=incident.noticed_step,
-            session=incident.session,
-            state=OPEN if incident.is_open else RESOLVED,
-            resolved_step=incident.resolved_step,
-            repeats=incident.repeats,
-            evidence=dict(incident.evidence),
-            message=describe(incident),
-            causes=about.causes,
-            advice=advise(incident),
-        )
-        self._report(finding, more)
+        self._report(finding_of(incident, severity=incident.severity or ""), more)
 
 
 def thread_stacks() -> dict[str, Any]:

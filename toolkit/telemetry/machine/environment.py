@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.core.guard import Guard
+from toolkit.core.ranks import find_rank
 from toolkit.privacy.masking import mask_secrets
 from toolkit.runfolder.process import boot_id, process_began
 from toolkit.telemetry.machine.ask_program import Question
+from toolkit.telemetry.machine.own_code import code_files
 from toolkit.telemetry.machine.repository import GIT_TIMEOUT_S, describe_repository
 from toolkit.telemetry.machine.samplers.nvml import initialise, load_nvml
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample
@@ -24,7 +26,7 @@ from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts
 from toolkit.telemetry.machine.software import cuda_version, cudnn_version, installed_packages
 from toolkit.telemetry.machine.torch_backends import backends_in_use, mps_in_use
 
-_MAY_HANG: Final = (("driver", "accelerators"), ("git",), ("cpu", "os", "packages", "cudnn"))
+_MAY_HANG: Final = (("driver", "accelerators"), ("git", "code_files"), ("cpu", "os", "packages", "cudnn"))
 """Parts that wait for a driver, a repository's disk, or the disk that Python is installed on: a thread each."""
 
 _GB: Final = 1024**3
@@ -193,6 +195,7 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "memory_gb": _memory_gb,
     "accelerators": _accelerators,
     "git": describe_repository,
+    "code_files": lambda: code_files() if find_rank().world_size > 1 else None,
     "command_line": lambda: mask_secrets(list(sys.argv)),
     "pid": os.getpid,
     "boot_id": boot_id,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import sysconfig
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,6 +14,7 @@ from typing import Final
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _INSTALLED: Final = ("site-packages", "dist-packages")
+_MOST_FILES: Final = 200
 _COMMANDS: Final = ("bin", "Scripts")
 _OURS: Final = frozenset(
     "cli core diagnostics exchange fleet importers mirrors privacy reports runfolder runs telemetry timing".split()
@@ -70,6 +73,18 @@ def own_modules(root: Path) -> list[str]:
         ):
             found.append(file)
     return found
+
+
+def code_files() -> dict[str, str] | None:
+    """Return a short digest of the script and of each of its modules, so that ranks can be compared; None without."""
+    code = find_own_code()
+    found: dict[str, str] = {}
+    scripts = [] if code.script is None else [str(code.script)]
+    for file in [*scripts, *own_modules(code.root)][:_MOST_FILES]:
+        with suppress(OSError):
+            name = os.path.relpath(os.path.realpath(file), os.path.realpath(code.root))
+            found[Path(name).as_posix()] = hashlib.blake2b(Path(file).read_bytes(), digest_size=6).hexdigest()
+    return found or None
 
 
 def _is_installed(file: Path) -> bool:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 class OptionsDict(TypedDict, total=False):
     """Options by name; docs/options.md lists what each may be."""
 
+    alerts: Any
+    """Rules of your own, such as `[{name: too high, when: 'ema(loss, 0.98) > 3', for: 20, severity:
+    critical}]`; docs/formulas.md has the language."""
     batches: bool
     """Keep which samples each step was trained on, where the loop or an integration gives them."""
     close_timeout: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ from toolkit.core.checks import (
     tags,
     text,
     texts,
+    where,
     whole,
     wrong,
 )
@@ -131,6 +132,18 @@ class TelemetryOptions(ExporterOptions):
         True,
         "Look for problems while the run is going; a mapping sets the severity of a kind, such as `{plateau: off}`.",
         Check(anything.read, "true, false, or finding kinds with info, warning, critical or off"),
+    )
+    alerts: Any = option(
+        (),
+        "Rules of your own, such as `[{name: too high, when: 'ema(loss, 0.98) > 3', for: 20, severity: critical}]`; "
+        "docs/formulas.md has the language.",
+        empty_for_none(
+            where(
+                lambda value: isinstance(value, (list, tuple)),
+                "a list of rules, each with name, when, for, severity and message",
+            ),
+            tuple,
+        ),
     )
     on_finding: Mapping[str, str] = option(
         {},
@@ -255,13 +268,15 @@ class TelemetryOptions(ExporterOptions):
             object.__setattr__(self, name, value)
 
     def _check_diagnostics(self) -> None:
+        if self.strict and self.alert_problems:
+            raise OptionsError(self.alert_problems[0])
         if isinstance(self.diagnostics, bool) and self.on_finding == {}:
             return
         # Imported only where one of them is set, so that other runs start faster.
         from toolkit.diagnostics.policy import PolicyError, policy_from
 
         try:
-            policy_from(self.diagnostics, self.on_finding)
+            policy_from(self.diagnostics, self.on_finding, self.alerts)
         except PolicyError as error:
             raise OptionsError(f"telemetry.{error}") from error
         for needed in ("diagnostics", "control"):
@@ -270,6 +285,15 @@ class TelemetryOptions(ExporterOptions):
                     f"telemetry.on_finding is {shown(dict(self.on_finding))} while telemetry.{needed} is false; "
                     f"it must be true for the run to act on a finding"
                 )
+
+    @property
+    def alert_problems(self) -> Sequence[str]:
+        """What is wrong with rules of one's own, a sentence each; such a rule is left out, and the run goes on."""
+        if not self.alerts:
+            return ()
+        from toolkit.diagnostics.rules import read_rules
+
+        return read_rules(self.alerts, "telemetry.alerts")[1]
 
     @property
     def may_send(self) -> bool:

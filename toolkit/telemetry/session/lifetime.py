@@ -111,6 +111,8 @@ class LoggerLifetime:
     def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
         if self._options.mistake:
             self.guard.report_misuse(self._options.mistake)
+        for problem in self._options.alert_problems:
+            self.guard.report_misuse(f"{problem}; what is wrong is left out")
         keep_secrets_of(self._options, os.environ)
         options = self._options = without_secrets(self._options)
         self.run_name = mask_text(str(run_name))

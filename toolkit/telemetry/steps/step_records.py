@@ -143,7 +143,9 @@ class StepRecords:
         """
         gate = self._gate
         if type(step) is int and step == gate.due_at == self._next_due:
-            # The usual record: the step is the one that was due, and nothing was requested.
+            # The usual record: the step is the one that was due, and nothing was requested. `last_step` comes before
+            # `due_at`: a signal handler that logs a step in between leaves nothing to fold up to its own step.
+            gate.last_step = step
             self._next_due = step + self._log_every
             gate.due_at = step + self._look_every
         else:
@@ -151,7 +153,7 @@ class StepRecords:
             if not is_due:
                 self._take_any(step, False, record, scalars)
                 return
-        self._last_due = gate.last_step = step
+        self._last_due = step
         if (
             type(loss) is not float
             or not gate.low < loss < gate.high
@@ -177,13 +179,13 @@ class StepRecords:
         log_every = self._log_every
         # A loop that went back, after a reload, is seen at once; a step that is logged in two calls is one.
         is_due = step >= self._next_due or step < gate.last_step or step == self._last_due or gate.write_next
+        next_due = self._next_due
         if is_due:
             gate.write_next = False
-            is_next = step == self._next_due
-            self._next_due = step + log_every if is_next else step - step % log_every + log_every
-        else:
-            gate.last_step = step
-        gate.due_at = min(self._next_due, step + self._look_every)
+            next_due = step + log_every if step == next_due else step - step % log_every + log_every
+        gate.last_step = step
+        self._next_due = next_due
+        gate.due_at = min(next_due, step + self._look_every)
         return step, is_due
 
     def _adjust(self, step: int) -> None:

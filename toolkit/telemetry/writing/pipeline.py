@@ -16,7 +16,7 @@ from toolkit.core.guard import Guard, MisuseError, describe_error
 from toolkit.core.run_context import RunContext
 from toolkit.core.sink import DeliveringSink, Sink
 from toolkit.diagnostics.finding import Finding
-from toolkit.diagnostics.policy import policy_from
+from toolkit.diagnostics.policy import in_manifest, policy_from
 from toolkit.mirrors.csv_mirror import CsvMirror
 from toolkit.mirrors.findings import FindingsSink, fields_of
 from toolkit.mirrors.registry import make_exporters
@@ -479,8 +479,8 @@ class RecordPipeline:
 
     def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
         options = self._options
-        policy = policy_from(options.diagnostics, options.on_finding)
-        self.manifest = replace(self.manifest, diagnostics=dict(policy.severities))
+        policy = policy_from(options.diagnostics, options.on_finding, options.alerts)
+        self.manifest = replace(self.manifest, diagnostics=in_manifest(policy))
         return FindingsSink(
             policy,
             session=self.session_folder.session.session,

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     runs = label_runs(runs)
     progress = Progress()
     try:
-        document = _document(runs, view, args.metric, progress)
+        document = _document(runs, view, args.metric, progress, is_chosen=len(args.runs) > 1)
     except UnreadableRunError as error:
         return refuse(str(error))
     finally:
@@ -120,14 +120,17 @@ def _chosen(paths: Sequence[Path], view: str | None) -> tuple[list[ListedRun], s
     return below.runs[::-1], view or SWEEP
 
 
-def _document(runs: Sequence[ListedRun], view: str, metric: str | None, progress: Progress) -> Document:
+def _document(
+    runs: Sequence[ListedRun], view: str, metric: str | None, progress: Progress, *, is_chosen: bool
+) -> Document:
     if view == OVERVIEW:
         return overview(content_of(runs[0], on_work=progress.show))
     require_columns()
     if view == SWEEP:
         from toolkit.reports.sweep import sweep_report
 
-        return sweep_report([replace(run.card, name=run.called) for run in runs], metric=metric)
+        cards = [replace(run.card, name=run.called) for run in runs]
+        return sweep_report(cards, metric=metric, is_chosen=is_chosen)
     from toolkit.reports.stored_run import points_for
 
     # The newest ones; the report says how many there are.

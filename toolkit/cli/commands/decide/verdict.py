@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.answers.verdict import MORE, Result, pick_groups, result_of, verdict
-from toolkit.cli.argument_types import whole
+from toolkit.cli.argument_types import add_metric_arguments, metric_and_goal, whole
 from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.run_list import ListedRun, list_runs, source_for
 from toolkit.cli.terminal import Column, add_json_argument, number_text, painted, print_json, print_table
 from toolkit.core.guard import Guard
 from toolkit.importers.source import named_columns, read_all
-from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
 
 JSON_FORM: Final = """\
 an object with `answer` (`better`, `worse`, `not better` or `not decided`), `exit_code`, `sentence`, `sure`, `metric`, \
@@ -33,8 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="BEST", nargs="+", type=Path, required=True, help="the best one so far, likewise"
     )
-    parser.add_argument("--metric", metavar="NAME", help="what to compare (default: a validation loss, …)")
-    parser.add_argument("--goal", choices=("min", "max"), help="what is better (default: by the name)")
+    add_metric_arguments(parser)
     parser.add_argument("--tries", metavar="N", type=whole(), help="which try NEW is (default: counted)")
     how_many = "how many more runs it is worth (default: %(default)s)"
     parser.add_argument("--more", metavar="N", type=whole(1, 100), default=MORE, help=how_many)
@@ -55,14 +53,10 @@ def run(args: argparse.Namespace) -> int:
             return refuse("; ".join([*found.missing, *found.notes]) or f"no run in {paths[0]}")
         lists.append(found.runs)
     names = [{name for each in runs for name in each.card.evaluations} for runs in lists]
-    metric = args.metric or guess_primary_metric([sorted(names[0] & names[1])])
-    if metric is None:
-        return refuse("the runs share no metric whose name says what is better; name one with --metric")
-    goal = args.goal or metric_direction(metric)
-    if goal is None:
-        return refuse(
-            f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
-        )
+    chosen = metric_and_goal(args, [sorted(names[0] & names[1])])
+    if isinstance(chosen, str):
+        return refuse(chosen)
+    metric, goal = chosen
     guard = Guard()
 
     def results(runs: Sequence[ListedRun], *, curves: bool) -> list[Result]:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="move them; without it nothing changes")
     add_json_argument(parser)
     parser.epilog = (
-        "The Settings page of the dashboard restores a run from the trash; `telemetry gc --yes` empties it. "
+        "The Settings of the dashboard restore a run from the trash; `telemetry gc --yes` empties it. "
         "Runs that are written now and runs of other tools are refused. "
         "Exit code: 0; 1 if a run could not be moved; 2 if a RUN is not a run of ours."
     )

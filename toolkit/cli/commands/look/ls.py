@@ -25,9 +25,11 @@ from toolkit.cli.terminal import (
     size_text,
 )
 from toolkit.core.run_search import QueryError, parse
+from toolkit.formulas.formula import is_formula
 from toolkit.importers.detect import formats, names_of
 from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
+from toolkit.runs.listing.run_table import formula_problem
 from toolkit.runs.listing.search import value_of
 from toolkit.runs.settings import setting_text
 from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunQuery, card_labels
@@ -37,7 +39,8 @@ an object with `runs`, `notes` and `missing`. `missing` has a sentence for each 
 not be looked at. Each run has `name`, `path`, `format` (`telemetry` for ours), `id`, `status` (`running`, `finished`, \
 `failed`, `stopped`, `starting`, `stalled`, `lost`, `no end` or `unreadable`), `why`, `step`, `loss`, `loss_metric`, \
 `started`, `last_sign`, `age_s`, `project`, `tags`, `deleted`, `problem`, `label` (which no other run of the list \
-has) and, with `--size`, `bytes`. With `--formats`, `{"formats": […]}`: each has `format` (its name for `--format`), \
+has) and, with `--size`, `bytes`, and each of `--columns` under its name. With `--formats`, `{"formats": […]}`: \
+each has `format` (its name for `--format`), \
 `title`, `files`, `needs` (a package, or `null`) and `ready`."""
 
 _STYLES: Final = {
@@ -55,7 +58,7 @@ _FILTER_HELP: Final = (
     "only runs for which every term holds, as in the dashboard: NAME>NUMBER (also >=, <, <=, =, !=) for a setting such "
     "as lr, a metric, best:METRIC, step, loss or duration; NAME:TEXT for a part of a text, such as tag:X, status:X, "
     "project:X, format:X; started>2d for the last two days, started:yesterday; any other word is a part of the name, "
-    "or a glob"
+    "or a glob; or one formula instead, such as '= best(val_loss) < 0.5'"
 )
 
 
@@ -78,6 +81,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="age",
         help="order: age, started, duration and progress (the newest or largest first), name, status, format, step, "
         "loss, a metric or a setting (the smallest first) (default: age)",
+    )
+    parser.add_argument(
+        "--columns",
+        metavar="NAME",
+        action="append",
+        type=_column,
+        default=[],
+        help="a further column: a setting, a metric, best:METRIC, or a formula such as '= best(val_loss) / step'; "
+        "can be given again",
     )
     parser.add_argument("--reverse", action="store_true", help="the other way round")
     parser.add_argument("--limit", metavar="N", type=whole(), help="only the first N")
@@ -113,7 +125,10 @@ def run(args: argparse.Namespace) -> int:
     runs = found.runs[: args.limit]
     if args.json:
         sizes = [{"bytes": size_of(run.path)} if args.size else {} for run in runs]
-        listed = [{**as_json(run), **size} for run, size in zip(runs, sizes, strict=True)]
+        listed = [
+            {**as_json(run), **size, **{name: value_of(run.card, name) for name in args.columns}}
+            for run, size in zip(runs, sizes, strict=True)
+        ]
         print_json({"runs": listed, "notes": found.notes, "missing": found.missing})
     else:
         _print(runs, found, args)
@@ -174,10 +189,11 @@ def _columns(
         (Column("step", right=True, keep=True), lambda run: _count(run.card.step)),
         (Column("loss", right=True, keep=True), lambda run: number_text(run.card.loss)),
     ]
-    if args.sort not in (*(column.title for column, _ in columns), "name", "format", "age"):
-        columns.append(
-            (Column(args.sort, right=True), lambda run: _text(value_of(run.card, args.sort), args.sort))
-        )
+    for name in dict.fromkeys((*args.columns, args.sort)):
+        if name not in (*(column.title for column, _ in columns), "name", "format", "age"):
+            columns.append(
+                (Column(name, right=True), lambda run, name=name: _text(value_of(run.card, name), name))  # type: ignore[misc]
+            )
     if args.size:
         columns.append((Column("size", right=True, keep=True), lambda run: size_text(size_of(run.path))))
     return [*columns, (Column("age", right=True, keep=True), lambda run: age_text(age_of(run.card, now)))]
@@ -198,9 +214,16 @@ def _text(value: Any, name: str) -> str:
     return age_text(value) if name == "duration" else setting_text(value) if value is not None else ""
 
 
+def _column(text: str) -> str:
+    problem = formula_problem(text, ()) if is_formula(text) else None
+    if problem is not None:
+        raise argparse.ArgumentTypeError(f"{text!r}: {problem}")
+    return text
+
+
 def _filter(text: str) -> str:
     try:
-        parse(text)
+        parse("" if is_formula(text.strip()) else text)
     except QueryError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     return text

@@ -16,6 +16,7 @@ from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.fleet.tail import SUMMARY_TYPES
+from toolkit.formulas.formula import is_formula
 from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM, Record
@@ -334,7 +335,7 @@ class EngineLog(ColumnQueries):
 
     def load(self, names: Iterable[str]) -> None:
         """Load metrics that were not looked at before; without an answer of the engine they stay empty."""
-        wanted = [name for name in dict.fromkeys(names) if self.lacks(name)]
+        wanted = [name for name in dict.fromkeys(names) if not is_formula(name) and self.lacks(name)]
         if len(wanted) > 1:
             self.metrics()
         with suppress(EngineError):
@@ -495,7 +496,7 @@ def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, b
 
 def load_together(logs: Sequence[EngineLog], name: str) -> None:
     """Load one metric of several files with one question; without an answer they stay as they are."""
-    wanted = [(log, log.position) for log in logs if log.lacks(name)]
+    wanted = [(log, log.position) for log in logs if not is_formula(name) and log.lacks(name)]
     if len(wanted) < 2:
         return
     sources = [log.source for log, _ in wanted]

@@ -121,6 +121,14 @@ class ListSql:
             return [_Value(text=_BEHIND.format(text=shown), sorted=_key(shown)), _Value(text=key, sorted=key)]
         if known == "status":
             return [_Value(text=self._status())]
+        if known == "alerts":
+            critical, warnings = self._open_findings()
+            named = [
+                _Value(text=f"if({number} > 0, {literal(name)}, NULL)")
+                for name, number in (("critical", critical), ("warning", warnings))
+            ]
+            total = f"{critical} + {warnings}"
+            return [_Value(number=total, text=f"toString(toInt64({total}))"), *named]
         if known in ("tool", "format"):
             return [_Value(text=literal(OURS), sorted=literal(OURS))]
         found = [("field", known)] if known in _FIELDS else []
@@ -128,6 +136,11 @@ class ListSql:
         if len(found) > _MOST_MEANT:
             raise QueryError(f"{name!r} is the end of {len(found)} names; write more of it")
         return [self._first_of([self._fact(*one) for one in found])] if found else []
+
+    def _open_findings(self) -> tuple[str, str]:
+        """Return the numbers of open critical findings and warnings."""
+        found = [self._fact("summary", f"findings_{name}").number for name in ("critical", "warning")]
+        return f"ifNull({found[0]}, 0)", f"ifNull({found[1]}, 0)"
 
     def _fact(self, place: str, name: str) -> _Value:
         kinds = self._names[place].get(name, ())
@@ -204,6 +217,9 @@ class ListSql:
         if not prefix and name == "status":
             known = ", ".join(map(quote, STATUSES))
             return f"indexOf([{known}], {self._status()}){down}, {_LAST}"
+        if not prefix and name == "alerts":
+            critical, warnings = self._open_findings()
+            return f"{critical}{down}, {warnings}{down}, {_LAST}"
         if not prefix and name == "tag":
             tags = self._labelled("tagged", _TAGS)
             return f"{tags} = '', substringIndex({tags}, {_BETWEEN}, 1){down}, {_LAST}"

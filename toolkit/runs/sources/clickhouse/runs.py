@@ -17,13 +17,23 @@ from urllib.parse import unquote
 from toolkit.core.run_search import Comparison, checked
 from toolkit.fleet.binary_form import types_of
 from toolkit.fleet.engine import EngineError, chunks
+from toolkit.formulas.formula import is_formula
 from toolkit.runfolder.labels import Labels, LabelsError, parse_labels
 from toolkit.runfolder.listed_run import Fields, decode_fields
 from toolkit.runfolder.manifest import Manifest, ManifestError, parse_manifest
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status
 from toolkit.runs.formatting import clean, clock
 from toolkit.runs.listing.run_listing import FoundRun, card_with, now
-from toolkit.runs.listing.search import FIELD_NAMES, ORDERS, list_of, parse, split_order, unknown_order
+from toolkit.runs.listing.search import (
+    FIELD_NAMES,
+    ORDERS,
+    list_of,
+    page_of,
+    parse,
+    select_runs,
+    split_order,
+    unknown_order,
+)
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.list_sql import (
     COLUMNS,
@@ -221,6 +231,21 @@ class EngineRuns:
             ValueError: the text of the query is invalid, or no run has what it is sorted by.
         """
         began = time.monotonic()
+        order, text = query.sort.removeprefix("-"), query.text.strip()
+        if is_formula(order) or is_formula(text):
+            # Not computed by the engine: of all runs that it lists.
+            usual = RunQuery()
+            rest = replace(
+                query,
+                sort=usual.sort if is_formula(order) else query.sort,
+                text="" if is_formula(text) else query.text,
+                per_page=None,
+                page=1,
+            )
+            whole = self.listed(rest)
+            chosen = select_runs(whole.cards, query, now())
+            page, shown = page_of(chosen, query)
+            return replace(whole, cards=tuple(shown), page=page, matching=len(chosen))
         with self._lock:
             kept = self._lists.get(query)
         place = str(self._link.address)

@@ -149,6 +149,7 @@ class ClickHouseStore(StoreQueries):
             log = self._logs.get((source.run_id, rank))
             if log is None:
                 log = self._logs[source.run_id, rank] = EngineLog(source)
+                log.setting = self._settings_of(key)
                 evict(self._logs, log)
             log.used_at = time.monotonic()
             return log

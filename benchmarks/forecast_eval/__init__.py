@@ -1,0 +1,1 @@
+"""How often forecasts are right, on curves whose end is known."""

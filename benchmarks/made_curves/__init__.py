@@ -1,0 +1,1 @@
+"""Real small trainings whose fault is known, because we put it there."""

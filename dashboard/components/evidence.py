@@ -1,0 +1,128 @@
+"""What to draw into the chart of an alert: where it started and ended, and its reference values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dashboard.components.curve_chart import Band, Level, Mark, Tone, Window
+from toolkit.runfolder.untrusted import is_number
+from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.formatting import short_number
+from toolkit.runs.store import MetricInfo, Series
+
+_RECORDS_BEFORE: Final = 60
+_RECORDS_AFTER: Final = 300
+_ROOM: Final = 0.25
+_EDGE: Final = 0.02
+_NEAR: Final = 0.12
+"""Labels of marks closer than this fraction of the width would overlap."""
+
+# By kind: evidence that is a value of the metric itself, and its label.
+_LEVELS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "nan": (("last_good", "last finite value"),),
+    "spike": (("level", "level before"),),
+    "divergence": (("level", "level before"),),
+    "plateau": (("level", "level"),),
+    "overfit": (("best", "best"),),
+    "exploding_grad": (("level", "typical"),),
+    "vanishing_grad": (("level", "before"),),
+    "val_spike": (("level", "level before"),),
+    "throughput_drop": (("usual", "typical"), ("now", "now")),
+    "low_gpu_util": (("mean_pct", "mean"),),
+    "loss_scale": (("level", "highest before"), ("now", "now")),
+}
+_GROWS: Final = frozenset({"memory_growth"})
+_TONES: Final[Mapping[str, Tone]] = {"critical": "critical", "warning": "warning"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a chart shows of an alert."""
+
+    window: Window
+    marks: tuple[Mark, ...]
+    bands: tuple[Band, ...]
+    levels: tuple[Level, ...] = ()
+
+
+def metric_of(alert: Alert, metrics: Mapping[str, MetricInfo]) -> MetricInfo | None:
+    """Return the metric that shows the alert; None if the run has none."""
+    names = (alert.metric, f"epoch/{alert.metric}", f"eval/{alert.metric}")
+    return next((metrics[name] for name in names if name in metrics), None)
+
+
+def around(alert: Alert, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evidence | None:
+    """Return the x range and the marks, with room for `changes` made because of it; None without a step."""
+    if alert.step is None:
+        return None
+    start = float(alert.step)
+    last = info.last_step if info.last_step is not None and math.isfinite(info.last_step) else start
+    noticed = float(alert.noticed_step) if alert.noticed_step is not None else start
+    end = float(alert.end_step) if alert.end_step is not None else max(last, noticed)
+    steps_a_record = max(1.0, last / max(1, info.count))
+    # A long alert is best understood at its start.
+    shown = min(end - start, max(_RECORDS_AFTER * steps_a_record, 2.0 * (noticed - start)))
+    before = max(_RECORDS_BEFORE * steps_a_record, _ROOM * shown)
+    shown = max([shown, *(mark.step + before - start for mark in changes if mark.step is not None)])
+    left = max(0.0, start - before)
+    # There is nothing to see after the last record.
+    right = min(start + shown + _ROOM * max(before, shown), last + _EDGE * (last - left))
+    window = (left, max(right, noticed + 1.0))
+    tone = _TONES.get(alert.severity, "info")
+    marks = [Mark(step=start, text="start", tone=tone)]
+    if noticed > start:
+        far = noticed - start > _NEAR * (window[1] - window[0])
+        marks.append(Mark(step=noticed, text="noticed" if far else ""))
+    return Evidence(
+        window=window,
+        marks=(*marks, *changes),
+        bands=(Band(start=start, end=max(end, start), tone=tone), *_noise(alert, start, end)),
+        levels=tuple(_levels(alert)),
+    )
+
+
+def slope(alert: Alert, series: Series) -> Level | None:
+    """Return a trend line for alerts about growth; None for others."""
+    if alert.kind not in _GROWS or alert.step is None:
+        return None
+    x = np.concatenate([segment.x for segment in series.segments] or [np.empty(0)])
+    y = np.concatenate([segment.y for segment in series.segments] or [np.empty(0)])
+    end = math.inf if alert.end_step is None else alert.end_step
+    inside = np.isfinite(x) & np.isfinite(y) & (x >= alert.step) & (x <= end)
+    x, y = x[inside], y[inside]
+    if len(x) < 2 or x[0] == x[-1]:
+        return None
+    rise, base = np.polyfit(x - x[0], y, 1)
+    end_value = float(base + rise * (x[-1] - x[0]))
+    return Level(
+        y=float(base),
+        y_end=end_value,
+        between=(float(x[0]), float(x[-1])),
+        text=f"+{short_number(1000 * float(rise))} per 1,000 steps",
+        tone="critical",
+    )
+
+
+def _levels(alert: Alert) -> list[Level]:
+    found = []
+    for name, word in _LEVELS.get(alert.kind, ()):
+        value = alert.evidence.get(name)
+        if is_number(value) and math.isfinite(value):
+            if name == "level" and "first" in alert.evidence:
+                word = "first values"
+            found.append(Level(y=float(value), text=f"{word} {short_number(value)}", tone="good"))
+    return found
+
+
+def _noise(alert: Alert, start: float, end: float) -> list[Band]:
+    level, noise = alert.evidence.get("level"), alert.evidence.get("noise")
+    if alert.kind != "plateau" or not isinstance(level, (int, float)) or not isinstance(noise, (int, float)):
+        return []
+    if not math.isfinite(level) or not math.isfinite(noise):
+        return []
+    return [Band(start=start, end=end, low=level - noise, high=level + noise, tone="good")]

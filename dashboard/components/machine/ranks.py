@@ -1,0 +1,197 @@
+"""The ranks of a run: how long each takes for a step, which is slow, silent or dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import streamlit as st
+
+from dashboard import session
+from dashboard.charts.heatmaps import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
+from dashboard.components.chart import draw_chart
+from dashboard.components.frame import RunPage
+from dashboard.components.page_states import section
+from dashboard.components.run_table import fact_table
+from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
+from toolkit.diagnostics.finding import ranks_in
+from toolkit.runs.findings.alerts import findings_of
+from toolkit.runs.formatting import clock, count, md
+from toolkit.runs.rank_grid import RankGrid
+from toolkit.runs.store import RankSign
+
+_CELLS: Final = 64
+_READ_RANKS_S: Final = 1.5
+_CLEARLY_SLOWER: Final = 1.1
+"""How many times as long as the median rank."""
+_STEP_TIME: Final = "sec_per_step"
+_WAITING: Final = "time/backward"
+_PARTS_OF_A_STEP: Final = {
+    _STEP_TIME: "Whole step",
+    "time/data_loading": "Data loading",
+    "time/forward": "Forward",
+    _WAITING: "Backward and wait",
+    "time/optimizer_update": "Optimizer",
+}
+
+
+def draw_ranks(page: RunPage) -> None:
+    """Draw the step times of all ranks and the status of each; nothing for a run of one process."""
+    ranks = page.store.ranks(page.key)
+    if len(ranks) < 2:
+        return
+    section(f"Step time by rank :gray[{count(len(ranks))} ranks]")
+    grids = {
+        # The first call reads the records, and finds all of these in them.
+        name: page.store.rank_grid(page.key, name, buckets=_CELLS, wait_s=0.0 if number else _READ_RANKS_S)
+        for number, name in enumerate(_PARTS_OF_A_STEP)
+    }
+    read = min(grid.fraction_read for grid in grids.values())
+    if session.set_partly_read(being_read(page), read < 1.0):
+        # The timer depends on it.
+        st.rerun()
+    if read < 1.0:
+        st.progress(read, text=f"Reading the records of all ranks: {read:.0%}")
+    signs = page.store.rank_signs(page.key)
+    marks = rank_marks(page, signs)
+    name_marked(marks, signs)
+    there = [name for name, grid in grids.items() if not grid.empty]
+    rank_table(page, marks, signs)
+    if not there:
+        st.caption("The ranks have not logged step times.")
+        return
+    part = _pick_part(there, grids)
+    grid = grids[part]
+    _name_slowest(grid)
+    draw_chart(
+        rank_heatmap_figure(grid, marks),
+        key=f"chart ranks {page.key}",
+        label="step time by rank",
+        height=rank_heatmap_height(grid),
+        group="ranks",
+    )
+    if ranks_per_row(grid) > 1:
+        st.caption(
+            f"A row shows {ranks_per_row(grid)} ranks, and in each cell the slowest of them: "
+            "there are more ranks than rows that can be seen."
+        )
+    if part != _STEP_TIME:
+        st.caption(
+            "Seconds per record. Ranks that exchange gradients wait for each other in the backward pass: "
+            "the rank with the shortest backward pass holds up the others."
+        )
+
+
+def being_read(page: RunPage) -> str:
+    """Return the name under which the session keeps whether the records of all ranks were read."""
+    return f"ranks of {page.key}"
+
+
+def _pick_part(there: Sequence[str], grids: Mapping[str, RankGrid]) -> str:
+    # Ranks that wait for each other have equal step times: show the part in which they differ most.
+    part = max(there, key=lambda name: float(np.ptp(grids[name].typical())) if name != _WAITING else 0.0)
+    if len(there) == 1:
+        return part
+    chosen = st.segmented_control(
+        "Part of a step",
+        there,
+        default=part,
+        required=True,
+        key="rank_part",
+        format_func=lambda name: _PARTS_OF_A_STEP[name],
+        label_visibility="collapsed",
+    )
+    return chosen or part
+
+
+def _name_slowest(grid: RankGrid) -> None:
+    slowest = grid.slowest()
+    worst = slowest[0]
+    if worst.ratio is not None and worst.ratio >= _CLEARLY_SLOWER:
+        st.markdown(
+            f":material/speed: **Rank {worst.rank} is the slowest**: {worst.typical:.3g} s, "
+            f"{worst.ratio:.3g} times as long as the median rank."
+        )
+    else:
+        st.markdown(f"No rank is clearly slower than the others; rank {worst.rank} takes longest.")
+    st.caption("Slowest: " + ", ".join(f"rank {one.rank} ({one.typical:.3g} s)" for one in slowest))
+
+
+# ---------------------------------------------------------------- status of ranks
+
+
+_DIED: Final = "✕ died"
+_SILENT: Final = "… silent"
+_NAN: Final = "⚠ NaN"
+_HAD_NAN: Final = "⚠ had NaN"
+_SLOW: Final = "▲ slow"
+_WRITES: Final = "✓ writes"
+_ENDED: Final = "■ ended"
+_MARK_OF: Final = {"straggler": _SLOW, "rank_nan": _NAN, RANK_SILENT: _SILENT, RANK_DEAD: _DIED}
+"""Mildest first: of several, the worst counts."""
+_MAX_RANK_LINES: Final = 4
+
+
+def rank_marks(page: RunPage, signs: Sequence[RankSign]) -> dict[int, str]:
+    """Return a symbol and a word for each rank with a problem, the worst of them first."""
+    marks: dict[int, str] = {}
+    alerts = findings_of(page.store, page.key)
+    for kind, mark in _MARK_OF.items():
+        for alert in alerts:
+            if alert.kind == kind and alert.is_open:
+                marks.update(dict.fromkeys(ranks_in(alert.evidence), mark))
+            elif alert.kind == kind == "rank_nan":
+                for rank in ranks_in(alert.evidence):
+                    marks.setdefault(rank, _HAD_NAN)
+    for sign in signs:
+        if sign.lost is not None:
+            marks[sign.rank] = _MARK_OF[sign.lost]
+        elif sign.non_finite and sign.rank not in marks:
+            marks[sign.rank] = _NAN
+    order = list(_MARK_OF.values())[::-1]
+    return dict(
+        sorted(marks.items(), key=lambda item: (order.index(item[1]) if item[1] in order else 9, item[0]))
+    )
+
+
+def name_marked(marks: Mapping[int, str], signs: Sequence[RankSign]) -> None:
+    """Say which ranks have a problem, and when they were last heard of."""
+    by_rank = {sign.rank: sign for sign in signs}
+    shown = [(rank, mark) for rank, mark in marks.items() if mark != _SLOW]
+    for rank, mark in shown[:_MAX_RANK_LINES]:
+        sign = by_rank.get(rank)
+        st.markdown(f"**Rank {rank}: {mark}**{_last_heard(sign)}")
+    if len(shown) > _MAX_RANK_LINES:
+        st.markdown(f"and {count(len(shown) - _MAX_RANK_LINES)} more ranks: see the table.")
+
+
+def rank_table(page: RunPage, marks: Mapping[int, str], signs: Sequence[RankSign]) -> None:
+    """Show the status of every rank, those with a problem first."""
+    if not signs:
+        return
+    ordered = sorted(signs, key=lambda sign: (sign.rank not in marks, sign.rank))
+    rows: dict[str, list[Any]] = {
+        "rank": [sign.rank for sign in ordered],
+        "status": [marks.get(sign.rank) or _status(sign, is_live=page.card.live) for sign in ordered],
+        "last step": [sign.last_step for sign in ordered],
+        "last record": [clock(sign.last_time, now=time.time()) for sign in ordered],
+        "NaN in": [", ".join(sign.non_finite) for sign in ordered],
+    }
+    with st.expander("Status of each rank", expanded=bool(marks), key=f"_ranks {page.key}"):
+        fact_table(rows, "Status of each rank")
+
+
+def _status(sign: RankSign, *, is_live: bool) -> str:
+    if sign.ended is not None:
+        return f"{_ENDED}: {sign.ended}"
+    return _WRITES if is_live else "no end record"
+
+
+def _last_heard(sign: RankSign | None) -> str:
+    if sign is None:
+        return ""
+    step = f"step {sign.last_step:,}, " if sign.last_step is not None else ""
+    what = f" in {md(', '.join(sign.non_finite), 100)}" if sign.non_finite else ""
+    return f"{what}; last record: {step}{clock(sign.last_time, now=time.time())}"

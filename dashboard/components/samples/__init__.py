@@ -1,0 +1,1 @@
+"""The parts of the page *Samples*: pictures over the steps, and what the model answered."""

@@ -1,0 +1,538 @@
+"""The runs of the list as a sweep: which one is best, and which settings explain it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import streamlit as st
+
+from dashboard import session
+from dashboard.charts.sweep import parallel_figure
+from dashboard.components import page_states
+from dashboard.components.chart import PALETTES, draw_chart
+from dashboard.components.frame import GLYPHS
+from dashboard.components.page_states import section
+from dashboard.components.run_filter import pick_project, search_box, suggest_names
+from dashboard.components.run_menu import report_button
+from dashboard.components.run_select import in_address
+from dashboard.components.run_table import ShownColumn, row_of, run_table
+from dashboard.components.script import sent_by, show_component
+from dashboard.components.stopping_list import stopping_list
+from dashboard.components.verdict_line import verdict_line
+from toolkit.answers.verdict import best_against, result_of
+from toolkit.reports.document import Document
+from toolkit.reports.sweep import sweep_document
+from toolkit.runfolder.metrics import metric_direction
+from toolkit.runs.formatting import clean, count, md, short_number
+from toolkit.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
+from toolkit.runs.listing.search import QueryError
+from toolkit.runs.settings import as_number, setting_text
+from toolkit.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
+from toolkit.runs.sweep.answer import SweepAnswer, answer, is_log_scale
+from toolkit.runs.sweep.runs import Direction, SweepRun, of_one_project, sweep_runs
+from toolkit.runs.sweep.text import Marks, answer_text, beyond_chance
+
+Take = Literal["best", "last"]
+_TAKES: Final[dict[str, Take]] = {"Best value": "best", "Last value": "last"}
+_DIRECTIONS: Final[dict[str, Direction]] = {"Lower is better": "min", "Higher is better": "max"}
+# The answer is about runs that have ended, so a rare look at those still running is enough.
+_REFRESH_S: Final = 30.0
+_MAX_BARS: Final = 15
+_MAX_AXES: Final = 6
+_MAX_LINES: Final = 500
+_MAX_LEVELS: Final = 30
+_MAX_ROWS: Final = 30
+_MAX_SETTINGS_IN_TABLE: Final = 12
+_COMPARED: Final = 6
+_NAMED: Final = 30
+_SCATTER, _PARALLEL = "Scatter", "All settings at once"
+_METRIC, _DURATION = " (metric)", "duration in hours"
+_NO_SHADE: Final = "one colour"
+_OPENED: Final = "_sweep_opened"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """By what the runs are compared."""
+
+    metric: str
+    direction: Direction
+    take: Take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The runs, each with its card, and the answer."""
+
+    cards: Mapping[str, RunCard]
+    runs: Sequence[SweepRun]
+    answer: SweepAnswer
+    others: int
+    """Runs of other projects."""
+    take: Take
+
+    @property
+    def varied(self) -> list[str]:
+        """The settings that differ between runs, the most important first."""
+        return [key for factor in self.answer.factors for key in factor.keys] or list(self.answer.varied)
+
+
+def sweep_view(store: RunStore, runs: RunList) -> None:
+    """Draw the search, the metric and the answer for the runs that are found."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        text = search_box("name, lr>1e-4, val_loss<0.1, tag:sweep, status:finished, started>2d")
+        query = RunQuery(text=text, project=pick_project(runs), archived=False)
+        cards, _ = _cards(store, query)
+        asked = _pick_metric(store, query.project, cards)
+        if asked is not None:
+            report_button("sweep", lambda: _report(_find(store, query, asked)))
+    suggest_names(text, runs.cards)
+    if asked is None:
+        what = f"None of these {count(len(cards))} runs has logged a metric to compare, such as a validation loss."
+        nothing = "No runs match." if text else "There are no runs that are not archived."
+        st.info(what if cards else nothing, icon=":material/search_off:")
+        return
+    seconds = _REFRESH_S if session.refresh_seconds() and any(card.live for card in cards) else None
+    st.fragment(
+        lambda: page_states.guarded("The sweep", lambda: _draw(store, _find(store, query, asked))),
+        run_every=seconds,
+    )()
+
+
+def _cards(store: RunStore, query: RunQuery) -> tuple[Sequence[RunCard], str | None]:
+    """Return the runs, and the project if they are only those of one of several, of which none was chosen."""
+    try:
+        runs = store.list_runs(replace(query, per_page=None))
+    except QueryError as error:
+        st.warning(md(str(error), 400), icon=":material/search_off:")
+        return (), None
+    if query.text or query.project:
+        return runs.cards, None
+    return of_one_project(runs.cards)
+
+
+def _pick_metric(store: RunStore, project: str | None, cards: Sequence[RunCard]) -> _Asked | None:
+    projects = {card.project for card in cards}
+    settings = store.project_settings(project or (next(iter(projects)) if len(projects) == 1 else None))
+    primary = primary_of(cards, settings)
+    names = metrics_of(cards)
+    if not names:
+        return None
+    first = primary.metric if primary is not None else names[0]
+    names.sort(key=lambda name: (name != first, name))
+    chosen = st.selectbox(
+        "Metric", names, key="metric", bind="query-params", label_visibility="collapsed", width=190
+    )
+    metric = str(chosen or first)
+    known = primary.direction if primary is not None and metric == first else metric_direction(metric)
+    direction: Direction = known or "min"
+    if known is None or "better" in st.query_params:
+        by_name = {name: text for text, name in _DIRECTIONS.items()}
+        better = session.pick_one(
+            "Better",
+            tuple(_DIRECTIONS),
+            default=by_name[direction],
+            key="better",
+            label_visibility="collapsed",
+        )
+        direction = _DIRECTIONS[better]
+    take = session.pick_one(
+        "Value of a run",
+        tuple(_TAKES),
+        default="Best value",
+        key="take",
+        label_visibility="collapsed",
+        help="The best value that a run has reached, or its last one.",
+    )
+    return _Asked(metric=metric, direction=direction, take=_TAKES[take])
+
+
+def _find(store: RunStore, query: RunQuery, asked: _Asked) -> _Found:
+    chosen, project = _cards(store, query)
+    cards = labelled(chosen)
+    runs = sweep_runs(cards.values(), asked.metric, asked.direction, take_best=asked.take == "best")
+    found = _answer(runs, asked.metric, asked.direction, project)
+    others = store.list_runs(replace(query, per_page=0)).matching - len(cards) if project is not None else 0
+    return _Found(cards=cards, runs=runs, answer=found, others=others, take=asked.take)
+
+
+@st.cache_data(max_entries=8, show_spinner=False, hash_funcs={SweepRun: repr})
+def _answer(runs: Sequence[SweepRun], metric: str, direction: Direction, project: str | None) -> SweepAnswer:
+    return answer(runs, metric=metric, direction=direction, project=project)
+
+
+def _report(found: _Found) -> Document:
+    statuses = {card.key: card.status.name for card in found.cards.values()}
+    return sweep_document(found.runs, found.answer, statuses, others=found.others)
+
+
+# ---------------------------------------------------------------- the page
+
+
+def _draw(store: RunStore, found: _Found) -> None:
+    opened = st.session_state.pop(_OPENED, None)
+    if opened in found.cards:
+        session.show_run(str(opened))
+        st.switch_page("views/overview.py", query_params={"run": str(opened)})
+    _text(found)
+    said = found.answer
+    # The value is the one that the page is asked for: the best or the last.
+    results = [
+        replace(result_of(found.cards[run.key], said.metric, reads_code=False), value=run.value)
+        for run in found.runs
+        if run.state != "stopped"
+    ]
+    verdict_line(best_against(results, metric=said.metric, goal=said.direction))
+    stopping_list(store, found.cards.values(), said.metric, said.direction)
+    measured = [run for run in found.runs if run.is_measured]
+    if len(measured) > 1:
+        chart = _SCATTER
+        if found.varied:
+            chart = session.pick_one(
+                "Chart", (_SCATTER, _PARALLEL), default=_SCATTER, key="chart", label_visibility="collapsed"
+            )
+        if chart == _PARALLEL:
+            _parallel(measured, found)
+            _importance(said)
+        else:
+            left, right = st.columns([3, 2], gap="large")
+            with left:
+                _scatter(found)
+            with right:
+                _importance(said)
+    _table(found)
+
+
+def _text(found: _Found) -> None:
+    links = {card.name: _href(key) for key, card in found.cards.items()}
+    marks = Marks(
+        name=lambda text: f"**{md(text, 80)}**",
+        run=lambda text: f"[{md(text, 80)}]({links[text]})" if text in links else f"**{md(text, 80)}**",
+        value=lambda text: md(text, 60),
+    )
+    text = answer_text(found.answer, marks)
+    with st.container(border=True):
+        section(text.best[0])
+        for sentences in (text.best[1:], text.why, text.luck, text.next):
+            if sentences:
+                st.markdown(" ".join(sentences))
+    if found.others:
+        st.caption(
+            f"{count(found.others)} runs of other projects are left out: choose a project, or search for the runs to "
+            "compare."
+        )
+
+
+def _href(key: str) -> str:
+    return f"overview?run={quote(key, safe='')}"
+
+
+# ---------------------------------------------------------------- charts
+
+
+def _show(kind: str, data: dict[str, Any], height: int) -> None:
+    key = f"sweep {kind}"
+
+    def handle() -> None:
+        if sent := sent_by(key, "opened"):
+            st.session_state[_OPENED] = sent.get("key")
+
+    show_component(
+        "sweep_chart",
+        '<div class="telemetry-sweep"></div>',
+        data={**data, "palettes": PALETTES, "height": height},
+        key=key,
+        on_opened_change=handle,
+        default={"opened": None},
+        height="content",
+    )
+
+
+def _scatter(found: _Found) -> None:
+    metrics = metrics_of(found.cards.values())
+    metrics.sort(key=lambda name: (name != found.answer.metric, name))
+    varied, together = found.varied, found.answer.interaction
+    xs = [*varied, *(name + _METRIC for name in metrics), _DURATION]
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        x = str(st.selectbox("x", xs, key="sx", bind="query-params", width=160) or xs[0])
+        y = str(st.selectbox("y", metrics, key="sy", bind="query-params", width=150) or metrics[0])
+        shade = _pick_shade(x, varied, together.keys if together is not None else ())
+        spread = [value for run in found.runs if is_finite(value := _value(run, y + _METRIC, found))]
+        log_y = st.toggle("Log y", value=_is_wide(spread), key="log", bind="query-params")
+    points = []
+    for run in found.runs:
+        at, value = _value(run, x, found), _value(run, y + _METRIC, found)
+        mark = run.config.get(shade) if shade is not None else None
+        if at is not None and is_finite(value) and (shade is None or mark is not None):
+            points.append((run, at, float(value), mark))
+    if not points:
+        st.caption("No run has both values.")
+        return
+    numbers = [as_number(at) for _, at, _, _ in points]
+    is_number = all(number is not None for number in numbers)
+    labels = [] if is_number else sorted({setting_text(at) for _, at, _, _ in points})[:_MAX_LEVELS]
+    marks = _ordered([mark for _, _, _, mark in points]) if shade is not None else []
+    best = found.answer.best.key if found.answer.best is not None else None
+    # The best run is drawn last, above the others.
+    points.sort(key=lambda point: point[0].key == best)
+    _show(
+        "scatter",
+        {
+            "label": clean(f"{y} by {x}, {len(points)} runs"),
+            "x": {
+                "title": clean(x),
+                "log": is_number and is_log_scale([float(number or 0.0) for number in numbers]),
+                "labels": [clean(label)[:18] for label in labels] or None,
+            },
+            "y": {"title": clean(y), "log": log_y},
+            "shade": None
+            if shade is None
+            else {
+                "title": clean(shade),
+                "values": [clean(mark)[:24] for mark in marks],
+                "ordered": all(as_number(mark) is not None for mark in marks),
+            },
+            "points": [
+                {
+                    "key": run.key,
+                    "href": _href(run.key),
+                    "x": as_number(at) if is_number else labels.index(setting_text(at)),
+                    "y": value,
+                    "shade": marks.index(setting_text(mark)) if shade is not None else None,
+                    "best": run.key == best,
+                    "open": run.state != "done",
+                    "text": _tip(run, x, at, y, value, shade, mark),
+                }
+                for run, at, value, mark in points
+                if is_number or setting_text(at) in labels
+            ],
+        },
+        340,
+    )
+    notes = ["the star is the best run"] if best is not None else []
+    if any(run.state != "done" for run, _, _, _ in points):
+        notes.append("rings are runs that are still running, failed or stopped early")
+    if len(points) < len(found.runs):
+        notes.append(f"{count(len(found.runs) - len(points))} without a value are not drawn")
+    st.caption(f"{count(len(points))} runs" + (": " if notes else "") + ", ".join(notes) + ".")
+
+
+def _pick_shade(x: str, varied: Sequence[str], together: Sequence[str]) -> str | None:
+    """Show the settings by which points may be coloured; at first the one with which the best x moves."""
+    others = [key for key in varied if key != x]
+    options = [_NO_SHADE, *others]
+    usual = next((key for key in together if key in others), _NO_SHADE) if x in together else _NO_SHADE
+    chosen = st.selectbox(
+        "Colour", options, index=options.index(usual), key="sc", bind="query-params", width=140
+    )
+    return None if chosen in (None, _NO_SHADE) else str(chosen)
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    """Return whether a few values far above the others would press these together."""
+    return bool(values) and min(values) > 0 and max(values) > 2.5 * statistics.median(values)
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number."""
+    return isinstance(value, (int, float)) and value - value == 0
+
+
+def _value(run: SweepRun, name: str, found: _Found) -> Any:
+    """Return a run's setting, duration or metric by the name in the chart's lists."""
+    card = found.cards[run.key]
+    if name == _DURATION:
+        return None if card.duration_s is None else card.duration_s / 3600
+    if not name.endswith(_METRIC):
+        return run.config.get(name)
+    metric = name.removesuffix(_METRIC)
+    if metric == found.answer.metric:
+        return run.value if run.is_measured else None
+    reached = card.evaluations.get(metric)
+    if reached is None:
+        return None
+    value = reached.last if reached.best is None or found.take == "last" else reached.best
+    return value if is_finite(value) else None
+
+
+def _ordered(values: Sequence[Any]) -> list[str]:
+    """Return the different values as texts: numbers by their size, others by how often they occur."""
+    texts = {setting_text(value): value for value in values}
+    if all(as_number(value) is not None for value in values):
+        return sorted(texts, key=lambda text: float(as_number(texts[text]) or 0.0))
+    return sorted(texts, key=lambda text: (-sum(setting_text(value) == text for value in values), text))
+
+
+def _tip(run: SweepRun, x: str, at: Any, y: str, value: float, shade: str | None, mark: Any) -> list[str]:
+    state = {"running": " (still running)", "failed": " (failed)", "stopped": " (stopped early)"}
+    lines = [f"{run.name}{state.get(run.state, '')}", f"{y} {short_number(value)}"]
+    lines.append(f"{x.removesuffix(_METRIC)} {setting_text(at)}")
+    if shade is not None:
+        lines.append(f"{shade} {setting_text(mark)}")
+    return [clean(line)[:90] for line in lines]
+
+
+def _importance(said: SweepAnswer) -> None:
+    section("What explains the differences")
+    if not said.factors:
+        st.caption("Too few runs to say. The bars appear with 8 finished runs or more.")
+        return
+    _show(
+        "bars",
+        {
+            "bars": [
+                {
+                    "name": clean(factor.name)[:60],
+                    "share": factor.share,
+                    "low": factor.low,
+                    "high": factor.high,
+                    "named": factor.named,
+                    "title": clean(
+                        f"{factor.name}: {100 * factor.share:.0f} %, 90 % interval {100 * factor.low:.0f} to "
+                        f"{100 * factor.high:.0f} %; {factor.runs} runs, p = {factor.p:.2g} (adjusted)"
+                    ),
+                }
+                for factor in said.factors[:_MAX_BARS]
+            ]
+        },
+        0,
+    )
+    st.caption(
+        f"{beyond_chance(said, 'Blue')} Each bar is the share of the differences that the setting explains alone, the "
+        f"line its 90 % interval; {count(said.counted)} runs, {count(said.configurations)} different settings."
+    )
+    if said.left_out:
+        st.caption("Not tested, because nearly every run has its own value: " + _listed(said.left_out))
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {count(len(keys) - _NAMED)} more" if len(keys) > _NAMED else ""
+    return ", ".join(md(key, 60) for key in keys[:_NAMED]) + more
+
+
+def _parallel(runs: Sequence[SweepRun], found: _Found) -> None:
+    said, varied = found.answer, found.varied
+    names = list(varied[:_MAX_AXES])
+    chosen = st.multiselect(
+        "Axes", varied, default=names, key="axes", bind="query-params", label_visibility="collapsed"
+    )
+    names = [str(name) for name in chosen] or names[:1]
+    rows = [
+        [*(run.config.get(name) for name in names), run.value]
+        for run in runs
+        if all(run.config.get(name) is not None for name in names)
+    ]
+    if len(rows) < 2:
+        st.caption("Fewer than two runs have all of these settings.")
+        return
+    shown = rows
+    if len(rows) > _MAX_LINES:
+        by_value = sorted(rows, key=lambda row: float(row[-1] or 0.0))
+        last = len(rows) - 1
+        shown = [by_value[place * last // (_MAX_LINES - 1)] for place in range(_MAX_LINES)]
+    draw_chart(
+        parallel_figure(shown, names, said.metric, said.direction),
+        key="sweep parallel",
+        label=f"{said.metric} with {', '.join(names)}, {len(shown)} runs",
+        height=380,
+        name="parallel coordinates",
+        group="sweep parallel",
+    )
+    left_out = len(runs) - len(rows)
+    rest = f" {count(left_out)} runs without one of these values are not drawn." if left_out else ""
+    if len(shown) < len(rows):
+        rest += (
+            f" These are {count(len(shown))} of {count(len(rows))} runs, evenly from the best to the worst."
+        )
+    st.caption(
+        f"One line for each of {count(len(shown))} runs, from orange (best) to blue, by their order. "
+        f"Drag along an axis to keep a range, click it to clear; drag a name to move an axis.{rest}"
+    )
+
+
+# ---------------------------------------------------------------- table
+
+
+def _table(found: _Found) -> None:
+    said = found.answer
+    section("Runs, the best first")
+    ordered = sorted(
+        found.runs,
+        key=lambda run: (
+            not run.is_measured,
+            run.state != "done",
+            run.cost(said.direction) if run.is_measured else 0,
+            run.key,
+        ),
+    )
+    cards = [found.cards[run.key] for run in ordered]
+    known = columns_of(cards, Primary(metric=said.metric, direction=said.direction))
+    result = f"{found.take}:{said.metric}"
+    if result not in known:
+        result = f"last:{said.metric}"
+    wanted = [
+        NAME,
+        result,
+        *(f"config:{key}" for key in found.varied[:_MAX_SETTINGS_IN_TABLE]),
+        *("status", "duration"),
+    ]
+    on_phone = {result, *wanted[2:4], "status"}
+    columns = [
+        ShownColumn(column=replace(known[name], sorts=None), on_phone=name in on_phone)
+        for name in wanted
+        if name in known
+    ]
+    now = time.time()
+    rows = [
+        row_of(
+            card,
+            [_cell(card, one.column.id, now) for one in columns],
+            place=card.place,
+            is_best=said.best is not None and card.key == said.best.key,
+        )
+        for card in cards[:_MAX_ROWS]
+    ]
+    run_table(
+        rows,
+        columns,
+        key="_sweep_table",
+        label=f"Runs with {said.metric} and the settings that differ",
+        total=len(rows),
+        on_event=_on_event,
+    )
+    best = [run.key for run in ordered if run.is_measured][:_COMPARED]
+    if len(best) > 1:
+        st.page_link(
+            "views/compare.py",
+            label=f"Compare the best {len(best)}",
+            icon=":material/compare_arrows:",
+            query_params={"runs": in_address(best)},
+        )
+    notes = [f"{count(len(cards) - len(rows))} more are in the list."] if len(rows) < len(cards) else []
+    if said.constant:
+        same = [f"{md(key, 60)} {md(_same(found.runs, key), 60)}" for key in said.constant[:_NAMED]]
+        notes.append(f"Equal in all runs: {', '.join(same)}.")
+    if said.partly:
+        notes.append(f"Recorded by some of the runs only, with one value: {_listed(said.partly)}.")
+    st.caption(" ".join(notes) or f"{count(len(cards))} runs.")
+
+
+def _cell(card: RunCard, column: str, now: float) -> Any:
+    if column == "status":
+        return clean(GLYPHS.get(card.status.name, card.status.name))
+    shown = cell(card, column, now)
+    return clean(shown) if isinstance(shown, str) else shown
+
+
+def _on_event(event: str, sent: Mapping[str, Any]) -> None:
+    if event == "opened":
+        st.session_state[_OPENED] = sent.get("key")
+
+
+def _same(runs: Sequence[SweepRun], key: str) -> str:
+    return next((setting_text(run.config[key]) for run in runs if run.config.get(key) is not None), "")

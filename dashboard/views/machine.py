@@ -1,0 +1,39 @@
+"""Time and machine page: is the hardware busy, which rank is slow, and how long each part of a step takes."""
+
+from __future__ import annotations
+
+from dashboard import session
+from dashboard.components.frame import RunPage, curves_from, live, open_run
+from dashboard.components.machine.figures import draw_figures, draw_gpus, pick_window
+from dashboard.components.machine.ranks import being_read, draw_ranks
+from dashboard.components.machine.timeline import draw_timeline
+from dashboard.components.page_states import guarded
+
+
+def main() -> None:
+    """Draw the page."""
+    page = open_run(drawn_from=curves_from)
+    if page is None:
+        return
+    span = pick_window(page)
+    live(
+        page,
+        "The machine",
+        lambda: _machine(page, span),
+        # A finished run needs a timer only while the records of its ranks are being read.
+        idle_s=1.0 if session.is_partly_read(being_read(page)) else None,
+    )
+    if span == "All":
+        # The browser asks for new values itself.
+        guarded("The figures", lambda: draw_figures(page, span))
+    else:
+        live(page, "The figures", lambda: draw_figures(page, span))
+    draw_timeline(page)
+
+
+def _machine(page: RunPage, span: str) -> None:
+    guarded("The GPUs", lambda: draw_gpus(page, span))
+    guarded("The ranks", lambda: draw_ranks(page))
+
+
+main()

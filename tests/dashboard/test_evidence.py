@@ -1,0 +1,139 @@
+"""A chart of an alert shows where it began, how far it goes, and what its numbers were measured by."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dashboard.components.curve_chart import Band, ChartSpec, Mark, chart_data
+from dashboard.components.evidence import around, metric_of, slope
+from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.runs.findings.alerts import Alert
+from toolkit.runs.store import CurveSegment, MetricInfo, Series
+
+
+def info(name="train_loss", count=1000, last_step=9_990.0):
+    return MetricInfo(
+        name=name, event="step", count=count, last=1.0, last_step=last_step, low=0.0, high=2.0, non_finite=0
+    )
+
+
+def alert(kind="spike", **more):
+    given = {"step": 5_000, "noticed_step": 5_050, "end_step": 5_100, "severity": "warning", **more}
+    return Alert(id="1", kind=kind, message="", **given)
+
+
+def series(x, y):
+    return Series(
+        metric="m",
+        axis="step",
+        segments=(CurveSegment(x=x, y=y, session=1),),
+        total=len(x),
+        low=y.min(),
+        high=y.max(),
+    )
+
+
+def test_the_place_is_shaded_and_begin_and_notice_are_marked_within_the_window():
+    evidence = around(alert(), info())
+
+    low, high = evidence.window
+    assert low < 5_000 < 5_100 < high
+    assert high - low < 3_000, "around the place, not all of the run"
+    assert evidence.bands[0] == Band(start=5_000, end=5_100, tone="warning")
+    assert [mark.step for mark in evidence.marks] == [5_000, 5_050]
+
+
+def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
+    evidence = around(alert(end_step=None, severity="critical"), info())
+
+    assert evidence.bands[0] == Band(start=5_000, end=9_990, tone="critical")
+    assert evidence.window[1] < 9_990
+
+
+def test_nothing_is_shown_behind_the_last_record():
+    evidence = around(alert(step=9_900, noticed_step=9_950, end_step=None), info())
+
+    assert 9_990 <= evidence.window[1] < 10_050
+
+
+def test_a_late_notice_and_later_changes_are_in_sight():
+    changed = Mark(step=9_000.0, text="lr_scale 1.0 → 0.5", tone="info")
+
+    assert around(alert(noticed_step=8_000, end_step=None), info()).window[1] > 8_000
+    evidence = around(alert(end_step=None), info(), [changed])
+    assert evidence.window[1] > 9_000
+    assert changed in evidence.marks
+
+
+def test_an_alert_without_a_place_has_no_evidence():
+    assert around(alert(step=None), info()) is None
+
+
+def test_a_run_of_one_record_has_a_window():
+    evidence = around(alert(step=0, noticed_step=0, end_step=None), info(count=1, last_step=0.0))
+
+    assert evidence.window[0] < evidence.window[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "lines"),
+    [
+        ("spike", {"level": 0.5, "peak": 9.0}, [(0.5, "level before 0.5")]),
+        ("overfit", {"best": 0.25, "best_step": 400}, [(0.25, "best 0.25")]),
+        ("throughput_drop", {"usual": 8.0, "now": 2.0}, [(8.0, "typical 8"), (2.0, "now 2")]),
+        ("nan", {}, []),
+        ("spike", {"level": "high", "peak": None}, []),
+        ("spike", {"level": float("nan")}, []),
+        ("lr_problem", {"level": 2.0, "now": 3.0}, []),
+    ],
+)
+def test_the_level_it_was_measured_by_is_a_line(kind, numbers, lines):
+    found = around(alert(kind, evidence=numbers), info()).levels
+
+    assert [(level.y, level.text) for level in found] == lines
+
+
+def test_the_noise_of_a_plateau_is_a_band_around_its_level():
+    evidence = around(alert("plateau", evidence={"level": 2.0, "noise": 0.1}), info())
+
+    assert (evidence.bands[1].low, evidence.bands[1].high) == (1.9, 2.1)
+
+
+def test_growth_is_a_line_along_the_curve_in_its_own_unit():
+    x = np.arange(0.0, 10_000.0, 10.0)
+    level = slope(alert("memory_growth", end_step=None), series(x, 2.0 + x / 1000))
+
+    assert (level.y, level.y_end) == (pytest.approx(7.0), pytest.approx(11.99))
+    assert level.between == (5_000.0, 9_990.0)
+    assert level.text == "+1 per 1,000 steps"
+    assert slope(alert("spike"), series(x, x)) is None
+    assert slope(alert("memory_growth", step=9_990), series(x, x)) is None
+
+
+def test_the_metric_is_found_under_the_name_that_the_run_gives_it():
+    metrics = {name: info(name) for name in ("train_loss", "epoch/val_loss")}
+
+    assert metric_of(alert(metric="train_loss"), metrics).name == "train_loss"
+    assert metric_of(alert(metric="val_loss"), metrics).name == "epoch/val_loss"
+    assert metric_of(alert(metric="global_step"), metrics) is None
+
+
+@pytest.mark.parametrize("kind", CATALOGUE)
+def test_every_kind_can_be_drawn(kind):
+    evidence = around(alert(kind, evidence={"level": 1.0, "best": 1.0, "usual": 1.0, "noise": 0.1}), info())
+    spec = ChartSpec(
+        title="m",
+        window=evidence.window,
+        marks=evidence.marks,
+        bands=evidence.bands,
+        levels=evidence.levels,
+        axis="step",
+    )
+
+    sent = chart_data(spec, refresh_s=None)
+
+    assert len(sent["bands"]) == len(evidence.bands)
+    assert json.loads(json.dumps(sent, allow_nan=False)) == sent

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+
+from benchmarks.forecast_eval.__main__ import CONSTANTS, source_of
+from toolkit.forecasts.constants import FITTED
+from toolkit.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
+from toolkit.forecasts.schedule import rest_of_schedule
+
+END = 1000
+
+
+def falling(count=100, *, noise=0.02, power=0.5, floor=1.0, seed=0):
+    """A curve recorded up to step 500 of 1,000."""
+    steps = np.linspace(5, END / 2, count)
+    values = floor + 4 * steps**-power + noise * np.random.default_rng(seed).normal(size=count)
+    return Curve(steps, values)
+
+
+@pytest.mark.parametrize("power", [0.3, 0.5, 1.0])
+def test_a_power_law_ends_in_its_interval(power):
+    answer = forecast_curve("train_loss", falling(power=power), Plan(END))
+
+    assert isinstance(answer, Forecast)
+    assert answer.low <= 1.0 + 4 * END**-power <= answer.high
+    assert answer.low <= answer.middle <= answer.high
+    assert answer.at_step == END
+    assert answer.records == 100
+
+
+def test_the_unit_of_the_loss_does_not_matter():
+    small = falling()
+    one = forecast_curve("train_loss", small, Plan(END))
+    large = forecast_curve("train_loss", Curve(small.steps, small.values * 1000), Plan(END))
+
+    assert large.low == pytest.approx(one.low * 1000, rel=1e-6)
+    assert large.middle == pytest.approx(one.middle * 1000, rel=1e-6)
+    assert large.high == pytest.approx(one.high * 1000, rel=1e-6)
+
+
+def test_a_positive_loss_is_not_forecast_below_zero():
+    answer = forecast_curve("train_loss", falling(floor=0.0, noise=0.0, power=1.0), Plan(END))
+
+    assert answer.low >= 0
+
+
+def test_the_band_leads_from_the_last_record_to_the_final_interval():
+    answer = forecast_curve("train_loss", falling(), Plan(END))
+    steps, low, middle, high = answer.band
+
+    assert len(steps) <= 60
+    assert steps[0] == answer.from_step
+    assert steps[-1] == END
+    assert (low[-1], middle[-1], high[-1]) == pytest.approx((answer.low, answer.middle, answer.high))
+    assert np.all(low <= middle)
+    assert np.all(middle <= high)
+
+
+def test_the_chance_rises_with_the_value():
+    answer = forecast_curve("train_loss", falling(), Plan(END))
+    values = np.linspace(answer.low - 1, answer.high + 1, 50)
+    chances = [answer.chance_below(value) for value in values]
+
+    assert np.all(np.diff(chances) >= 0)
+    assert answer.chance_below(answer.high) - answer.chance_below(answer.low) == pytest.approx(0.9, abs=0.04)
+    assert 0.3 < answer.chance_below(answer.middle) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("curve", "plan", "why"),
+    [
+        (falling(14), Plan(END), "14 records"),
+        (falling(), Plan(None), "at which step it ends"),
+        (falling(), Plan(500), "planned end"),
+        (falling(), Plan(504), "planned end"),
+        (falling(), Plan(20_000), "Less than 10%"),
+        (Curve(np.arange(50.0), np.full(50, 2.0)), Plan(100), "the same in all 50 records"),
+        (
+            Curve(np.arange(100.0), np.r_[np.linspace(3, 2, 50), np.linspace(2, 60, 50)]),
+            Plan(200),
+            "diverged",
+        ),
+    ],
+)
+def test_what_cannot_be_forecast_says_why(curve, plan, why):
+    answer = forecast_curve("train_loss", curve, plan)
+
+    assert isinstance(answer, NoForecast)
+    assert why in answer.why
+
+
+def test_what_swings_as_much_as_it_fell_is_not_forecast():
+    steps = np.arange(1, 101.0)
+    answer = forecast_curve("train_loss", Curve(steps, 3 + np.cos(steps / 8)), Plan(400))
+
+    assert isinstance(answer, NoForecast)
+    assert "too unevenly" in answer.why
+
+
+def test_a_curve_that_goes_up_is_not_forecast():
+    steps = np.arange(1, 201.0)
+    answer = forecast_curve("kl", Curve(steps, 0.1 + 0.01 * steps), Plan(400))
+
+    assert isinstance(answer, NoForecast)
+    assert "above where it began" in answer.why
+
+
+def test_a_validation_loss_is_not_forecast_if_the_training_diverged():
+    rising = Curve(np.arange(1, 101.0), np.r_[np.linspace(3, 2, 50), np.linspace(2, 60, 50)])
+
+    assert isinstance(forecast_curve("val_loss", falling(), Plan(END), other=falling()), Forecast)
+    answer = forecast_curve("val_loss", falling(), Plan(END), other=rising)
+    assert "the training loss is above where it began" in answer.why
+
+
+def test_a_known_schedule_is_named():
+    curve = falling()
+    rates = Curve(curve.steps, 1e-3 * (1 - curve.steps / END))
+    rest = rest_of_schedule(rates, END)
+    with_schedule = forecast_curve("train_loss", curve, Plan(END, lr=rates, planned_lr=rest))
+
+    assert "a learning rate that will fall by 50%" in with_schedule.basis
+    assert "not known" in forecast_curve("train_loss", curve, Plan(END)).basis
+
+
+@pytest.mark.parametrize("values", [[1e300, 1.0], [0.0, 1e-300], [1.0, 0.0], [-5.0, -6.0], [1e-9, 1e9]])
+def test_odd_values_give_finite_numbers_or_a_reason(values):
+    steps = np.arange(1, 61.0)
+    answer = forecast_curve("train_loss", Curve(steps, np.resize(values, 60)), Plan(100))
+
+    if isinstance(answer, Forecast):
+        assert np.isfinite([answer.low, answer.middle, answer.high, *np.ravel(answer.band)]).all()
+        assert answer.low <= answer.middle <= answer.high
+
+
+def test_the_constants_are_as_the_evaluation_writes_them():
+    written = CONSTANTS.read_text(encoding="utf-8").splitlines()
+
+    assert source_of(FITTED).splitlines()[:-1] == written[:-1]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda done: 0.5 * (1 + np.cos(np.pi * done)),
+        lambda done: 1 - done,
+        lambda done: np.full_like(done, 1.0),
+    ],
+)
+def test_the_rest_of_a_schedule_is_read_from_what_was_recorded(shape):
+    steps = np.arange(0, 400, 10.0)
+    warm = np.minimum(steps / 100, 1.0)
+    rates = 3e-4 * warm * shape(np.clip((steps - 100) / (END - 100), 0, 1))
+    rest = rest_of_schedule(Curve(steps, rates), END)
+
+    assert rest is not None
+    assert rest.steps[-1] == END
+    assert rest.values == pytest.approx(3e-4 * shape((rest.steps - 100) / (END - 100)), abs=1.5e-5)
+
+
+def test_a_schedule_of_no_known_shape_is_not_guessed():
+    steps = np.arange(0, 400, 10.0)
+
+    assert rest_of_schedule(Curve(steps, 1e-3 * 0.5 ** (steps // 100)), END) is None
+    assert rest_of_schedule(Curve(steps[:12], 1e-3 * steps[:12]), END) is None
+    assert rest_of_schedule(None, END) is None
