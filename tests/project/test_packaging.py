@@ -52,7 +52,7 @@ def test_the_extras_are_those_the_documents_name():
 
     assert set(extras) == {
         *("dashboard", "login", "training", "tensorboard", "wandb", "otlp", "fleet"),
-        *("metrics", "integrations", "dev", "bench"),
+        *("metrics", "sql", "mcp", "top", "integrations", "dev", "bench"),
     }
 
 
