@@ -10,6 +10,7 @@ from io import StringIO
 
 import pytest
 
+from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.runs import write_run
 from tests.project.markdown import ROOT
 from toolkit.cli import commands
@@ -95,6 +96,16 @@ def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, e
         assert b"step" in tail.stdout.readline()
         tail.stdout.close()
         assert (tail.wait(), tail.stderr.read()) == (0, b"")
+
+
+def test_a_table_may_be_as_wide_as_the_terminal():
+    script = "from toolkit.cli.terminal import *; write_any_text(end_quietly=True); print('wide', terminal_width())"
+    terminal = PseudoTerminal([sys.executable, "-c", script], columns=132)
+    try:
+        assert terminal.wait_for_end() == 0
+        assert b"wide 132" in terminal.seen
+    finally:
+        terminal.close()
 
 
 @pytest.mark.skipif(getattr(os, "geteuid", lambda: 1)() != 0, reason="only root can become another user")

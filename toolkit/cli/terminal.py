@@ -76,6 +76,8 @@ def write_any_text(*, end_quietly: bool) -> None:
     if end_quietly and type(out) is io.TextIOWrapper:
         line_buffering, encoding = out.line_buffering, out.encoding
         sys.stdout = _Output(out.detach(), encoding, "backslashreplace", line_buffering=line_buffering)
+        # shutil asks this one for the size of the terminal.
+        sys.__stdout__ = sys.stdout  # type: ignore[misc]  # nothing else can be asked
 
 
 def print_json(value: Any) -> None:
