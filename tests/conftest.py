@@ -14,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.git_once import git_is_asked_once
-from tests.leftovers import remove_journals_of_runs_below
+from tests.leftovers import recover_only_runs_below, remove_journals_of_runs_below
 from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
+from tests.waiting import TIME_TO_CLOSE_S
 from toolkit.runfolder.records import OF_THE_JOB
+from toolkit.telemetry.options import TelemetryOptions
 
 __all__ = ["git_is_asked_once"]
 
@@ -64,6 +66,11 @@ def _a_machine_without_jobs_or_accounts(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+@pytest.fixture(autouse=True)
+def _patient_ends(monkeypatch):
+    monkeypatch.setitem(TelemetryOptions.__init__.__kwdefaults__, "close_timeout", TIME_TO_CLOSE_S)
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +122,8 @@ _SIGNALS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_journals_left_in_shared_memory(tmp_path_factory):
-    """Take away what killed processes of these tests left behind, once no one looks for it any more."""
+    """Leave what others' killed processes left behind, and take away that of these tests in the end."""
+    recover_only_runs_below(tmp_path_factory.getbasetemp())
     yield
     remove_journals_of_runs_below(tmp_path_factory.getbasetemp())
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lengths import is_long
+from tests.waiting import TIME_TO_CLOSE_S
 
 ROOT = Path(__file__).parents[1]
 
@@ -189,8 +190,12 @@ def serve() -> None:
         _import(name)
     if "toolkit.telemetry.machine.environment" in sys.modules:
         from tests.git_once import ask_git_once
+        from tests.leftovers import recover_only_runs_below
+        from toolkit.telemetry.options import TelemetryOptions
 
         ask_git_once()
+        recover_only_runs_below()
+        TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = TIME_TO_CLOSE_S
     gc.freeze()
     # Nobody waits for those that wait.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

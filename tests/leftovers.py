@@ -1,10 +1,33 @@
-"""Takes away what killed processes of tests leave behind outside of the tests' own folders."""
+"""Keeps what killed processes left in shared memory to the worker of the tests that started them."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.telemetry.writing import pipeline
+
+_BELOW = "RECOVER_RUNS_BELOW"
+
+
+def recover_only_runs_below(folder: Path | None = None) -> None:
+    """Have the runs of this process, and of those forked from it, recover no killed runs but those below `folder`.
+
+    Every run recovers those of its user. Between the kill of one test and its look at the journal, that would be a run
+    of another test, in another worker.
+    """
+    place = Path(os.environ[_BELOW]) if folder is None else folder.resolve()
+    os.environ[_BELOW] = str(place)
+
+    def of_these_tests(memory: Path, *, of_others: bool = False) -> Iterator[Path]:
+        for path in journals_in(memory, of_others=of_others):
+            record_file = record_file_of(path)
+            if record_file is None or place in record_file.parents:
+                yield path
+
+    pipeline.journals_in = of_these_tests
 
 
 def remove_journals_of_runs_below(folder: Path) -> None:

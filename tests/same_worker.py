@@ -14,6 +14,7 @@ _GROUPS = {
         f"{_INTEGRATIONS}/test_trl_completions.py",
         f"{_INTEGRATIONS}/test_accelerate.py",
         f"{_INTEGRATIONS}/test_lightning.py",
+        f"{_INTEGRATIONS}/test_calls_per_step.py",
     ),
     "a dashboard process": (
         "tests/attacks/test_http_exposure.py",

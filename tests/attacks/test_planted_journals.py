@@ -18,11 +18,12 @@ from tests.attacks.hostile_folders import an_ordinary_run, as_line
 from tests.dashboard.run_folders import BEGAN
 from toolkit.cli.main import main
 from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import PREFIX, SUFFIX, Journal, shared_memory_folders
+from toolkit.runfolder.journal.journal import PREFIX, SUFFIX, Journal, journals_in, shared_memory_folders
 from toolkit.runfolder.journal.repair import discard_journals, recover_killed, repair_run
 from toolkit.runfolder.manifest import read_manifest
 from toolkit.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.writing import pipeline
 
 SHM = shared_memory_folders()
 pytestmark = pytest.mark.skipif(not SHM, reason="there is no shared memory that a journal could lie in")
@@ -67,8 +68,9 @@ def journals():
 
 
 @pytest.fixture
-def place():
+def place(monkeypatch):
     """A folder on another disk than other tests have: every run that begins recovers killed ones of its disk."""
+    monkeypatch.setattr(pipeline, "journals_in", journals_in)
     with TemporaryDirectory(dir=SHM[0]) as folder:
         yield Path(folder)
 

@@ -7,14 +7,14 @@ import os
 import struct
 import time
 
+from tests.waiting import TIME_TO_CLOSE_S
 from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
 
 __all__ = ["Acknowledged", "SlowestCall", "TelemetryLogger"]
 
-# A busy machine is no disk that does not answer: a run has a minute for its end, unless a program says otherwise.
-TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = 60.0
+TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = TIME_TO_CLOSE_S
 
 # Also where all these tests run in a container: disks fail here that a journal in the run folder would lie on.
 if is_in_container():

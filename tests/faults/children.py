@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.fork_server import A_RUN, start_python
+from tests.lengths import longer
 from tests.waiting import wait_until
 from toolkit.cli.main import main as telemetry_command
 
@@ -29,7 +30,7 @@ from tests.waiting import wait_until
 """
 """What a program in a test file begins with; one in `PROGRAMS` imports what it needs."""
 
-LONGEST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = longer(40.0, 10.0)
 """A machine that is busy elsewhere may hold up any call, but hardly for so long.
 
 A call that waits for what fails in these tests takes longer: that fails for ever, or until the loop went on.

@@ -16,9 +16,8 @@ from toolkit.telemetry.options import TelemetryOptions
 
 
 @pytest.fixture(autouse=True)
-def _patient_ends(monkeypatch):
-    """Give the runs of a test's own process what those of its children have: time for their end, and their journal."""
-    monkeypatch.setitem(TelemetryOptions.__init__.__kwdefaults__, "close_timeout", 60.0)
+def _journal_of_children(monkeypatch):
+    """Give the runs of a test's own process the journal that those of its children have."""
     if is_in_container():
         monkeypatch.setitem(TelemetryOptions.__init__.__kwdefaults__, "journal", "shm")
 

@@ -7,14 +7,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import lightning
 import pytest
-import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import toolkit
-from toolkit.telemetry.integrations import lightning as our_lightning
-from toolkit.telemetry.integrations import transformers as our_transformers
+from tests.lazy_module import LazyModule
+
+torch = LazyModule("torch")
+lightning = LazyModule("lightning")
+transformers = LazyModule("transformers")
+our_lightning = LazyModule("toolkit.telemetry.integrations.lightning")
+our_transformers = LazyModule("toolkit.telemetry.integrations.transformers")
 
 OURS = str(Path(toolkit.__file__).parent)
 FIRST, LAST = 12, 20
@@ -48,33 +50,36 @@ def calls():
     sys.setprofile(None)
 
 
-class Model(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
+def make_model():
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
 
-    def forward(self, x, **_):
-        return {"loss": ((self.layer(x) - 1) ** 2).mean()}
+        def forward(self, x, **_):
+            return {"loss": ((self.layer(x) - 1) ** 2).mean()}
 
-    def training_step(self, batch, _):
-        loss = self(batch)["loss"]
-        self.log("train_loss", loss)
-        return loss
+        def training_step(self, batch, _):
+            loss = self(batch)["loss"]
+            self.log("train_loss", loss)
+            return loss
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=1e-4)
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+    return Model()
 
 
 OPTIONS = {"log_every": 1000, "system": False, "csv": False}
 
 
 def test_a_step_of_the_trainer(tmp_path, calls):
-    class Watch(TrainerCallback):
+    class Watch(transformers.TrainerCallback):
         def on_step_end(self, *_, **__):
             calls.end_step()
 
     telemetry = our_transformers.TelemetryCallback(log_dir=tmp_path, **OPTIONS)
-    args = TrainingArguments(
+    args = transformers.TrainingArguments(
         output_dir=str(tmp_path / "out"),
         max_steps=LAST + 2,
         logging_steps=1000,
@@ -84,7 +89,9 @@ def test_a_step_of_the_trainer(tmp_path, calls):
         disable_tqdm=True,
     )
     data = [{"x": torch.randn(4)} for _ in range(8)] * 100
-    Trainer(model=Model(), args=args, train_dataset=data, callbacks=[Watch(), telemetry]).train()
+    transformers.Trainer(
+        model=make_model(), args=args, train_dataset=data, callbacks=[Watch(), telemetry]
+    ).train()
 
     assert 0 < calls.per_step <= 80, calls.of.most_common()
 
@@ -106,6 +113,6 @@ def test_a_step_of_lightning(tmp_path, calls):
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4))
+    trainer.fit(make_model(), torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4))
 
     assert 0 < calls.per_step <= 136, calls.of.most_common()

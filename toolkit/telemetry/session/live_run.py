@@ -69,6 +69,7 @@ _TEND_EVERY_S: Final = 1.0
 _NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE, records.CODE})
 """Records that do not show that the loop is alive."""
 _MODULES_EVERY_S: Final = 5.0
+_RECOVER_EVERY_S: Final = 3600.0
 _JOURNAL_EVERY_S: Final = 1.0
 _ONCE_INTERRUPTED_S: Final = 2.0
 """Seconds left for a close that is interrupted: enough for a disk that answers."""
@@ -575,7 +576,7 @@ class LiveRun:
             )
         if self.session_folder.writes_manifest:
             tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
-            tasks.append(("recovering killed runs", 3600.0, self._recover_killed_runs))
+            tasks.append(("recovering killed runs", _RECOVER_EVERY_S, self._recover_killed_runs))
         if self.session_folder.rank == 0:
             trackers = TrackerWatch(
                 self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
