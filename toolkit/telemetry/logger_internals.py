@@ -125,12 +125,12 @@ class Internals:
             if run is not None:
                 run.spans.put_event(None, "", name, attributes, time)
 
-    def put(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Write a record of any kind, also of those that a script has other calls for."""
+    def put(self, event: str, fields: Mapping[str, Any], *, wall: float | None = None) -> None:
+        """Write a record of any kind, also of those that a script has other calls for; `wall` is another time."""
         with self.guard.catch("writing a record"):
             run = self._live_run()
             if run is not None:
-                run.put(event, fields)
+                run.put(event, fields, wall=wall)
 
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known without asking a device."""

@@ -251,8 +251,8 @@ class LiveRun:
             with self._guard.catch("starting a thread"):
                 start()
 
-    def put(self, event: str, given: Mapping[str, Any]) -> None:
-        """Write a record of the caller's values, a start record before the first."""
+    def put(self, event: str, given: Mapping[str, Any], *, wall: float | None = None) -> None:
+        """Write a record of the caller's values, a start record before the first; `wall` is another time."""
         self._put_start_if_none()
         fields, pending = self._values.fields(given)
         if event in _BETWEEN_STEPS:
@@ -261,7 +261,7 @@ class LiveRun:
             self.steps.speed.note_other_record(
                 self.pipeline.elapsed(), step, seconds if type(seconds) is float else None
             )
-        self.pipeline.put(event, fields, pending)
+        self.pipeline.put(event, fields, pending, wall=wall)
         if event not in _NOT_FROM_THE_LOOP:
             self.errors.other_records += 1
 

@@ -157,10 +157,15 @@ class RecordPipeline:
                 start()
 
     def put(
-        self, event: str, fields: dict[str, Any], pending: dict[str, PendingScalar] | None = None
+        self,
+        event: str,
+        fields: dict[str, Any],
+        pending: dict[str, PendingScalar] | None = None,
+        *,
+        wall: float | None = None,
     ) -> None:
-        """Take a record whose fields are plain, stamped with the time of this call."""
-        self.record_queue.put(event, self._wall(), self.elapsed(), fields, pending)
+        """Take a record whose fields are plain, stamped with the time of this call unless `wall` is another."""
+        self.record_queue.put(event, self._wall() if wall is None else wall, self.elapsed(), fields, pending)
 
     def _put_own_failure(self, doing: str, error: BaseException) -> None:
         if isinstance(error, MisuseError) and self._options.diagnostics is not False:
