@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,7 @@ def shown(path):
 def test_one_folder_may_hold_every_format(tmp_path):
     for name in names(ours()):
         shutil.copytree(ours() / name, tmp_path / name.replace("/", "_"), symlinks=True)
+    shutil.copytree(Path(__file__).with_name("torchtitan"), tmp_path / "torchtitan")
     (tmp_path / "version_0").mkdir()
     (tmp_path / "version_0" / "metrics.csv").write_text("epoch,step,train_loss\n0,9,0.5\n")
     before = fingerprint(tmp_path)

@@ -30,6 +30,7 @@ from toolkit.importers.formats import (
     table_file,
     text_log,
     tfevents,
+    torchtitan,
     trackio_db,
     trackio_files,
     wandb_log,
@@ -97,6 +98,7 @@ FORMATS: Final = (
     _built_in("comet", "Comet offline zips", "*.zip", comet),
     _built_in("aim", "Aim repositories", ".aim/", aim, needs="aim"),
     _built_in("dvclive", "DVCLive folders", "plots/metrics/**.tsv, scalars/**.tsv, *.tsv", dvclive),
+    _built_in("torchtitan", "torchtitan's structured logs", "*.global_rank_*.jsonl", torchtitan),
     _built_in(
         "table",
         "tables with a column of steps: Lightning, Ultralytics, any CSV or JSONL",
