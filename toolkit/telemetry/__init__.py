@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.core.sink import MemorySink, Sink
 from toolkit.runfolder.read_run import RunData, read_run
+from toolkit.telemetry.integrations.reporting_names import add_names
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
 __all__ = ["MemorySink", "OptionsError", "RunData", "Sink", "TelemetryLogger", "TelemetryOptions", "read_run"]
+
+add_names()
 
 _OF_THE_FORK = ("extract_lora_metadata", "extract_model_info", "extract_training_info", "get_run_name")
 """What scripts that were written for ai-toolkit's telemetry fork import from here."""

@@ -411,3 +411,19 @@ def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
         assert said == {"stopped_at": answer["global_step"], "left": []}
     assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, answer["global_step"] + 1)]
     assert (tmp_path / f"saved/asked-step-{answer['global_step']}/model.safetensors").exists()
+
+
+def test_log_with_takes_the_name_and_the_options_of_init_kwargs(tmp_path):
+    accelerator = Accelerator(cpu=True, log_with="telemetry")
+    wrong = {"telemetry": {"log_dir": tmp_path / "logs", "log_evry": 1}}
+    with pytest.raises(OptionsError, match="log_evry"):
+        accelerator.init_trackers("r", init_kwargs=wrong)
+    accelerator.init_trackers("r", {"lr": 0.5}, {"telemetry": {"log_dir": tmp_path / "logs", **QUIET}})
+    accelerator.log({"loss": 0.25}, step=1)
+    accelerator.end_training()
+
+    assert records(tmp_path, "start")[0]["config"] == {"lr": 0.5}
+    assert [step["train_loss"] for step in records(tmp_path, "step")] == [0.25]
+    manifest = read_manifest(tmp_path / "logs/r")
+    assert manifest.sessions[-1].status == "finished"
+    assert manifest.project == "r"

@@ -566,6 +566,23 @@ def test_a_second_callback_on_the_same_trainer_stays_silent(tmp_path, caplog):
     assert "already has another TelemetryCallback" in caplog.text
 
 
+def test_report_to_records_a_training_by_name_unless_the_script_has_a_callback(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TELEMETRY_LOG_DIR", str(tmp_path / "logs"))
+    both = transformers.TrainingArguments(output_dir=str(tmp_path), report_to="all").report_to
+    make_trainer(tmp_path, num_train_epochs=1, report_to="telemetry").train()
+
+    assert "telemetry" not in both
+    assert status(tmp_path) == "finished"
+    assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2]
+
+    mine = ours.TelemetryCallback(log_dir=tmp_path / "mine", **QUIET)
+    make_trainer(tmp_path, mine, num_train_epochs=1, report_to=["telemetry"]).train()
+
+    assert only_run(tmp_path)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["out"]
+    assert "already has another TelemetryCallback" not in caplog.text
+
+
 def test_where_the_trainer_is_not_found_its_hooks_and_logs_are_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "toolkit.telemetry.integrations.transformers.callback.calling_trainer", lambda callback: (None, None)

@@ -24,20 +24,20 @@ WRONG = [{"role": "assistant", "content": "the sky is green"}]
 
 def arguments(folder, kind, **others):
     """Return the arguments of two steps of two examples."""
-    return kind(
-        output_dir=str(folder / "out"),
-        per_device_train_batch_size=2,
-        max_steps=2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        dataloader_pin_memory=False,
-        gradient_checkpointing=False,
-        **others,
-    )
+    given = {
+        "output_dir": str(folder / "out"),
+        "per_device_train_batch_size": 2,
+        "max_steps": 2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "dataloader_pin_memory": False,
+        "gradient_checkpointing": False,
+    }
+    return kind(**{**given, **others})
 
 
 def telemetry(folder):
@@ -64,6 +64,19 @@ def assert_same_metrics(steps, history, *named):
             if math.isfinite(numbers[name]):
                 assert step[name] == pytest.approx(numbers[name], rel=1e-5), name
         assert set(named) <= set(step)
+
+
+def test_report_to_records_fine_tuning_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("TELEMETRY_LOG_DIR", str(tmp_path / "logs"))
+    trainer = trl.SFTTrainer(
+        model=make_model(),
+        args=arguments(tmp_path, trl.SFTConfig, max_length=32, report_to="telemetry"),
+        train_dataset=datasets.Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4),
+        processing_class=make_tokenizer(),
+    )
+    found, history = train(tmp_path, trainer)
+
+    assert_same_metrics(found["step"], history, "entropy")
 
 
 def test_fine_tuning_brings_its_entropy_and_accuracy(tmp_path):

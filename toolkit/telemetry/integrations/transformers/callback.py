@@ -75,6 +75,8 @@ class TelemetryCallback(TrainerCallback):
         self.guard = given.guard if given is not None else Guard()
         self.is_live = given is not None and given.is_live
         """Whether the hooks do anything: during a training, or always if the logger was given."""
+        self.is_by_name = False
+        """Whether it was made for `report_to`: one that the script made itself then records the training."""
         self._is_training = False
         self._watch = TrainerWatch(self.guard)
         self._blocks = ExitStack()
@@ -272,15 +274,16 @@ class TelemetryCallback(TrainerCallback):
     # Internal: how a training begins.
 
     def _is_first_callback(self, trainer: Any) -> bool:
-        """Return whether this is the first `TelemetryCallback` of the trainer, which records the training."""
+        """Return whether this is the `TelemetryCallback` of the trainer that records the training: the first one."""
         if trainer is None:
             return True
         ours = [one for one in trainer.callback_handler.callbacks if isinstance(one, TelemetryCallback)]
-        if ours[0] is not self:
+        ours.sort(key=lambda one: one.is_by_name)
+        if ours[0] is not self and not self.is_by_name:
             self.guard.report(
                 "watching a Trainer twice", OSError("the trainer already has another TelemetryCallback")
             )
-            self.is_live = False
+        self.is_live = self.is_live and ours[0] is self
         return ours[0] is self
 
     def _delegate(self, trainer: Any, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
