@@ -21,8 +21,9 @@ from toolkit.runfolder.records import (
     Record,
 )
 
-CARRIES_METRICS: Final = frozenset({STEP, SYSTEM, EVAL, EPOCH})
-"""Records whose numbers are metrics; all others are events."""
+KINDS: Final = (STEP, EVAL, EPOCH, SYSTEM)
+"""The kinds of records whose numbers are metrics; columns have the indices. All others are events."""
+CARRIES_METRICS: Final = frozenset(KINDS)
 
 NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", "epoch", NAN_INF_DETECTED, LOSS_JUMP})
 """Numbers of such records that are not metrics."""

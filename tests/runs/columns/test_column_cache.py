@@ -467,6 +467,7 @@ def test_nothing_in_it_is_ever_run(path, cache):
     schema = pa.ipc.open_file(file_in(cache)).schema
     assert {str(field.type) for field in schema} <= {
         "large_list<item: double>",
+        "large_list<item: int8>",
         "large_list<item: int32>",
         "large_list<item: int64>",
     }

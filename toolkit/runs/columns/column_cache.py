@@ -26,7 +26,7 @@ from toolkit.runfolder.safefile import open_regular, why_not_ours_alone
 from toolkit.runs.columns.run_columns import MetricColumn, RunColumns, Segment
 from toolkit.runs.growable_array import GrowableArray
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Raised when the format of the columns changes; files of another version are ignored."""
 
 _TAIL_BYTES: Final = 4096
@@ -35,7 +35,7 @@ _STALE_TEMPORARY_S: Final = 3600.0
 _COLUMNS: Final = ".arrow"
 _FINDINGS: Final = ".findings"
 _MAX_FINDINGS_BYTES: Final = 16 * 1024 * 1024
-_ROWS: Final = ("time", "elapsed", "step", "epoch")
+_ROWS: Final = ("time", "elapsed", "step", "epoch", "kind", "at")
 _EVENTS: Final = ("event_kind", "event_start", "event_length")
 
 

@@ -230,6 +230,10 @@ class ColumnQueries:
                     table[name] = column.data if rows is None else column
             return table
 
+    def columns(self) -> RunColumns:
+        """Return everything read so far; it may grow meanwhile."""
+        return self._columns
+
     def counts(self) -> dict[str, int]:
         """Return how many records of each kind were read."""
         with self._lock:

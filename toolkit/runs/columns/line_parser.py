@@ -11,7 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, NOT_METRICS, metrics_of, position_of
+from toolkit.runfolder.metrics import (
+    CARRIES_METRICS,
+    KINDS,
+    MAX_METRICS,
+    NOT_METRICS,
+    metrics_of,
+    position_of,
+)
 from toolkit.runfolder.reader import BadLine, Block, parse_line
 from toolkit.runfolder.records import EPOCH, LOST, MAX_LINE_BYTES, STEP, Record
 from toolkit.runs.store import Floats
@@ -30,6 +37,10 @@ class Parsed:
     epoch: Floats
     session: npt.NDArray[np.int32]
     is_step: npt.NDArray[np.bool_]
+    kind: npt.NDArray[np.int8]
+    """Indices into KINDS."""
+    at: npt.NDArray[np.int64]
+    """Offsets of the lines in their file; -1 where there are none."""
     metrics: dict[str, tuple[npt.NDArray[np.int32], Floats]]
     """For each metric, the rows that have it (counted from this block's first) and their values."""
     kinds: dict[str, str]
@@ -73,7 +84,7 @@ class LineParser:
                 found.take(parse_line(int(starts[i]), lines[i]), i, int(starts[i]), len(lines[i]))
         if block.long_line is not None:
             found.bad.insert(0, block.long_line)
-        return found.finish(table, np.asarray(alike, dtype=np.int64))
+        return found.finish(table, np.asarray(alike, dtype=np.int64), starts)
 
     def _parse_alike(self, lines: list[bytes], alike: list[int]) -> pa.Table | None:
         if len(alike) < _FEW_LINES:
@@ -131,7 +142,7 @@ class _Rows:
         self._events: list[tuple[str, int, int]] = []
         self._lost: list[Record] = []
         self._lines: list[int] = []
-        self._frame: list[tuple[float, float, float, float, float, bool]] = []
+        self._frame: list[tuple[float, float, float, float, float, int]] = []
         self._metrics: dict[str, tuple[list[int], list[float]]] = {}
         self._kinds: dict[str, str] = {}
         self._records = 0
@@ -154,7 +165,7 @@ class _Rows:
             return
         row = len(self._frame)
         self._lines.append(line)
-        self._frame.append((*position_of(record), event == STEP))
+        self._frame.append((*position_of(record), KINDS.index(event)))
         if event == EPOCH:
             # An epoch record is also listed as an event.
             self._events.append((event, start, length))
@@ -164,12 +175,15 @@ class _Rows:
             values.append(value)
             self._kinds.setdefault(name, event)
 
-    def finish(self, table: pa.Table | None, alike: npt.NDArray[np.int64]) -> Parsed:
+    def finish(
+        self, table: pa.Table | None, alike: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+    ) -> Parsed:
         frame = np.array(self._frame, dtype=np.float64).reshape(len(self._frame), 6)
         own_lines = np.asarray(self._lines, dtype=np.int64)
         rows = len(own_lines) + len(alike)
         # Interleave the rows of both kinds in the order of their lines.
-        order = np.argsort(np.concatenate((own_lines, alike)), kind="stable")
+        lines = np.concatenate((own_lines, alike))
+        order = np.argsort(lines, kind="stable")
         place = np.empty(rows, dtype=np.int32)
         place[order] = np.arange(rows, dtype=np.int32)
         own_place, alike_place = place[: len(own_lines)], place[len(own_lines) :]
@@ -183,9 +197,8 @@ class _Rows:
                     whole[alike_place] = _to_floats(found)
             return whole
 
-        is_step = np.zeros(rows, dtype=bool)
-        is_step[own_place] = frame[:, 5] > 0
-        is_step[alike_place] = True
+        kind = np.full(rows, KINDS.index(STEP), dtype=np.int8)
+        kind[own_place] = frame[:, 5]
         session = np.nan_to_num(column(4, "session"), nan=0.0, posinf=0.0, neginf=0.0)
         parsed = Parsed(
             time=column(0, "time"),
@@ -193,7 +206,9 @@ class _Rows:
             step=column(2, "global_step"),
             epoch=column(3, "epoch"),
             session=np.clip(session, 0, 2**31 - 1).astype(np.int32),
-            is_step=is_step,
+            is_step=kind == KINDS.index(STEP),
+            kind=kind,
+            at=starts[lines[order]],
             metrics={},
             kinds=self._kinds,
             events=self._events,

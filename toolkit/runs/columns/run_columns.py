@@ -73,6 +73,10 @@ class RunColumns:
         self.elapsed: GrowableArray[np.float64] = GrowableArray(np.empty(0))
         self.step: GrowableArray[np.float64] = GrowableArray(np.empty(0))
         self.epoch: GrowableArray[np.float64] = GrowableArray(np.empty(0))
+        self.kind: GrowableArray[np.int8] = GrowableArray(np.empty(0, dtype=np.int8))
+        """Indices into KINDS."""
+        self.at: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
+        """Offsets of the lines in their file; -1 where there are none."""
         self.metrics: dict[str, MetricColumn] = {}
         self.derived: dict[str, MetricColumn] = {}
         """Columns of formulas, by their text."""
@@ -166,6 +170,8 @@ class RunColumns:
         self.elapsed.append(parsed.elapsed)
         self.step.append(filled_step)
         self.epoch.append(filled_epoch)
+        self.kind.append(parsed.kind)
+        self.at.append(parsed.at)
         for segment in self.segments:
             if segment.end > base:
                 segment.counts_until = -1

@@ -17,8 +17,6 @@ import orjson
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import metric_key, signal_of
 from toolkit.importers.source import (
-    EPOCH,
-    EVAL,
     NO_STEP,
     STEP,
     SYSTEM,
@@ -30,7 +28,7 @@ from toolkit.importers.source import (
 )
 from toolkit.importers.summary import plain
 from toolkit.runfolder.codec import encode, name_of_non_finite
-from toolkit.runfolder.metrics import NOT_METRICS
+from toolkit.runfolder.metrics import KINDS, NOT_METRICS
 from toolkit.runfolder.reader import Block, Cursor, Identity
 from toolkit.runfolder.records import NON_FINITE, SAMPLE, Record
 from toolkit.runs.columns.column_queries import ColumnQueries
@@ -41,7 +39,6 @@ from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.record_source import Place
 from toolkit.runs.store import Floats, Health, Series, Smoothing, XAxis
 
-_KINDS: Final = (STEP, EVAL, EPOCH, SYSTEM)
 _ROWS_AT_ONCE: Final = 2_000
 _MAX_KEPT_BYTES: Final = 64 * 1024**2
 """Texts, tables and histograms of a run that are kept in memory; more are only counted."""
@@ -77,7 +74,7 @@ class ForeignLog(ColumnQueries):
         self._first_time = np.nan
         self._has_steps = False
         self._row_kind: GrowableArray[np.int8] = GrowableArray(np.empty(0, dtype=np.int8))
-        """Each row's place in `_KINDS`, negative (-1 for the first) if it has no step of its own."""
+        """Each row's place in `KINDS`, negative (-1 for the first) if it has no step of its own."""
         self._kept: list[Record] = []
         self._kept_bytes = 0
         self._images: list[BlobRef] = []
@@ -163,7 +160,7 @@ class ForeignLog(ColumnQueries):
             [empty, *(np.frombuffer(column.times, dtype=np.float64) for column in columns)]
         )
         session = np.repeat(np.array([column.session for column in columns], dtype=np.int64), lengths)
-        kind = np.repeat(np.array([_KINDS.index(column.kind) for column in columns], dtype=np.int64), lengths)
+        kind = np.repeat(np.array([KINDS.index(column.kind) for column in columns], dtype=np.int64), lengths)
         # The same metric twice at one step makes two rows.
         nth = np.concatenate([no_steps, *map(_occurrence, columns)])
         has_step = steps != NO_STEP
@@ -189,10 +186,10 @@ class ForeignLog(ColumnQueries):
         row = place[row]
         row_step = np.where(has_step[first], steps[first].astype(np.float64), np.nan)
         row_kind = kind[first]
-        is_step = row_kind == _KINDS.index(STEP)
+        is_step = row_kind == KINDS.index(STEP)
         self._has_steps = self._has_steps or bool(is_step.any())
         if not self._has_steps:
-            is_step = row_kind != _KINDS.index(SYSTEM)
+            is_step = row_kind != KINDS.index(SYSTEM)
         if np.isnan(self._first_time) and np.isfinite(row_time).any():
             self._first_time = float(np.nanmin(row_time))
         parsed = Parsed(
@@ -202,6 +199,8 @@ class ForeignLog(ColumnQueries):
             epoch=np.full(len(first), np.nan),
             session=(session[first] + 1).astype(np.int32),
             is_step=is_step,
+            kind=row_kind.astype(np.int8),
+            at=np.full(len(first), -1, dtype=np.int64),
             metrics={},
             kinds={},
             records=len(first),
@@ -371,7 +370,7 @@ class ForeignLog(ColumnQueries):
                 columns.time.values[start:stop].tolist(),
                 strict=True,
             ):
-                record: Record = {"event": _KINDS[kind if kind >= 0 else -1 - kind]}
+                record: Record = {"event": KINDS[kind if kind >= 0 else -1 - kind]}
                 if moment == moment:
                     record["time"] = moment
                 if kind >= 0:

@@ -40,7 +40,7 @@ from toolkit.runs.findings.rank_signs import RankSigns
 from toolkit.runs.findings.run_analysis import SavedFindings
 from toolkit.runs.formatting import clean
 from toolkit.runs.listing.foreign_runs import ForeignRun
-from toolkit.runs.listing.run_folders import run_folders
+from toolkit.runs.listing.run_folders import RunFolders, run_folders
 from toolkit.runs.listing.run_listing import FoundRun, now, read_start
 from toolkit.runs.rank_grid import RankGrid
 from toolkit.runs.record_source import FileSource, RecordSource
@@ -85,14 +85,15 @@ class LocalStore(StoreQueries):
         other_tools: bool = False,
         read_only: bool = False,
         read_only_reason: Callable[[], str | None] = lambda: None,
+        folders: RunFolders | None = None,
     ) -> None:
-        """Show the runs in `roots`, with `other_tools` also those of other tools, at any depth.
+        """Show the runs in `roots`, with `other_tools` also those of other tools, at any depth; or those of `folders`.
 
         Names and notes of other tools' runs are saved in `labels_dir`. `read_only_reason` returns why the current
         visitor is read-only, or None.
         """
         super().__init__(read_only=read_only, read_only_reason=read_only_reason)
-        self._folders = run_folders(roots, labels_dir=labels_dir, other_tools=other_tools)
+        self._folders = folders or run_folders(roots, labels_dir=labels_dir, other_tools=other_tools)
         self.roots = self._folders.roots
         self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
         self._logs: dict[tuple[str, int], RunLog | ForeignLog] = {}
@@ -331,6 +332,11 @@ class LocalStore(StoreQueries):
                 return own
             self._rank_files[found.folder] = (time.monotonic(), files)
         return files.get(rank, own) if rank else next(iter(files.values()), own)
+
+    def record_file(self, key: str, *, rank: int = 0) -> Path | None:
+        """Return the record file of a rank; None of another tool's run."""
+        found = self._own(key)
+        return None if found is None else self._record_file(found, rank)
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, inside the run's folder."""

@@ -18,6 +18,7 @@ from toolkit.runfolder.manifest import Manifest, Session
 from toolkit.runfolder.records import Record
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.completion_reader import CompletionReader
+from toolkit.runs.columns.run_columns import RunColumns
 from toolkit.runs.curve_tiles import CurveTiles, TileQuery
 from toolkit.runs.findings.run_analysis import RunFindings, RunLedger, SavedFindings
 from toolkit.runs.listing.run_listing import now
@@ -298,6 +299,10 @@ class StoreQueries:
             now=now() if self.card(key).live else None,
             last_sign=heartbeat.time if heartbeat is not None else None,
         )
+
+    def columns(self, key: str, *, rank: int = 0) -> RunColumns:
+        """Return the columns of one rank, which may grow meanwhile."""
+        return self._log(key, rank).columns()
 
     def count_events(self, key: str) -> Mapping[str, int]:
         """Return how many records of each kind were read."""

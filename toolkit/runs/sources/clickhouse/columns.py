@@ -17,13 +17,12 @@ from toolkit.fleet.commits import Commit
 from toolkit.fleet.engine import EngineError, quote
 from toolkit.fleet.tail import SUMMARY_TYPES
 from toolkit.formulas.formula import is_formula
-from toolkit.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of
+from toolkit.runfolder.metrics import KINDS, MAX_METRICS, metrics_of
 from toolkit.runfolder.reader import BadLine, parse_line
 from toolkit.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM, Record
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.line_parser import Parsed
 from toolkit.runs.columns.run_columns import MetricColumn, RunColumns
-from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.record_source import Place
 from toolkit.runs.sources.clickhouse.link import EngineLink
 from toolkit.runs.sources.clickhouse.record_source import EngineSource
@@ -44,10 +43,9 @@ _POINTS_AT_ONCE: Final = 2_000_000
 _FEW_POINTS: Final = 100_000
 """Metrics that were not asked for come along up to this: another question would take longer."""
 _LINES_AT_ONCE: Final = 50
-_KINDS: Final = ("", STEP, SYSTEM, EVAL, EPOCH)
 _KIND_SQL: Final = (
     "toUInt8(multiIf("
-    + ", ".join(f"event = {quote(kind)}, {number}" for number, kind in enumerate(_KINDS) if kind)
+    + ", ".join(f"event = {quote(kind)}, {number}" for number, kind in enumerate(KINDS, 1))
     + ", 0))"
 )
 _READ_EVENTS: Final = ("", LOST)
@@ -69,7 +67,6 @@ _ROW_OF_RUN: Final = np.dtype([("run", "<u4"), *((name, _ROW[name]) for name in 
 _POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
 _POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
 
-assert set(_KINDS[1:]) == CARRIES_METRICS
 _SUMMARY: Final = types_of(SUMMARY_TYPES)
 
 
@@ -95,8 +92,6 @@ class EngineLog(ColumnQueries):
         self._caught_up = 0
         """How far the metrics that were looked at have their values."""
         self._gaps = 0
-        self._row_at: GrowableArray[np.int64] = GrowableArray(np.empty(0, dtype=np.int64))
-        self._row_kind: GrowableArray[np.uint8] = GrowableArray(np.empty(0, dtype=np.uint8))
         self._long_line_at: int | None = None
         self._absent: dict[str, int] = {}
         """Metrics that are not in the file, and how far it had been read then."""
@@ -238,7 +233,9 @@ class EngineLog(ColumnQueries):
             step=np.ascontiguousarray(with_metrics["step"]),
             epoch=np.ascontiguousarray(with_metrics["epoch"]),
             session=with_metrics["session"].astype(np.int32),
-            is_step=with_metrics["kind"] == _KINDS.index(STEP),
+            is_step=with_metrics["kind"] == KINDS.index(STEP) + 1,
+            kind=with_metrics["kind"].astype(np.int8) - np.int8(1),
+            at=with_metrics["at"].astype(np.int64),
             metrics={},
             kinds={},
             records=len(with_metrics),
@@ -251,8 +248,6 @@ class EngineLog(ColumnQueries):
             if event == LOST and isinstance(record := parse_line(at, line), dict):
                 parsed.lost.append(record)
         self._columns.add(parsed)
-        self._row_at.append(with_metrics["at"].astype(np.int64))
-        self._row_kind.append(np.ascontiguousarray(with_metrics["kind"]))
 
     def _is_no_record(self, parsed: Parsed, at: int, after: int, line: bytes) -> bool:
         """Return whether a line without an event is not a record, and note what is wrong with it."""
@@ -322,13 +317,13 @@ class EngineLog(ColumnQueries):
         with self._lock:
             if position != self.position or name in self._columns.metrics:
                 return
-            known = self._row_at.values
+            known = self._columns.at.values
             rows = np.searchsorted(known, points["at"].astype(np.int64))
             if not len(rows):
                 self._absent[name] = self._end
                 return
             self._columns.metrics[name] = MetricColumn(
-                _KINDS[self._row_kind.values[rows[0]]],
+                KINDS[self._columns.kind.values[rows[0]]],
                 rows.astype(np.int32),
                 np.ascontiguousarray(points["value"]),
             )
@@ -401,7 +396,7 @@ class EngineLog(ColumnQueries):
                 new.setdefault(name, []).append((at, value))
             with self._lock:
                 for name, points in new.items():
-                    rows = np.searchsorted(self._row_at.values, [at for at, _ in points])
+                    rows = np.searchsorted(self._columns.at.values, [at for at, _ in points])
                     values = np.array([value for _, value in points], dtype=np.float64)
                     self._columns.metrics[name].append(rows.astype(np.int32), values)
         self._caught_up = end
@@ -427,11 +422,12 @@ class EngineLog(ColumnQueries):
         # The commit may be newer than what was read.
         found = [row for row in zip(*rows[0], strict=True) if row[-1] < self._end] if rows else []
         self._place({row[0]: row[-1] for row in found})
-        known, kinds, steps = self._row_at.values, self._row_kind.values, self._columns.step.values
+        columns = self._columns
+        known, kinds, steps = columns.at.values, columns.kind.values, columns.step.values
         infos = [
             MetricInfo(
                 name=name,
-                event=_KINDS[kinds[np.searchsorted(known, first_at)]],
+                event=KINDS[kinds[np.searchsorted(known, first_at)]],
                 count=count,
                 last=last,
                 last_step=float(steps[min(int(np.searchsorted(known, last_at)), len(steps) - 1)]),
@@ -471,7 +467,7 @@ def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _has_events(rows: npt.NDArray[Any]) -> bool:
-    return bool(((rows["kind"] == 0) | (rows["kind"] == _KINDS.index(EPOCH))).any())
+    return bool(((rows["kind"] == 0) | (rows["kind"] == KINDS.index(EPOCH) + 1)).any())
 
 
 def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, bytes]]:

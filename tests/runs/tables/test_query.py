@@ -1,0 +1,253 @@
+"""SQL over runs: every record with its values, nothing but reading, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import pytest
+
+pytest.importorskip("duckdb")
+pytest.importorskip("pyarrow")
+
+from tests.importers import samples
+from toolkit.core.ranks import Rank
+from toolkit.importers.detect import find_sources
+from toolkit.runfolder.control import write_request
+from toolkit.runfolder.read_run import read_run
+from toolkit.runs.tables.query import QueryError, query
+from toolkit.runs.tables.run_tables import TABLES, UNANSWERED, RunTables
+from toolkit.telemetry import TelemetryLogger
+
+ODD = 'loss"; drop table runs; --'
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """Two runs: one with a NaN, two sessions, another rank and an unanswered request; one of a single step."""
+    root = tmp_path_factory.mktemp("logs")
+    options = {"log_dir": root, "log_every": 1, "system": False}
+    with TelemetryLogger("resumed", run_id="0123456789abcdef", **options) as log:
+        log.log_start(config={"lr": 1e-3, "optimizer": "adamw"})
+        for step in range(1, 21):
+            with log.span("data_loading"):
+                pass
+            loss = math.nan if step == 7 else 1 / step
+            log.log_step(step, train_loss=loss, **{ODD: math.inf, "Step": -step})
+            if step % 10 == 0:
+                log.log_eval(step, val_loss=2 / step)
+    with TelemetryLogger("resumed", resume=True, **options) as log:
+        for step in range(16, 31):
+            log.log_step(step, train_loss=1 / step)
+        log.log_epoch(1, 30, accuracy=0.5)
+    with TelemetryLogger(
+        "resumed", run_id="0123456789abcdef", ranks="all", rank=Rank(1, 2), resume=True, **options
+    ) as log:
+        for step in range(1, 6):
+            log.log_step(step, train_loss=float(step))
+    write_request(root / "resumed", log_every=100)
+    with TelemetryLogger("short", **options) as log:
+        log.log_start(config={"lr": 1e-4, "optimizer": "adamw"})
+        log.log_step(1, loss=0.25)
+    return root
+
+
+@pytest.fixture(scope="module")
+def tables(logs, tmp_path_factory):
+    return RunTables([logs], cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+def rows(text, tables, **options):
+    return query(text, tables, **options).to_pylist()
+
+
+def same(one, other):
+    return one == other or (one != one and other != other)
+
+
+def test_every_record_is_there_with_the_values_that_read_run_gives(logs, tables):
+    for rank, count in ((0, 35), (1, 5)):
+        records = [
+            record for record in read_run(logs / "resumed", rank=rank).records if record["event"] == "step"
+        ]
+        found = rows(f"select * from steps where run = 'resumed' and rank = {rank}", tables)
+
+        assert len(found) == len(records) == count
+        for row, record in zip(found, records, strict=True):
+            assert (row["step"], row["session"]) == (record["global_step"], record["session"])
+            assert row["time"].timestamp() == pytest.approx(record["time"], abs=1e-5)
+            assert same(row["train_loss"], record["train_loss"])
+            assert same(row["loss"], record["train_loss"])
+            assert (row[ODD], row["Step_2"]) == (record.get(ODD), record.get("Step"))
+            with (logs / "resumed" / row["file"]).open("rb") as file:
+                file.seek(row["byte_offset"])
+                assert json.loads(file.readline())["seq"] == record["seq"]
+
+
+def test_resumed_sessions_evaluations_and_names_of_the_loss(tables):
+    abandoned = rows(
+        "select session, list(step order by step) s from steps where superseded group by 1", tables
+    )
+    evals = rows('select event, step, val_loss, "epoch/accuracy" a from evals order by step, event', tables)
+    losses = rows("select run, min(loss) low from steps where rank = 0 group by run order by run", tables)
+
+    assert abandoned == [{"session": 1, "s": [16, 17, 18, 19, 20]}]
+    assert [(row["event"], row["step"], row["val_loss"], row["a"]) for row in evals] == [
+        ("eval", 10, 0.2, None),
+        ("eval", 20, 0.1, None),
+        ("epoch", 30, None, 0.5),
+    ]
+    assert losses == [{"run": "resumed", "low": 1 / 30}, {"run": "short", "low": 0.25}]
+
+
+def test_runs_settings_spans_findings_and_requests(logs, tables):
+    best = rows(
+        "select number rate, min(loss) from runs join settings using (run) where setting = 'learning_rate' "
+        "group by rate order by rate",
+        tables,
+    )
+    spans = rows("select name, count(*) n, min(seconds) >= 0 ok from spans group by name", tables)
+    findings = rows("select run, kind, metric, start_step from findings", tables)
+    requests = rows("select run, status, asked, step from requests", tables)
+
+    assert [row["rate"] for row in best] == [1e-4, 1e-3]
+    assert [(row["name"], row["ok"]) for row in spans] == [("data_loading", True)]
+    assert {"run": "resumed", "kind": "nan", "metric": "train_loss", "start_step": 7} in findings
+    assert requests == [{"run": "resumed", "status": UNANSWERED, "asked": '{"log_every": 100}', "step": None}]
+    assert rows("select path from runs where run = 'short'", tables) == [{"path": str(logs / "short")}]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_columns_that_a_statement_names_are_those_of_the_whole_table(tables, name):
+    whole = rows(f"from {name}", tables)
+    some = [column for column in tables.columns(name) if column != "run"][:12]
+    named = ", ".join('"{}"'.format(column.replace('"', '""')) for column in some)
+
+    part = rows(f"select {named} from {name}", tables)
+
+    assert [
+        [same(row[column], all_[column]) for column in some] for row, all_ in zip(part, whole, strict=True)
+    ] == [[True] * len(some)] * len(whole)
+
+
+def test_a_whole_row_a_natural_join_and_a_count_do_not_depend_on_the_columns_that_are_read(tables):
+    assert rows("select s from steps s where s.run = 'short'", tables)[0]["s"]["loss"] == 0.25
+    assert rows("select count(*) n from steps", tables) == [{"n": 41}]
+    joined = rows("select count(*) n from steps natural join evals", tables)
+    assert joined == [{"n": 0}]
+    assert rows("select count(*) n from query_table('steps')", tables) == [{"n": 41}]
+    assert "steps" in {row["name"] for row in rows("show tables", tables)}
+    assert {"loss", ODD} <= {row["column_name"] for row in rows("describe steps", tables)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "copy steps to '{place}'",
+        "copy (select 1) to '{place}'",
+        "attach '{place}'",
+        "install httpfs",
+        "load httpfs",
+        "pragma threads = 8",
+        "set enable_external_access = true",
+        "set memory_limit = '1TB'",
+        "create table t as select 1",
+        "drop view runs",
+        "delete from runs",
+        "export database '{place}'",
+        "select 1; copy steps to '{place}'",
+        "select * from read_csv('{secret}')",
+        "select * from read_text('{secret}')",
+        "select * from '{secret}'",
+        "select * from glob('{secret}')",
+        "select * from query('copy steps to ''{place}''')",
+        "select getenv('HOME')",
+        "select * from logs",
+        "select * from sniff_csv('{secret}')",
+        "select * from parquet_scan('{secret}')",
+        "explain analyze copy steps to '{place}'",
+        "call pragma_version()",
+    ],
+)
+def test_nothing_but_the_tables_can_be_read_and_nothing_written(tables, tmp_path, text):
+    secret, place = tmp_path / "secret.csv", tmp_path / "place"
+    secret.write_text("a\n1\n")
+
+    with pytest.raises(QueryError) as refused:
+        query(text.format(secret=secret, place=place), tables)
+
+    assert "\n" not in str(refused.value)
+    assert os.listdir(tmp_path) == ["secret.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("selec 1", "line 1, column 1"),
+        ("select loss\nfrom steps wher x", "line 2"),
+        (
+            "select train_los from steps",
+            "there is no column 'train_los' (line 1, at 'train_los from steps'); there is train_loss",
+        ),
+        ("select s.los from steps s", "there is loss"),
+        ("select * from step", "there is no table 'step' (line 1, at 'step'); there is steps"),
+        ("select * from nowhere", "the tables are runs"),
+        ("select ' from steps", "unterminated"),
+        ("", "0 statements"),
+        ("select 1; select 2", "2 statements"),
+        ("select \udcff from steps", "line 1"),
+        ("select error('what\nit says')", "what it says"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(tables, text, says):
+    with pytest.raises(QueryError) as wrong:
+        query(text, tables)
+
+    assert says in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+
+
+def test_a_statement_ends_in_time_and_memory(tables):
+    with pytest.raises(QueryError, match=r"took longer than 0\.2 s"):
+        query(
+            "select count(*) from range(10000000) a, range(10000000) b where (a.range * b.range) % 7 = 3",
+            tables,
+            timeout_s=0.2,
+        )
+    with pytest.raises(QueryError, match="more than 30MB of memory"):
+        query("select list(range) from range(100000000)", tables, memory="30MB")
+    many = ", ".join(map(str, range(3_000)))
+    assert rows(f"select loss from steps where run = 'short' and step in ({many})", tables) == [
+        {"loss": 0.25}
+    ]
+    with pytest.raises(QueryError, match="depth limit"):
+        query(f"select {'+'.join(['loss'] * 2_000)} from steps", tables)
+
+
+def test_new_records_are_in_the_next_answer(tmp_path):
+    with TelemetryLogger("live", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_step(1, train_loss=1.0)
+        log.flush()
+        tables = RunTables([tmp_path], cache_dir=tmp_path / "cache")
+        before = rows("select step from steps", tables)
+        log.log_step(2, train_loss=0.5)
+        log.flush()
+
+        assert (before, rows("select step from steps", tables)) == ([{"step": 1}], [{"step": 1}, {"step": 2}])
+
+
+def test_runs_of_other_tools_have_the_points_that_their_own_readers_give(tmp_path):
+    root, seen = samples.ours(), set()
+    for name in samples.names(root):
+        place = root / name
+        if name.split("/")[0] in seen or not find_sources(place).runs:
+            continue
+        seen.add(name.split("/")[0])
+        tables = RunTables([place], cache_dir=tmp_path)
+        counted = {}
+        for table in ("steps", "evals", "system"):
+            for row in tables.table(table).to_pylist():
+                counted[row["run"]] = counted.get(row["run"], 0) + 1
+        assert sum(counted.values()) > 0, name
+    assert len(seen) > 5

@@ -1,0 +1,1 @@
+"""Runs, ours and those of other tools, as tables: for SQL and for DataFrames."""

@@ -1,0 +1,181 @@
+"""One SELECT over the tables of runs, by DuckDB: it reads no files, changes nothing and ends in time."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from toolkit.runs.tables.run_tables import TABLES, RunTables, schema_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_CONFIG: Final = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "threads": "4",
+}
+_POSITION: Final = re.compile(r"\nLINE (\d+): ([^\n]*)\n( *)\^")
+_UNKNOWN: Final = re.compile(
+    r'column "(.+?)" not found|column named "(.+?)"|Table with name (.+?) does not', re.DOTALL
+)
+
+
+class QueryError(ValueError):
+    """A statement cannot be answered; the message is one sentence."""
+
+
+def query(text: str, tables: RunTables, *, timeout_s: float = 60.0, memory: str = "2GB") -> pa.Table:
+    """Return the answer to one SELECT over TABLES; it may take so much time and memory, reading the runs not counted.
+
+    Only the tables and columns that it names are read, and after `where run = '…'` only that run.
+
+    Raises:
+        QueryError: it is no SELECT, it names what does not exist, or it takes too much.
+    """
+    try:
+        import duckdb
+    except ImportError as error:
+        raise QueryError("SQL needs pip install 'ai-toolkit-telemetry[sql]'") from error
+    text = text.encode("utf-8", "backslashreplace").decode()
+    connection = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": memory})
+    timer = threading.Timer(timeout_s, connection.interrupt)
+    timer.daemon = True
+    statement = None
+    try:
+        statement = _Statement(connection, text)
+        for name in statement.tables:
+            connection.register(name, tables.table(name, statement.columns, runs=statement.runs))
+        if statement.lists_tables:
+            for name in set(TABLES).difference(statement.tables):
+                connection.register(name, schema_of(name).empty_table())
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET lock_configuration = true")
+        timer.start()
+        return connection.sql(text).to_arrow_table()
+    except duckdb.InterruptException as error:
+        raise QueryError(f"the statement was stopped: it took longer than {timeout_s:g} s") from error
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(f"the statement was stopped: it needs more than {memory} of memory") from error
+    except duckdb.Error as error:
+        known = [] if statement is None else _names(tables, statement)
+        raise QueryError(_sentence(str(error), _where(connection, text), known)) from error
+    finally:
+        timer.cancel()
+        connection.close()
+
+
+class _Statement:
+    """What a statement names."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, text: str) -> None:
+        [(answer,)] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchall()
+        parsed = orjson.loads(answer)
+        if parsed["error"]:
+            if parsed["error_type"] == "not implemented":
+                raise QueryError("only a SELECT can be asked: runs are read, never changed")
+            where = f" ({_place(text, int(parsed['position']))})" if "position" in parsed else ""
+            raise QueryError(_plain(parsed["error_message"]) + where)
+        if len(parsed["statements"]) != 1:
+            raise QueryError(f"there are {len(parsed['statements'])} statements; ask one SELECT")
+        root = parsed["statements"][0]["node"]
+        nodes = [*_nodes(root)]
+        texts = {one.casefold() for node in nodes for value in node.values() for one in _texts(value)}
+        self.tables = [name for name in TABLES if name in texts]
+        sources = [node for node in nodes if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION")]
+        rows = {str(node.get(name, "")).casefold() for node in sources for name in ("alias", "table_name")}
+        # A name of a table as a value means the whole row; a natural join depends on every column.
+        takes_all = any(
+            node.get("class") == "STAR"
+            or node.get("ref_type") == "NATURAL"
+            or (node.get("class") == "COLUMN_REF" and node["column_names"][-1].casefold() in rows)
+            for node in nodes
+        )
+        self.columns = None if takes_all else texts
+        self.runs = (
+            _runs_in(root.get("where_clause")) if [one["type"] for one in sources] == ["BASE_TABLE"] else None
+        )
+        self.lists_tables = any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes)
+
+
+def _nodes(root: Any) -> Iterator[dict[str, Any]]:
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, str):
+            yield one
+
+
+def _runs_in(where: Any) -> set[str] | None:
+    """Return the only runs for which a condition can hold; None if that may be any."""
+    if not isinstance(where, dict):
+        return None
+    if where.get("type") == "CONJUNCTION_AND":
+        return next((runs for part in where["children"] if (runs := _runs_in(part)) is not None), None)
+    sides = [where.get("left") or {}, where.get("right") or {}]
+    if where.get("type") == "COMPARE_EQUAL":
+        for column, constant in (sides, sides[::-1]):
+            literal = constant.get("literal") or {}
+            if column.get("column_names", [""])[-1].casefold() == "run" and literal.get("kind") == "STRING":
+                return {literal["text"]}
+    return None
+
+
+def _names(tables: RunTables, statement: _Statement) -> list[str]:
+    """Return the names of tables and columns that the statement could have meant."""
+    return [*TABLES, *(name for table in statement.tables for name in tables.columns(table))]
+
+
+def _where(connection: duckdb.DuckDBPyConnection, text: str) -> str:
+    """Return where in a statement that failed DuckDB found a mistake; nothing if it did not find it there."""
+    import duckdb
+
+    try:
+        connection.execute(f"EXPLAIN\n{text}").fetchall()
+    except duckdb.Error as error:
+        # The line may be shown in part, so that the column is not known.
+        found = _POSITION.search(str(error))
+        if found is not None:
+            at = found[2][max(0, len(found[3]) - len(f"LINE {found[1]}: ")) :]
+            return f" (line {int(found[1]) - 1}, at {at[:40]!r})"
+    return ""
+
+
+def _sentence(message: str, where: str, known: list[str]) -> str:
+    """Return what DuckDB says as one sentence, with names like one that does not exist."""
+    unknown = _UNKNOWN.search(message)
+    if unknown is None:
+        return _plain(message.partition("\n\nLINE")[0]) + where
+    name = next(filter(None, unknown.groups()))
+    near = [one for one in dict.fromkeys(known) if name.casefold() in one.casefold()]
+    near = [*near, *(one for one in difflib.get_close_matches(name, known, n=5) if one not in near)][:5]
+    hint = f"; there is {', '.join(near)}" if near else f"; the tables are {', '.join(TABLES)}"
+    return f"there is no {'table' if unknown[3] else 'column'} {name!r}{where}{hint}"
+
+
+def _plain(message: str) -> str:
+    return " ".join(re.sub(r"^[A-Z][A-Za-z ]* Error: ", "", message).split())
+
+
+def _place(text: str, position: int) -> str:
+    before = text.encode()[:position].decode("utf-8", "replace")
+    line = before.count("\n") + 1
+    return f"line {line}, column {len(before) - before.rfind(chr(10))}"

@@ -1,0 +1,380 @@
+"""Runs as Arrow tables: each is read when it is asked for, and of records only the columns asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from toolkit.core.user_folders import labels_dir, user_folder
+from toolkit.diagnostics.finding import latest_findings
+from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
+from toolkit.runfolder.control import ControlRefused, encode_body, read_request
+from toolkit.runfolder.metrics import KINDS
+from toolkit.runfolder.records import CONTROL_CHANGE, EPOCH, EVAL, FINDING, STEP, SYSTEM
+from toolkit.runfolder.untrusted import number_in, whole_in
+from toolkit.runs.columns.run_columns import MetricColumn, RunColumns
+from toolkit.runs.formatting import clean
+from toolkit.runs.listing.foreign_runs import OnRun
+from toolkit.runs.listing.run_folders import runs_at
+from toolkit.runs.settings import as_number, setting_text
+from toolkit.runs.sources.local_store import LocalStore
+from toolkit.runs.spans import FAILED, UNFINISHED
+from toolkit.runs.store import Floats, RunCard, card_labels
+
+_TYPES: Final = {
+    "text": pa.string(),
+    "texts": pa.list_(pa.string()),
+    "whole": pa.int64(),
+    "number": pa.float64(),
+    "yes": pa.bool_(),
+    "time": pa.timestamp("us", tz="UTC"),
+}
+_PLACE: Final = "file:text byte_offset:whole"
+_RECORD: Final = (
+    f"run:text session:whole rank:whole step:whole epoch:number time:time superseded:yes event:text {_PLACE}"
+)
+_COLUMNS: Final = {
+    "runs": "run:text status:text step:whole loss:number loss_metric:text lr:number created:time last_sign:time "
+    "duration_s:number max_steps:whole epoch:number samples_per_sec:number sessions:whole open_critical:whole "
+    "open_warnings:whole project:text tags:texts archived:yes host:text format:text name:text id:text key:text "
+    "path:text why:text problem:text",
+    "settings": "run:text setting:text value:text number:number",
+    "steps": f"{_RECORD} loss:number lr:number",
+    "evals": _RECORD,
+    "system": _RECORD,
+    "spans": "run:text session:whole rank:whole name:text clock:text step:whole start:time seconds:number failed:yes "
+    f"unfinished:yes {_PLACE}",
+    "findings": "run:text kind:text severity:text state:text metric:text session:whole start_step:whole "
+    "end_step:whole noticed_step:whole resolved_step:whole count:whole repeats:whole confidence:number message:text "
+    "evidence:text causes:texts advice:texts id:text",
+    "requests": f"run:text id:text status:text asked:text reason:text step:whole time:time session:whole {_PLACE}",
+}
+"""The tables, and name and type of the columns that each always has; `steps`, `evals` and `system` have one more for
+each metric."""
+TABLES: Final = tuple(_COLUMNS)
+UNANSWERED: Final = "unanswered"
+
+_KINDS_IN: Final = {"steps": (STEP,), "evals": (EVAL, EPOCH), "system": (SYSTEM,)}
+_SIGNALS: Final = {"loss": LOSS, "lr": LR}
+_ASKED: Final = ("setting", "old", "new", "requested", "actions", "knobs")
+_NO_LIMIT_S: Final = 86_400.0
+_ALL: Final = 2**31
+_FAR_S: Final = 1e11
+"""A time further from 1970 is not one."""
+
+
+def schema_of(table: str) -> pa.Schema:
+    """Return the columns that a table always has."""
+    pairs = (column.split(":") for column in _COLUMNS[table].split())
+    return pa.schema([(name, _TYPES[kind]) for name, kind in pairs])
+
+
+class RunTables:
+    """The runs at some paths as tables. A second question reads only what is new."""
+
+    def __init__(
+        self, paths: Sequence[Path], *, cache_dir: Path | None = None, on_run: OnRun = lambda *_: None
+    ) -> None:
+        """Find the runs at `paths`: folders of runs, runs, or files of other tools; columns are kept in `cache_dir`."""
+        self.folders = runs_at(paths, labels_dir=labels_dir())
+        self.folders.read_all(on_run)
+        self._store = LocalStore(
+            (), cache_dir=cache_dir or user_folder("cache"), folders=self.folders, read_only=True
+        )
+        self.notes: list[str] = []
+        """What the last table could not read, a sentence for each."""
+
+    def runs(self) -> dict[str, RunCard]:
+        """Return the runs by the name that `telemetry ls` has for each, the last updated first."""
+        listed = self.folders.list_runs()
+        self.notes = [*listed.problems]
+        labels = card_labels(listed.cards)
+        return {labels[card.key].text: card for card in listed.cards}
+
+    def table(
+        self, name: str, columns: Collection[str] | None = None, *, runs: Collection[str] | None = None
+    ) -> pa.Table:
+        """Return one of TABLES, with all columns or at least those of `columns` that it has, of all runs or of `runs`.
+
+        Names of columns are the same in upper and lower case.
+        """
+        cards = {run: card for run, card in self.runs().items() if runs is None or run in runs}
+        if name in _KINDS_IN:
+            wanted = None if columns is None else {column.casefold() for column in columns}
+            return self._records(name, cards, wanted)
+        if name == "spans":
+            parts = [part for run, card in cards.items() for part in self._spans(run, card)]
+            return pa.concat_tables([schema_of(name).empty_table(), *parts])
+        makers: dict[str, Callable[[RunCard], Iterator[dict[str, Any]]]] = {
+            "runs": _run,
+            "settings": _settings,
+            "findings": self._findings,
+            "requests": self._requests,
+        }
+        rows = [{"run": run, **row} for run, card in cards.items() for row in makers[name](card)]
+        return pa.Table.from_pylist(rows, schema=schema_of(name))
+
+    def columns(self, name: str) -> list[str]:
+        """Return the names of a table's columns."""
+        return list(self.table(name).column_names if name in _KINDS_IN else schema_of(name).names)
+
+    # ------------------------------------------------------------ records
+
+    def _records(self, name: str, cards: dict[str, RunCard], wanted: Collection[str] | None) -> pa.Table:
+        files = [
+            _File.of(run, card, rank, self._file(card, rank), columns, _KINDS_IN[name])
+            for run, card in cards.items()
+            for rank, columns in self._columns(run, card)
+        ]
+        metrics = {metric: None for file in files for metric in file.metrics}
+        fixed = schema_of(name)
+        signals = {column: signal for column, signal in _SIGNALS.items() if column in fixed.names}
+        labels = _labels([*metrics], fixed.names, signals)
+        shown = [
+            column for column in (*fixed.names, *labels) if wanted is None or column.casefold() in wanted
+        ]
+        # Without any column, the number of rows would be lost.
+        shown = shown or ["run"]
+        arrays = {}
+        for column in shown:
+            if column in signals or column in labels:
+                type_, pieces = (
+                    pa.float64(),
+                    [file.metric(labels.get(column), signals.get(column)) for file in files],
+                )
+            else:
+                type_, pieces = fixed.field(column).type, [file.fixed(column) for file in files]
+            arrays[column] = pa.chunked_array(pieces, type=type_)
+        return pa.table(arrays)
+
+    def _columns(self, run: str, card: RunCard) -> Iterator[tuple[int, RunColumns]]:
+        for rank in self._store.ranks(card.key):
+            health = self._store.refresh(card.key, wait_s=_NO_LIMIT_S, rank=rank)
+            if health.problem is not None:
+                self.notes.append(f"{run}: {health.problem}")
+            if health.bad_count:
+                self.notes.append(f"{run}: {health.bad_count:,} lines are not records")
+            yield rank, self._store.columns(card.key, rank=rank)
+
+    def _file(self, card: RunCard, rank: int) -> str | None:
+        """Return the path of a record file from its run's folder; None if another tool logged it."""
+        path = self._store.record_file(card.key, rank=rank)
+        return None if path is None or card.path is None else clean(os.path.relpath(path, card.path))
+
+    # ------------------------------------------------------------ other tables
+
+    def _spans(self, run: str, card: RunCard) -> Iterator[pa.Table]:
+        for rank, _ in self._columns(run, card):
+            spans = self._store.spans(card.key, wait_s=_NO_LIMIT_S, rank=rank)
+            count, names = len(spans), [clean(about.name) for about in spans.names]
+            yield pa.table(
+                [
+                    pa.repeat(run, count),
+                    spans.session,
+                    pa.repeat(rank, count),
+                    pa.array(names, pa.string()).take(pa.array(spans.name)),
+                    pa.array([about.clock for about in spans.names], pa.string()).take(pa.array(spans.name)),
+                    _whole(spans.step),
+                    _times(spans.start),
+                    pa.array(spans.duration, mask=np.isnan(spans.duration)),
+                    (spans.flags & FAILED) > 0,
+                    (spans.flags & UNFINISHED) > 0,
+                    pa.repeat(pa.scalar(self._file(card, rank), pa.string()), count),
+                    spans.offset,
+                ],
+                names=schema_of("spans").names,
+            ).cast(schema_of("spans"))
+
+    def _findings(self, card: RunCard) -> Iterator[dict[str, Any]]:
+        self._store.refresh(card.key, wait_s=_NO_LIMIT_S)
+        self._store.examine(card.key, wait_s=_NO_LIMIT_S)
+        recorded = self._store.events(card.key, (FINDING,), limit=_ALL)
+        for finding in latest_findings(recorded, self._store.findings(card.key)).values():
+            yield {**finding.to_fields(), "evidence": orjson.dumps(dict(finding.evidence)).decode()}
+
+    def _requests(self, card: RunCard) -> Iterator[dict[str, Any]]:
+        self._store.refresh(card.key, wait_s=_NO_LIMIT_S)
+        starts, lengths, _ = self._store.columns(card.key).places_of((CONTROL_CHANGE,))
+        places = list(zip(starts.tolist(), lengths.tolist(), strict=True))
+        answered = set()
+        for (at, _), record in zip(places, self._store.span_records(card.key, places), strict=True):
+            if record is None:
+                continue
+            answered.add(record.get("id"))
+            asked = {name: record[name] for name in _ASKED if name in record}
+            texts: dict[str, Any] = {
+                name: str(record[name]) for name in ("id", "status", "reason") if name in record
+            }
+            yield {
+                **texts,
+                "asked": orjson.dumps(asked, default=str).decode(),
+                "step": whole_in(record.get("global_step")),
+                "time": _time(number_in(record.get("time"))),
+                "session": whole_in(record.get("session")),
+                "file": self._file(card, 0),
+                "byte_offset": at,
+            }
+        with suppress(ControlRefused, OSError):
+            waiting = None if card.logged_by or card.path is None else read_request(card.path)
+            if waiting is not None and waiting.id not in answered:
+                asked_at = _time(waiting.timestamp)
+                yield {
+                    "id": waiting.id,
+                    "status": UNANSWERED,
+                    "asked": encode_body(waiting).decode(),
+                    "time": asked_at,
+                }
+
+
+def _run(card: RunCard) -> Iterator[dict[str, Any]]:
+    names = schema_of("runs").names
+    critical, warnings = card.open_findings
+    yield {
+        **{name: getattr(card, name) for name in names if hasattr(card, name)},
+        "status": card.status.name,
+        "why": card.status.why,
+        "path": clean(str(card.path or card.place)),
+        "created": _time(card.created),
+        "last_sign": _time(card.last_sign),
+        "open_critical": critical,
+        "open_warnings": warnings,
+    }
+
+
+def _settings(card: RunCard) -> Iterator[dict[str, Any]]:
+    for name, value in card.config.items():
+        text = clean(setting_text(value, exact=True)) if value is not None else None
+        yield {"setting": clean(name), "value": text, "number": as_number(value)}
+
+
+def _labels(metrics: Sequence[str], fixed: Sequence[str], signals: Collection[str]) -> dict[str, str]:
+    """Return the metric of each column; a name that another column has, in upper or lower case, gets a number."""
+    # A metric that is called `loss` is that column; of several, such as `Loss`, the one written so.
+    owners = {
+        signal: next((name for name in sorted(metrics, key=signal.__ne__) if name.casefold() == signal), None)
+        for signal in signals
+    }
+    labels = {signal: owner for signal, owner in owners.items() if owner is not None}
+    taken = {name.casefold() for name in fixed}
+    for metric in metrics:
+        if metric in labels.values():
+            continue
+        label, number = clean(metric) or "(no name)", 1
+        while label.casefold() in taken:
+            number += 1
+            label = f"{clean(metric)}_{number}"
+        taken.add(label.casefold())
+        labels[label] = metric
+    return labels
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The records of some kinds in one file."""
+
+    run: str
+    card: RunCard
+    rank: int
+    file: str | None
+    columns: RunColumns
+    rows: npt.NDArray[np.intp]
+    """Which of its rows."""
+    place: npt.NDArray[np.intp]
+    """Where each of its rows is among these; -1 for others."""
+    metrics: dict[str, MetricColumn]
+
+    @classmethod
+    def of(
+        cls, run: str, card: RunCard, rank: int, file: str | None, columns: RunColumns, kinds: Sequence[str]
+    ) -> _File:
+        # The last that is appended: it may grow meanwhile.
+        kind = columns.kind.values[: len(columns.at)]
+        wanted = [KINDS.index(name) for name in kinds]
+        rows = np.flatnonzero(np.isin(kind, wanted))
+        place = np.full(len(kind), -1, dtype=np.intp)
+        place[rows] = np.arange(len(rows))
+        metrics = {
+            name: metric
+            for name, metric in [*columns.metrics.items()]
+            if metric.event in kinds or (place[_until(metric, len(kind))[0]] >= 0).any()
+        }
+        return cls(run, card, rank, file, columns, rows, place, metrics)
+
+    def fixed(self, name: str) -> pa.Array:
+        """Return a column that every table of records has."""
+        columns, count = self.columns, len(self.rows)
+        if name in ("run", "rank", "file"):
+            return pa.repeat(
+                pa.scalar(getattr(self, name), _TYPES["whole" if name == "rank" else "text"]), count
+            )
+        if name == "step":
+            return _whole(columns.step.values[self.rows])
+        if name == "epoch":
+            epoch = columns.epoch.values[self.rows]
+            return pa.array(epoch, mask=np.isnan(epoch))
+        if name == "time":
+            return _times(columns.time.values[self.rows])
+        if name == "event":
+            return pa.array(KINDS).take(pa.array(columns.kind.values[self.rows]))
+        if name == "byte_offset":
+            at = columns.at.values[self.rows]
+            return pa.array(at, mask=at < 0)
+        of_segment = np.zeros(len(self.place), dtype=np.int64 if name == "session" else bool)
+        for segment, counts_until in columns.counting():
+            if name == "session":
+                of_segment[segment.start : segment.end] = segment.session
+            else:
+                of_segment[counts_until : segment.end] = True
+        return pa.array(of_segment[self.rows])
+
+    def metric(self, name: str | None, signal: str | None) -> pa.Array:
+        """Return a metric, or else the one that is this signal; null where a record does not have it."""
+        if name not in self.metrics and signal is not None:
+            name = self.card.loss_metric if signal == LOSS else None
+            if name not in self.metrics:
+                name = next((other for other in self.metrics if signal_of(other) == signal), None)
+        metric, count = None if name is None else self.metrics.get(name), len(self.rows)
+        if metric is None:
+            return pa.nulls(count, pa.float64())
+        rows, values = _until(metric, len(self.place))
+        at = self.place[rows]
+        if (at < 0).any():
+            at, values = at[at >= 0], values[at >= 0]
+        if len(at) == count:
+            # Every record has it, and they are in the order of the file.
+            return pa.array(values, from_pandas=False)
+        dense, lacks = np.zeros(count), np.ones(count, dtype=bool)
+        dense[at], lacks[at] = values, False
+        return pa.array(dense, mask=lacks, from_pandas=False)
+
+
+def _until(metric: MetricColumn, rows: int) -> tuple[npt.NDArray[np.int32], Floats]:
+    """Return the values in the first `rows` rows, and which rows have them."""
+    values = metric.values.values
+    at = metric.rows.values[: len(values)]
+    stop = int(np.searchsorted(at, rows))
+    return at[:stop], values[:stop]
+
+
+def _whole(values: Floats) -> pa.Array:
+    is_whole = np.abs(values) < 2**53
+    return pa.array(np.where(is_whole, values, 0.0).astype(np.int64), mask=~is_whole)
+
+
+def _times(seconds: Floats) -> pa.Array:
+    is_time = np.abs(seconds) < _FAR_S
+    micros = np.round(np.where(is_time, seconds, 0.0) * 1e6).astype(np.int64)
+    return pa.array(micros, mask=~is_time).cast(_TYPES["time"])
+
+
+def _time(seconds: float | None) -> int | None:
+    return round(seconds * 1e6) if seconds is not None and abs(seconds) < _FAR_S else None
