@@ -36,7 +36,8 @@ def shown(path):
 def test_one_folder_may_hold_every_format(tmp_path):
     for name in names(ours()):
         shutil.copytree(ours() / name, tmp_path / name.replace("/", "_"), symlinks=True)
-    shutil.copytree(Path(__file__).with_name("torchtitan"), tmp_path / "torchtitan")
+    for name in ("torchtitan", "rollouts"):
+        shutil.copytree(Path(__file__).with_name(name), tmp_path / name)
     (tmp_path / "version_0").mkdir()
     (tmp_path / "version_0" / "metrics.csv").write_text("epoch,step,train_loss\n0,9,0.5\n")
     before = fingerprint(tmp_path)

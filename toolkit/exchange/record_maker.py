@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import orjson
 
+from toolkit.importers.as_records import completion_record
 from toolkit.importers.source import NO_STEP, Batch, Event, SourceInfo, named_columns
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.records import (
+    COMPLETION,
     HISTOGRAM,
     LOSS_JUMP,
     MAX_RECORD_BYTES,
@@ -113,6 +115,8 @@ class RecordMaker:
             about = repr((event.blob, event.payload)).encode("utf-8", "backslashreplace")
             if not self._is_new(f"{event.kind}/{encodable(event.name)}", about):
                 return None
+        if event.kind == COMPLETION:
+            return dict(self._masker.mask(encodable(completion_record(event))))
         fields = self._fields_of(event)
         if fields is None:
             return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from toolkit.importers.source import NO_STEP, Batch, RunSource, SourceInfo, named_columns, read_all
+from toolkit.importers.source import NO_STEP, Batch, Event, RunSource, SourceInfo, named_columns, read_all
 from toolkit.runfolder.codec import name_of_non_finite
-from toolkit.runfolder.records import NON_FINITE, Record
+from toolkit.runfolder.records import COMPLETION, NON_FINITE, RESERVED, Record
 
 _Key = tuple[int, str, int]
 
@@ -16,6 +16,24 @@ def records_of(source: RunSource) -> Iterator[list[Record]]:
     """Yield the records of each batch, in order of sessions and, within one, of the file."""
     for batch in read_all(source):
         yield records_in(source.info, batch)
+
+
+def completions_of(source: RunSource) -> Iterator[Record]:
+    """Yield what the model of a run answered, as records."""
+    for batch in read_all(source):
+        yield from (completion_record(event) for event in batch.events if event.kind == COMPLETION)
+
+
+def completion_record(event: Event) -> Record:
+    """Return such an event as a record."""
+    record: Record = {"event": COMPLETION, "session": event.session + 1}
+    for given, value in (event.payload or {}).items():
+        name = f"x_{given}" if given in RESERVED else given
+        record[name] = value
+        if type(value) is float and not math.isfinite(value):
+            record[name] = None
+            record.setdefault(NON_FINITE, {})[name] = name_of_non_finite(value)
+    return {**record, "global_step": event.step} if event.step != NO_STEP else record
 
 
 def records_in(info: SourceInfo, batch: Batch) -> list[Record]:

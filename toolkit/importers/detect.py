@@ -26,6 +26,7 @@ from toolkit.importers.formats import (
     mlflow_files,
     neptune,
     record_file,
+    rollouts,
     swanlab,
     table_file,
     text_log,
@@ -98,6 +99,7 @@ FORMATS: Final = (
     _built_in("comet", "Comet offline zips", "*.zip", comet),
     _built_in("aim", "Aim repositories", ".aim/", aim, needs="aim"),
     _built_in("dvclive", "DVCLive folders", "plots/metrics/**.tsv, scalars/**.tsv, *.tsv", dvclive),
+    _built_in("rollouts", "rollouts of verl and NeMo-RL", "*.jsonl, train_data_step*.jsonl", rollouts),
     _built_in("torchtitan", "torchtitan's structured logs", "*.global_rank_*.jsonl", torchtitan),
     _built_in(
         "table",

@@ -16,6 +16,7 @@ import orjson
 
 from toolkit.core.guard import Guard
 from toolkit.diagnostics.metric_aliases import metric_key, signal_of
+from toolkit.importers.as_records import completion_record
 from toolkit.importers.source import (
     NO_STEP,
     STEP,
@@ -30,7 +31,7 @@ from toolkit.importers.summary import plain
 from toolkit.runfolder.codec import encode, name_of_non_finite
 from toolkit.runfolder.metrics import KINDS, NOT_METRICS
 from toolkit.runfolder.reader import Block, Cursor, Identity
-from toolkit.runfolder.records import NON_FINITE, SAMPLE, Record
+from toolkit.runfolder.records import COMPLETION, NON_FINITE, SAMPLE, Record
 from toolkit.runs.columns.column_queries import ColumnQueries
 from toolkit.runs.columns.line_parser import Parsed
 from toolkit.runs.columns.run_columns import RunColumns
@@ -48,6 +49,7 @@ _EVENTS: Final = {
     "histogram": "histogram",
     "table": "table",
     "alert": "alert",
+    "completion": COMPLETION,
 }
 _SIZED: Final = frozenset({"image", "table"})
 _SIZES: Final = frozenset({"width", "height", "size", "ncols", "nrows"})
@@ -237,7 +239,9 @@ class ForeignLog(ColumnQueries):
             record["global_step"] = event.step
         if event.time == event.time:
             record["time"] = event.time
-        if kind == SAMPLE:
+        if kind == COMPLETION:
+            record = completion_record(event)
+        elif kind == SAMPLE:
             if event.blob is None:
                 self.passed_over["images whose file is not there"] += 1
                 return None

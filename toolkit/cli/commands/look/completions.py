@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
-from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse
+from toolkit.importers.as_records import completions_of
+from toolkit.importers.detect import find_sources
+from toolkit.importers.source import RunSource
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.reader import BadLine, Block, blocks_of, lines_of, parse_line
 from toolkit.runfolder.records import COMPLETION, CUT, ENVELOPE, NAN_INF_DETECTED, NON_FINITE, Record
@@ -40,13 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the newest completions, newest last; return 1 if there are none."""
-    folder = chosen_run(args.run)
-    if folder is None:
-        return COULD_NOT
+    folder = find_run(args.run)
+    sources = _of_other_tools(args.run) if folder is None else []
+    if folder is None and not sources:
+        return refuse(no_run_in(args.run))
+    folder = folder or args.run
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
     try:
-        for record in _completions_in(folder / METRICS_JSONL):
+        for record in _completions_in(folder / METRICS_JSONL) if not sources else _read(sources):
             known += 1
             if _contains(record, args.search.casefold()):
                 matching += 1
@@ -67,6 +72,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(folder, found, matching, args.full)
     return 0
+
+
+def _of_other_tools(path: Path) -> list[RunSource]:
+    try:
+        return find_sources(path).runs
+    except OSError:
+        return []
+
+
+def _read(sources: list[RunSource]) -> Iterator[Record]:
+    for source in sources:
+        yield from completions_of(source)
 
 
 def _completions_in(path: Path) -> Iterator[Record]:

@@ -1,0 +1,99 @@
+"""Rollouts of verl and NeMo-RL as completions.
+
+The files in tests/importers/rollouts were written by verl's `_dump_generations` (January 2026) and NeMo-RL's
+`log_batched_dict_as_jsonl` (August 2026).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.importers.reading import only_run
+from toolkit.cli.main import main
+from toolkit.importers.source import read_all
+
+SAMPLES = Path(__file__).with_name("rollouts")
+
+
+def completions(capsys, path, *more):
+    assert main(["completions", str(path), "--rows", "100", "--json", *more]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_rollouts_of_verl_are_completions_with_their_scores(capsys):
+    found = completions(capsys, SAMPLES / "verl" / "rollout")
+
+    written = [
+        json.loads(line)
+        for step in (1, 2)
+        for line in (SAMPLES / "verl" / "rollout" / f"{step}.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert [
+        (one["global_step"], one["prompt"], one["completion"], one["reward"], one["ground_truth"], one["acc"])
+        for one in found
+    ] == [(row["step"], row["input"], row["output"], row["score"], row["gts"], row["acc"]) for row in written]
+    assert [one["global_step"] for one in completions(capsys, SAMPLES / "verl" / "rollout" / "2.jsonl")] == [
+        2,
+        2,
+    ]
+
+
+def test_rollouts_of_nemo_rl_are_completions_of_their_last_message(capsys):
+    found = completions(capsys, SAMPLES / "nemo_rl")
+
+    assert [(one["global_step"], one["split"], one["prompt"], one["reward"]) for one in found] == [
+        (1, "train", "What is 2 + 2?", 1.0),
+        (1, "train", "What is 3 × 3?", 0.0),  # noqa: RUF001 - a multiplication
+        (2, "train", "What is 2 + 2?", 1.0),
+        (2, "train", "What is 3 × 3?", 0.0),  # noqa: RUF001
+        (2, "eval", "What is 1 + 1?", 1.0),
+    ]
+    assert found[2]["completion"].endswith("(step 2)")
+    assert "token_ids" not in found[0]
+    assert [one["completion"] for one in completions(capsys, SAMPLES / "nemo_rl", "--search", "1 + 1")] == [
+        "2"
+    ]
+
+
+def test_pages_find_them_and_those_of_a_later_step(tmp_path):
+    pytest.importorskip("numpy")
+    from toolkit.runs.columns.completion_reader import CompletionReader
+    from toolkit.runs.completions import CompletionQuery
+    from toolkit.runs.sources.foreign_log import ForeignLog
+
+    shutil.copytree(SAMPLES / "verl" / "rollout", tmp_path / "rollout")
+    (tmp_path / "rollout" / "2.jsonl").unlink()
+    log = ForeignLog(only_run(tmp_path / "rollout"))
+    reader = CompletionReader(log)
+    query = CompletionQuery(sort="Highest reward")
+    before = reader.find(query, wait_s=60.0)
+    shutil.copy(SAMPLES / "verl" / "rollout" / "2.jsonl", tmp_path / "rollout")
+    (tmp_path / "rollout" / "3.jsonl").write_text(
+        '{"input": "a"}\nnot JSON\n{"input": "a", "output": "b", "score": 3}\n'
+    )
+    after = reader.find(query, wait_s=60.0)
+
+    assert [row.step for row in before.rows] == [1, 1]
+    assert [(row.step, row.reward) for row in after.rows[:2]] == [(3, 3.0), (2, 1.0)]
+    assert after.matching == 5
+    assert log.passed_over["lines that are no rollout"] == 2
+    assert log.recent("reward", 10).tolist() == [0.25, 0.25, 3.0]
+
+
+def test_a_reward_that_is_no_number_is_said_in_strict_json(tmp_path, capsys):
+    (tmp_path / "1.jsonl").write_text('{"input": "a", "output": "b", "score": NaN, "seq": 3}\n')
+    (found,) = completions(capsys, tmp_path)
+
+    assert (found["reward"], found["non_finite"], found["x_seq"]) == (None, {"reward": "NaN"}, 3)
+
+
+def test_another_file_with_a_number_for_a_name_stays_a_table(tmp_path):
+    (tmp_path / "7.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n')
+    run = only_run(tmp_path)
+
+    assert run.info.format == "table"
+    assert [column.metric for batch in read_all(run) for column in batch.columns] == ["loss"]
