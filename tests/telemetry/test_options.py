@@ -60,6 +60,7 @@ def test_a_whole_block_is_taken_over():
         mirrors: {my_store: {bucket: runs}}
         one_logger_file: spans.jsonl
         otlp: http://localhost:4318/v1/traces
+        otlp_metrics: http://localhost:4318/v1/metrics
         otlp_protocol: grpc
         errors: {excepthook: true, output_lines: 5}
         output: false
@@ -116,6 +117,7 @@ WRONG = {
     "export_spans": ["forward", {"only": ["a"], "except": ["b"]}],
     "one_logger_file": ["", 5, None],
     "otlp": ["", "localhost:4318", 5, "ftp://a"],
+    "otlp_metrics": ["", "localhost:4318", 5, "ftp://a"],
     "otlp_protocol": ["", "http/protobuf", "GRPC", 5, True],
     "mode": ["cloud", "LOCAL", None, True],
     "errors": ["yes", 1, ["source"]],

@@ -12,7 +12,7 @@ from toolkit.core import plugins
 from toolkit.core.checks import Check, empty_for_none, where
 from toolkit.core.fields import option
 from toolkit.mirrors.one_logger_file.options import OneLoggerFileOptions
-from toolkit.mirrors.otlp.options import OtlpOptions
+from toolkit.mirrors.otlp.options import OtlpMetricsOptions, OtlpOptions
 from toolkit.mirrors.shared.exporter import Exporter
 from toolkit.mirrors.tensorboard.options import TensorBoardOptions
 from toolkit.mirrors.wandb.options import WandbOptions
@@ -59,6 +59,7 @@ class ExporterOptions(
     WandbOptions,
     OneLoggerFileOptions,
     OtlpOptions,
+    OtlpMetricsOptions,
     PluginOptions,
 ):
     """The options of all exporters: each base class is one of them, made in this order."""
@@ -72,7 +73,7 @@ def missing_packages(options: ExporterOptions, *, may_send: bool) -> dict[type[E
     wanted = [exporter for exporter in EXPORTERS if may_send or not exporter.sends(options)]
     return {
         exporter: f"telemetry.{name} is on and needs {module.partition('.')[0]}, which is not installed; it is left "
-        f'out: pip install "ai-toolkit-telemetry[{name}]"'
+        f'out: pip install "ai-toolkit-telemetry[{name.partition("_")[0]}]"'
         for exporter, (name, module) in [(exporter, exporter.NEEDS) for exporter in wanted]
         if getattr(options, name, None) and not _is_installed(module)
     }

@@ -52,3 +52,35 @@ class OtlpOptions(Exporter):
         """Return `otlp` unless the collector runs on this machine."""
         is_elsewhere = self.otlp is not None and not is_this_machine(urlsplit(self.otlp).hostname or "")
         return ("otlp",) if is_elsewhere else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtlpMetricsOptions(Exporter):
+    """Metrics for an OpenTelemetry collector."""
+
+    NEEDS: ClassVar = ("otlp_metrics", "opentelemetry.sdk")
+
+    otlp_metrics: str | None = option(
+        None,
+        "Collector that numbers are sent to as OTLP metrics, such as `http://localhost:4318`; uses `otlp_protocol`.",
+        optional(address),
+    )
+
+    def make_sink(self, run: ExportedRun) -> Sink | None:
+        """Return the exporter where `otlp_metrics` is set."""
+        if self.otlp_metrics is None:
+            return None
+        from toolkit.mirrors.otlp.metrics import OtlpMetricsExporter
+
+        return OtlpMetricsExporter(
+            self.otlp_metrics,
+            service_name=run.display_name,
+            run_id=run.run_id,
+            started=run.started,
+            protocol=getattr(self, "otlp_protocol", None),
+        )
+
+    def sends(self) -> Sequence[str]:
+        """Return `otlp_metrics` unless the collector runs on this machine."""
+        host = urlsplit(self.otlp_metrics or "").hostname or ""
+        return ("otlp_metrics",) if self.otlp_metrics is not None and not is_this_machine(host) else ()

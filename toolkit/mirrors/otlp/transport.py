@@ -1,13 +1,14 @@
-"""Wraps OpenTelemetry's span exporters, over HTTP and gRPC, to learn why one of them did not deliver."""
+"""Wraps OpenTelemetry's exporters of spans and metrics, over HTTP and gRPC, to learn why one did not deliver."""
 
 from __future__ import annotations
 
 import base64
+import importlib
 import logging
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -21,6 +22,8 @@ INSTALL: Final = 'pip install "ai-toolkit-telemetry[otlp]"'
 
 HTTP: Final = "http"
 GRPC: Final = "grpc"
+TRACES: Final = "traces"
+METRICS: Final = "metrics"
 
 _LONGEST_ANSWER: Final = 64 * 1024
 _OK: Final = range(200, 300)
@@ -46,16 +49,16 @@ class OtlpRefusalError(OtlpError):
 
 
 class Transport(Protocol):
-    """Sends OpenTelemetry's spans to a collector; one call at a time."""
+    """Sends OpenTelemetry's spans or metrics to a collector; one call at a time."""
 
-    def send(self, spans: Sequence[Any]) -> None:
-        """Deliver `spans`, with retries until the request times out. Raises OtlpError if they were not delivered."""
+    def send(self, content: Any) -> None:
+        """Deliver spans, or metrics, with retries until the request times out. Raises OtlpError if that failed."""
 
     def give_up(self) -> None:
         """Stop retrying; may be called on another thread."""
 
 
-def make_transport(endpoint: str, protocol: str, *, timeout_s: float) -> Transport:
+def make_transport(endpoint: str, protocol: str, *, timeout_s: float, signal: str = TRACES) -> Transport:
     """Return the transport to `endpoint`; nothing is sent yet.
 
     Raises:
@@ -63,12 +66,12 @@ def make_transport(endpoint: str, protocol: str, *, timeout_s: float) -> Transpo
         OtlpError: a header from the environment is invalid.
     """
     url, login = without_login(endpoint)
-    headers = {**login, **_headers(os.environ)}
+    headers = {**login, **_headers(os.environ, signal)}
     if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers):
         # Without the header, which may be a password.
         raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
     try:
-        return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s)
+        return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
     except ImportError as error:
         raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {INSTALL} ({error})") from error
 
@@ -80,7 +83,12 @@ def protocol_of(given: str | None, environ: Mapping[str, str]) -> str:
     return GRPC if asked.strip().lower() == GRPC else HTTP
 
 
-def traces_url(endpoint: str, protocol: str = HTTP) -> str:
+def metrics_url(endpoint: str, protocol: str = HTTP) -> str:
+    """Return the address of metrics, as `traces_url` does."""
+    return traces_url(endpoint, protocol, option="otlp_metrics", signal=METRICS)
+
+
+def traces_url(endpoint: str, protocol: str = HTTP, *, option: str = "otlp", signal: str = TRACES) -> str:
     """Return the address of traces: `endpoint`, with a collector's default path if it has no path.
 
     Raises:
@@ -89,12 +97,12 @@ def traces_url(endpoint: str, protocol: str = HTTP) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise OptionsError(
-            f"otlp is {endpoint!r}; it must be an http or https address such as http://localhost:4318"
+            f"{option} is {endpoint!r}; it must be an http or https address such as http://localhost:4318"
         )
     if protocol == GRPC:
         # gRPC has no path.
         return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-    return urlunsplit(parts._replace(path="/v1/traces")) if parts.path in ("", "/") else endpoint
+    return urlunsplit(parts._replace(path=f"/v1/{signal}")) if parts.path in ("", "/") else endpoint
 
 
 def without_login(url: str) -> tuple[str, dict[str, str]]:
@@ -120,11 +128,10 @@ class _LastAnswer:
 
 
 class _Http:
-    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
         import requests
-        from opentelemetry.exporter.otlp.proto.http import trace_exporter
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        module, exporter, answer, self._success = _of_signal(signal, HTTP)
 
         last = self._last = _LastAnswer()
 
@@ -146,21 +153,20 @@ class _Http:
         # Else the machine's .netrc would replace the login.
         session.auth = _unchanged
         self._shown_url = _without_query(url)
-        self._exporter: Any = trace_exporter.OTLPSpanExporter(
+        self._exporter: Any = exporter(
             endpoint=url, headers=dict(headers), timeout=timeout_s, session=session
         )
-        self._success = SpanExportResult.SUCCESS
         self._failure = requests.RequestException
-        self._parse = ExportTraceServiceResponse.FromString
-        self._listening = _LogCapture(trace_exporter.__name__)
+        self._parse = answer.FromString
+        self._listening = _LogCapture(module)
         self._has_reported_refusal = False
 
-    def send(self, spans: Sequence[Any]) -> None:
+    def send(self, content: Any) -> None:
         self._last.clear()
         result = None
         # Older exporters raise what newer ones log; the reason is known anyway.
         with self._listening, suppress(self._failure):
-            result = self._exporter.export(spans)
+            result = self._exporter.export(content)
         status, why = self._last.status, self._last.why
         if status is None:
             raise OtlpError(f"{self._shown_url} does not answer: {why or 'no connection'}")
@@ -182,34 +188,35 @@ class _Http:
             partial = self._parse(self._last.content).partial_success
         except DecodeError:
             return
-        if partial.rejected_spans and not self._has_reported_refusal:
+        spans = getattr(partial, "rejected_spans", 0)
+        count, what = (spans, "spans") if spans else (getattr(partial, "rejected_data_points", 0), "points")
+        if count and not self._has_reported_refusal:
             self._has_reported_refusal = True
             _log.warning(
-                "[telemetry] %s refused %d spans: %s",
+                f"[telemetry] %s refused %d {what}: %s",
                 self._shown_url,
-                partial.rejected_spans,
+                count,
                 partial.error_message[:500],
             )
 
 
 class _Grpc:
-    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
-        from opentelemetry.exporter.otlp.proto.grpc import exporter, trace_exporter
-        from opentelemetry.sdk.trace.export import SpanExportResult
+    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
+        from opentelemetry.exporter.otlp.proto.grpc import exporter as shared
 
+        module, exporter, _, self._success = _of_signal(signal, GRPC)
         self._shown_url = _without_query(url)
-        self._exporter = trace_exporter.OTLPSpanExporter(
+        self._exporter: Any = exporter(
             endpoint=url,
             insecure=url.startswith("http:"),
             headers=tuple((name.lower(), value) for name, value in headers.items()),
             timeout=timeout_s,
         )
-        self._success = SpanExportResult.SUCCESS
-        self._listening = _LogCapture(exporter.__name__, trace_exporter.__name__)
+        self._listening = _LogCapture(shared.__name__, module)
 
-    def send(self, spans: Sequence[Any]) -> None:
+    def send(self, content: Any) -> None:
         with self._listening:
-            result = self._exporter.export(spans)
+            result = self._exporter.export(content)
         if result is self._success:
             return
         code, why = self._listening.code, self._listening.why
@@ -221,6 +228,24 @@ class _Grpc:
 
     def give_up(self) -> None:
         self._exporter.shutdown()
+
+
+def _of_signal(signal: str, protocol: str) -> tuple[str, Any, Any, Any]:
+    """Return the exporter's module and class, what answers it, and the result that says that it delivered."""
+    package = f"opentelemetry.exporter.otlp.proto.{protocol}"
+    if signal == METRICS:
+        from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        module = importlib.import_module(f"{package}.metric_exporter")
+        answer: Any = metrics_service_pb2.ExportMetricsServiceResponse
+        return module.__name__, module.OTLPMetricExporter, answer, MetricExportResult.SUCCESS
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    module = importlib.import_module(f"{package}.trace_exporter")
+    answer = trace_service_pb2.ExportTraceServiceResponse
+    return module.__name__, module.OTLPSpanExporter, answer, SpanExportResult.SUCCESS
 
 
 class _LogCapture(logging.Filter):
@@ -288,8 +313,10 @@ def _without_query(url: str) -> str:
     return url.partition("?")[0].partition("#")[0]
 
 
-def _headers(environ: Mapping[str, str]) -> dict[str, str]:
+def _headers(environ: Mapping[str, str], signal: str) -> dict[str, str]:
     """Return the headers from the environment: percent-encoded `name=value` pairs between commas."""
-    given = environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    given = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or environ.get(
+        "OTEL_EXPORTER_OTLP_HEADERS", ""
+    )
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
     return {unquote(name).strip().lower(): unquote(value).strip() for name, _, value in pairs}

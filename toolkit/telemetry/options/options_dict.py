@@ -64,6 +64,9 @@ class OptionsDict(TypedDict, total=False):
     otlp: str | None
     """Collector that spans are sent to, such as `http://localhost:4318`, or `http://localhost:4317` for
     gRPC."""
+    otlp_metrics: str | None
+    """Collector that numbers are sent to as OTLP metrics, such as `http://localhost:4318`; uses
+    `otlp_protocol`."""
     otlp_protocol: str | None
     """OTLP protocol; default: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `http`."""
     output: bool

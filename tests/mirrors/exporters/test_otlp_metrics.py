@@ -1,0 +1,216 @@
+"""OTLP metrics for real: a receiver on the loopback decodes them with OpenTelemetry's own definitions."""
+
+from __future__ import annotations
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.waiting import wait_until
+from toolkit.mirrors.otlp import metrics
+from toolkit.mirrors.otlp.metrics import OtlpMetricsExporter
+from toolkit.mirrors.otlp.transport import OtlpError
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.options import OptionsError
+
+pytest.importorskip("opentelemetry.sdk.metrics.export")
+service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+
+ORIGIN = 1_700_000_000.0
+PATIENCE_S = 60.0
+QUIET = {"system": False, "csv": False, "control": False, "output": False, "close_timeout": PATIENCE_S}
+
+
+@contextmanager
+def receiving(*answers):
+    """Yield an address and what arrives there; `answers` are the status codes before anything is taken."""
+    arrived, left = [], list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            status = left.pop(0) if left else 400 if b"poison" in data else 200
+            if status == 200:
+                arrived.append((self.path, service.ExportMetricsServiceRequest.FromString(data)))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", arrived
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+
+
+def exporter(url, **options):
+    return OtlpMetricsExporter(url, service_name="greyjacket", run_id="run-1", started=ORIGIN, **options)
+
+
+def record(event, seq, **fields):
+    return {"event": event, "time": ORIGIN + seq, "seq": seq, "session": 1, **fields}
+
+
+def plain(of):
+    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in of.attributes}
+
+
+def metrics_in(arrived):
+    return [
+        metric
+        for _, request in arrived
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    ]
+
+
+def points_of(arrived, name):
+    return [
+        point
+        for metric in metrics_in(arrived)
+        if metric.name == name
+        for point in (metric.sum if metric.WhichOneof("data") == "sum" else metric.gauge).data_points
+    ]
+
+
+def values_of(arrived, name):
+    return [point.as_double for point in points_of(arrived, name)]
+
+
+def test_numbers_arrive_with_standard_names_units_and_attributes():
+    gpu = {"gpu/1/util": 93.0, "gpu/1/mem_used_gb": 2.0, "gpu/1/power_w": 300.5, "gpu/1/temp_c": 61}
+    with receiving() as (url, arrived):
+        sink = exporter(url)
+        sink.write(
+            [
+                record("start", 0, config={"lr": 1}),
+                record(
+                    "step",
+                    1,
+                    global_step=10,
+                    train_loss=0.5,
+                    sec_per_step=0.25,
+                    cpu_mem_rss_mb=2.0,
+                    **{"a b!": 1},
+                ),
+                record("system", 2, rank=3, ram_used_mb=1.0, cpu_percent=50.0, **gpu),
+                record("eval", 3, global_step=10, val_loss=None, non_finite={"val_loss": "NaN"}),
+            ]
+        )
+        sink.close()
+
+    ((path, request),) = arrived
+    assert path == "/v1/metrics"
+    resource = plain(request.resource_metrics[0].resource)
+    assert {name: resource[name] for name in ("service.name", "run.id", "run.name")} == {
+        "service.name": "greyjacket",
+        "run.id": "run-1",
+        "run.name": "greyjacket",
+    }
+    units = {metric.name: (metric.unit, metric.WhichOneof("data")) for metric in metrics_in(arrived)}
+    assert units == {
+        "training.train_loss": ("", "gauge"),
+        "training.sec_per_step": ("s", "gauge"),
+        "training.a_b_": ("", "gauge"),
+        "training.global_step": ("", "gauge"),
+        "training.eval/val_loss": ("", "gauge"),
+        "training.system/cpu_percent": ("%", "gauge"),
+        "process.memory.usage": ("By", "sum"),
+        "system.memory.usage": ("By", "sum"),
+        "hw.gpu.utilization": ("1", "gauge"),
+        "hw.gpu.memory.usage": ("By", "sum"),
+        "hw.power": ("W", "gauge"),
+        "hw.temperature": ("Cel", "gauge"),
+    }
+    (loss,) = points_of(arrived, "training.train_loss")
+    assert (loss.as_double, loss.time_unix_nano) == (0.5, 1_700_000_001_000_000_000)
+    assert plain(loss) == {"rank": 0, "run.session": 1}
+    (use,) = points_of(arrived, "hw.gpu.utilization")
+    assert plain(use) == {
+        "rank": 3,
+        "run.session": 1,
+        "gpu.index": "1",
+        "hw.id": "gpu1",
+        "hw.type": "gpu",
+        "hw.gpu.task": "general",
+    }
+    assert use.as_double == pytest.approx(0.93)
+    assert values_of(arrived, "hw.gpu.memory.usage") == [2.0 * 1024**3]
+    assert values_of(arrived, "process.memory.usage") == [2.0 * 1024**2]
+    assert plain(points_of(arrived, "hw.temperature")[0])["hw.parent"] == "gpu1"
+    assert plain(points_of(arrived, "system.memory.usage")[0])["system.memory.state"] == "used"
+    assert [math.isnan(value) for value in values_of(arrived, "training.eval/val_loss")] == [True]
+
+
+def test_what_failed_is_sent_again_once_and_what_is_refused_is_counted(monkeypatch):
+    monkeypatch.setattr(metrics, "_POINTS_A_REQUEST", 4)
+    batch = [record("step", seq, global_step=seq, train_loss=float(seq)) for seq in range(1, 7)]
+    batch.insert(3, record("step", 100, global_step=3, poison=1.0))
+    batch = [{**one, "seq": seq} for seq, one in enumerate(batch)]
+    with receiving(200, 401) as (url, arrived):
+        sink = exporter(url)
+        with pytest.raises(OtlpError, match="/v1/metrics answers 401"):
+            sink.write(batch)
+        sink.write(batch)
+
+    assert values_of(arrived, "training.train_loss") == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert sink.refused == 1
+    with pytest.raises(OptionsError, match="otlp_metrics is 'ftp://x'"):
+        exporter("ftp://x")
+
+
+def test_numbers_arrive_over_grpc():
+    grpc = pytest.importorskip("grpc")
+    stubs = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc")
+    arrived = []
+
+    class Service(stubs.MetricsServiceServicer):
+        def Export(self, request, context):
+            arrived.append(("", request))
+            return service.ExportMetricsServiceResponse()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        server = grpc.server(pool)
+        stubs.add_MetricsServiceServicer_to_server(Service(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc")
+        sink.write([record("step", 1, global_step=1, train_loss=0.5)])
+        sink.close()
+        server.stop(None).wait()
+
+    assert values_of(arrived, "training.train_loss") == [0.5]
+
+
+def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path):
+    with receiving() as (url, arrived):
+        with TelemetryLogger("r", log_dir=tmp_path, otlp_metrics=url, **QUIET) as log:
+            for step in (1, 2, 3):
+                log.write_step(step, train_loss=1.0 / step)
+        wait_until(lambda: len(values_of(arrived, "training.train_loss")) == 3, PATIENCE_S)
+        made = len(arrived)
+        elsewhere = url.replace("127.0.0.1", "192.0.2.1")
+        with TelemetryLogger("o", log_dir=tmp_path, otlp_metrics=elsewhere, mode="offline", **QUIET) as log:
+            log.write_step(1, train_loss=1.0)
+            threads = [thread.name for thread in threading.enumerate()]
+
+    assert values_of(arrived, "training.train_loss") == [1.0, 0.5, 1.0 / 3]
+    assert "telemetry-otlp_metrics" not in threads
+    assert len(arrived) == made
