@@ -47,6 +47,7 @@ SUBCOMMANDS: Final = {
     "status": "show whether a run is running, its step, loss, speed and time left",
     "stopping": "say which live runs of a sweep can be stopped, what that saves, and the risk",
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
+    "top": "show runs, curves, GPUs and findings live in the terminal",
     "time": "show where the time of a run went and how much of it was training",
     "trace": "export the spans of a run as a Chrome trace, for Perfetto",
     "train": "train the example, or from any YAML, as run.py does",
@@ -61,7 +62,10 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 """
 
 GROUPS: Final = {
-    "look": ("Look at runs", "ls status show tail logs doctor forecast errors time completions dashboard"),
+    "look": (
+        "Look at runs",
+        "ls top status show tail logs doctor forecast errors time completions dashboard",
+    ),
     "decide": ("Decide", "compare resume why verdict stopping report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),

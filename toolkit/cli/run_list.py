@@ -17,11 +17,24 @@ from toolkit.importers.source import RunSource
 from toolkit.importers.summary import number
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.parts import part_in
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
+from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.listing.foreign_runs import ForeignRun, OnRun
 from toolkit.runs.listing.run_folders import RunFolders, runs_at
-from toolkit.runs.store import RunCard, RunQuery, card_labels
+from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunQuery, card_labels
 
 ALL: Final = RunQuery()
+STATUS_STYLES: Final = {
+    RUNNING: "green",
+    STARTING: "green",
+    FINISHED: "",
+    FAILED: "red",
+    LOST: "red",
+    STALLED: "yellow",
+    UNREADABLE: "red",
+    NO_END: "dim",
+}
+"""How the word for a status is painted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +168,14 @@ def source_for(run: ListedRun) -> RunSource:
 def age_of(card: RunCard, now: float) -> float | None:
     """Return how long ago a run last wrote something."""
     return None if card.last_sign is None else now - card.last_sign
+
+
+def time_left(card: RunCard) -> float | None:
+    """Return how many seconds a running run needs for its planned steps, at the speed of the last ones."""
+    speed = finite_in(card.summary.get("sec_per_step"))
+    if not (card.max_steps and speed and card.status.name == RUNNING):
+        return None
+    return max(0, card.max_steps - (card.steps_done or 0)) * speed
 
 
 def as_json(run: ListedRun) -> Mapping[str, Any]:

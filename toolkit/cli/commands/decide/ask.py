@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from toolkit.cli.argument_types import seconds, whole
 from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.run_answer import GOOD, answer_text, knobs_in
 from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.runfolder.control import ControlRefused, ControlRequest, KnobValue, deliver, new_request
 from toolkit.runfolder.journal.end_record import with_end_record
@@ -26,7 +27,6 @@ an object with `run` (the folder), `asked` (`id`, and what of `log_every`, `acti
 of what was done `actions`, `knobs`, `old`, `new`. `answer` is `null` if none came in time. If nothing is asked, it is \
 an object with `run`, `status` and `control`, which lists what can be asked for."""
 
-_GOOD: Final = ("applied", "clamped")
 _LOOK_EVERY_S: Final = 0.2
 _GRACE_S: Final = 10.0
 """A run answers a request that expired, too; this long is waited for that answer."""
@@ -110,13 +110,14 @@ def run(args: argparse.Namespace) -> int:
         asked = {"id": request.id, "log_every": args.log_every, "actions": actions, "knobs": knobs}
         kept = None
         if answer is not None:
-            kept = {key: answer[key] for key in _ANSWER if key in answer} | {"knobs": _knobs_in(answer)}
+            kept = {key: answer[key] for key in _ANSWER if key in answer} | {"knobs": knobs_in(answer)}
         print_json({"run": str(folder), "asked": asked, "answer": kept})
     if answer is None:
         return refuse(f"{folder}: {why}")
     if not args.json:
-        print(f"{printable(folder.name)}: {_described(answer)}")
-    return 0 if answer.get("status") in _GOOD else 1
+        word, rest = answer_text(answer)
+        print(f"{printable(folder.name)}: {painted(word, 'green' if word in GOOD else 'red')}{rest}")
+    return 0 if answer.get("status") in GOOD else 1
 
 
 def _state_of(folder: Path) -> tuple[Manifest, Status]:
@@ -162,31 +163,6 @@ def _answer_in(records: Path, request_id: str, cursor: Cursor) -> tuple[Record |
 
 
 # ------------------------------------------------------------ text
-
-
-def _described(answer: Record) -> str:
-    status = str(answer.get("status"))
-    parts = [painted(printable(status), "green" if status in _GOOD else "red")]
-    if status in _GOOD and isinstance(answer.get("global_step"), int):
-        parts.append(f"at step {answer['global_step']:,}")
-    done = [str(action) for action in answer.get("actions") or () if isinstance(action, str)]
-    if answer.get("setting") is not None:
-        done.append(f"{answer['setting']} {answer.get('old')} -> {answer.get('new')}")
-    for name, change in _knobs_in(answer).items():
-        old, new = change.get("old"), change.get("new")
-        done.append(f"{name} {old} -> {new}" if old is not None else f"{name} = {new}")
-    text = " ".join(parts) + (printable(f": {', '.join(done)}") if done else "")
-    return text + (printable(f" ({answer['reason']})") if answer.get("reason") else "")
-
-
-def _knobs_in(answer: Record) -> dict[str, dict[str, Any]]:
-    """Return the knobs that were changed: records have them in one level, as `knobs/lr_scale/new`."""
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in answer.items():
-        parts = key.split("/")
-        if len(parts) == 3 and parts[0] == "knobs":
-            found.setdefault(parts[1], {})[parts[2]] = value
-    return found
 
 
 def _show_what_can_be_asked(folder: Path, manifest: Manifest, status: Status, *, as_json: bool) -> int:

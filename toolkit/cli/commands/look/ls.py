@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from toolkit.cli.argument_types import whole
 from toolkit.cli.chosen_run import LOGS, printable, refuse, size_of
-from toolkit.cli.run_list import ListedRun, RunList, age_of, as_json, list_runs
+from toolkit.cli.run_list import STATUS_STYLES, ListedRun, RunList, age_of, as_json, list_runs
 from toolkit.cli.terminal import (
     Cell,
     Column,
@@ -28,11 +28,10 @@ from toolkit.core.run_search import QueryError, parse
 from toolkit.formulas.formula import is_formula
 from toolkit.importers.detect import formats, names_of
 from toolkit.importers.formats.record_file import OURS
-from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
 from toolkit.runs.listing.run_table import formula_problem
 from toolkit.runs.listing.search import value_of
 from toolkit.runs.settings import setting_text
-from toolkit.runs.store import NO_END, STARTING, UNREADABLE, RunQuery, card_labels
+from toolkit.runs.store import UNREADABLE, RunQuery, card_labels
 
 JSON_FORM: Final = """\
 an object with `runs`, `notes` and `missing`. `missing` has a sentence for each PATH without a run, `notes` what could \
@@ -42,17 +41,6 @@ not be looked at. Each run has `name`, `path`, `format` (`telemetry` for ours), 
 has) and, with `--size`, `bytes`, and each of `--columns` under its name. With `--formats`, `{"formats": […]}`: \
 each has `format` (its name for `--format`), \
 `title`, `files`, `needs` (a package, or `null`) and `ready`."""
-
-_STYLES: Final = {
-    RUNNING: "green",
-    STARTING: "green",
-    FINISHED: "",
-    FAILED: "red",
-    LOST: "red",
-    STALLED: "yellow",
-    UNREADABLE: "red",
-    NO_END: "dim",
-}
 
 _FILTER_HELP: Final = (
     "only runs for which every term holds, as in the dashboard: NAME>NUMBER (also >=, <, <=, =, !=) for a setting such "
@@ -201,7 +189,7 @@ def _columns(
 
 def _status(run: ListedRun) -> Cell:
     name = run.card.status.name
-    return f"{name}, deleted" if run.card.deleted else name, _STYLES.get(name, "")
+    return f"{name}, deleted" if run.card.deleted else name, STATUS_STYLES.get(name, "")
 
 
 def _count(step: int | None) -> str:

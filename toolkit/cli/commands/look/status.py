@@ -7,9 +7,9 @@ import time
 from typing import Any, Final
 
 from toolkit.cli.chosen_run import add_run_argument, printable, refuse
-from toolkit.cli.run_list import run_at
+from toolkit.cli.run_list import run_at, time_left
 from toolkit.cli.terminal import add_json_argument, age_text, number_text, print_json
-from toolkit.runfolder.status import FAILED, LOST, RUNNING, STALLED
+from toolkit.runfolder.status import FAILED, LOST, STALLED
 from toolkit.runfolder.untrusted import finite_in
 from toolkit.runs.store import UNREADABLE, RunCard
 
@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _about(card: RunCard) -> dict[str, Any]:
     speed = finite_in(card.summary.get("sec_per_step"))
-    left = max(0, (card.max_steps or 0) - (card.steps_done or 0)) if card.max_steps else None
     return {
         "status": card.status.name,
         "why": card.problem or card.status.why,
@@ -54,7 +53,7 @@ def _about(card: RunCard) -> dict[str, Any]:
         "loss": finite_in(card.loss),
         "loss_metric": card.loss_metric,
         "sec_per_step": speed,
-        "eta_s": left * speed if left is not None and speed and card.status.name == RUNNING else None,
+        "eta_s": time_left(card),
         "findings": sum(card.open_findings),
         "last_sign": card.last_sign,
     }

@@ -1,0 +1,57 @@
+"""`telemetry top`: runs, curves and findings, live in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from toolkit.cli.chosen_run import LOGS, no_run_in, refuse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folders."""
+    parser.add_argument(
+        "paths",
+        metavar="FOLDER",
+        nargs="*",
+        type=Path,
+        help=f"folders of runs, runs, or files of other tools (default: {LOGS})",
+    )
+    parser.add_argument(
+        "--charset",
+        choices=("braille", "blocks", "ascii"),
+        help="what curves are drawn with (default: braille, where the terminal has UTF-8)",
+    )
+    parser.epilog = (
+        "The keys are listed by `?`. Exit code: 0; 2 without a terminal, or if a FOLDER does not exist."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the runs until `q` is pressed."""
+    paths = args.paths or [LOGS]
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        return refuse(no_run_in(missing[0]))
+    if find_spec("textual") is None:
+        return refuse("telemetry top needs pip install 'ai-toolkit-telemetry[top]'")
+    if not all(os.isatty(number) for number in (0, 1, 2)):
+        return refuse(
+            "telemetry top needs a terminal; `telemetry ls` and `telemetry tail` print to files and pipes"
+        )
+    if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+        return refuse(
+            "telemetry top needs a terminal that can move its cursor, and TERM is dumb or not set; use `telemetry ls`"
+        )
+    from toolkit.cli.top.app import Top
+    from toolkit.cli.top.reading import Runs
+    from toolkit.cli.top.text import Text, charset_of
+
+    charset = args.charset or charset_of(sys.stdout.encoding, os.environ)
+    app = Top(Runs(paths), Text(charset))
+    # The terminal keeps its own way to select text.
+    app.run(mouse=False)
+    return app.return_code or 0

@@ -1,0 +1,1 @@
+"""Runs, curves and findings, live in a terminal."""
