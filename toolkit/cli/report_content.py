@@ -35,9 +35,14 @@ class UnreadableRunError(Exception):
     """A run cannot be read; the message says why."""
 
 
+def has_columns() -> bool:
+    """Return whether what reads columns is installed."""
+    return all(find_spec(name) is not None for name in ("numpy", "pyarrow", "PIL"))
+
+
 def require_columns(what: str = "a report") -> None:
     """Raise UnreadableRunError if what reads columns is not installed."""
-    if any(find_spec(name) is None for name in ("numpy", "pyarrow", "PIL")):
+    if not has_columns():
         raise UnreadableRunError(f"{what} needs pip install 'ai-toolkit-telemetry[dashboard]'")
 
 
@@ -74,7 +79,7 @@ def content_of(
     require_columns()
     from toolkit.reports.stored_run import content_of_run, points_for
 
-    found = _diagnosis(run, on_work) if found is None else found
+    found = diagnosis_of(run, on_work) if found is None else found
     on_work(f"{run.called}: curves")
     store, key = open_run(run)
     return content_of_run(
@@ -94,7 +99,9 @@ def _other_tools(run: ListedRun) -> RunSource | None:
     return found[0] if len(found) == 1 else None
 
 
-def _diagnosis(run: ListedRun, on_work: OnWork) -> Diagnosis:
+def diagnosis_of(run: ListedRun, on_work: OnWork = lambda _text: None) -> Diagnosis:
+    """Return what the detectors find in `run`. Raises UnreadableRunError."""
+
     def on_records(records: int) -> None:
         on_work(f"{run.called}: {records:,} records")
 

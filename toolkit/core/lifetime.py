@@ -31,6 +31,7 @@ class _Living(NamedTuple):
 
 # Strong references: a logger whose variable has gone out of scope still has a run to end.
 _living: dict[int, _Living] = {}
+_followers: list[Callable[[Closable], object]] = []
 _is_watching = False
 _ends_by: float | None = None
 """When all loggers are to be closed (monotonic), once the process ends."""
@@ -94,12 +95,22 @@ def close_at_exit(
         # A process that was to end by a signal may survive it.
         _ends_by = None
     _living[id(logger)] = _Living(logger, in_forked_child, timeout_s, disk)
+    for take in _followers:
+        take(logger)
     _close_with_multiprocessing()
     if not _is_watching:
         _is_watching = True
         atexit.register(_close_all)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_silence_all)
+
+
+def follow_loggers(take: Callable[[Closable], object]) -> Callable[[], None]:
+    """Call `take`, which must not raise, with each logger that is open, or opened until what this returns is called."""
+    for one in list(_living.values()):
+        take(one.logger)
+    _followers.append(take)
+    return lambda: _followers.remove(take)
 
 
 def do_not_close_at_exit(logger: Closable) -> None:

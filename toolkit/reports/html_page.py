@@ -38,6 +38,16 @@ def to_html(document: Document) -> str:
     return _Page(document).html()
 
 
+def sections_html(document: Document) -> str:
+    """Return the sections of the document without the page around them, for a page that has `style()`."""
+    return "".join(map(_Page(document).section, document.sections))
+
+
+def style(name: str = "report.css") -> str:
+    """Return the style of a report, or another file of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").strip()
+
+
 class _Page:
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -48,7 +58,7 @@ class _Page:
     def html(self) -> str:
         document = self._document
         about = "".join(f"<li>{text_html(text)}</li>" for text in document.about)
-        sections = "".join(map(self._section, document.sections))
+        sections = "".join(map(self.section, document.sections))
         # After the sections, which collect the curves.
         data = _as_json(
             {
@@ -71,18 +81,18 @@ class _Page:
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             '<meta name="referrer" content="no-referrer">'
-            f"<title>{text_html(document.title)}</title><style>{_file('report.css')}</style></head><body><main>"
+            f"<title>{text_html(document.title)}</title><style>{style()}</style></head><body><main>"
             f'<div class="kind">{text_html(document.kind)}</div><h1>{text_html(document.title)}</h1>'
             f'<ul class="about">{about}</ul>'
             f'<p class="verdict {document.tone}">{text_html(document.verdict, _MAX_TEXT)}</p>'
             f"{sections}<footer><p>{text_html(document.made, _MAX_TEXT)}</p>"
             '<button type="button" id="csv">Download the data as CSV</button>'
             '<button type="button" id="json">as JSON</button></footer></main>'
-            f'<script type="application/json" id="data">{data}</script><script>{_file("report.js")}</script>'
+            f'<script type="application/json" id="data">{data}</script><script>{style("report.js")}</script>'
             "</body></html>\n"
         )
 
-    def _section(self, section: Section) -> str:
+    def section(self, section: Section) -> str:
         blocks = "".join(map(self._block, section.blocks))
         inner = f'<div class="columns">{blocks}</div>' if section.columns else blocks
         heading = f"<h2>{text_html(section.title)}</h2>" if section.title else "<h2></h2>"
@@ -243,7 +253,3 @@ def _as_json(value: Any) -> str:
     """Return JSON in which nothing can end the script element that holds it."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _file(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8").strip()

@@ -46,6 +46,7 @@ def content_of_run(
     points: int = _POINTS,
     found: Diagnosis | None = None,
     wait_s: float = 20.0,
+    with_pictures: bool = True,
 ) -> RunContent:
     """Return what a report says about a run, and call it `name`; `found` is its diagnosis, if it was made before.
 
@@ -63,7 +64,7 @@ def content_of_run(
     infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
     store.load(key, [info.name for info in infos])
     curves = {info.name: _curve(store, card, info, points) for info in infos}
-    pictures, problems = _pictures(store, key)
+    pictures, problems = _pictures(store, key) if with_pictures else ([], [])
     config = start_of(store, key).get("config")
     cause = None if found.ending is None else found.ending.error
     return masked(

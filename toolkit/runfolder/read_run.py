@@ -76,8 +76,22 @@ class RunData:
             (record.get("config") for record in reversed(self.records) if record.get("event") == START), None
         )
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return shown_in_notebook(self.folder, repr(self))
+
     def _of(self, event: str) -> Iterator[Record]:
         return (record for record in self.records if record.get("event") == event)
+
+
+def shown_in_notebook(folder: Path | None, text: str) -> dict[str, str]:
+    """Return what a notebook shows of the run in `folder`, by MIME type: `text`, where there is nothing better."""
+    try:
+        # By name, when a notebook asks: what draws runs is far above the files of one.
+        module = importlib.import_module("toolkit.cli.notebook")
+    except ImportError:
+        return {"text/plain": text}
+    shown: dict[str, str] = module.view_of(folder, text)
+    return shown
 
 
 def _no_run_in(folder: Path) -> str:

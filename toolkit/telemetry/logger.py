@@ -19,6 +19,7 @@ from toolkit.core.sink import Sink
 from toolkit.privacy.masking import mask_table
 from toolkit.runfolder import records
 from toolkit.runfolder.layout import SAMPLES, TABLES
+from toolkit.runfolder.read_run import shown_in_notebook
 from toolkit.runfolder.table.columns import csv_of
 from toolkit.telemetry.logger_internals import internals
 from toolkit.telemetry.logger_timing import TimingCalls
@@ -527,6 +528,11 @@ class TelemetryLogger(TimingCalls):
         status = "running" if self.is_live else self._status
         at = f"step {step}" if step >= 0 else "no step yet"
         return f"<TelemetryLogger {self.run_name!r}: {self.run_folder or 'no folder'}, {at}, {status}>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        if self.is_live:
+            self.flush(1.0)
+        return shown_in_notebook(self.run_folder, repr(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process must not write, so it is one that does nothing.
