@@ -31,7 +31,7 @@ READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-das
 READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval release-check lock clean
+.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval release-check lock sbom clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -103,6 +103,9 @@ release-check: $(READY)  ## Build the packages, install them in new environments
 
 lock: $(READY)  ## Write the lock file of Linux from .venv; to upgrade it: make clean, make test LOCKED=, make lock.
 	@$(BIN)/python -m tests.project.lock_file $(EXTRAS)
+
+sbom: $(READY)  ## Write what the lock file contains as a CycloneDX SBOM, build/sbom.cdx.json.
+	@$(BIN)/python -m tests.project.sbom build/sbom.cdx.json
 
 clean:  ## Remove everything make, tests and tools created, except logs and trained weights.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
