@@ -8,6 +8,7 @@ from typing import Final
 
 from toolkit.core import plugins
 from toolkit.core.guard import Guard
+from toolkit.telemetry.machine.samplers.amd import AmdSampler, has_amd_gpus
 from toolkit.telemetry.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.machine.samplers.host import HostSampler
 from toolkit.telemetry.machine.samplers.nvml import NvmlSampler, import_where_there_are_gpus
@@ -29,7 +30,9 @@ def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]
     guard = guard or Guard()
     with guard.catch("importing NVML"):
         import_where_there_are_gpus()
-    return [make(log_dir, guard) for make in SAMPLERS]
+    # Of what most machines lack, no thread is started to find that out.
+    amd = [AmdSampler(guard=guard)] if has_amd_gpus() else []
+    return [*(make(log_dir, guard) for make in SAMPLERS), *amd]
 
 
 def load_plugins(guard: Guard | None = None) -> list[plugins.Plugin]:
