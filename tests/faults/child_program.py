@@ -11,10 +11,14 @@ from tests.waiting import TIME_TO_CLOSE_S
 from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.writing import rank_folder
 
 __all__ = ["Acknowledged", "SlowestCall", "TelemetryLogger"]
 
 TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = TIME_TO_CLOSE_S
+
+# Nor is it a rank 0 that never comes.
+rank_folder._WAIT_FOR_RANK_ZERO_S = 120.0
 
 # Also where all these tests run in a container: disks fail here that a journal in the run folder would lie on.
 if is_in_container():

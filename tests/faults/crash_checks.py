@@ -14,11 +14,11 @@ from toolkit.runfolder.journal.repair import table_form
 from toolkit.runfolder.table.csv_table import columns_for
 
 
-def assert_nothing_is_missing(records: list[Record]) -> None:
-    """Every `seq` from 0 on is there once and in order, or a `lost` record speaks of it; those count exactly."""
+def assert_nothing_is_missing(records: list[Record], *, first: int = 0) -> None:
+    """Every `seq` from `first` on is there once and in order, or a `lost` record speaks of it; those count exactly."""
     seqs = [record["seq"] for record in records]
     assert seqs == sorted(set(seqs)), f"out of order or twice: {_first_disorder(seqs)}"
-    absent = set(range(seqs[-1] + 1)) - set(seqs)
+    absent = set(range(first, seqs[-1] + 1)) - set(seqs)
     # What was logged after the end never had a number.
     declared = [record for record in records if record["event"] == "lost" and "from_seq" in record]
     assert len(absent) == sum(record["records"] for record in declared), (
@@ -52,11 +52,11 @@ def whole_rows(table: Path) -> pd.DataFrame:
     return pd.read_csv(io.BytesIO(table.read_bytes().rpartition(b"\n")[0]), low_memory=False)
 
 
-def whole_run(run: Path, *, steps: range | None = None, torn_lines: int = 0) -> list[Record]:
+def whole_run(run: Path, *, steps: range | None = None, torn_lines: int = 0, first: int = 0) -> list[Record]:
     """Return the records of a run in which nothing is missing and whose table matches; `steps` are all there, once."""
     # What a caller logs under a name of ours is of any type.
     records = read_records(run, bad_lines=torn_lines, of_any_type=True)
-    assert_nothing_is_missing(records)
+    assert_nothing_is_missing(records, first=first)
     assert_table_matches(run, records)
     if steps is not None:
         assert_steps(records, steps)

@@ -152,8 +152,8 @@ def assert_same(connection, folder):
 def test_kills_of_an_engine_lose_double_and_spoil_nothing(own_engine, logs, record_property):
     chance = random.Random(18)
     kills = longer(2, 20)
-    writers = Writers(logs)
     shipper = start_shipper(own_engine, logs, 3, None)
+    writers = Writers(logs)
     try:
         for number in range(kills):
             time.sleep(chance.uniform(0.1, 0.6))
@@ -184,8 +184,8 @@ def test_kills_of_shippers_that_share_a_file_system_lose_and_double_nothing(
     own_engine, logs, record_property
 ):
     kills = longer(2, 50)
-    writers = Writers(logs)
     ask = Engine(own_engine.address())
+    writers = Writers(logs)
     running = {}
 
     def start(number):

@@ -175,7 +175,10 @@ def run_script(folder, url, *, rank=0, close_timeout=60.0, how="close"):
 
 def test_of_two_ranks_only_the_first_reports(tmp_path):
     with receiving() as server:
-        ranks = [run_script(tmp_path, server.url, rank=rank) for rank in (0, 1)]
+        ranks = [run_script(tmp_path, server.url, rank=0)]
+        # The other one looks for its folder for a limited time.
+        wait_until((tmp_path / "r" / "run.json").exists, ranks[0])
+        ranks.append(run_script(tmp_path, server.url, rank=1))
         said = [process.communicate("\n", timeout=100) for process in ranks]
 
     assert [process.returncode for process in ranks] == [0, 0], said
