@@ -31,7 +31,7 @@ READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-das
 READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval release-check lock sbom clean
+.PHONY: help run dashboard fleet test compiled faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval release-check lock sbom clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -47,12 +47,16 @@ dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (AR
 fleet: $(READY)  ## Start a whole fleet on this machine: ClickHouse, two nodes, 200 runs and the dashboard, until Ctrl-C (ARGS=--cluster: two servers).
 	@exec $(BIN)/python -m benchmarks.fleet_demo $(ARGS)
 
-test: check  ## Run the checks, then every test, those that failed twice (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
+test: compiled check  ## Run the checks, then every test, those that failed twice (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).
 	@echo "== pytest"
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS) || { [ $$? -eq 1 ] || exit 1; \
 		echo "== pytest: what failed, a second time, one at a time"; \
 		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -r A $(ARGS) && \
 		echo "These passed the second time. A test that fails by chance is a defect: find out why."; }
+
+# Beside the checks, which need one core: in a new clone every worker would compile every test by itself.
+compiled: $(READY)
+	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider $(ARGS) > /dev/null 2>&1 < /dev/null &
 
 faults: $(READY)  ## Test faults, attacks and load at full length; writes the figures of docs/guarantees.md (ARGS= goes to pytest).
 	@mkdir -p build
