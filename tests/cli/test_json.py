@@ -40,6 +40,7 @@ COMMANDS = {
     "rm": (["RUN"], 0),
     "share": (["RUN", "-o", "ZIP"], 0),
     "show": (["RUN"], 0),
+    "sql": (["select count(*) as rows from runs", "LOGS"], 0),
     "status": (["RUN"], 0),
     "stopping": (["LOGS"], 3),
     "tail": (["RUN", "-n", "1"], 0),

@@ -31,6 +31,7 @@ COMMANDS = {
     "rm": [["{run}", "--yes"]],
     "share": [["{run}", "--output", "{out}.zip"]],
     "show": [["{run}"], ["{run}", "--json"]],
+    "sql": [["from steps", "{run}"], ["from findings", "{run}", "--json"]],
     "status": [["{run}"]],
     "stopping": [["{run}"], ["{run}", "--json"]],
     "tail": [["{run}"], ["{run}", "--json"]],

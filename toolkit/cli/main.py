@@ -44,6 +44,7 @@ SUBCOMMANDS: Final = {
     "share": "write a zip of a run that is safe to post, and list what was left out",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
     "show": "show a run, ours or another tool's: its series and its last steps",
+    "sql": "ask one SELECT over runs: their settings, steps, evaluations, spans, findings and requests",
     "status": "show whether a run is running, its step, loss, speed and time left",
     "stopping": "say which live runs of a sweep can be stopped, what that saves, and the risk",
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
@@ -64,7 +65,7 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 GROUPS: Final = {
     "look": (
         "Look at runs",
-        "ls top status show tail logs doctor forecast errors time completions dashboard",
+        "ls top status show sql tail logs doctor forecast errors time completions dashboard",
     ),
     "decide": ("Decide", "compare resume why verdict stopping report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),

@@ -124,12 +124,12 @@ def _as_unreadable(path: Path) -> Iterator[None]:
         raise UnreadableRunError(f"{path}: {error}") from error
 
 
-def write_report(target: Path, text: str) -> str | None:
+def write_report(target: Path, text: str | bytes) -> str | None:
     """Write a report; return why it could not be written."""
     if target.is_dir():
         return f"cannot write {target}: it is a folder"
     try:
-        replace_file(target, text.encode("utf-8", "replace"))
+        replace_file(target, text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
     except OSError as error:
         return f"cannot write {target}: {error.strerror or error}"
     return None

@@ -91,7 +91,7 @@ def list_runs(
     listed = folders.list_runs(query)
     every = listed.cards if query == ALL else folders.list_runs().cards
     runs = [ListedRun(card, _source(folders, card)) for card in listed.cards]
-    return RunList(label_runs(runs), listed.problems, _missing(paths, every, folders, only), listed.total)
+    return RunList(label_runs(runs), listed.problems, missing_runs(paths, every, folders, only), listed.total)
 
 
 def _source(folders: RunFolders, card: RunCard) -> RunSource | None:
@@ -99,9 +99,10 @@ def _source(folders: RunFolders, card: RunCard) -> RunSource | None:
     return run.source if isinstance(run, ForeignRun) else None
 
 
-def _missing(
-    paths: Sequence[Path], cards: Sequence[RunCard], folders: RunFolders, only: str | None
+def missing_runs(
+    paths: Sequence[Path], cards: Sequence[RunCard], folders: RunFolders, only: str | None = None
 ) -> list[str]:
+    """Return a sentence for each of `paths` in which none of `cards` is."""
     found = []
     places = {
         str(place) for card in cards if card.path is not None for place in (card.path, *card.path.parents)

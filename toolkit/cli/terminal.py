@@ -23,7 +23,7 @@ _PROGRESS_AFTER_S: Final = 0.5
 _PROGRESS_EVERY_S: Final = 0.1
 
 
-def add_json_argument(parser: argparse.ArgumentParser, what: str = "JSON") -> None:
+def add_json_argument(parser: argparse._ActionsContainer, what: str = "JSON") -> None:
     """Declare `--json`."""
     parser.add_argument("--json", action="store_true", help=f"print {what}; docs/cli.md describes it")
 

@@ -25,7 +25,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _small_logs_are_worth_keeping(monkeypatch):
-    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 1000)
+    monkeypatch.setattr(run_log, "MIN_CACHED_BYTES", 1000)
 
 
 @pytest.fixture
@@ -486,7 +486,7 @@ def test_the_oldest_make_room_for_the_newest(tmp_path):
 
 
 def test_a_small_log_is_not_worth_a_file(path, cache, monkeypatch):
-    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 8 * 1024 * 1024)
+    monkeypatch.setattr(run_log, "MIN_CACHED_BYTES", 8 * 1024 * 1024)
 
     opened(path, cache)
 

@@ -108,7 +108,7 @@ def test_a_store_that_read_the_run_as_it_grew(rich, expected, tmp_path, monkeypa
 
 
 def test_a_store_that_kept_its_columns(rich, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_log, "_MIN_CACHED_BYTES", 1)
+    monkeypatch.setattr(run_log, "MIN_CACHED_BYTES", 1)
     first = LocalStore([rich], cache_dir=tmp_path / "cache")
     assert_same(answers_of(first, "r"), expected)
     first.wait_until_saved(60.0)

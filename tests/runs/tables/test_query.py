@@ -11,11 +11,13 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
+from tests.dashboard.run_folders import append, step_record, write_run
 from tests.importers import samples
 from toolkit.core.ranks import Rank
 from toolkit.importers.detect import find_sources
 from toolkit.runfolder.control import write_request
 from toolkit.runfolder.read_run import read_run
+from toolkit.runs.sources import local_store
 from toolkit.runs.tables.query import QueryError, query
 from toolkit.runs.tables.run_tables import TABLES, UNANSWERED, RunTables
 from toolkit.telemetry import TelemetryLogger
@@ -235,6 +237,34 @@ def test_new_records_are_in_the_next_answer(tmp_path):
         log.flush()
 
         assert (before, rows("select step from steps", tables)) == ([{"step": 1}], [{"step": 1}, {"step": 2}])
+
+
+def test_small_logs_are_kept_together_and_read_on_where_they_grew(tmp_path, monkeypatch):
+    monkeypatch.setattr(local_store, "MIN_CACHED_BYTES", 100_000)
+    for name in "abc":
+        write_run(tmp_path / "logs", name, sessions=(range(400),))
+    text, answers = "select * exclude (file) from steps order by run, session, step", []
+
+    def ask():
+        tables = RunTables([tmp_path / "logs"], cache_dir=tmp_path / "cache")
+        answers.append(rows(text, tables))
+        return [tables._store.refresh(name).from_cache for name in "abc"]
+
+    assert ask() == [False, False, False]
+    [pack] = (tmp_path / "cache").iterdir()
+    assert ask() == [True, True, True]
+    append(tmp_path / "logs" / "b", [step_record(401, train_loss=0.5)])
+    assert ask() == [True, True, True]
+    (tmp_path / "logs" / "c" / "metrics.jsonl").write_bytes(b"")
+    assert ask() == [True, True, False]
+    data = pack.read_bytes()
+    pack.write_bytes(data[:200] + bytes(len(data) - 200))
+    assert ask() == [False, False, False]
+
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 1200
+    assert [row["train_loss"] for row in answers[2] if row["step"] == 401] == [0.5]
+    assert len(answers[3]) == len(answers[4]) == 801
 
 
 def test_runs_of_other_tools_have_the_points_that_their_own_readers_give(tmp_path):

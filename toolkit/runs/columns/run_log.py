@@ -19,7 +19,7 @@ from toolkit.runs.record_source import FileSource, Place
 from toolkit.runs.store import Health
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
-_MIN_CACHED_BYTES: Final = 8 * 1024 * 1024
+MIN_CACHED_BYTES: Final = 8 * 1024 * 1024
 
 
 class RunLog(ColumnQueries):
@@ -124,10 +124,11 @@ class RunLog(ColumnQueries):
                     self._replaced_at = time.time()
                     self._from_cache = False
                     self._saved_offset = 0
-            parsed = self._parser.parse(block)
             moved = block.cursor.offset > self._cursor.offset
+            parsed = self._parser.parse(block) if moved else None
             with self._lock:
-                self._columns.add(parsed)
+                if parsed is not None:
+                    self._columns.add(parsed)
                 self._cursor = block.cursor
                 self._pending = block.pending_bytes
                 self._problem = None
@@ -138,7 +139,7 @@ class RunLog(ColumnQueries):
         """Save the columns in a background thread once there is enough new data."""
         with self._lock:
             grown = self._cursor.offset - self._saved_offset
-            if self._cache is None or grown < max(_MIN_CACHED_BYTES, self._saved_offset // 4):
+            if self._cache is None or grown < max(MIN_CACHED_BYTES, self._saved_offset // 4):
                 return
             if self._is_busy(self._reader) or self._is_busy(self._saver):
                 return
@@ -146,6 +147,15 @@ class RunLog(ColumnQueries):
             self._saved_offset = self._cursor.offset
             self._saver = threading.Thread(target=save, name=f"saving {self.path.name}", daemon=True)
             self._saver.start()
+
+    def state(self) -> tuple[RunColumns, Cursor, int]:
+        """Return the columns, how far the file was read, and how many bytes of that are not in the cache."""
+        with self._lock:
+            return self._columns, self._cursor, self._cursor.offset - self._saved_offset
+
+    def note_saved(self, cursor: Cursor) -> None:
+        """Remember that everything up to `cursor` is in the cache."""
+        self._saved_offset = cursor.offset
 
     @staticmethod
     def _is_busy(thread: threading.Thread | None) -> bool:

@@ -35,7 +35,7 @@ from toolkit.runfolder.parts import record_files
 from toolkit.runfolder.records import START
 from toolkit.runfolder.safefile import NotInside, read_inside
 from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.run_log import RunLog
+from toolkit.runs.columns.run_log import MIN_CACHED_BYTES, RunLog
 from toolkit.runs.findings.rank_signs import RankSigns
 from toolkit.runs.findings.run_analysis import SavedFindings
 from toolkit.runs.formatting import clean
@@ -243,6 +243,20 @@ class LocalStore(StoreQueries):
         is_complete = self._own(key) is not None or self.refresh(key, wait_s=wait_s).complete
         spent = super().time_spent(key, wait_s=wait_s)
         return spent if is_complete else replace(spent, fraction=min(spent.fraction, _NOT_ALL))
+
+    def save_small_logs(self, place: str) -> None:
+        """Save the columns of all small logs read so far under this name, if enough of them is new."""
+        with self._lock:
+            logs = [(log, *log.state()) for log in self._logs.values() if isinstance(log, RunLog)]
+        # A large one has a file of its own.
+        small = [one for one in logs if 0 < one[2].offset < MIN_CACHED_BYTES]
+        if self.cache is None or sum(unsaved for *_, unsaved in small) < MIN_CACHED_BYTES:
+            return
+        self.cache.save_pack(
+            place, ((log.path, columns, cursor, unsaved > 0) for log, columns, cursor, unsaved in small)
+        )
+        for log, _, cursor, _ in small:
+            log.note_saved(cursor)
 
     def wait_until_saved(self, timeout_s: float) -> None:
         """Wait for columns that are being saved, each for at most `timeout_s`."""

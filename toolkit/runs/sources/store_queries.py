@@ -51,6 +51,7 @@ _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted, and read again when needed."""
+_FEW_LOGS: Final = 32
 _Log = TypeVar("_Log", bound=ColumnQueries)
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -324,6 +325,9 @@ def keep_recent(kept: dict[_Key, _Value], key: _Key, value: _Value, most: int) -
 
 def evict(logs: dict[tuple[str, int], _Log], kept: _Log) -> None:
     """Remove columns that were not used lately while all together take too much memory."""
+    # Of many runs, adding up what they take is slower than opening one: only if there are twice as many as before.
+    if len(logs) > _FEW_LOGS and len(logs) & (len(logs) - 1):
+        return
     by_age = sorted(logs.items(), key=lambda item: item[1].used_at)
     held = sum(log.nbytes for _, log in by_age)
     for name, log in by_age:

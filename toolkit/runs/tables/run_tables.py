@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from toolkit.runs.spans import FAILED, UNFINISHED
 from toolkit.runs.store import Floats, RunCard, card_labels
 
 _TYPES: Final = {
-    "text": pa.string(),
+    "text": pa.large_string(),
     "texts": pa.list_(pa.string()),
     "whole": pa.int64(),
     "number": pa.float64(),
@@ -66,6 +68,8 @@ UNANSWERED: Final = "unanswered"
 _KINDS_IN: Final = {"steps": (STEP,), "evals": (EVAL, EPOCH), "system": (SYSTEM,)}
 _SIGNALS: Final = {"loss": LOSS, "lr": LR}
 _ASKED: Final = ("setting", "old", "new", "requested", "actions", "knobs")
+_LIST_EVERY_S: Final = 0.5
+"""The tables of one statement are of the same list."""
 _NO_LIMIT_S: Final = 86_400.0
 _ALL: Final = 2**31
 _FAR_S: Final = 1e11
@@ -90,15 +94,22 @@ class RunTables:
         self._store = LocalStore(
             (), cache_dir=cache_dir or user_folder("cache"), folders=self.folders, read_only=True
         )
+        self._place = "\n".join(map(os.path.abspath, paths))
+        if self._store.cache is not None:
+            self._store.cache.open_pack(self._place)
+        self._runs: dict[str, RunCard] = {}
+        self._listed_at = -math.inf
         self.notes: list[str] = []
-        """What the last table could not read, a sentence for each."""
+        """What could not be read since the runs were listed, a sentence for each."""
 
     def runs(self) -> dict[str, RunCard]:
         """Return the runs by the name that `telemetry ls` has for each, the last updated first."""
-        listed = self.folders.list_runs()
-        self.notes = [*listed.problems]
-        labels = card_labels(listed.cards)
-        return {labels[card.key].text: card for card in listed.cards}
+        if time.monotonic() - self._listed_at > _LIST_EVERY_S:
+            listed = self.folders.list_runs()
+            labels = card_labels(listed.cards)
+            self._runs = {labels[card.key].text: card for card in listed.cards}
+            self._listed_at, self.notes = time.monotonic(), [*listed.problems]
+        return self._runs
 
     def table(
         self, name: str, columns: Collection[str] | None = None, *, runs: Collection[str] | None = None
@@ -110,7 +121,7 @@ class RunTables:
         cards = {run: card for run, card in self.runs().items() if runs is None or run in runs}
         if name in _KINDS_IN:
             wanted = None if columns is None else {column.casefold() for column in columns}
-            return self._records(name, cards, wanted)
+            return self._records(name, cards, wanted, is_whole=runs is None)
         if name == "spans":
             parts = [part for run, card in cards.items() for part in self._spans(run, card)]
             return pa.concat_tables([schema_of(name).empty_table(), *parts])
@@ -129,12 +140,18 @@ class RunTables:
 
     # ------------------------------------------------------------ records
 
-    def _records(self, name: str, cards: dict[str, RunCard], wanted: Collection[str] | None) -> pa.Table:
+    def _records(
+        self, name: str, cards: dict[str, RunCard], wanted: Collection[str] | None, *, is_whole: bool
+    ) -> pa.Table:
+        has_file = wanted is None or "file" in wanted
         files = [
-            _File.of(run, card, rank, self._file(card, rank), columns, _KINDS_IN[name])
+            _File.of(run, card, rank, self._file(card, rank) if has_file else None, columns, _KINDS_IN[name])
             for run, card in cards.items()
             for rank, columns in self._columns(run, card)
         ]
+        if is_whole:
+            self._store.save_small_logs(self._place)
+        self._store.wait_until_saved(_NO_LIMIT_S)
         metrics = {metric: None for file in files for metric in file.metrics}
         fixed = schema_of(name)
         signals = {column: signal for column, signal in _SIGNALS.items() if column in fixed.names}
@@ -178,17 +195,17 @@ class RunTables:
             count, names = len(spans), [clean(about.name) for about in spans.names]
             yield pa.table(
                 [
-                    pa.repeat(run, count),
+                    _repeated(run, count),
                     spans.session,
-                    pa.repeat(rank, count),
-                    pa.array(names, pa.string()).take(pa.array(spans.name)),
-                    pa.array([about.clock for about in spans.names], pa.string()).take(pa.array(spans.name)),
+                    np.full(count, rank),
+                    pa.array(names, pa.string()).take(_array(spans.name)),
+                    pa.array([about.clock for about in spans.names], pa.string()).take(_array(spans.name)),
                     _whole(spans.step),
                     _times(spans.start),
-                    pa.array(spans.duration, mask=np.isnan(spans.duration)),
+                    _array(spans.duration, np.isnan(spans.duration)),
                     (spans.flags & FAILED) > 0,
                     (spans.flags & UNFINISHED) > 0,
-                    pa.repeat(pa.scalar(self._file(card, rank), pa.string()), count),
+                    _repeated(self._file(card, rank), count),
                     spans.offset,
                 ],
                 names=schema_of("spans").names,
@@ -298,8 +315,7 @@ class _File:
     ) -> _File:
         # The last that is appended: it may grow meanwhile.
         kind = columns.kind.values[: len(columns.at)]
-        wanted = [KINDS.index(name) for name in kinds]
-        rows = np.flatnonzero(np.isin(kind, wanted))
+        rows = np.flatnonzero(np.logical_or.reduce([kind == KINDS.index(name) for name in kinds]))
         place = np.full(len(kind), -1, dtype=np.intp)
         place[rows] = np.arange(len(rows))
         metrics = {
@@ -312,29 +328,29 @@ class _File:
     def fixed(self, name: str) -> pa.Array:
         """Return a column that every table of records has."""
         columns, count = self.columns, len(self.rows)
-        if name in ("run", "rank", "file"):
-            return pa.repeat(
-                pa.scalar(getattr(self, name), _TYPES["whole" if name == "rank" else "text"]), count
-            )
+        if name in ("run", "file"):
+            return _repeated(getattr(self, name), count)
+        if name == "rank":
+            return _array(np.full(count, self.rank))
         if name == "step":
             return _whole(columns.step.values[self.rows])
         if name == "epoch":
             epoch = columns.epoch.values[self.rows]
-            return pa.array(epoch, mask=np.isnan(epoch))
+            return _array(epoch, np.isnan(epoch))
         if name == "time":
             return _times(columns.time.values[self.rows])
         if name == "event":
-            return pa.array(KINDS).take(pa.array(columns.kind.values[self.rows]))
+            return pa.array(KINDS, _TYPES["text"]).take(_array(columns.kind.values[self.rows]))
         if name == "byte_offset":
             at = columns.at.values[self.rows]
-            return pa.array(at, mask=at < 0)
+            return _array(at, at < 0)
         of_segment = np.zeros(len(self.place), dtype=np.int64 if name == "session" else bool)
         for segment, counts_until in columns.counting():
             if name == "session":
                 of_segment[segment.start : segment.end] = segment.session
             else:
                 of_segment[counts_until : segment.end] = True
-        return pa.array(of_segment[self.rows])
+        return _array(of_segment[self.rows])
 
     def metric(self, name: str | None, signal: str | None) -> pa.Array:
         """Return a metric, or else the one that is this signal; null where a record does not have it."""
@@ -351,10 +367,10 @@ class _File:
             at, values = at[at >= 0], values[at >= 0]
         if len(at) == count:
             # Every record has it, and they are in the order of the file.
-            return pa.array(values, from_pandas=False)
+            return _array(values)
         dense, lacks = np.zeros(count), np.ones(count, dtype=bool)
         dense[at], lacks[at] = values, False
-        return pa.array(dense, mask=lacks, from_pandas=False)
+        return _array(dense, lacks)
 
 
 def _until(metric: MetricColumn, rows: int) -> tuple[npt.NDArray[np.int32], Floats]:
@@ -365,15 +381,32 @@ def _until(metric: MetricColumn, rows: int) -> tuple[npt.NDArray[np.int32], Floa
     return at[:stop], values[:stop]
 
 
+def _array(values: npt.NDArray[Any], lacks: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return values as an Arrow array; NaN stays NaN. Not pa.array, which imports pandas."""
+    data = np.packbits(values, bitorder="little") if values.dtype == bool else np.ascontiguousarray(values)
+    known = None if lacks is None else pa.py_buffer(np.packbits(~lacks, bitorder="little"))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(data)])
+
+
+def _repeated(text: str | None, count: int) -> pa.Array:
+    if text is None:
+        return pa.nulls(count, _TYPES["text"])
+    data = text.encode("utf-8", "replace")
+    ends = np.arange(count + 1, dtype=np.int64) * len(data)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data * count)]
+    return pa.Array.from_buffers(_TYPES["text"], count, buffers)
+
+
 def _whole(values: Floats) -> pa.Array:
     is_whole = np.abs(values) < 2**53
-    return pa.array(np.where(is_whole, values, 0.0).astype(np.int64), mask=~is_whole)
+    return _array(np.where(is_whole, values, 0.0).astype(np.int64), ~is_whole)
 
 
 def _times(seconds: Floats) -> pa.Array:
     is_time = np.abs(seconds) < _FAR_S
     micros = np.round(np.where(is_time, seconds, 0.0) * 1e6).astype(np.int64)
-    return pa.array(micros, mask=~is_time).cast(_TYPES["time"])
+    return _array(micros, ~is_time).cast(_TYPES["time"])
 
 
 def _time(seconds: float | None) -> int | None:
