@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -108,6 +109,16 @@ def test_images_texts_and_tables_are_on_the_samples_page(some):
         assert sample_file(session.store(), key, item[1]).content_type.startswith("image/")
     assert "**weights** 1 logged" in said(tab) or any("weights" in text for text in chart_data(tab))
     assert "step *" in "".join(code.value for code in tab.code)
+
+
+def test_rollouts_are_completions_on_the_samples_page(logs):
+    shutil.copytree(Path(samples.__file__).with_name("rollouts"), logs / "rollouts")
+    runs = open_page("runs")
+    tab = open_page("samples", key_of(runs, "rollout"))
+
+    assert is_well(tab)
+    assert set(table(runs)["Logged by"]) == {"Rollouts"}
+    assert [code.value for code in tab.code][-1] == "#### 5"
 
 
 def test_a_log_without_images_does_not_name_our_own_functions(some):

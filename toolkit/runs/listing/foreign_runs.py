@@ -32,6 +32,7 @@ _TITLES: Final = {
     "tensorboard": "TensorBoard",
     "wandb": "W&B",
     "huggingface": "Hugging Face",
+    "rollouts": "Rollouts",
     "ai-toolkit": "ai-toolkit",
     "mlflow": "MLflow",
     "trackio": "Trackio",
