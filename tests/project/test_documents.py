@@ -80,7 +80,7 @@ save_checkpoint = set_lr_scale = lambda *arguments: None
 """What a snippet that shows a part of a training script takes for granted."""
 
 
-IMPORTS_FOR_LONG = {"accelerate.md", "lightning.md", "plain-pytorch.md", "transformers.md"}
+IMPORTS_FOR_LONG = {"accelerate.md", "keras.md", "lightning.md", "plain-pytorch.md", "transformers.md"}
 """Pages whose Python is run by `make faults` alone: their frameworks take many times longer than the page's code, and
 tests/telemetry/integrations/ trains with each of them."""
 

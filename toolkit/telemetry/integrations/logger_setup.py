@@ -52,6 +52,13 @@ def resuming(options: TelemetryOptions, run_id: str | None) -> TelemetryOptions:
     return options.changed(run_id=run_id)
 
 
+def in_project(options: TelemetryOptions, project: str, *tags: str) -> TelemetryOptions:
+    """Return the options of one run of a sweep: in its project, unless they name another, and with further tags."""
+    return options.changed(
+        project=options.project or project, tags=tuple(dict.fromkeys((*options.tags, *tags)))
+    )
+
+
 def open_log(
     options: TelemetryOptions, run_name: str, *, config: Any = None, from_checkpoint: Any = None
 ) -> TelemetryLogger:

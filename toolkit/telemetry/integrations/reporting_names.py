@@ -56,12 +56,12 @@ class _Finder:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not cls]:
             find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 execute = getattr(spec.loader, "exec_module", None)
                 # A loader that takes no attributes is left as it is.
                 if execute is not None and hasattr(spec.loader, "__dict__"):
-                    vars(spec.loader)["exec_module"] = _completing(vars(spec.loader), execute)
+                    _complete_after(vars(spec.loader), execute)
                 return spec
         return None
 
@@ -75,8 +75,8 @@ def add_names() -> None:
             _complete(sys.modules[name])
 
 
-def _completing(of_loader: dict[str, Any], execute: Callable[[ModuleType], None]) -> Callable[..., None]:
-    """Return a loader's `exec_module` that completes a table once, and leaves the loader as it was."""
+def _complete_after(of_loader: dict[str, Any], execute: Callable[[ModuleType], None]) -> None:
+    """Let a loader complete the table once it has executed the module, and then be as it was."""
 
     def exec_module(module: ModuleType) -> None:
         execute(module)
@@ -85,7 +85,7 @@ def _completing(of_loader: dict[str, Any], execute: Callable[[ModuleType], None]
             of_loader.pop("exec_module", None)
             _complete(module)
 
-    return exec_module
+    of_loader["exec_module"] = exec_module
 
 
 def _complete(module: ModuleType) -> None:

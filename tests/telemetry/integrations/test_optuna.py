@@ -1,0 +1,96 @@
+"""Studies with the real Optuna."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lazy_module import LazyModule
+from tests.records import read_records
+from tests.telemetry.logged import PATIENCE_S
+from toolkit.runfolder.manifest import read_manifest
+
+optuna = LazyModule("optuna")
+ours = LazyModule("toolkit.telemetry.integrations.optuna")
+
+QUIET = {"system": False, "csv": False, "code": False, "quiet": True, "close_timeout": PATIENCE_S}
+
+
+class Diverged(Exception):
+    pass
+
+
+def objective(trial):
+    """Report three values; the second trial is pruned, the third fails."""
+    rate = trial.suggest_float("lr", 0.0, 1.0)
+    for step in range(1, 4):
+        trial.report(rate / step, step)
+        if trial.number == 1:
+            raise optuna.TrialPruned
+    if trial.number == 2:
+        raise Diverged
+    return rate
+
+
+def optimize(study, *given, **how):
+    study.optimize(*given, n_trials=4, catch=Diverged, **how)
+    return study.trials
+
+
+@pytest.mark.parametrize("way", ["live", "callback", "both"])
+def test_each_trial_is_a_run_of_the_study(tmp_path, way):
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path, tags=["mine"], **QUIET)
+    study = optuna.create_study(study_name="rates")
+    tracked = objective if way == "callback" else telemetry.live(objective)
+    trials = optimize(study, tracked, callbacks=[] if way == "live" else [telemetry])
+
+    folders = [tmp_path / f"trial-{number}" for number in range(4)]
+    assert sorted(tmp_path.iterdir()) == folders
+    for trial, folder in zip(trials, folders, strict=True):
+        manifest = read_manifest(folder)
+        assert (manifest.project, list(manifest.tags)) == ("rates", ["mine", "optuna", "rates"])
+        (start,) = read_records(folder / "metrics.jsonl", "start")
+        assert start["config"] == trial.params
+        assert (start["study"], start["trial"]) == ("rates", trial.number)
+        values = [
+            (each["global_step"], each["value"]) for each in read_records(folder / "metrics.jsonl", "eval")
+        ]
+        assert values[:3] == [*trial.intermediate_values.items()]
+        assert values[3:] == ([(3, trial.value)] if trial.state.name == "COMPLETE" else [])
+    ends = [read_records(folder / "metrics.jsonl", "end")[0] for folder in folders]
+    assert [end["status"] for end in ends] == ["finished", "stopped", "failed", "finished"]
+    assert ends[1]["reason"] == "pruned"
+
+
+def test_trials_of_two_threads_log_into_their_own_runs_with_the_studys_names(tmp_path):
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path, log_every=1, **QUIET)
+    study = optuna.create_study(directions=["minimize", "maximize"])
+    study.set_metric_names(["val_loss", "accuracy"])
+
+    @telemetry.live
+    def two_values(trial):
+        rate = trial.suggest_float("lr", 0.0, 1.0)
+        telemetry.log.log_step(1, train_loss=rate)
+        return rate, 1.0 - rate
+
+    study.optimize(two_values, n_trials=4, n_jobs=2)
+    telemetry.log.log_step(2, train_loss=0.0)
+
+    for trial in study.trials:
+        file = tmp_path / f"trial-{trial.number}" / "metrics.jsonl"
+        assert [step["train_loss"] for step in read_records(file, "step")] == [trial.params["lr"]]
+        assert [start["config"] for start in read_records(file, "start")] == [trial.params]
+        (values,) = read_records(file, "eval")
+        assert [values["val_loss"], values["accuracy"]] == trial.values
+
+
+def test_an_exception_that_ends_the_study_ends_its_run(tmp_path):
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path, **QUIET)
+
+    def fail(trial):
+        raise Diverged("at once")
+
+    with pytest.raises(Diverged):
+        optuna.create_study().optimize(telemetry.live(fail), n_trials=1)
+
+    assert read_manifest(tmp_path / "trial-0").sessions[-1].status == "failed"
+    assert read_records(tmp_path / "trial-0/metrics.jsonl", "error")[0]["message"] == "Diverged: at once"

@@ -1,0 +1,62 @@
+"""A callback for Hydra: each job, also of a multirun, is a run with its configuration, and all are of one project."""
+
+# Every hook of a callback has the arguments that Hydra gives it.
+# ruff: noqa: ARG002
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hydra.experimental.callback import Callback
+
+from toolkit.core.config_mapping import resolved
+from toolkit.core.guard import Guard
+from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
+from toolkit.telemetry.integrations.open_phases import exit_arguments
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import TelemetryOptions
+
+_jobs: list[TelemetryLogger] = []
+"""The logger of the job that runs in this process."""
+
+
+def job_log() -> TelemetryLogger:
+    """Return the logger of the job that is running; one that writes nothing if there is none."""
+    return _jobs[-1] if _jobs else TelemetryLogger("job", TelemetryOptions(enabled=False))
+
+
+class TelemetryCallback(Callback):
+    """Opens a run before each job and closes it afterwards; name it under `hydra.callbacks`, with options of ours.
+
+    A relative `log_dir` is relative to the folder that Hydra was started in, whatever the job's folder is. Nothing it
+    does raises into the job, except invalid options at the start.
+    """
+
+    def __init__(self, run_name: str | None = None, **options: Any) -> None:
+        """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
+        self._run_name = run_name
+        self._options = options_of({name: resolved(value) for name, value in options.items()})
+
+    def on_job_start(self, config: Any, **_: Any) -> None:
+        """Open the run, and write the job's configuration and overrides."""
+        with Guard().catch("opening a run for a job of Hydra"):
+            about = config.hydra
+            folder = os.path.join(about.runtime.cwd, self._options.log_dir)
+            options = in_project(self._options.changed(log_dir=folder), about.job.name, "hydra")
+            log = open_log(options, self._run_name or about.job.name)
+            _jobs.append(log)
+            log.log_start(
+                config={name: value for name, value in resolved(config).items() if name != "hydra"},
+                training={
+                    "framework": "hydra",
+                    "overrides": list(about.overrides.task),
+                    "output_dir": about.runtime.output_dir,
+                },
+            )
+
+    def on_job_end(self, config: Any, job_return: Any, **_: Any) -> None:
+        """Close the run: failed if the job raised an exception."""
+        with Guard().catch("closing the run of a job of Hydra"):
+            error = getattr(job_return, "_return_value", None)
+            _jobs.pop().__exit__(*exit_arguments(error if isinstance(error, BaseException) else None))

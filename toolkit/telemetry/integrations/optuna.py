@@ -1,0 +1,108 @@
+"""Optuna: each trial of a study is a run of one project."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from toolkit.core.guard import Guard
+from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.open_phases import exit_arguments
+from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.options import TelemetryOptions
+
+_OUTCOMES: Final = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
+
+
+class TelemetryCallback:
+    """Records trials as runs: `study.optimize(telemetry.live(objective))`, or `callbacks=[telemetry]` afterwards.
+
+    Nothing it does raises into the study, except invalid options when it is created.
+    """
+
+    def __init__(self, options: TelemetryOptions | Mapping[str, Any] | None = None, **others: Any) -> None:
+        """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
+        self._options = options_of(options, **others)
+        self.guard = Guard()
+        self._thread = threading.local()
+        self._recorded: set[tuple[str, int]] = set()
+
+    @property
+    def log(self) -> TelemetryLogger:
+        """The logger of the live trial of this thread, to log more; elsewhere one that writes nothing."""
+        begin: Callable[[], TelemetryLogger] | None = getattr(self._thread, "begin", None)
+        return TelemetryLogger("trial", TelemetryOptions(enabled=False)) if begin is None else begin()
+
+    def live(self, objective: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the objective, recorded while it runs, with what it reports; every exception ends its run."""
+
+        @functools.wraps(objective)
+        def recorded(trial: Any) -> Any:
+            log = self.guard.call("opening a run for a trial", self._open, trial.study, trial.number)
+            if log is None:
+                return objective(trial)
+            steps: list[int] = []
+
+            @functools.cache
+            def begin() -> TelemetryLogger:
+                # As late as possible: the settings are those that were suggested by then.
+                log.guard.call("writing the start of a trial", _start, log, trial.study, trial)
+                return log
+
+            def report(_: Any, value: Any, step: int) -> None:
+                steps.append(step)
+                begin().log_eval(step, _named(trial.study, value))
+
+            patches, error, values = MethodPatches(log.guard), None, None
+            patches.around(trial, "report", after=report)
+            self._thread.begin = begin
+            try:
+                values = objective(trial)
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                patches.undo()
+                self._thread.begin = None
+                with log.guard.catch("ending the run of a trial"):
+                    if values is not None:
+                        begin().log_eval(max(steps, default=0), _named(trial.study, values))
+                    begin().__exit__(*exit_arguments(error))
+            return values
+
+        return recorded
+
+    def __call__(self, study: Any, trial: Any) -> None:
+        """Write the run of a trial that has ended, unless it was recorded live. Optuna calls this after each trial."""
+        with self.guard.catch("writing the run of a trial"):
+            if (study.study_name, trial.number) not in self._recorded:
+                log, reported = self._open(study, trial.number), trial.intermediate_values
+                _start(log, study, trial)
+                for step, value in sorted(reported.items()):
+                    log.log_eval(step, _named(study, value))
+                # A pruned trial has the last value that it reported.
+                if trial.state.name == "COMPLETE":
+                    log.log_eval(max(reported, default=0), _named(study, trial.values))
+                log.close(_OUTCOMES.get(trial.state.name, trial.state.name.lower()))
+
+    def _open(self, study: Any, number: int) -> TelemetryLogger:
+        self._recorded.add((study.study_name, number))
+        options = in_project(self._options, study.study_name, "optuna", study.study_name)
+        return open_log(options, f"trial-{number}")
+
+
+def _start(log: TelemetryLogger, study: Any, trial: Any) -> None:
+    about = {"framework": "optuna", "study": study.study_name, "trial": trial.number, **trial.user_attrs}
+    log.log_start(config=trial.params, training=about)
+
+
+def _named(study: Any, given: Any) -> dict[str, Any]:
+    """Return values of the objective by the study's names for them; without names, `value`, or `value_0` and so on."""
+    values = given if isinstance(given, Sequence) else [given]
+    names = study.metric_names or (
+        ["value"] if len(values) == 1 else [f"value_{n}" for n in range(len(values))]
+    )
+    return dict(zip(names, values, strict=False))
