@@ -42,6 +42,7 @@ Shown = dict[str, str]
 _USAGE: Final = "write %telemetry RUN or %telemetry compare RUN RUN, or %%telemetry above a training"
 _POINTS: Final = 400
 _WAIT_S: Final = 5.0
+_AGAIN_S: Final = 0.5
 _FIRST_S: Final = 0.2
 _EVERY_S: Final = 2.0
 _PAUSES: Final = 25
@@ -66,6 +67,7 @@ class RunView:
         """Look at `run`. Raises UnreadableRunError."""
         self._run = run
         self._store: tuple[RunStore, str] | None = open_run(run) if has_columns() else None
+        self._wait_s = _WAIT_S
         self.is_live = True
         """Whether the run was still going on at the last look."""
 
@@ -85,8 +87,10 @@ class RunView:
         try:
             # First: what is read after it is at least as new.
             self.is_live = store.card(key).live
+            # A training beside it goes on meanwhile: the rest of a long run is read at later looks.
+            wait_s, self._wait_s = self._wait_s, _AGAIN_S
             return content_of_run(
-                store, key, name=self._run.called, points=_POINTS, wait_s=_WAIT_S, with_pictures=False
+                store, key, name=self._run.called, points=_POINTS, wait_s=wait_s, with_pictures=False
             )
         except UnknownRun as error:
             raise UnreadableRunError(str(error)) from error
