@@ -14,6 +14,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 
 from tests.cli.runs import write_run
+from tests.lengths import in_make_faults
 from tests.project.lock_file import LOCK_FILE
 from tests.project.markdown import ROOT
 from tests.project.sbom import sbom
@@ -121,6 +122,7 @@ def test_the_sbom_has_every_locked_package_once_and_is_the_same_each_time(tmp_pa
     assert found["dependencies"] == [{"ref": found["metadata"]["component"]["purl"], "dependsOn": references}]
 
 
+@in_make_faults
 def test_the_action_writes_findings_and_a_report_into_the_job_summary(tmp_path):
     run = write_run(tmp_path / "logs", "```run", [1.0, 0.5, float("nan"), float("nan")]).with_name("run")
     telemetry = tmp_path / "bin" / "telemetry"
