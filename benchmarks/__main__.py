@@ -19,6 +19,7 @@ from benchmarks import (
     paced,
     span_cost,
     sweep_truth,
+    top_cost,
     trainers,
     under_fault,
 )
@@ -43,6 +44,7 @@ _BENCHMARKS = (
     fleet,
     importers,
     sweep_truth,
+    top_cost,
     gpu_loop,
 )
 

@@ -55,12 +55,12 @@ class PseudoTerminal:
 
     def wait_for(self, text: str) -> None:
         """Wait until the command has written `text`."""
-        wait_until(lambda: text.encode() in self._read())
+        wait_until(lambda: text.encode() in self.drain())
 
     def wait_for_end(self) -> int:
         """Return the exit code."""
-        wait_until(lambda: (self._read(), self.process.poll() is not None)[1])
-        self._read()
+        wait_until(lambda: (self.drain(), self.process.poll() is not None)[1])
+        self.drain()
         return self.process.returncode
 
     def close(self) -> None:
@@ -71,7 +71,8 @@ class PseudoTerminal:
         os.close(self._own)
         os.close(self._its)
 
-    def _read(self) -> bytes:
+    def drain(self) -> bytes:
+        """Return all that it has written, and let it go on."""
         while select.select([self._own], [], [], 0.01)[0]:
             self.seen += os.read(self._own, 65536)
         return self.seen

@@ -97,7 +97,7 @@ def test_runs_are_listed_searched_opened_and_compared_by_keys(tmp_path):
         await screen.press("f")
         assert "Cause:" in await screen.shows("Try:")
         await screen.press("escape", "s", "y")
-        await screen.shows("the run is finished and cannot answer requests")
+        await screen.shows("save: not sent, the run is finished and cannot answer requests")
 
         await screen.press("escape", "/", "ctrl+u", "enter")
         await screen.shows("calm")
@@ -221,7 +221,7 @@ def test_a_live_run_does_what_it_is_asked_and_says_so(tmp_path):
             await screen.press("enter")
             await screen.shows("train_loss ·")
             await screen.press("x", "n", "x", "y")
-            await screen.shows("the run does not offer stop")
+            await screen.shows("stop: not sent, the run does not offer stop")
             await screen.press("s")
             await screen.shows("Ask the run to save a checkpoint now? y or n")
             await screen.press("y")

@@ -42,19 +42,23 @@ class Runs:
     def __init__(self, paths: Sequence[Path]) -> None:
         self._folders = runs_at(paths, labels_dir=labels_dir())
         self._columns: LocalStore | None = None
-        self._asked: dict[str, tuple[str, str]] = {}
+        self._asked: dict[str, tuple[str, str, str]] = {}
 
     def look(self, view: View) -> RunList | Opened:
         """Return what `view` shows. Raises UnknownRun, ValueError if the search is invalid, Refused."""
         return self._open(view, view.keys) if view.keys else self._folders.list_runs(view.query)
 
     def ask(self, key: str, action: str) -> None:
-        """Ask a run to do something; its answer is in `Opened.answers`. Raises Refused."""
+        """Ask a run to do something; its answer, or why it was not asked, is in `Opened.answers`."""
         store = self._store()
         manifest = store.meta(key).manifest
-        if store.card(key).live and manifest and action not in texts_in(manifest.control.get("actions")):
-            raise Refused(f"the run does not offer {action}")
-        self._asked[store.ask(key, {"actions": (action,)})] = (key, action)
+        try:
+            if store.card(key).live and manifest and action not in texts_in(manifest.control.get("actions")):
+                raise Refused(f"the run does not offer {action}")
+            asked, said = store.ask(key, {"actions": (action,)}), "sent, no answer yet"
+        except Refused as refusal:
+            asked, said = f"refused {len(self._asked)}", f"not sent, {refusal}"
+        self._asked[asked] = (key, action, said)
 
     def _store(self) -> LocalStore:
         if self._columns is None:
@@ -113,8 +117,8 @@ class Runs:
     def _answers(self, store: LocalStore, key: str) -> list[str]:
         came = {str(record.get("id")): record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
         return [
-            f"{action}: {''.join(answer_text(came[asked])) if asked in came else 'sent, no answer yet'}"
-            for asked, (run, action) in self._asked.items()
+            f"{action}: {''.join(answer_text(came[asked])) if asked in came else said}"
+            for asked, (run, action, said) in self._asked.items()
             if run == key
         ]
 
@@ -144,7 +148,7 @@ def _charts(found: Mapping[str, Mapping[str, MetricInfo]]) -> list[dict[str, str
     late = [
         name
         for name in rest
-        if rest[name].event == SYSTEM or name.startswith(INTERNAL) or is_spread(name, rest)
+        if rest[name].event == SYSTEM or name.startswith((*INTERNAL, "gpu/")) or is_spread(name, rest)
     ]
     for name in sorted(rest, key=set(late).__contains__):
         charts.append({key: name for key, metrics in found.items() if name in metrics})

@@ -16,6 +16,7 @@ from toolkit.importers.formats.record_file import OURS
 from toolkit.runfolder.status import FINISHED
 from toolkit.runs.formatting import count
 from toolkit.runs.listing.run_table import cell
+from toolkit.runs.store import labelled
 
 if TYPE_CHECKING:
     from toolkit.runs.findings.alerts import Alert
@@ -47,7 +48,7 @@ def list_lines(view: View) -> list[Line]:
     keys = [card.key for card in listed.cards]
     at = keys.index(view.selected) if view.selected in keys else 0
     view.top = max(0, min(view.top, at), at - view.height + 3)
-    shown = listed.cards[view.top : view.top + view.height - 2]
+    shown = [*labelled(listed.cards[view.top : view.top + view.height - 2]).values()]
     best = view.primary.metric if view.primary else ""
     columns: dict[str, list[tuple[str, str]]] = {
         "status": [(card.status.name, STATUS_STYLES.get(card.status.name, "")) for card in shown],
@@ -100,7 +101,9 @@ def list_lines(view: View) -> list[Line]:
         )
         rows.append([(text.fit(f"  {why}", view.width), "dim")])
     elif view.selected in keys:
-        rows[at - view.top] = [(part, "reverse") for part, _ in rows[at - view.top]]
+        rows[at - view.top] = [
+            (part, f"reverse {style}".replace("dim", "")) for part, style in rows[at - view.top]
+        ]
     return [*lines, *rows]
 
 
