@@ -23,6 +23,7 @@ from toolkit.cli.top.app import Lines, Top
 from toolkit.cli.top.plot import Curve, Plot
 from toolkit.cli.top.reading import Runs
 from toolkit.cli.top.text import Text, charset_of
+from toolkit.cli.top.view import Opened
 from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runs.curve_tiles import NonFiniteRun
 from toolkit.runs.store import CurveSegment, Series
@@ -157,6 +158,20 @@ def test_every_character_set_shows_spikes_nan_and_resumes():
         assert (axis.count("N"), axis.count("R")) == (1, 1)
         assert {len(line) for line in lines} == {60}
         assert charset != "ascii" or all(line.isascii() for line in lines)
+
+
+def test_values_and_places_of_any_size_are_drawn():
+    odd = [math.nan, math.inf, -math.inf, 1.7e308, -1.7e308, 5e-324, 0.0, -1.0, 1e300, 1.0]
+    places = [0.0, 1e300, -1e300, math.nan, 5.0, 5.0, 1.7e308, -1.7e308, 6.0, math.inf]
+    for log in (False, True):
+        for size in range(1, 11):
+            part = CurveSegment(x=np.array(places[:size]), y=np.array(odd[-size:]), session=1)
+            series = Series(metric="loss", axis="step", segments=(part,), drawn=size, total=size)
+            curve = Curve(label="a", style="cyan", series=series, resumes=[math.nan, 3.0])
+            span = Opened(cards=(), charts=[("loss", [curve])]).span
+            for width in (1, 8, 40):
+                plot = Plot(text=Text(), width=width, height=size, span=span, log=log, cursor=span[0])
+                assert len(plot.draw("loss", [curve])) == max(2, size)
 
 
 def test_the_characters_are_those_that_the_terminal_has():

@@ -74,6 +74,7 @@ class Top(App[int]):
         self.view = View(text=text, no_color=self.no_color)
         self.message = "reading ..."
         self._runs = runs
+        self._guard = Guard()
         self._typed: str | None = None
         self._question = ""
         self._asks: list[tuple[str, str]] = []
@@ -95,11 +96,13 @@ class Top(App[int]):
     # ------------------------------------------------------------ reading
 
     def _read(self) -> None:
-        guard = Guard()
         used = time.process_time()
         while not self._is_over:
             keys = self.view.keys
-            found = guard.call("reading runs", self._look) or f"could not be read: {', '.join(guard.counts)}"
+            found = (
+                self._guard.call("reading runs", self._look)
+                or f"could not be read: {', '.join(self._guard.counts)}"
+            )
             if not self._is_over:
                 self.call_later(self._take, keys, found)
             is_part = isinstance(found, Opened) and not found.is_whole
@@ -142,19 +145,24 @@ class Top(App[int]):
     def _draw(self) -> None:
         view = self.view
         view.width, view.height = self.size.width, self.size.height - 1
-        if view.page == "help":
-            lines = screens.help_lines(view)
-        elif not view.keys:
-            lines = screens.list_lines(view)
-        elif view.opened is None:
-            lines = []
-        else:
-            lines = (screens.full_lines if view.page else screens.run_lines)(view, view.opened)
+        lines = self._guard.call("drawing", self._screen)
+        if lines is None:
+            lines, self.message = [], f"could not be drawn: {', '.join(self._guard.counts)}"
         view.scroll = max(0, min(view.scroll, len(lines) - view.height)) if view.page else 0
         lines = lines[view.scroll :][: view.height]
         lines += [[] for _ in range(view.height - len(lines))]
         for widget in self.query(Lines):
             widget.show([*lines, self._foot()])
+
+    def _screen(self) -> list[Line]:
+        view = self.view
+        if view.page == "help":
+            return screens.help_lines(view)
+        if not view.keys:
+            return screens.list_lines(view)
+        if view.opened is None:
+            return []
+        return (screens.full_lines if view.page else screens.run_lines)(view, view.opened)
 
     def _foot(self) -> Line:
         usual = _RUN_KEYS if self.view.keys else _LIST_KEYS

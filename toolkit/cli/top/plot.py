@@ -72,7 +72,8 @@ class Plot:
         """Return the column of a place on the x axis, with `across` columns a character."""
         low, high = self.span
         share, most = (x - low) / (high - low) if high > low else 0.5, self.columns * across
-        return min(most - 1, max(0, int(share * most)))
+        # In this order, a place that is not a number is the first one.
+        return min(most - 1, int(min(1.0, max(0.0, share)) * most))
 
     def draw(self, title: str, curves: Sequence[Curve]) -> list[Line]:
         """Return the lines of a chart: a head, the curves, and the x axis with its marks."""
@@ -100,13 +101,17 @@ class Plot:
                 row, at = dot // down, column // across
                 bit = _BRAILLE[dot % 4 * 2 + column % 2] if shape == "braille" else dot % 2 + 1
                 cells[row][at] = (number + 1 if shape == "ascii" else cells[row][at][0] | bit, style)
-        resumes = {self.column_of(x) for curve in curves for x in curve.resumes}
+        resumes = {self.column_of(x) for curve in curves for x in curve.resumes if math.isfinite(x)}
         cursor = None if self.cursor is None else self.column_of(self.cursor)
         lines = [self._head(title, curves)]
         for row, values in enumerate(cells):
             share = row / max(1, rows - 1)
             value = high * (1 - share) + low * share
-            label = short_number(10**value if self.log else value) if row in (0, rows // 2, rows - 1) else ""
+            label = (
+                short_number(float(np.float64(10) ** value) if self.log else value)
+                if row in (0, rows // 2, rows - 1)
+                else ""
+            )
             line = [(self.text.fit(label, _LABEL, right=True) + self.text.one_line("│"), "dim")]
             for column, (bits, style) in enumerate(values):
                 if not bits:
