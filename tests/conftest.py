@@ -17,11 +17,12 @@ from tests.git_once import git_is_asked_once
 from tests.leftovers import recover_only_runs_below, remove_journals_of_runs_below
 from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
+from tests.time_limit import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from tests.waiting import TIME_TO_CLOSE_S
 from toolkit.runfolder.records import OF_THE_JOB
 from toolkit.telemetry.options import TelemetryOptions
 
-__all__ = ["git_is_asked_once"]
+__all__ = ["git_is_asked_once", "pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"

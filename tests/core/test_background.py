@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lengths import in_make_faults
+from tests.lengths import in_make_faults, longer
 from tests.waiting import PATIENCE_S, wait_until
 from toolkit.core import background as module
 from toolkit.core.background import Background, background_job, next_due
@@ -261,7 +261,7 @@ def test_a_forked_child_has_its_own_threads_whatever_its_parent_was_doing():
     hanging, counting = Hanging(), Counting(0.0001)
     jobs = [started(hanging), started(counting)]
     wait_until(lambda: counting.count)
-    for _ in range(20):
+    for _ in range(longer(5, 20)):
         child = os.fork()
         if child == 0:
             done = not jobs[1].is_started and started(Counting(0.0001, last=3)).join(PATIENCE_S)

@@ -97,6 +97,7 @@ def purpose_of(room):
 
 
 @functools.cache
+@functools.cache
 def imports():
     """Return which rooms each room imports, in any function and for types too."""
     known = rooms()

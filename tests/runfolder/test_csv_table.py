@@ -125,7 +125,7 @@ _batches = st.lists(
 )
 
 
-@settings(tries, max_examples=longer(30, 100))
+@settings(tries, max_examples=longer(15, 100))
 @given(
     form=st.sampled_from([ALL, SHORT]),
     batches=_batches,
