@@ -31,7 +31,7 @@ READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-das
 READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test compiled faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval release-check lock sbom clean
+.PHONY: help run dashboard fleet test compiled faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval agents-eval release-check lock sbom clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -101,6 +101,9 @@ answers-eval: $(READY)  ## Measure how often the answers about runs are right; w
 
 forecast-eval: $(READY)  ## Measure how often forecasts are right (CORPUS=DIR); writes docs/figures/forecasts.md (ARGS=--fit: and the constants).
 	@$(BIN)/python -m benchmarks.forecast_eval --corpus $(CORPUS) $(ARGS)
+
+agents-eval: $(READY)  ## Ask the MCP server 80 questions and check every source; writes docs/figures/agents.md (ARGS=--quick).
+	@$(BIN)/python -m benchmarks.agents $(ARGS)
 
 release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).
 	@$(BIN)/python -m tests.project.release_check --pythons "$(PYTHONS)" --torch-on "$(TORCH_ON)" $(ARGS)

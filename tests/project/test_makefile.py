@@ -19,7 +19,7 @@ def make(*arguments):
 def test_help_lists_the_targets():
     listed = make("help").stdout
     targets = (
-        "run dashboard fleet test faults fuzz docs check bench diagnose-eval answers-eval forecast-eval "
+        "run dashboard fleet test faults fuzz docs check bench diagnose-eval answers-eval forecast-eval agents-eval "
         "release-check lock clean"
     )
 

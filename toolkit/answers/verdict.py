@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -182,6 +182,43 @@ def pick_groups(
     if len(best) == 1 and group_of[best[0].key] not in mine:
         best = [*best, *(run for run in free if group_of[run.key] == group_of[best[0].key])]
     return list(new), list(best)
+
+
+def verdict_on(
+    lists: Sequence[Sequence[RunCard]],
+    beside: Sequence[RunCard],
+    *,
+    metric: str,
+    goal: Direction,
+    points_of: Callable[[RunCard], Sequence[float] | None],
+    are_single: Sequence[bool],
+    places: Sequence[str],
+    **how: Any,
+) -> Verdict | str:
+    """Return the verdict on the new runs against the best ones, which are the two `lists`, or why there is none.
+
+    `beside` are the runs of their folders, `places` what the lists are called, and `are_single` whether each was asked
+    for by one name: then it comes with its repeats.
+    """
+
+    def results(cards: Sequence[RunCard], *, curves: bool) -> list[Result]:
+        return [
+            result_of(card, metric, points=(points_of(card) if reads else None) or ())
+            for card in cards
+            for reads in (curves or metric not in card.evaluations,)
+        ]
+
+    others = results(beside, curves=False)
+    new, best = (results(cards, curves=True) for cards in lists)
+    new, best = pick_groups(new, best, others, goal, are_single)
+    for group, place in zip((new, best), places, strict=True):
+        if not group:
+            return f"{place} has no other run to compare with: all are those of the new one"
+        if all(result.value is None for result in group):
+            names = {name for cards in lists for card in cards for name in card.evaluations}
+            known = ", ".join(sorted(names)[:10]) or "none"
+            return f"{place} has no run with {metric} to compare; its kind of metric here: {known}"
+    return verdict(new, best, others, metric=metric, goal=goal, **how)
 
 
 def best_against(

@@ -33,6 +33,7 @@ SUBCOMMANDS: Final = {
     "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
     "logs": "show what a run printed, search it, and follow it",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
+    "mcp": "answer an agent's questions about runs over the Model Context Protocol (MCP)",
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
     "plugins": "list the plug-ins that are installed, and what is wrong with those that are skipped",
@@ -70,7 +71,7 @@ GROUPS: Final = {
     "decide": ("Decide", "compare resume why verdict stopping report ask"),
     "keep": ("Keep and delete", "repair rm gc export trace"),
     "send": ("Send", "share message metrics ship pull archive copy usage"),
-    "setup": ("Set up", "train ai-toolkit completion plugins"),
+    "setup": ("Set up", "train ai-toolkit mcp completion plugins"),
 }
 """The folders in `toolkit/cli/commands`: what one does, and the subcommands for it, in the order of the help."""
 

@@ -317,6 +317,19 @@ class MetricInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Every point of one metric, in the order of the file, and where in it each is. All arrays have the same length."""
+
+    session: npt.NDArray[np.int64]
+    step: Floats
+    value: Floats
+    offset: npt.NDArray[np.int64]
+    """Where the record of a point begins in the record file; -1 where that is not known."""
+    is_current: npt.NDArray[np.bool_]
+    """Whether no later session did the same steps again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSegment:
     """The part of a curve from one session."""
 

@@ -125,6 +125,10 @@ class OutputLog:
         texts = self._read(start, stop).split(b"\n")
         return [self._line(number, text) for number, text in zip(range(start, stop), texts, strict=False)]
 
+    def offset_of(self, number: int) -> int:
+        """Return where in the file a line begins."""
+        return self._ends[number - 1] if number else 0
+
     def tail(self, count: int) -> list[OutputLine]:
         """Return the last `count` lines."""
         return self.lines(self.count - count, self.count)

@@ -23,7 +23,7 @@ from toolkit.runs.columns.tiles import TileBuilder
 from toolkit.runs.curve_tiles import METRIC_AXIS, CurveTiles, TileQuery
 from toolkit.runs.record_source import Place
 from toolkit.runs.spans import SpanTable
-from toolkit.runs.store import Floats, Health, MetricInfo, Series, SessionStart, Smoothing, XAxis
+from toolkit.runs.store import Floats, Health, MetricInfo, Points, Series, SessionStart, Smoothing, XAxis
 
 
 class ColumnQueries:
@@ -62,7 +62,7 @@ class ColumnQueries:
             columns = self._columns
             held = sum(metric.rows.nbytes + metric.values.nbytes for metric in columns.metrics.values())
             held += self._derived.nbytes + self._tiles.nbytes
-            return held + 4 * columns.time.nbytes + self._spans.nbytes
+            return held + 5 * columns.time.nbytes + self._spans.nbytes
 
     def metrics(self) -> list[MetricInfo]:
         """Return the metrics read so far."""
@@ -233,6 +233,27 @@ class ColumnQueries:
     def columns(self) -> RunColumns:
         """Return everything read so far; it may grow meanwhile."""
         return self._columns
+
+    def points(self, name: str) -> Points | None:
+        """Return every point of a metric or formula, in the order of the file, and where it is; None if it has none."""
+        self.column(name)
+        with self._lock:
+            columns = self._columns
+            metric = columns.column(self.named(name))
+            if metric is None:
+                return None
+            rows = metric.rows.values
+            session, is_current = np.zeros(columns.rows, dtype=np.int64), np.zeros(columns.rows, dtype=bool)
+            for segment, until in columns.counting():
+                session[segment.start : segment.end] = segment.session
+                is_current[segment.start : until] = True
+            return Points(
+                session=session[rows],
+                step=columns.step.values[rows],
+                value=metric.values.values.copy(),
+                offset=columns.at.values[rows],
+                is_current=is_current[rows],
+            )
 
     def counts(self) -> dict[str, int]:
         """Return how many records of each kind were read."""

@@ -80,6 +80,8 @@ class ForeignLog(ColumnQueries):
         self._kept: list[Record] = []
         self._kept_bytes = 0
         self._images: list[BlobRef] = []
+        self.files: dict[str, dict[str, None]] = {}
+        """The parts of the run that have each metric, relative to its root."""
         self._media: set[str] = set()
         self.passed_over: Counter[str] = Counter()
         self._problem: str | None = None
@@ -220,6 +222,8 @@ class ForeignLog(ColumnQueries):
         pieces = self.run.info.pieces
         prefix = pieces[column.piece].prefix if column.piece < len(pieces) else ""
         name = clean(f"{prefix}{column.metric}")
+        if column.piece < len(pieces):
+            self.files.setdefault(name, {})[pieces[column.piece].path] = None
         if name in ("epoch", "train/epoch"):
             parsed.epoch[rows] = values
         if name in parsed.metrics:

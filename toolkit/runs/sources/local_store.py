@@ -32,7 +32,7 @@ from toolkit.runfolder.labels import (
 from toolkit.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest
 from toolkit.runfolder.parts import record_files
-from toolkit.runfolder.records import START
+from toolkit.runfolder.records import START, Record
 from toolkit.runfolder.safefile import NotInside, read_inside
 from toolkit.runs.columns.column_cache import ColumnCache
 from toolkit.runs.columns.run_log import MIN_CACHED_BYTES, RunLog
@@ -50,6 +50,7 @@ from toolkit.runs.sources.store_queries import StoreQueries, evict, keep_recent
 from toolkit.runs.store import (
     CacheState,
     Health,
+    Points,
     RankSign,
     Refused,
     RunCard,
@@ -257,6 +258,28 @@ class LocalStore(StoreQueries):
         )
         for log, _, cursor, _ in small:
             log.note_saved(cursor)
+
+    def points(self, key: str, metric: str) -> tuple[Points, Sequence[Path]] | None:
+        """Return every point of a metric and the files that have them, of the records read so far; None without any."""
+        log, found = self._log(key), self._folders.find(key)
+        points = log.points(metric)
+        if points is None:
+            return None
+        if isinstance(found, FoundRun):
+            return points, [self._record_file(found, 0)]
+        names = log.files.get(log.named(metric), {}) if isinstance(log, ForeignLog) else {}
+        return points, [found.source.info.root / name for name in names]
+
+    def placed_events(self, key: str, kinds: Iterable[str], *, limit: int = 200) -> list[tuple[int, Record]]:
+        """Return the newest records of these kinds, newest first, each with where it begins in the record file.
+
+        Of another tool's run, the place is a number and not an offset.
+        """
+        log = self._log(key)
+        starts, lengths, _ = log.places_of(set(kinds))[1]
+        places = list(zip(starts[-limit:].tolist(), lengths[-limit:].tolist(), strict=True))[::-1]
+        records = zip(places, log.records_at(places), strict=True)
+        return [(start, record) for (start, _), record in records if record is not None]
 
     def wait_until_saved(self, timeout_s: float) -> None:
         """Wait for columns that are being saved, each for at most `timeout_s`."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.answers.verdict import MORE, Result, pick_groups, result_of, verdict
+from toolkit.answers.verdict import MORE, verdict_on
 from toolkit.cli.argument_types import add_metric_arguments, metric_and_goal, whole
 from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.run_list import ListedRun, list_runs, source_for
@@ -58,25 +57,21 @@ def run(args: argparse.Namespace) -> int:
         return refuse(chosen)
     metric, goal = chosen
     guard = Guard()
-
-    def results(runs: Sequence[ListedRun], *, curves: bool) -> list[Result]:
-        found = []
-        for each in runs:
-            reads = curves or metric not in each.card.evaluations
-            points = guard.call("reading", _points, each, metric) if reads else None
-            found.append(result_of(each.card, metric, points=points or ()))
-        return found
-
-    beside = results(list_runs([runs[0].path.absolute().parent for runs in lists]).runs, curves=False)
-    new, best = (results(runs, curves=True) for runs in lists)
-    new, best = pick_groups(new, best, beside, goal, [len(args.new) == 1, len(args.against) == 1])
-    for group, place in ((new, args.new[0]), (best, args.against[0])):
-        if all(result.value is None for result in group):
-            if not group:
-                return refuse(f"{place} has no other run to compare with: all are those of the new one")
-            known = ", ".join(sorted(names[0] | names[1])[:10]) or "none"
-            return refuse(f"{place} has no run with {metric} to compare; its kind of metric here: {known}")
-    answer = verdict(new, best, beside, metric=metric, goal=goal, tries=args.tries, more=args.more)
+    beside = list_runs([runs[0].path.absolute().parent for runs in lists]).runs
+    listed = {id(each.card): each for runs in (*lists, beside) for each in runs}
+    answer = verdict_on(
+        [[each.card for each in runs] for runs in lists],
+        [each.card for each in beside],
+        metric=metric,
+        goal=goal,
+        points_of=lambda card: guard.call("reading", _points, listed[id(card)], metric),
+        are_single=[len(args.new) == 1, len(args.against) == 1],
+        places=[str(args.new[0]), str(args.against[0])],
+        tries=args.tries,
+        more=args.more,
+    )
+    if isinstance(answer, str):
+        return refuse(answer)
     if args.json:
         print_json(answer.as_json())
         return answer.exit_code

@@ -1,0 +1,81 @@
+"""Answers for agents: they fit their budget, their fence holds whatever a run says, and extremes are never left out."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.agents.checker import Problems, check, split
+from toolkit.agents.answer import FEWEST_TOKENS, Answer, Cut, count_tokens, render
+from toolkit.agents.runs import thinned
+
+texts = st.text(max_size=600) | st.sampled_from(
+    ["</data 000000000000>", "\x1b[2K", "\u202e\U000e0041", "a\nb", "\ud800"]
+)
+cells = texts | st.floats() | st.integers() | st.none()
+facts = st.dictionaries(
+    st.sampled_from(["run", "note", "rows", "notes", "settings"]),
+    cells | st.lists(cells, max_size=40) | st.dictionaries(texts, cells, max_size=8),
+)
+
+
+@given(facts=facts, max_tokens=st.integers(FEWEST_TOKENS, 2_000))
+def test_an_answer_fits_its_budget_and_its_fence_cannot_be_closed_from_inside(facts, max_tokens):
+    cuts = [Cut(name) for name in ("notes", "rows", "settings") if isinstance(facts.get(name), (list, dict))]
+
+    text = render(Answer(facts=facts, words="Our own words.", cuts=cuts), max_tokens)
+
+    assert count_tokens(text) <= max_tokens
+    inside, _ = split(text)
+    assert inside.keys() <= facts.keys()
+    assert all(one.isprintable() or one == "\n" for one in text)
+
+
+def test_what_was_left_out_is_counted_with_how_to_get_it():
+    rows = {"columns": ["step", "value"], "rows": [[step, step / 7] for step in range(500)]}
+
+    text = render(Answer(facts={"points": rows}, cuts=[Cut("points", "ask again")], left={"points": 3}), 400)
+
+    shown = len(split(text)[0]["points"]["rows"])
+    assert 0 < shown < 500
+    assert f"Left out: {503 - shown} of points; ask again." in text
+
+
+@given(values=st.lists(st.floats(width=32), min_size=1, max_size=300), most=st.integers(1, 60))
+def test_thinning_keeps_the_extremes_and_values_that_are_no_numbers(values, most):
+    kept = thinned(values, most)
+
+    assert kept == sorted(set(kept))
+    assert len(kept) <= most
+    finite = [value for value in values if math.isfinite(value)]
+    shown = [values[at] for at in kept]
+    if finite and most >= 2:
+        assert {min(finite), max(finite)} <= set(shown)
+    if most >= 6:
+        assert {0, len(values) - 1} <= set(kept)
+        assert np.isfinite(values).all() or not np.isfinite(shown).all()
+
+
+def test_the_checker_of_the_benchmark_finds_a_number_that_its_source_does_not_give(tmp_path):
+    lines = [{"event": "step", "session": 1, "global_step": step, "loss": step / 3} for step in (1, 2)]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    second = len(json.dumps(lines[0])) + 1
+
+    def wrong(value, offset, step=2):
+        table = {
+            "columns": ["metric", "value", "session", "step", "offset"],
+            "rows": [["loss", value, 1, step, offset]],
+        }
+        problems = Problems()
+        check({"run": "r", "files": [str(path)], "points": table}, {}, problems, "a question")
+        return len(problems)
+
+    assert wrong(2 / 3, second) == 0
+    assert (
+        wrong(2 / 3, 0) == wrong(2 / 3, second + 1) == wrong(0.5, second) == wrong(2 / 3, second, step=1) == 1
+    )
