@@ -40,9 +40,13 @@ sys.dont_write_bytecode = False
 # Several threads for a few numbers wait for each other, and for the tests of other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A busy machine is no reason to fail: no time limits.
+# A busy machine is no reason to fail: no time limits. Nor is chance: `make faults` looks for new examples.
 settings.register_profile(
-    "usual", max_examples=longer(25, 100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "usual",
+    max_examples=longer(25, 100),
+    deadline=None,
+    derandomize=not is_long(),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("usual")
 

@@ -17,6 +17,7 @@ from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
 from toolkit.runfolder.process import boot_id, host_name, process_started
+from toolkit.runfolder.status import HEARTBEAT_S
 
 BEGAN = 1_700_000_000.0
 """When a run that has ended began; a live one begins so that its last record is of this moment."""
@@ -65,6 +66,8 @@ def write_run(
     folder.mkdir(parents=True)
     steps = [list(part) for part in sessions]
     length_s = sum(len(part) for part in steps) * SECONDS_A_STEP
+    # As far ahead as clocks may be: the test may be held up for twice as long until it looks, and the run is live.
+    ahead_s = HEARTBEAT_S if age_s is None and status in ("running", "starting") else 0.0
     if age_s is None and status in _LIVE:
         age_s = 60.0 if status == "stalled" else 1.0
     if began is None:
@@ -90,7 +93,7 @@ def write_run(
                 project=project,
                 tags=tuple(tags),
                 sessions=_sessions(steps, began, status, host, pid),
-                heartbeat=_heartbeat(steps, began + length_s, status),
+                heartbeat=_heartbeat(steps, began + length_s + ahead_s, status),
                 control=control or {},
                 summary=_summary(steps, status) if summary is None else summary,
                 config=found.config or {},

@@ -95,10 +95,13 @@ def test_a_refused_connection_is_reported():
 
 def test_a_service_that_does_not_answer_is_left_in_time():
     with raw_receiving(never_answer) as receiver:
-        # Long enough for it to be sent first.
-        error = refusal(receiver.url, timeout_s=1.5)
+        # Long enough for it to be sent first, unless the machine pauses right then.
+        for timeout_s in (1.5, 3.0, 60.0):
+            error = refusal(receiver.url, timeout_s=timeout_s)
+            if error.was_sent:
+                break
 
-    assert str(error) == "no response within 1.5 s"
+    assert str(error) == f"no response within {timeout_s:g} s"
     assert error.retry
     assert error.was_sent
 

@@ -298,7 +298,7 @@ def test_a_webhook_can_check_who_sent_it_and_when():
     expected = hmac.new(b"key", timestamp.encode() + b"." + request.body, hashlib.sha256).hexdigest()
 
     assert request.headers["X-Telemetry-Signature"] == f"sha256={expected}"
-    assert abs(int(timestamp) - time.time()) < 60
+    assert abs(int(timestamp) - time.time()) < 600
     assert webhook.sign("1", b"{}", "other") != webhook.sign("1", b"{}", "key")
 
 
