@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from toolkit.runs.tables.run_tables import TABLES, RunTables, schema_of
+from toolkit.runs.tables.run_tables import TABLES, RunTables, schema_of, unique_names
 
 if TYPE_CHECKING:
     import duckdb
@@ -48,9 +48,14 @@ def query(text: str, tables: RunTables, *, timeout_s: float = 60.0, memory: str 
         raise QueryError("SQL needs pip install 'ai-toolkit-telemetry[sql]'") from error
     text = text.encode("utf-8", "backslashreplace").decode()
     connection = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": memory})
-    timer = threading.Timer(timeout_s, connection.interrupt)
-    timer.daemon = True
-    statement = None
+    is_over, statement = threading.Event(), None
+
+    def stop_in_time() -> None:
+        # Again and again: an interrupt before the statement has begun has no effect.
+        while not is_over.wait(timeout_s):
+            connection.interrupt()
+
+    timer = threading.Thread(target=stop_in_time, name="stopping a statement", daemon=True)
     try:
         statement = _Statement(connection, text)
         for name in statement.tables:
@@ -59,9 +64,13 @@ def query(text: str, tables: RunTables, *, timeout_s: float = 60.0, memory: str 
             for name in set(TABLES).difference(statement.tables):
                 connection.register(name, schema_of(name).empty_table())
         connection.execute("SET TimeZone = 'UTC'")
+        # It would be printed among the answer.
+        connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
         timer.start()
-        return connection.sql(text).to_arrow_table()
+        answer = connection.sql(text).to_arrow_table()
+        # Two columns of one name would be one in a row.
+        return answer.rename_columns(unique_names(answer.column_names))
     except duckdb.InterruptException as error:
         raise QueryError(f"the statement was stopped: it took longer than {timeout_s:g} s") from error
     except duckdb.OutOfMemoryException as error:
@@ -70,7 +79,9 @@ def query(text: str, tables: RunTables, *, timeout_s: float = 60.0, memory: str 
         known = [] if statement is None else _names(tables, statement)
         raise QueryError(_sentence(str(error), _where(connection, text), known)) from error
     finally:
-        timer.cancel()
+        is_over.set()
+        if timer.is_alive():
+            timer.join()
         connection.close()
 
 
@@ -163,7 +174,7 @@ def _sentence(message: str, where: str, known: list[str]) -> str:
     """Return what DuckDB says as one sentence, with names like one that does not exist."""
     unknown = _UNKNOWN.search(message)
     if unknown is None:
-        return _plain(message.partition("\n\nLINE")[0]) + where
+        return _plain(re.split(r"\n\nLINE|\s*Candidate functions", message)[0]) + where
     name = next(filter(None, unknown.groups()))
     near = [one for one in dict.fromkeys(known) if name.casefold() in one.casefold()]
     near = [*near, *(one for one in difflib.get_close_matches(name, known, n=5) if one not in near)][:5]

@@ -281,17 +281,23 @@ def _labels(metrics: Sequence[str], fixed: Sequence[str], signals: Collection[st
         for signal in signals
     }
     labels = {signal: owner for signal, owner in owners.items() if owner is not None}
-    taken = {name.casefold() for name in fixed}
-    for metric in metrics:
-        if metric in labels.values():
-            continue
-        label, number = clean(metric) or "(no name)", 1
-        while label.casefold() in taken:
+    others = [metric for metric in metrics if metric not in labels.values()]
+    names = unique_names([clean(metric) or "(no name)" for metric in others], taken=fixed)
+    return {**labels, **dict(zip(names, others, strict=True))}
+
+
+def unique_names(names: Sequence[str], taken: Collection[str] = ()) -> list[str]:
+    """Return the names, those with a number that are `taken` or were there before, in upper or lower case."""
+    known = {name.casefold() for name in taken}
+    found = []
+    for name in names:
+        unique, number = name, 1
+        while unique.casefold() in known:
             number += 1
-            label = f"{clean(metric)}_{number}"
-        taken.add(label.casefold())
-        labels[label] = metric
-    return labels
+            unique = f"{name}_{number}"
+        known.add(unique.casefold())
+        found.append(unique)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

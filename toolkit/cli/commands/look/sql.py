@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.cli.chosen_run import LOGS, print_to_stderr, refuse
-from toolkit.cli.report_content import write_report
 from toolkit.cli.run_list import missing_runs
 from toolkit.cli.terminal import Column, Progress, add_json_argument, print_json, print_table
 from toolkit.importers.summary import number
@@ -83,6 +82,9 @@ def _write(answer: pa.Table, notes: list[str], args: argparse.Namespace) -> str 
     """Print or write the answer; return why it could not be written."""
     if args.parquet is not None:
         import pyarrow.parquet as pa_parquet
+
+        # It imports what reports are made of.
+        from toolkit.cli.report_content import write_report
 
         sink = io.BytesIO()
         pa_parquet.write_table(answer, sink, compression="zstd")
