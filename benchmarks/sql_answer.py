@@ -26,7 +26,8 @@ _DUCKDB = """
 import sys, duckdb
 duckdb.sql("set enable_progress_bar = false")
 found = duckdb.sql(f"select filename, min(train_loss) from read_json('{sys.argv[1]}/*/metrics.jsonl', "
-    "format='newline_delimited', columns={event: 'VARCHAR', train_loss: 'DOUBLE'}) where event = 'step' group by filename").fetchall()
+    "format='newline_delimited', columns={event: 'VARCHAR', train_loss: 'DOUBLE'}) "
+    "where event = 'step' group by filename").fetchall()
 print(len(found))
 """
 _STATEMENT = "select run, min(loss) from steps group by run"
