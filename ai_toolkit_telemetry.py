@@ -38,6 +38,13 @@ def telemetry_dashboard() -> int:
     return _main_of("dashboard.launcher")
 
 
+def mlflow_store(store_uri: str | None = None, artifact_uri: str | None = None) -> Any:
+    """Return MLflow's tracking store for `telemetry://FOLDER`; MLflow imports this module in every program."""
+    from toolkit.telemetry.compat.mlflow_store.store import TelemetryStore
+
+    return TelemetryStore(store_uri, artifact_uri)
+
+
 def _main_of(module: str) -> int:
     use_our_packages()
     # By name: the line above decides which package it means.

@@ -100,11 +100,18 @@ def try_lock(descriptor: int, *, within_s: float = 0.0) -> bool | None:
     return _flock(descriptor, "LOCK_EX", within_s)
 
 
+def unlock(descriptor: int) -> None:
+    """Unlock an open file that `try_lock` locked, also for copies of the descriptor in forked children."""
+    if _HAS_LOCKS:
+        with suppress(OSError):  # there was no lock on this file system
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
 def is_locked(descriptor: int, *, within_s: float = 0.0) -> bool | None:
     """Return whether another opening of the file has it locked; None if that cannot be known."""
     is_free = _flock(descriptor, "LOCK_SH", within_s)
     if is_free:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        unlock(descriptor)
     return None if is_free is None else not is_free
 
 

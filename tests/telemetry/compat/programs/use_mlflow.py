@@ -1,0 +1,360 @@
+"""Uses MLflow with our store: ten scripts beside MLflow's file store, several writers, and kills in the middle.
+
+Arguments: a folder, and at which calls to kill. MLFLOW_TRACKING_URI names our store. Prints what was found as JSON.
+"""
+
+import json
+import math
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import mlflow
+import numpy as np
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag, ViewType
+
+from toolkit.telemetry.compat.mlflow_store.store import TelemetryStore
+
+FOLDER, PLACES = Path(sys.argv[1]), [int(place) for place in sys.argv[2:]]
+OURS = os.environ["MLFLOW_TRACKING_URI"]
+NAMES = (
+    "params metrics_with_history tags nested resumed one_batch_of_everything artifacts datasets odd_numbers unicode"
+).split()
+FIRST_MS = 1_700_000_000_000
+
+
+# ------------------------------------------------------------ ten scripts
+
+
+def params(client):
+    with mlflow.start_run(run_name="params"):
+        mlflow.log_params({"lr": 3e-4, "optimizer": "adamw", "layers": [1, 2], "empty": "", "none": None})
+        mlflow.log_param("a.b/c d-e_f", "x\ny")
+        mlflow.log_param("lr", 3e-4)
+        mlflow.log_params({f"many/{number}": "v" * 500 for number in range(90)})
+        try:
+            mlflow.log_param("lr", 1)
+        except mlflow.MlflowException as error:
+            mlflow.set_tag("refused", error.error_code)
+
+
+def metrics_with_history(client):
+    with mlflow.start_run(run_name="history") as run:
+        for step in range(20):
+            client.log_metric(run.info.run_id, "loss", 1 / (step + 1), timestamp=FIRST_MS + step, step=step)
+        for step in (5, 5, 3, 21, -2, 2**40):
+            client.log_metric(run.info.run_id, "loss", step / 7, timestamp=FIRST_MS, step=step)
+        for name in (
+            "time",
+            "x_time",
+            "seq",
+            "global_step",
+            "epoch",
+            "event",
+            "mlflow",
+            "x_x_rank",
+            "a/b",
+            "a b",
+        ):
+            client.log_metric(run.info.run_id, name, 0.1 + 0.2, timestamp=40, step=1)
+
+
+def tags(client):
+    with mlflow.start_run(run_name="tags", tags={"first": "1"}, description="what it is"):
+        mlflow.set_tags({"a": 1, "b": None, "long": "l" * 4_000})
+        mlflow.set_tag("a", "2")
+        mlflow.delete_tag("b")
+        mlflow.set_tag("mlflow.runName", "renamed")
+
+
+def nested(client):
+    with mlflow.start_run(run_name="outer"):
+        for number in range(3):
+            with mlflow.start_run(run_name=f"inner {number}", nested=True):
+                mlflow.log_metric("score", number)
+        try:
+            with mlflow.start_run(run_name="broken", nested=True):
+                raise ValueError("as asked")
+        except ValueError:
+            pass
+
+
+def resumed(client):
+    with mlflow.start_run(run_name="resumed") as run:
+        mlflow.log_metric("loss", 1.0, step=1)
+    with mlflow.start_run(run_id=run.info.run_id):
+        mlflow.log_metric("loss", 0.5, step=2)
+        mlflow.log_param("late", True)
+    client.set_terminated(run.info.run_id, "KILLED", end_time=FIRST_MS)
+    client.log_metric(run.info.run_id, "after", 7)
+
+
+def one_batch_of_everything(client):
+    run = client.create_run("0", start_time=5, run_name="batch")
+    metrics = [
+        Metric(f"m{number % 40}", number / 3, FIRST_MS + number // 40, number // 80) for number in range(900)
+    ]
+    batch = [Param(f"p{number}", str(number)) for number in range(50)]
+    client.log_batch(
+        run.info.run_id, metrics, batch, [RunTag(f"t{number}", str(number)) for number in range(50)]
+    )
+    client.update_run(run.info.run_id, status="FINISHED", name="batch 2")
+    for number in range(3):
+        other = client.create_run("0", run_name=f"deleted {number}")
+        client.delete_run(other.info.run_id)
+        if number == 1:
+            client.restore_run(other.info.run_id)
+
+
+def artifacts(client):
+    with mlflow.start_run(run_name="artifacts"):
+        mlflow.log_text("hello", "notes/hello.txt")
+        mlflow.log_dict({"a": [1, 2]}, "config.json")
+        mlflow.log_image(np.zeros((4, 4, 3), np.uint8), "black.png")
+
+
+def datasets(client):
+    with mlflow.start_run(run_name="datasets") as run:
+        for name, context in (("train", "training"), ("test", "testing"), ("train", "again")):
+            dataset = Dataset(
+                name, f"digest-{name}", "local", "s3://bucket/x", schema="s" * 60_000, profile="p"
+            )
+            given = DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+            client.log_inputs(run.info.run_id, [given])
+
+
+def odd_numbers(client):
+    with mlflow.start_run(run_name="odd numbers") as run:
+        for number in (
+            math.nan,
+            math.inf,
+            -math.inf,
+            0.0,
+            -0.0,
+            1e-320,
+            1.7e308,
+            2**60,
+            True,
+            np.float32(0.1),
+        ):
+            client.log_metric(run.info.run_id, "odd", number, timestamp=FIRST_MS, step=3)
+        mlflow.log_metrics({"nan": math.nan, "fine": 1.0})
+
+
+def unicode(client):
+    mlflow.set_experiment("größe 😀")
+    with mlflow.start_run(run_name="пуск 😀/../ü"):
+        mlflow.log_params({"ключ": "значение", "emoji": "😀\u2028end"})
+        mlflow.log_metric("точность", 0.5)
+        mlflow.set_tag("ü", "ß\x00ß")
+
+
+def seen(client):
+    """What a client finds, without what differs between two stores by itself."""
+    found = {}
+    experiments = client.search_experiments(view_type=ViewType.ALL)
+    runs = client.search_runs(
+        [one.experiment_id for one in experiments], "", ViewType.ALL, order_by=["start_time ASC"]
+    )
+    names = {run.info.run_id: run.info.run_name for run in runs}
+    for run in runs:
+        info, data = run.info, run.data
+        history = {
+            key: [
+                (
+                    repr(float(one.value)),
+                    one.step,
+                    one.timestamp if one.timestamp < FIRST_MS + 10_000 else "now",
+                )
+                for one in client.get_metric_history(info.run_id, key)
+            ]
+            for key in data.metrics
+        }
+        texts = {key: names.get(value, value) for key, value in data.tags.items()}
+        found[info.run_name] = {
+            "status": info.status,
+            "stage": info.lifecycle_stage,
+            "user": info.user_id,
+            "ended": info.end_time if info.end_time in (None, FIRST_MS) else "now",
+            "params": data.params,
+            "tags": texts,
+            "last": {key: repr(float(value)) for key, value in data.metrics.items()},
+            "history": history,
+            "datasets": sorted(
+                (repr(dict(one.dataset)), repr([dict(tag) for tag in one.tags]))
+                for one in run.inputs.dataset_inputs
+            ),
+            "artifacts": sorted(
+                (one.path, one.file_size)
+                for at in ("", "notes")
+                for one in client.list_artifacts(info.run_id, at)
+            ),
+        }
+    low = client.search_runs(["0"], "metrics.loss < 0.6 and params.late = 'True'")
+    pages, token = [], ""
+    while token is not None:
+        page = client.search_runs(
+            ["0"], order_by=["metrics.score DESC", "attributes.run_name"], max_results=4, page_token=token
+        )
+        pages, token = [*pages, [run.info.run_name for run in page]], page.token
+    return {
+        "runs": found,
+        "low": [run.info.run_name for run in low],
+        "pages": pages,
+        "experiments": len(experiments),
+    }
+
+
+# ------------------------------------------------------------ several writers, kills
+
+
+def in_child(work):
+    """Run `work` in a forked child; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            if code:
+                traceback.print_exc()
+            os._exit(code)
+    return pid
+
+
+def several_writers(client):
+    with mlflow.start_run(run_name="several writers") as run:
+        run_id = run.info.run_id
+
+        def write(number):
+            for step in range(100):
+                client.log_metric(run_id, f"of/{number}", step, step=step)
+            client.set_tag(run_id, f"writer {number}", "done")
+
+        children = [in_child(lambda number=number: write(number)) for number in range(3)]
+        write(3)
+        codes = [os.waitpid(pid, 0)[1] for pid in children]
+    counts = [len(client.get_metric_history(run_id, f"of/{number}")) for number in range(4)]
+    return {"codes": codes, "counts": counts, "run_id": run_id}
+
+
+def kill_at(place, log_dir, reported):
+    """Die by SIGKILL at the `place`th call of those that change files, in the middle of it if it writes."""
+    left = place
+    real = {name: getattr(os, name) for name in ("write", "rename", "replace", "mkdir", "open", "fsync")}
+
+    def stand_in(name):
+        def call(*arguments, **options):
+            nonlocal left
+            is_read = name == "open" and not arguments[1] & (os.O_WRONLY | os.O_RDWR)
+            left -= not is_read
+            if left < 0:
+                if name == "write":
+                    real["write"](arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real[name](*arguments, **options)
+
+        return call
+
+    client = mlflow.MlflowClient(f"telemetry://{log_dir}")
+    run_id = client.create_run("0", run_name=f"killed {place}").info.run_id
+    real["write"](reported, f"{run_id}\n".encode())
+    for name in real:
+        setattr(os, name, stand_in(name))
+    for number in range(1_000):
+        batch = [Metric(f"b{key}", float(number), FIRST_MS + number, number) for key in range(3)]
+        calls = (
+            ("metric", lambda number=number: client.log_metric(run_id, "loss", float(number), step=number)),
+            ("param", lambda number=number: client.log_param(run_id, f"p{number}", number)),
+            ("tag", lambda number=number: client.set_tag(run_id, "last", str(number))),
+            (
+                "batch",
+                lambda number=number, batch=batch: client.log_batch(
+                    run_id, batch, [Param(f"q{number}", "1")]
+                ),
+            ),
+            ("end", lambda: client.set_terminated(run_id)),
+            (
+                "again",
+                lambda: client._tracking_client.store.update_run_info(run_id, RunStatus.RUNNING, None, None),
+            ),
+        )
+        for name, call in calls:
+            call()
+            real["write"](reported, f"{name} {number}\n".encode())
+
+
+def kill(place, log_dir):
+    """Kill a child there; return what was acknowledged and is missing, and whether the run goes on."""
+    reading, writing = os.pipe()
+    pid = in_child(lambda: kill_at(place, log_dir, writing))
+    os.close(writing)
+    with os.fdopen(reading) as reported:
+        run_id, *acknowledged = reported.read().splitlines()
+    _, how = os.waitpid(pid, 0)
+    store = TelemetryStore(f"telemetry://{log_dir}")
+    run = store.get_run(run_id)
+    steps = {
+        name: [one.step for one in store.get_metric_history(run_id, name)]
+        for name in ("loss", "b0", "b1", "b2")
+    }
+    missing = []
+    for line in acknowledged:
+        name, number = line.split()
+        is_there = {
+            "metric": lambda number=int(number): number in steps["loss"],
+            "param": lambda number=number: run.data.params.get(f"p{number}") == number,
+            "tag": lambda number=number: int(run.data.tags.get("last", -1)) >= int(number),
+            "batch": lambda number=int(number): (
+                all(number in steps[b] for b in ("b0", "b1", "b2"))
+                and run.data.params.get(f"q{number}") == "1"
+            ),
+        }.get(name)
+        if is_there is not None and not is_there():
+            missing.append(line)
+    last = acknowledged[-1].split()[0] if acknowledged else ""
+    if last in ("metric", "param", "tag", "again") and run.info.status != "RUNNING":
+        missing.append(f"status {run.info.status} after {last}")
+    store.update_run_info(run_id, RunStatus.RUNNING, None, None)
+    store.log_metric(run_id, Metric("loss", -1.0, FIRST_MS, -1))
+    store.update_run_info(run_id, RunStatus.FINISHED, None, None)
+    again = [one.step for one in TelemetryStore(f"telemetry://{log_dir}").get_metric_history(run_id, "loss")]
+    return {
+        "run_id": run_id,
+        "signal": os.WTERMSIG(how) if os.WIFSIGNALED(how) else how,
+        "acknowledged": len(acknowledged),
+        "missing": missing,
+        "continued": again == [*steps["loss"], -1],
+    }
+
+
+def main():
+    # First, while there is no other thread: a child must not begin with a lock that is held.
+    kills = [kill(place, FOLDER / "killed") for place in PLACES]
+    stores = {"ours": OURS, "theirs": (FOLDER / "mlruns").as_uri()}
+    found = {"kills": kills, "plugin": type(mlflow.MlflowClient()._tracking_client.store).__name__}
+    for name, uri in stores.items():
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_experiment(experiment_id="0")
+        client = mlflow.MlflowClient()
+        for script in NAMES:
+            globals()[script](client)
+        found[name] = seen(client)
+    mlflow.set_tracking_uri(OURS)
+    mlflow.set_experiment(experiment_id="0")
+    client = mlflow.MlflowClient()
+    found["writers"] = several_writers(client)
+    with mlflow.start_run(run_name="secrets"):
+        mlflow.log_param("api_key", "abc-not-random")
+        mlflow.log_param("url", "https://user:pass-word@example.org/x")
+    try:
+        mlflow.MlflowClient("telemetry://me@host:9000/x").search_experiments()
+    except mlflow.MlflowException as error:
+        found["bad uri"] = str(error)
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,251 @@
+"""The folder of one run of MLflow: its records, sessions, run.json and metrics.csv."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.core.background import background_job
+from toolkit.core.guard import Guard
+from toolkit.mirrors.csv_mirror import CsvMirror
+from toolkit.runfolder.journal.end_record import ended_by, with_end_record
+from toolkit.runfolder.labels import LabelsError, read_labels, write_labels
+from toolkit.runfolder.layout import METRICS_JSONL, PRIVATE, claim_folder, safe_run_name
+from toolkit.runfolder.manifest import Heartbeat, Manifest, read_manifest, write_manifest
+from toolkit.runfolder.reader import Cursor, read_from
+from toolkit.runfolder.records import END, ENVIRONMENT, START, Record
+from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STOPPED, work_out_status
+from toolkit.runfolder.table.csv_table import SHORT
+from toolkit.telemetry.compat.mlflow_store.run_state import RunState, param_records
+from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, SharedLog
+from toolkit.telemetry.machine.environment import describe_environment
+from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.writing.sessions import new_session, with_session
+
+CHANGE: Final = "mlflow"
+"""The kind of a record that only has a block."""
+EXPERIMENT: Final = "mlflow_experiment"
+"""Key of run.json: the experiment, so that runs of others are not read."""
+_BEAT_S: Final = 5.0
+_ENDS: Final = {"FINISHED": FINISHED, "FAILED": FAILED, "KILLED": STOPPED}
+_SHOWN_TAGS: Final = 50
+
+
+class RunFolder:
+    """One run. Several processes, and several objects of one process, may write to the same run."""
+
+    def __init__(self, folder: Path, run_id: str, experiment_id: str) -> None:
+        self.folder = folder
+        self.run_id = run_id
+        self.experiment_id = experiment_id
+        self.log = SharedLog(folder / METRICS_JSONL, RunState)
+
+    @classmethod
+    def create(cls, log_dir: Path, run_id: str, about: dict[str, Any], project: str | None) -> RunFolder:
+        """Make the folder of a new run; `about` is what MLflow keeps of it."""
+        now = time.time()
+        name = about["run_name"]
+        folder = claim_folder(log_dir, safe_run_name(name), PRIVATE)
+        run = cls(folder, run_id, about["experiment_id"])
+        os.close(os.open(run.log.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE.file))
+        with run.log.alone():
+            run.append([{"event": START, "session": 1, "run_name": name, BLOCK: about}])
+            session = new_session(1, run.log.state().start_s(now))
+            # Written last: a folder without it is no run for anyone.
+            run.write(
+                Manifest(
+                    run_id=run_id,
+                    name=folder.name,
+                    display_name=name,
+                    created=session.started,
+                    project=project,
+                    tags=_shown(about["tags"]),
+                    sessions=(session,),
+                    heartbeat=Heartbeat(time=now, seq=0),
+                    table=SHORT,
+                    config={},
+                    other={EXPERIMENT: run.experiment_id},
+                )
+            )
+        live.add(run)
+        return run
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Append records; those without a time get the present one. Inside of `log.alone()`."""
+        now = time.time()
+        session = self.log.state().session
+        self.log.append([{"session": session, "time": now, **record} for record in records])
+
+    def change(self, block: dict[str, Any], *, project: str | None = None) -> None:
+        """Keep what MLflow changes about the run; None as the value of a tag removes it."""
+        with self.log.alone() as state:
+            before = state.about.get("status")
+            status = block.get("status", before)
+            if status in _ENDS and status != before:
+                moment, now = (block.get("end_time") or 0) / 1000, time.time()
+                ended = moment if state.session_began <= moment <= now else now
+                end = {"event": END, "time": ended, "status": _ENDS[status], "reason": f"MLflow: {status}"}
+                self.append([{**end, BLOCK: block}])
+                live.end(self, end)
+            elif status == "RUNNING" and "status" in block and self._is_over():
+                self._begin_session(block)
+            else:
+                self.append([{"event": CHANGE, BLOCK: block}])
+            if project is not None or "run_name" in block or "tags" in block:
+                self._relabel(project)
+        if "lifecycle_stage" in block:
+            self._show_in_lists(is_deleted=block["lifecycle_stage"] != "active")
+
+    def log_params(self, params: dict[str, str]) -> None:
+        """Keep new params. Inside of `log.alone()`."""
+        if params:
+            self.append(param_records(params, self.log.state().params))
+
+    def _is_over(self) -> bool:
+        manifest = with_end_record(read_manifest(self.folder), self.folder)
+        return work_out_status(manifest, time.time()).name in (FINISHED, FAILED, STOPPED, LOST)
+
+    def _begin_session(self, block: dict[str, Any]) -> None:
+        state, now = self.log.state(), time.time()
+        earlier = with_end_record(read_manifest(self.folder), self.folder)
+        session = new_session(state.session + 1, now)
+        start: list[Record] = [{"event": START, "run_name": state.about["run_name"], BLOCK: block}]
+        if state.params:
+            start += param_records(state.params, {})
+        self.write(with_session(earlier, session, TelemetryOptions(), self.folder))
+        self.append([{**record, "session": session.session} for record in start])
+        live.add(self)
+
+    def _relabel(self, project: str | None) -> None:
+        about = self.log.state().about
+        manifest = read_manifest(self.folder)
+        self.write(
+            replace(
+                manifest,
+                display_name=about["run_name"] or manifest.name,
+                tags=_shown(about["tags"]),
+                project=manifest.project if project is None else project or None,
+            )
+        )
+
+    def _show_in_lists(self, *, is_deleted: bool) -> None:
+        try:
+            write_labels(self.folder, replace(read_labels(self.folder), archived=is_deleted))
+        except LabelsError:
+            # Labels that someone wrote by hand are left alone; the records say that the run is deleted.
+            return
+
+    def beat(self) -> bool:
+        """Say in run.json that this process is alive; return False if the session is over or another process's."""
+        with self.log.alone():
+            manifest = with_end_record(read_manifest(self.folder), self.folder)
+            session, beat = manifest.latest, manifest.heartbeat
+            if session is None or beat is None or session.status != RUNNING or session.pid != os.getpid():
+                return False
+            self.write(replace(manifest, heartbeat=replace(beat, time=time.time())))
+        return True
+
+    def write(self, manifest: Manifest) -> None:
+        """Write run.json. Inside of `log.alone()`."""
+        write_manifest(self.folder, manifest, mode=PRIVATE.file)
+
+
+class _Table:
+    """Keeps metrics.csv of a run up to date with its records; any thread may ask it to."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._path = run.log.path
+        self._mirror = CsvMirror(run.folder, mode=PRIVATE.file, form=SHORT)
+        self._cursor: Cursor | int | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def follow(self, *, close: bool = False) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._cursor is None:
+                self._cursor = self._mirror.start_at()
+            while (chunk := read_from(self._path, self._cursor)).records:
+                self._cursor = chunk.cursor
+                self._mirror.write(chunk.records)
+            if close:
+                self._is_closed = True
+                self._mirror.close()
+
+
+class _LiveRuns:
+    """The runs whose newest session is this process's: a job writes what readers need while they run."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without runs; a forked child does, whose locks another thread of the parent may have held."""
+        self._lock = threading.Lock()
+        self._tables: dict[RunFolder, _Table] = {}
+        self._described: set[RunFolder] = set()
+        self._has_job = False
+        self._guard = Guard()
+
+    def add(self, run: RunFolder) -> None:
+        """Write heartbeats for a run from now on."""
+        with self._lock:
+            self._tables.setdefault(run, _Table(run))
+            if not self._has_job:
+                self._has_job = True
+                with self._guard.catch("starting the heartbeat of MLflow's runs"):
+                    background_job("telemetry-mlflow", self._turn, may_block=True).start(_BEAT_S / 2)
+
+    def end(self, run: RunFolder, end: Record) -> None:
+        """Write the rest of metrics.csv and the end into run.json. Inside of `run.log.alone()`."""
+        with self._lock:
+            table = self._tables.pop(run, None)
+        with self._guard.catch("writing metrics.csv"):
+            (table or _Table(run)).follow(close=True)
+        with self._guard.catch("writing run.json"):
+            # It may have ended before, in another way.
+            run.write(ended_by(with_end_record(read_manifest(run.folder), run.folder), end))
+
+    def _turn(self) -> float | None:
+        with self._lock:
+            runs = dict(self._tables)
+            self._described &= set(runs)
+            if not runs:
+                self._has_job = False
+                return None
+        for run, table in runs.items():
+            with self._guard.catch("the heartbeat of an MLflow run"):
+                try:
+                    is_live = self._serve(run, table)
+                except FileNotFoundError:
+                    # The folder was removed.
+                    is_live = False
+                if not is_live:
+                    with self._lock:
+                        self._tables.pop(run, None)
+        return _BEAT_S
+
+    def _serve(self, run: RunFolder, table: _Table) -> bool:
+        if run not in self._described:
+            self._described.add(run)
+            described = describe_environment(self._guard)
+            with run.log.alone():
+                run.append([{"event": ENVIRONMENT, **described}])
+        is_live = run.beat()
+        table.follow(close=not is_live)
+        return is_live
+
+
+live = _LiveRuns()
+
+
+def _shown(tags: dict[str, str]) -> tuple[str, ...]:
+    """Return the tags of a run for lists of runs: without those that MLflow sets itself."""
+    own = [f"{key}={value[:100]}" for key, value in tags.items() if not key.startswith("mlflow.")]
+    return tuple(own[:_SHOWN_TAGS])
