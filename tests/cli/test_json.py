@@ -122,4 +122,12 @@ def test_no_command_is_left_out():
         if any("--json" in action.option_strings for action in parser_of(name)._actions)
     }
     assert with_json == set(COMMANDS) | ELSEWHERE
-    assert set(SUBCOMMANDS) - with_json == {"completion", "copy", "dashboard", "mcp", "metrics", "train"}
+    assert set(SUBCOMMANDS) - with_json == {
+        "completion",
+        "copy",
+        "dashboard",
+        "mcp",
+        "metrics",
+        "top",
+        "train",
+    }
