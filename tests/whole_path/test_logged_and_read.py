@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.faults.crash_checks import with_rows
 from tests.fork_server import run_python
+from tests.lengths import longer
 from tests.waiting import wait_until
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.journal.repair import build_table, repair_run, table_form
@@ -180,7 +181,7 @@ def test_pandas_reads_the_table_of_a_live_run_at_every_moment(tmp_path):
         import os, random, sys, time
         from toolkit.telemetry import TelemetryLogger
         log = TelemetryLogger("r", log_dir=sys.argv[1], log_every=1, system=False, close_timeout=60.0)
-        rng, step, until = random.Random(2), 0, time.monotonic() + 3.0
+        rng, step, until = random.Random(2), 0, time.monotonic() + float(sys.argv[3])
         log.log_start(config={"deep": [{"k": "v, " * 50}] * 20})
         while time.monotonic() < until or not os.path.exists(sys.argv[2]):
             more = {f"new/{step}": 1.5} if rng.random() < 0.002 else {}
@@ -193,7 +194,7 @@ def test_pandas_reads_the_table_of_a_live_run_at_every_moment(tmp_path):
         print(step)
     """
     enough = tmp_path / "enough"
-    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path), str(enough)]
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, (tmp_path, enough, longer(1.0, 3.0)))]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     path, reads, newest = tmp_path / "r" / "metrics.csv", 0, -1
     try:
