@@ -447,7 +447,7 @@ def test_what_no_collector_has_taken_by_the_end_is_counted_and_said(tmp_path, ca
 
     records = records_of(log)
     assert records[-1]["undelivered"] == 7
-    said = "7 spans did not arrive there; metrics.jsonl has them"
+    said = "7 records did not arrive there; metrics.jsonl has them"
     assert [said in str(record.get("message")) for record in records].count(True) == 1
     assert caplog.text.count(said) == 1
 

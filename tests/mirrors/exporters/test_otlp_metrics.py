@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.records import read_records
+from toolkit.mirrors import registry
 from toolkit.mirrors.otlp import metrics
 from toolkit.mirrors.otlp.metrics import OtlpMetricsExporter
 from toolkit.mirrors.otlp.transport import OtlpError
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.options import OptionsError, TelemetryOptions
 
 pytest.importorskip("opentelemetry.sdk.metrics.export")
 service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
@@ -36,7 +38,7 @@ def receiving(*answers):
             status = left.pop(0) if left else 400 if b"poison" in data else 200
             if status == 200:
                 arrived.append((self.path, service.ExportMetricsServiceRequest.FromString(data)))
-            self.send_response(status)
+            self.send_response(status, "no \x1b poison" if status == 400 else None)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -172,6 +174,7 @@ def test_what_failed_is_sent_again_once_and_what_is_refused_is_counted(monkeypat
 
     assert values_of(arrived, "training.train_loss") == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert sink.refused == 1
+    assert [sink.is_undelivered(one) for one in (batch[-1], {**batch[-1], "seq": 99})] == [False, True]
     with pytest.raises(OptionsError, match="otlp_metrics is 'ftp://x'"):
         exporter("ftp://x")
 
@@ -199,18 +202,31 @@ def test_numbers_arrive_over_grpc():
     assert values_of(arrived, "training.train_loss") == [0.5]
 
 
-def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path):
+def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path, monkeypatch):
+    # As in a script that has not imported OpenTelemetry.
+    for name in [name for name in sys.modules if name.startswith("opentelemetry.sdk")]:
+        monkeypatch.delitem(sys.modules, name)
+    wanted = TelemetryOptions(otlp="http://localhost", otlp_metrics="http://localhost")
+    assert registry.missing_packages(wanted, may_send=True) == {}
+    monkeypatch.undo()
+    monkeypatch.setenv("no_proxy", "*")
     with receiving() as (url, arrived):
         with TelemetryLogger("r", log_dir=tmp_path, otlp_metrics=url, **QUIET) as log:
             for step in (1, 2, 3):
                 log.write_step(step, train_loss=1.0 / step)
-        wait_until(lambda: len(values_of(arrived, "training.train_loss")) == 3, PATIENCE_S)
+            log.write_step(4, poison=1.0)
+            assert "telemetry-otlp_metrics" in {thread.name for thread in threading.enumerate()}
         made = len(arrived)
         elsewhere = url.replace("127.0.0.1", "192.0.2.1")
         with TelemetryLogger("o", log_dir=tmp_path, otlp_metrics=elsewhere, mode="offline", **QUIET) as log:
             log.write_step(1, train_loss=1.0)
-            threads = [thread.name for thread in threading.enumerate()]
+            threads = {thread.name for thread in threading.enumerate()}
 
     assert values_of(arrived, "training.train_loss") == [1.0, 0.5, 1.0 / 3]
     assert "telemetry-otlp_metrics" not in threads
     assert len(arrived) == made
+    # What a collector refuses is reported with its reason, and counted in the end record.
+    records = read_records(tmp_path / "r")
+    assert records[-1]["undelivered"] == 1
+    said = [record["message"] for record in records if record["event"] == "error"]
+    assert ["answers 400 no   poison" in message for message in said] == [True, False]

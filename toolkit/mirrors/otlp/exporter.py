@@ -82,6 +82,8 @@ class OtlpExporter:
         self._piece = _SPANS_A_REQUEST
         self._delivered = -1
         self._refused = 0
+        self.leaves_out = ""
+        """Why the collector has refused spans."""
         self._otel: _OpenTelemetry | None = None
         self._transport: Transport | None = None
         self._has_given_up = False
@@ -173,6 +175,7 @@ class OtlpExporter:
                 if not refusal.is_final:
                     raise
                 self._refused += self._unsent[0][0] is not None
+                self.leaves_out = f"{refusal}: spans are left out"
             self._forget(count)
             self._piece = min(_SPANS_A_REQUEST, 2 * self._piece)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from toolkit.mirrors.otlp.transport import (
     INSTALL,
+    METRICS,
     OtlpRefusalError,
     Transport,
     make_transport,
@@ -64,15 +65,18 @@ class OtlpMetricsExporter:
         self, endpoint: str, *, service_name: str, run_id: str, started: float, protocol: str | None = None
     ) -> None:
         """Make an exporter; nothing is sent yet. Raises OptionsError if `endpoint` is no http or https address."""
-        self._protocol = protocol_of(protocol, os.environ)
+        self._protocol = protocol_of(protocol, os.environ, METRICS)
         self._url = metrics_url(endpoint, self._protocol)
         about = {"service.name": service_name, "run.id": run_id, "run.name": service_name}
         self._resource = {**about, "host.name": socket.gethostname()}
         self._started = round(started * 1e9)
         self._transport: Transport | None = None
+        self._has_given_up = False
         self._delivered = -1
         self.refused = 0
         """Records that the collector has refused."""
+        self.leaves_out = ""
+        """Why it has."""
 
     def write(self, batch: Sequence[Record]) -> None:
         """Send what is new in `batch`. Raises OtlpError if the collector does not take it."""
@@ -93,17 +97,25 @@ class OtlpMetricsExporter:
         self._send(held)
 
     def close(self) -> None:
-        """Cancel what is still being tried."""
-        if self._transport is not None:
+        """Close the connection."""
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Send nothing more, and cancel a pending retry; may be called on another thread."""
+        has_given_up, self._has_given_up = self._has_given_up, True
+        if self._transport is not None and not has_given_up:
             self._transport.give_up()
 
+    def is_undelivered(self, record: Record) -> bool:
+        """Return whether a record has numbers that are not delivered yet; may be called on another thread."""
+        seq = record.get("seq")
+        return isinstance(seq, int) and seq > self._delivered and bool(scalars_of(record))
+
     def _send(self, held: Sequence[tuple[int, dict[str, float], Record]]) -> None:
-        if not held:
+        if not held or self._has_given_up:
             return
         if self._transport is None:
-            self._transport = make_transport(
-                self._url, self._protocol, timeout_s=_TIMEOUT_S, signal="metrics"
-            )
+            self._transport = make_transport(self._url, self._protocol, timeout_s=_TIMEOUT_S, signal=METRICS)
         try:
             self._transport.send(self._request(held))
         except OtlpRefusalError as refusal:
@@ -114,7 +126,7 @@ class OtlpMetricsExporter:
                 return
             if not refusal.is_final:
                 raise
-            self.refused += 1
+            self.refused, self.leaves_out = self.refused + 1, f"{refusal}: records are left out"
         self._delivered = held[-1][0]
 
     def _request(self, held: Sequence[tuple[int, dict[str, float], Record]]) -> Any:

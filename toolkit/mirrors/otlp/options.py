@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class OtlpOptions(Exporter):
     """An OpenTelemetry collector."""
 
-    NEEDS: ClassVar = ("otlp", "opentelemetry.sdk")
+    # Not `opentelemetry.sdk`: a folder without a file of its own.
+    NEEDS: ClassVar = ("otlp", "opentelemetry.sdk.trace")
 
     otlp: str | None = option(
         None,
@@ -58,7 +59,7 @@ class OtlpOptions(Exporter):
 class OtlpMetricsOptions(Exporter):
     """Metrics for an OpenTelemetry collector."""
 
-    NEEDS: ClassVar = ("otlp_metrics", "opentelemetry.sdk")
+    NEEDS: ClassVar = ("otlp_metrics", "opentelemetry.sdk.metrics")
 
     otlp_metrics: str | None = option(
         None,

@@ -76,10 +76,10 @@ def make_transport(endpoint: str, protocol: str, *, timeout_s: float, signal: st
         raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {INSTALL} ({error})") from error
 
 
-def protocol_of(given: str | None, environ: Mapping[str, str]) -> str:
+def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRACES) -> str:
     """Return `http` or `grpc`: from the option, else from the environment, else `http`."""
-    name = "OTEL_EXPORTER_OTLP_PROTOCOL"
-    asked = given or environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get(name) or HTTP
+    of_signal = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+    asked = given or of_signal or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or HTTP
     return GRPC if asked.strip().lower() == GRPC else HTTP
 
 
@@ -145,7 +145,7 @@ class _Http:
                 except requests.RequestException as error:
                     last.why = _reason_of(error)
                     raise
-                last.status, last.why = answer.status_code, str(answer.reason)
+                last.status, last.why = answer.status_code, _printable(answer.reason)
                 last.content = answer.content[:_LONGEST_ANSWER]
                 return answer
 
@@ -196,7 +196,7 @@ class _Http:
                 f"[telemetry] %s refused %d {what}: %s",
                 self._shown_url,
                 count,
-                partial.error_message[:500],
+                _printable(partial.error_message),
             )
 
 
@@ -280,9 +280,14 @@ class _LogCapture(logging.Filter):
             if isinstance(name, str) and type(value).__name__ == "StatusCode":
                 self.code = name
                 self.why = next(
-                    (str(text)[:300] for text in given[number + 1 :] if isinstance(text, str)), ""
+                    (_printable(text) for text in given[number + 1 :] if isinstance(text, str)), ""
                 )
         return False
+
+
+def _printable(text: object) -> str:
+    """Return the beginning of what a collector says, without what could steer a terminal."""
+    return "".join(char if char.isprintable() else " " for char in str(text)[:300])
 
 
 def _unchanged(request: Any) -> Any:

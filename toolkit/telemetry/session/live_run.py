@@ -483,7 +483,7 @@ class LiveRun:
             self.pipeline.conclude_messages(
                 status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
             )
-        with self._guard.catch("delivering the last spans"):
+        with self._guard.catch("delivering the last records"):
             self.pipeline.conclude_exports(at_most(0.6, 0.75))
         with self._guard.catch("closing"):
             self.pipeline.conclude_mirrors(at_most(0.1, 0.25))

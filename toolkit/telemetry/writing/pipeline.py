@@ -125,7 +125,7 @@ class RecordPipeline:
             session_folder.folder, mode=session_folder.modes.file, guard=guard
         )
         self.undelivered = 0
-        """Spans that collectors have not taken by the end of the run."""
+        """Records that collectors have not taken by the end of the run."""
         self.usage_reports: str | None = None
         """The state of usage reports, for the start record; None where none are wanted."""
         self._key_values: KeyValuesSink | None = None
@@ -320,7 +320,7 @@ class RecordPipeline:
                 self.undelivered += undelivered
                 self.guard.report(
                     f"delivering to {mirror.sink.name}",
-                    OSError(f"{undelivered} spans did not arrive there; {METRICS_JSONL} has them"),
+                    OSError(f"{undelivered} records did not arrive there; {METRICS_JSONL} has them"),
                 )
 
     def give_up_messages(self) -> None:
