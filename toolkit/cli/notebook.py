@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 import shlex
 import threading
@@ -13,7 +15,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,14 +26,15 @@ from toolkit.cli.report_content import (
     open_run,
     require_columns,
 )
-from toolkit.cli.run_list import ListedRun, label_runs, our_card, run_at, source_for
+from toolkit.cli.run_list import ListedRun, label_runs, our_card, run_at
 from toolkit.core.guard import Guard
 from toolkit.core.lifetime import follow_loggers
+from toolkit.core.user_folders import user_folder
+from toolkit.diagnostics.history import Diagnosis
 from toolkit.reports.cell import cell_of
 from toolkit.reports.content import RunContent, masked
 from toolkit.reports.document import Document
 from toolkit.reports.overview import overview
-from toolkit.reports.plain_curves import plain_curves
 from toolkit.runs.formatting import duration
 from toolkit.runs.store import RunStore, UnknownRun
 
@@ -41,8 +43,11 @@ Shown = dict[str, str]
 
 _USAGE: Final = "write %telemetry RUN or %telemetry compare RUN RUN, or %%telemetry above a training"
 _POINTS: Final = 400
-_WAIT_S: Final = 5.0
+_WAIT_S: Final = 1.5
+"""How long the first look at a run may read: a cell waits for it. Later ones read the rest of a long run."""
 _AGAIN_S: Final = 0.5
+_COMPARE_S: Final = 60.0
+_END_S: Final = 5.0
 _FIRST_S: Final = 0.2
 _EVERY_S: Final = 2.0
 _PAUSES: Final = 25
@@ -55,9 +60,22 @@ def view_of(folder: Path | None, text: str) -> Shown:
     """Return what a notebook shows of the run in `folder`, or `text` if that cannot be had; never raises."""
     shown: Shown = {"text/plain": text}
     with Guard().catch("showing a run"):
-        card = None if folder is None else our_card(folder)
-        shown = shown if card is None else RunView(ListedRun(card, None, card.name)).look()
+        if folder is not None and our_card(folder) is not None:
+            shown = _view_at(folder, os.getpid()).look()
     return shown
+
+
+@functools.lru_cache(maxsize=1)
+def _view_at(folder: Path, _process: int) -> RunView:
+    """Return the view of the run that was shown last: shown again, a long run is read on."""
+    card = our_card(folder)
+    if card is None:
+        raise UnreadableRunError(f"{folder} does not exist")
+    return RunView(ListedRun(card, None, card.name))
+
+
+class _TooLongError(Exception):
+    """Ends reading that a cell would wait for too long."""
 
 
 class RunView:
@@ -66,18 +84,25 @@ class RunView:
     def __init__(self, run: ListedRun) -> None:
         """Look at `run`. Raises UnreadableRunError."""
         self._run = run
-        self._store: tuple[RunStore, str] | None = open_run(run) if has_columns() else None
+        self._store: tuple[RunStore, str] | None = (
+            open_run(run, cache_dir=user_folder("cache")) if has_columns() else None
+        )
         self._wait_s = _WAIT_S
         self.is_live = True
         """Whether the run was still going on at the last look."""
+        self.examined = 0.0
+        """The fraction of its records that has been examined."""
 
     def look(self) -> Shown:
         """Return what there is now. Raises UnreadableRunError."""
-        document = overview(self.content())
-        return cell_of(replace(document, about=[*document.about, *self._time_left()]))
+        wait_s, self._wait_s = self._wait_s, _AGAIN_S
+        content = self.content(wait_s)
+        self.examined = content.examined
+        document = overview(content)
+        return cell_of(replace(document, about=[*document.about, *self._time_left(), *content.notes]))
 
-    def content(self) -> RunContent:
-        """Return what a report says about the run. Raises UnreadableRunError."""
+    def content(self, wait_s: float) -> RunContent:
+        """Return what a report says about the run, after reading for about `wait_s`. Raises UnreadableRunError."""
         if self._store is None:
             return self._plain_content()
         # numpy, which the bare install lacks.
@@ -87,8 +112,6 @@ class RunView:
         try:
             # First: what is read after it is at least as new.
             self.is_live = store.card(key).live
-            # A training beside it goes on meanwhile: the rest of a long run is read at later looks.
-            wait_s, self._wait_s = self._wait_s, _AGAIN_S
             return content_of_run(
                 store, key, name=self._run.called, points=_POINTS, wait_s=wait_s, with_pictures=False
             )
@@ -105,11 +128,17 @@ class RunView:
         return [] if end is None else [f"about {duration(max(1, round(end.middle - now)))} left"]
 
     def _plain_content(self) -> RunContent:
-        run = self._run
-        found = diagnosis_of(run)
+        run, found, until = self._run, None, time.monotonic() + _WAIT_S
+
+        def stop_in_time(_text: str) -> None:
+            if time.monotonic() > until:
+                raise _TooLongError
+
+        with suppress(_TooLongError):
+            found = diagnosis_of(run, stop_in_time)
+        is_examined, found = found is not None, found or Diagnosis(name=run.called, path=run.path)
         card = (None if run.source is not None else our_card(run.path)) or run.card
         self.is_live = card.live
-        curves = plain_curves(source_for(run), run.called, points=_POINTS, limit_s=_WAIT_S)
         return masked(
             RunContent(
                 name=run.called,
@@ -121,8 +150,8 @@ class RunView:
                 started=card.created,
                 duration_s=card.duration_s,
                 records=found.records,
-                curves=curves,
-                settings=card.config,
+                examined=1.0 if is_examined else 0.0,
+                notes=["curves need pip install 'ai-toolkit-telemetry[dashboard]'"],
                 findings=found.findings,
                 errors=[one for one in found.errors if found.ending is None or one != found.ending.error],
                 ending=found.ending,
@@ -161,8 +190,13 @@ def unload_ipython_extension(shell: Any) -> None:
 
 def _as_line(lines: list[str]) -> list[str]:
     """Make `%%telemetry` a line of its cell: the rest runs as any cell does, with its errors, results and awaits."""
-    found = re.match(r"%%telemetry\b(.*)", lines[0]) if lines else None
-    return lines if found is None else [f"%telemetry {_CELL}{found[1]}\n", *lines[1:]]
+    from IPython.core.inputtransformer2 import cell_magic
+
+    found = re.match(r"%%telemetry(?!\S)(.*)", lines[0]) if lines else None
+    if found is None:
+        return lines
+    rest = _as_line(lines[1:])
+    return rest if rest != lines[1:] else [f"%telemetry {_CELL}{found[1]}\n", *cell_magic(rest)]
 
 
 def _magic(shell: Any, line: str) -> None:
@@ -170,7 +204,9 @@ def _magic(shell: Any, line: str) -> None:
         first, *others = shlex.split(line) or [""]
     except ValueError as error:
         raise UnreadableRunError(f"{line!r} cannot be read: {error}; {_USAGE}") from error
-    if first == _CELL and not others:
+    if first == _CELL and others:
+        raise UnreadableRunError(f"%%telemetry takes no run, and {' '.join(others)!r} is named; {_USAGE}")
+    if first == _CELL:
         _CellView(shell)
     elif first == "compare":
         _display(cell_of(_comparison(others)))
@@ -201,7 +237,9 @@ def _comparison(names: Sequence[str]) -> Document:
     require_columns("a comparison")
     from toolkit.reports.compare import compare
 
-    return compare([RunView(run).content() for run in label_runs([_chosen(name) for name in names])])
+    return compare(
+        [RunView(run).content(_COMPARE_S) for run in label_runs([_chosen(name) for name in names])]
+    )
 
 
 def _follow(shell: Any, view: RunView) -> None:
@@ -213,10 +251,12 @@ def _follow(shell: Any, view: RunView) -> None:
     if type(shell.display_pub) is DisplayPublisher:
         return
     # The first look has imported much, which the others need not.
-    pause_s = _EVERY_S
+    pause_s, seen = _EVERY_S, -1.0
     with suppress(KeyboardInterrupt):
-        while view.is_live:
-            time.sleep(pause_s)
+        # Of a long run that has ended, the rest is read.
+        while view.is_live or seen < view.examined < 1.0:
+            seen = view.examined
+            time.sleep(pause_s if view.is_live else _FIRST_S)
             pause_s = _show(view, handle)
 
 
@@ -232,7 +272,7 @@ class _CellView:
         self._stop_following = follow_loggers(self._loggers.append)
         self._has_ended = threading.Event()
         # The context says which cell the output belongs to.
-        work = partial(copy_context().run, self._keep_looking)
+        work = functools.partial(copy_context().run, self._keep_looking)
         self._thread = threading.Thread(target=work, name="telemetry-notebook", daemon=True)
         self._thread.start()
         shell.events.register("post_run_cell", self._end)
@@ -262,15 +302,16 @@ class _CellView:
         self._shell.events.unregister("post_run_cell", self._end)
         self._stop_following()
         self._has_ended.set()
-        self._thread.join(2 * _WAIT_S)
+        self._thread.join(_END_S)
         live = [one for one in self._loggers if getattr(one, "is_live", False)]
         for logger in live:
             logger.flush(1.0)
         # The list of runs may be half a second old.
-        until = time.monotonic() + _WAIT_S
+        until = time.monotonic() + _END_S
         while not self._thread.is_alive() and time.monotonic() < until:
             self._look()
-            if live or self._view is None or not self._view[1].is_live:
+            view = None if self._view is None else self._view[1]
+            if view is None or ((live or not view.is_live) and view.examined == 1.0):
                 return
             time.sleep(_FIRST_S)
 

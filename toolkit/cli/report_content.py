@@ -46,8 +46,10 @@ def require_columns(what: str = "a report") -> None:
         raise UnreadableRunError(f"{what} needs pip install 'ai-toolkit-telemetry[dashboard]'")
 
 
-def open_run(run: ListedRun, what: str = "a report") -> tuple[RunStore, str]:
-    """Return the store that has `run`, and its key there; nothing is changed. Raises UnreadableRunError."""
+def open_run(
+    run: ListedRun, what: str = "a report", *, cache_dir: Path | None = None
+) -> tuple[RunStore, str]:
+    """Return the store that has `run`, and its key there; the run is not changed. Raises UnreadableRunError."""
     require_columns(what)
     from toolkit.runs.sources.local_store import LocalStore
     from toolkit.runs.store import UnknownRun
@@ -57,7 +59,7 @@ def open_run(run: ListedRun, what: str = "a report") -> tuple[RunStore, str]:
         root, key = source.info.root, f"{source.info.format}~{source.info.source_id[:12]}"
     else:
         root, key = Path(os.path.realpath(run.path)).parent, os.path.basename(os.path.realpath(run.path))
-    store = LocalStore([root], cache_dir=None, other_tools=source is not None, read_only=True)
+    store = LocalStore([root], cache_dir=cache_dir, other_tools=source is not None, read_only=True)
     try:
         return store, store.card(key).key
     except UnknownRun as error:

@@ -34,6 +34,8 @@ class RunContent:
     duration_s: float | None = None
     records: int = 0
     bad_lines: int = 0
+    examined: float = 1.0
+    """The fraction of its records that was read and that the detectors have seen."""
     notes: Sequence[str] = ()
     curves: Mapping[str, Curve] = field(default_factory=dict)
     evidence: Mapping[str, Curve] = field(default_factory=dict)

@@ -60,22 +60,27 @@ def verdict_of(run: RunContent) -> tuple[str, Tone]:
     """Return how the run is, in a sentence, and how bad that is."""
     ended = how_it_ended(run)
     open_ones = [one for one in run.worst_first() if one.is_open]
-    if not run.records:
+    if not run.examined:
+        return f"{ended}. Its records have not been examined.", "neutral"
+    if not run.records and run.examined == 1.0:
         return f"{ended}. There are no records yet.", "critical" if run.status in (
             FAILED,
             LOST,
         ) else "neutral"
     counts = counts_text(run.findings, run.errors)
+    where = f"{count(run.records)} records"
+    if run.examined < 1.0:
+        where = f"the {percent(run.examined)} of the records examined so far"
     is_bad = run.ending.is_bad if run.ending is not None else run.status in (FAILED, LOST, STALLED)
     worst = (open_ones or run.worst_first())[:1]
     if worst:
         finding = worst[0]
         what = f"{title_of(finding.kind, finding.evidence)}, {when_text(finding).split(', ')[0]}"
         state = "" if finding.is_open else ", which is over"
-        said = f"{ended}. {_sentence(counts)} in {count(run.records)} records. Worst: {what}{state}."
+        said = f"{ended}. {_sentence(counts)} in {where}. Worst: {what}{state}."
     else:
         nothing = "nothing else wrong" if is_bad else "nothing wrong"
-        said = f"{ended}. {_sentence(counts or nothing)} in {count(run.records)} records."
+        said = f"{ended}. {_sentence(counts or nothing)} in {where}."
     if is_bad or any(one.severity == CRITICAL for one in open_ones):
         return said, "critical"
     if any(one.severity in (CRITICAL, WARNING) for one in run.findings) or run.errors:

@@ -50,11 +50,12 @@ def content_of_run(
 ) -> RunContent:
     """Return what a report says about a run, and call it `name`; `found` is its diagnosis, if it was made before.
 
-    Reading gets about `wait_s`; what was not reached until then is said in a note.
+    Reading gets about `wait_s`; what was not reached until then is said.
     """
     deadline = time.monotonic() + wait_s
     health = store.refresh(key, wait_s=wait_s)
-    found, notes = (found, [*found.notes]) if found is not None else _diagnosis(store, key, deadline)
+    found, examined = (found, 1.0) if found is not None else _diagnosis(store, key, deadline)
+    notes = [*found.notes]
     spent = store.time_spent(key, wait_s=max(0.1, deadline - time.monotonic()))
     card = store.card(key)
     if not health.complete:
@@ -79,6 +80,7 @@ def content_of_run(
             duration_s=card.duration_s,
             records=health.records,
             bad_lines=health.bad_count,
+            examined=min(examined, health.fraction_read, spent.fraction),
             notes=[*notes, *problems],
             curves={name: curve for name, curve in curves.items() if curve.records},
             evidence=_evidence(store, key, card, found.findings, curves, points),
@@ -88,17 +90,20 @@ def content_of_run(
             errors=[error for error in found.errors if error != cause],
             ending=found.ending,
             control={} if found.manifest is None else found.manifest.control,
-            ledger=spent.ledger,
+            # Of a part of the records, goodput would be wrong.
+            ledger=spent.ledger if spent.fraction >= 1.0 else None,
             pictures=pictures,
         )
     )
 
 
-def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, list[str]]:
-    """Return what the detectors found until `deadline`, and a note if they have not seen all records."""
-    while (examined := store.examine(key, wait_s=1.0)) < 1.0 and time.monotonic() < deadline:
-        pass
-    notes = [f"The detectors have seen {examined:.0%} of the records."] if examined < 1.0 else []
+def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, float]:
+    """Return what the detectors found until `deadline`, and which fraction of the records they have seen."""
+    while (left_s := deadline - time.monotonic()) > 0:
+        if (examined := store.examine(key, wait_s=min(1.0, left_s))) >= 1.0:
+            break
+    else:
+        examined = store.examine(key, wait_s=0.0)
     manifest = store.meta(key).manifest
     endings = endings_of(store, key)
     records = store.events(key, (FINDING,), limit=_MAX_FINDINGS)
@@ -110,7 +115,7 @@ def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, l
         errors=endings.errors(),
         manifest=manifest,
     )
-    return found, notes
+    return found, examined
 
 
 def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Curve:

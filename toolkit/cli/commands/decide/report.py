@@ -21,7 +21,6 @@ from toolkit.cli.report_content import (
 )
 from toolkit.cli.run_list import ListedRun, label_runs, list_runs, run_at
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
-from toolkit.reports.compare import MAX_RUNS, compare
 from toolkit.reports.document import Document
 from toolkit.reports.html_page import to_html
 from toolkit.reports.markdown import to_markdown
@@ -131,6 +130,7 @@ def _document(
 
         cards = [replace(run.card, name=run.called) for run in runs]
         return sweep_report(cards, metric=metric, is_chosen=is_chosen)
+    from toolkit.reports.compare import MAX_RUNS, compare
     from toolkit.reports.stored_run import points_for
 
     # The newest ones; the report says how many there are.
