@@ -7,6 +7,7 @@ The files in tests/importers/rollouts were written by verl's `_dump_generations`
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.importers.reading import only_run
 from toolkit.cli.main import main
+from toolkit.importers.detect import find_sources
 from toolkit.importers.source import read_all
 
 SAMPLES = Path(__file__).with_name("rollouts")
@@ -89,11 +91,24 @@ def test_a_reward_that_is_no_number_is_said_in_strict_json(tmp_path, capsys):
     (found,) = completions(capsys, tmp_path)
 
     assert (found["reward"], found["non_finite"], found["x_seq"]) == (None, {"reward": "NaN"}, 3)
+    (column,) = [column for batch in read_all(only_run(tmp_path)) for column in batch.columns]
+    assert (column.metric, [math.isnan(value) for value in column.values]) == ("reward", [True])
 
 
-def test_another_file_with_a_number_for_a_name_stays_a_table(tmp_path):
+def test_another_file_with_a_number_for_a_name_is_no_rollout(tmp_path):
     (tmp_path / "7.jsonl").write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n')
     run = only_run(tmp_path)
+    # Training data, also with a line of which a look sees only the beginning; an empty file before a rollout.
+    long = json.dumps({"input": "a" * 300_000, "output": "b"})
+    data = (long, '{"instruction": "a", "input": "b", "output": "c"}', '{"idx": 1, "content": ["a", "b"]}')
+    for number, line in enumerate(data):
+        (tmp_path / f"data {number}").mkdir()
+        (tmp_path / f"data {number}" / "1.jsonl").write_text(f"{line}\n")
+        for path in (tmp_path / f"data {number}", tmp_path / f"data {number}" / "1.jsonl"):
+            assert "rollouts" not in {run.info.format for run in find_sources(path).runs}
+    (tmp_path / "data 0" / "1.jsonl").write_text("")
+    (tmp_path / "data 0" / "2.jsonl").write_text(f'{long[:-1]}, "score": 1.0}}\n')
+    assert only_run(tmp_path / "data 0").info.format == "rollouts"
 
     assert run.info.format == "table"
     assert [column.metric for batch in read_all(run) for column in batch.columns] == ["loss"]

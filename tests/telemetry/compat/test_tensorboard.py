@@ -8,7 +8,9 @@ import inspect
 import io
 import math
 import struct
+import threading
 import wave
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -169,6 +171,29 @@ def pixels_of(file):
     return image.convert("RGB").tobytes()
 
 
+def test_threads_lose_nothing_and_make_one_session_after_a_close(tmp_path):
+    writer = ours(tmp_path / "run")
+    writer.close()
+    gate = threading.Barrier(4)
+
+    def log(number):
+        gate.wait()
+        for step in range(50):
+            writer.add_scalar(f"tag {number}", float(step), step)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(log, range(4)))
+    writer.close()
+
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+    found = points_of(tmp_path / "run")
+    assert {tag: [point[0] for point in found[tag]] for tag in found} == {
+        f"tag {number}": list(range(50)) for number in range(4)
+    }
+    kinds = {record["kind"] for record in read_records(tmp_path / "run", "finding")}
+    assert "wrong_call" not in kinds
+
+
 def test_a_folder_is_continued_and_no_call_raises(tmp_path):
     for name, method in inspect.getmembers(SummaryWriter, inspect.isfunction):
         if name.startswith("add_") or name in ("flush", "close"):
@@ -189,6 +214,11 @@ def test_a_folder_is_continued_and_no_call_raises(tmp_path):
         again.add_audio("sound", None, 5)
         again.add_pr_curve("curve", [1], [[]], 5)
         again.add_scalar("loss", 0.5, 5)
+        again.add_scalar("loss", 0.25, 5, walltime="yesterday")
+        again.add_scalar("loss", None, 5)
+        again.add_scalar("loss", 1.0, 2**63)
+        again.add_scalars("all", {"bad": "x", "yes": True, "large": 2**70}, 6)
+        again._get_file_writer().add_summary(None)
         raise ZeroDivisionError
     with pytest.raises(OptionsError, match="log_dir must be a folder"):
         ours("s3://bucket/run")
@@ -201,7 +231,14 @@ def test_a_folder_is_continued_and_no_call_raises(tmp_path):
         (1, 10, 1.0),
         (2, 11, 0.9),
         (3, 5, 0.5),
+        (3, 5, 0.25),
     ]
+    (both,) = [record for record in records if "all/yes" in record]
+    assert (both["all/yes"], both["all/large"], "all/bad" in both) == (1.0, float(2**70), False)
+    assert {type(record["time"]) for record in records} == {float}
+    said = " ".join(record["message"] for record in records if record.get("kind") == "wrong_call")
+    for what in ("got 'yesterday'; the time of", "'loss' is a NoneType", "bits, got 9223372036854775808"):
+        assert what in said
     starts = [record for record in records if record["event"] == "start" and record["session"] == 3]
     assert [record["resumed_from_step"] for record in starts if "resumed_from_step" in record] == [4]
     assert [record["status"] for record in records if record["event"] == "end"][-1] == "failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from toolkit.importers.folders import Folder, Found
 from toolkit.importers.json_text import parsed
 from toolkit.importers.source import (
     MAX_NAME_CHARS,
+    MAX_RECORD_BYTES,
     MAX_TEXT_CHARS,
     NO_TIME,
     Builder,
@@ -63,9 +63,10 @@ class RolloutSource(LinesSource):
         step = int(match[2])
         out.event(Event(kind="completion", step=step, payload=fields))
         reward = as_number(fields.get("reward"))
-        if reward is not None and math.isfinite(reward):
-            total, count = state.get("total", 0.0) + reward, state.get("count", 0) + 1
-            state["total"], state["count"] = total, count
+        if reward is not None:
+            # As a text: JSON has no NaN.
+            state["total"] = str(float(state.get("total", 0.0)) + reward)
+            state["count"] = state.get("count", 0) + 1
 
     def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
         """Parse complete lines; at the end of a file add the mean of its rewards, once."""
@@ -78,16 +79,17 @@ class RolloutSource(LinesSource):
                 is_end = False
             if is_end:
                 name = "eval/reward" if match[1] == "val" else "reward"
-                out.add(name, int(match[2]), NO_TIME, state["total"] / state["count"])
+                out.add(name, int(match[2]), NO_TIME, float(state["total"]) / state["count"])
                 state["is_added"] = True
         return done
 
 
 def completion_in(record: dict[str, Any]) -> dict[str, Any] | None:
     """Return the fields of a completion of ours; None if the record is no rollout."""
-    if type(record.get("input")) is str and type(record.get("output")) is str:
+    # With a score or rewards: other files have questions and answers as well.
+    if type(record.get("input")) is str and type(record.get("output")) is str and "score" in record:
         named = ((_VERL.get(name, name), value) for name, value in record.items() if name != "step")
-    elif type(record.get("content")) is list and "idx" in record:
+    elif type(record.get("content")) is list and "idx" in record and "rewards" in record:
         # Every value is a list with one element: a batch of one.
         alone = {
             name: value[0] if type(value) is list and len(value) == 1 else value
@@ -116,7 +118,9 @@ def _text_of(message: Any) -> str:
 def sources_in(folder: Folder) -> Found:
     """Return the run of a folder with such files."""
     names = sorted((match for name in folder.files if (match := _NAME.fullmatch(name))), key=_order)
-    if not names or not _is_rollout(folder.head(names[0][0], _HEAD)):
+    # The first may be empty: it was opened just now.
+    first = next((match[0] for match in names if folder.files[match[0]]), None)
+    if first is None or not _is_rollout(folder, first):
         return Found()
     info = run_info(FORMAT, os.path.realpath(folder.path), folder.path.name, folder.root, [folder.relative])
     return Found([RolloutSource(info, folder.relative)], frozenset(match[0] for match in names))
@@ -126,18 +130,18 @@ def _order(match: re.Match[str]) -> tuple[int, str]:
     return int(match[2]), match[0]
 
 
-def source_of_file(path: Path, head: bytes) -> RolloutSource | None:
+def source_of_file(path: Path, head: bytes) -> RolloutSource | None:  # noqa: ARG001 - a line may be longer
     """Return the run of one such file; None if it is another."""
-    if not _NAME.fullmatch(path.name) or not _is_rollout(head):
+    if not _NAME.fullmatch(path.name) or not _is_rollout(Folder(path.parent, "."), path.name):
         return None
     info = run_info(FORMAT, os.path.realpath(path), path.stem, path.parent, [path.name])
     return RolloutSource(info, ".", path.name)
 
 
-def _is_rollout(head: bytes) -> bool:
-    """Return whether a file begins like a rollout; its first line may be longer than its head."""
-    line = head.split(b"\n")[0]
-    record = parsed(line)
-    if record is not None:
-        return completion_in(record) is not None
-    return line.startswith((b'{"input": "', b'{"content": [[', b'{"agent_ref": '))
+def _is_rollout(folder: Folder, name: str) -> bool:
+    """Return whether the first line of a file is a rollout."""
+    head = folder.head(name, _HEAD)
+    if b"\n" not in head:
+        head = folder.head(name, MAX_RECORD_BYTES)
+    record = parsed(head.split(b"\n")[0])
+    return record is not None and completion_in(record) is not None

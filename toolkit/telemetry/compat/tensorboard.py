@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,6 +27,9 @@ _CURVE: Final = (
     *("precision", "recall"),
 )
 _MOST_THRESHOLDS: Final = 127
+_MOST_WHOLE: Final = 2**63
+_LATEST: Final = 1e11
+"""Seconds since 1970, in the year 5138: milliseconds are beyond it."""
 _LEAST_COUNT: Final = 1e-7
 _MOST_OF_AN_EMBEDDING: Final = 200_000
 """Numbers: they are written as text, while the script waits."""
@@ -65,6 +70,7 @@ class SummaryWriter:
         self._steps: dict[str, int] = {}
         self._settings: dict[str, Any] | None = None
         self._is_closed = False
+        self._pid, self._of_process = os.getpid(), threading.RLock()
         self.telemetry = self._begin()
 
     def _begin(self) -> TelemetryLogger:
@@ -80,11 +86,18 @@ class SummaryWriter:
         return log
 
     def _log(self) -> TelemetryLogger:
-        if self._is_closed:
-            # A value after `close` begins another event file in torch, and another session here.
-            self.telemetry, self._is_closed = self._begin(), False
-            self._newest, self._steps = -1, {}
-        return self.telemetry
+        with self._lock():
+            if self._is_closed:
+                # A value after `close` begins another event file in torch, and another session here.
+                self.telemetry, self._is_closed = self._begin(), False
+                self._newest, self._steps = -1, {}
+            return self.telemetry
+
+    def _lock(self) -> threading.RLock:
+        if self._pid != os.getpid():
+            # In a forked process no thread is left to release it.
+            self._pid, self._of_process = os.getpid(), threading.RLock()
+        return self._of_process
 
     def get_logdir(self) -> str:
         """Return the run folder."""
@@ -135,23 +148,40 @@ class SummaryWriter:
         if global_step is not None:
             self._row(dict(metric_dict), global_step, None)
 
-    def _row(self, values: dict[str, Any], global_step: Any, walltime: float | None) -> None:
-        log, step = self._log(), _number(global_step)
+    def _row(self, values: dict[str, Any], global_step: Any, walltime: Any) -> None:
+        log, step, wall = self._log(), _number(global_step), self._moment(walltime)
+        own: dict[str, Any] = {}
         for name, value in values.items():
             shape = getattr(value, "shape", ())
-            if isinstance(value, str) or any(size != 1 for size in shape):
-                what = f"shape {tuple(shape)}" if shape else repr(value)
-                raise MisuseError(f"add_scalar takes a number, and {name!r} has {what}; it is left out")
-        # Every record has a field of that name.
-        own = {"x_global_step" if name == "global_step" else name: value for name, value in values.items()}
-        counts_up = all(step >= self._steps.get(name, -1) for name in own)
-        self._steps.update(dict.fromkeys(own, step))
-        if walltime is not None or (step < self._newest and counts_up):
-            # Tags have a step each in TensorBoard: one that counts epochs does not take the run back.
-            internals(log).put(STEP, {"global_step": step, **own}, wall=walltime)
-        else:
-            self._newest = step
-            log.write_step(step, **own)
+            if not hasattr(value, "__float__") or any(size != 1 for size in shape):
+                what = f"of shape {tuple(shape)}" if shape else f"a {type(value).__name__}"
+                self.guard.report_misuse(f"add_scalar takes a number, and {name!r} is {what}; it is left out")
+                continue
+            is_odd = isinstance(value, bool) or (isinstance(value, int) and abs(value) >= _MOST_WHOLE)
+            # Every record has a field of that name.
+            own["x_global_step" if name == "global_step" else name] = float(value) if is_odd else value
+        # One thread after the other, so that the logger gets the steps in order.
+        with self._lock():
+            counts_up = all(step >= self._steps.get(name, -1) for name in own)
+            self._steps.update(dict.fromkeys(own, step))
+            if not own:
+                pass
+            elif wall is not None or (step < self._newest and counts_up):
+                # Tags have a step each in TensorBoard: one that counts epochs does not take the run back.
+                internals(log).put(STEP, {"global_step": step, **own}, wall=wall)
+            else:
+                self._newest = step
+                log.write_step(step, **own)
+
+    def _moment(self, walltime: Any) -> float | None:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if walltime is None or 0 <= float(walltime) < _LATEST:
+                return None if walltime is None else float(walltime)
+        self.guard.report_misuse(
+            f"walltime must be seconds since 1970, got {walltime!r:.60}; the time of the call is used",
+            "walltime",
+        )
+        return None
 
     # Distributions and tables.
 
@@ -292,6 +322,10 @@ class SummaryWriter:
 
     # What is not kept: meshes, tensors, boxes of images, counted histograms and curves, layouts of TensorBoard's pages.
 
+    def _get_file_writer(self) -> SummaryWriter:
+        # Scripts ask it for `get_logdir()`.
+        return self
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -313,14 +347,21 @@ class SummaryWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self.telemetry.__exit__(kind, error, trace)
+        with self._lock():
+            log, is_closed, self._is_closed = self.telemetry, self._is_closed, True
+        if not is_closed:
+            # Not in the lock: other threads do not wait for a disk. Their values are in a session of their own.
+            log.__exit__(kind, error, trace)
 
 
 def _number(step: Any) -> int:
-    # An event without a step has step 0 in TensorBoard.
-    return 0 if step is None else int(step)
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        # An event without a step has step 0 in TensorBoard.
+        if abs(number := 0 if step is None else int(step)) < _MOST_WHOLE:
+            return number
+    raise MisuseError(
+        f"global_step must be a whole number of 64 bits, got {step!r:.60}; the call is left out"
+    )
 
 
 def _numpy() -> Any:
