@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers import amd, registry
+from toolkit.telemetry.machine.samplers import amd, intel, nvml, registry
 from toolkit.telemetry.machine.samplers.amd import AmdSampler
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample
 
@@ -88,8 +88,10 @@ def test_what_a_gpu_does_not_offer_is_absent_and_no_failure():
         cap=AmdSmiLibraryException(2),
         clock={"clk": 0xFFFF},
     )
+    other = gpu(cap={"power_cap": "N/A"})
     sample = AmdSampler(amdsmi=stand_in(older), environ={}, guard=guard).sample()
 
+    assert "gpu/0/power_limit_w" not in AmdSampler(amdsmi=stand_in(other), environ={}, guard=guard).sample()
     assert sample == {
         "gpu/0/mem_used_gb": 20.0,
         "gpu/0/mem_total_gb": 191.984,
@@ -116,16 +118,26 @@ def test_gpus_are_numbered_as_the_script_sees_them():
         "gpu/1/util": 1,
         "gpu_util": 3,
     }
+    environ = {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1"}
+    assert AmdSampler(amdsmi=smi, environ=environ).sample()["gpu/0/util"] == 3
 
 
 def test_a_machine_without_amds_driver_or_library_is_not_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(amd, "_DRIVER", str(tmp_path / "missing"))
-    without = [sampler.name for sampler in registry.default_samplers(tmp_path)]
-    monkeypatch.setattr(amd, "_DRIVER", str(tmp_path))
-    with_driver = [sampler.name for sampler in registry.default_samplers(tmp_path)]
-    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    missing, present = str(tmp_path / "missing"), str(tmp_path)
 
-    assert (with_driver, "amdsmi" in without) == ([*without, "amdsmi"], False)
+    def names(nvidia, of_amd, of_intel):
+        monkeypatch.setattr(nvml, "_DRIVER", nvidia)
+        monkeypatch.setattr(amd, "_DRIVER", of_amd)
+        monkeypatch.setattr(intel, "_DRIVERS", (missing, of_intel))
+        return [sampler.name for sampler in registry.default_samplers(tmp_path)]
+
+    without = names(missing, missing, missing)
+    assert not {"amdsmi", "xpu-smi"} & {*without}
+    assert names(missing, missing, present) == [*without, "xpu-smi"]
+    # GPUs of two makers would have the same numbers.
+    assert names(missing, present, present) == [*without, "amdsmi"]
+    assert names(present, present, present) == without
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
     with pytest.raises(NothingToSample, match="is not installed"):
         AmdSampler(environ={}).sample()
     with pytest.raises(NothingToSample, match="sees no AMD GPU"):

@@ -22,7 +22,7 @@ _POWER: Final = ("current_socket_power", "average_socket_power", "socket_power")
 """The first that is known: of MI300 and newer, of others, and since ROCm 6.4."""
 _NOT_OFFERED: Final = (2, 3)
 """Error codes: not supported, not yet implemented."""
-_VISIBLE: Final = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_VISIBLE: Final = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
 
 def has_amd_gpus() -> bool:
@@ -71,10 +71,12 @@ class AmdSampler:
             smi.amdsmi_init()
             self._is_open = True
         found = dict(enumerate(smi.amdsmi_get_processor_handles()))
-        asked = next((self._environ[name] for name in _VISIBLE if name in self._environ), None)
-        if asked is not None:
-            numbers = [int(one) if one.strip().isdecimal() else -1 for one in asked.split(",")]
-            found = {index: found[number] for index, number in enumerate(numbers) if number in found}
+        # The runtime leaves some out, and HIP counts the rest.
+        for names in _VISIBLE:
+            asked = next((self._environ[name] for name in names if name in self._environ), None)
+            if asked is not None:
+                numbers = [int(one) if one.strip().isdecimal() else -1 for one in asked.split(",")]
+                found = {index: found[number] for index, number in enumerate(numbers) if number in found}
         self._gpus = found
         if not found:
             raise NothingToSample("this process sees no AMD GPU")
@@ -102,6 +104,10 @@ class AmdSampler:
             known = (plausible(said.get(name), _MOST_W) for name in _POWER)
             return next((watts for watts in known if watts), None)
 
+        def limit() -> object:
+            micro = plausible(smi.amdsmi_get_power_cap_info(gpu)["power_cap"], _MOST_W * 1e6)
+            return micro / 1e6 if micro else None
+
         def temperature() -> object:
             # Documented as thousandths of a degree; the library has divided already.
             sensor, now = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
@@ -114,6 +120,6 @@ class AmdSampler:
         take("mem_used_gb", lambda: memory("vram_used"), _MOST_MEMORY_MB)
         take("mem_total_gb", lambda: memory("vram_total"), _MOST_MEMORY_MB)
         take("power_w", power, _MOST_W)
-        take("power_limit_w", lambda: smi.amdsmi_get_power_cap_info(gpu)["power_cap"] / 1e6, _MOST_W)
+        take("power_limit_w", limit, _MOST_W)
         take("temp_c", temperature, 150.0)
         take("sm_clock_mhz", clock, 20_000.0)

@@ -14,6 +14,7 @@ from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sample, 
 from toolkit.telemetry.machine.samplers.visible_gpus import VisibleGpu, gpus_as_torch_counts, visible_gpus
 
 _GB: Final = 1024**3
+_DRIVER: Final = "/dev/nvidiactl"
 
 _THROTTLE_REASONS: Final = {
     # Bit 1, an idle GPU, is no throttling.
@@ -140,12 +141,17 @@ def load_nvml() -> Any:
     return pynvml
 
 
+def has_nvidia_driver() -> bool:
+    """Return whether NVIDIA's driver is loaded; nothing is imported or asked."""
+    return os.path.exists(_DRIVER)
+
+
 def import_where_there_are_gpus() -> None:
     """Import NVML's Python module now if this machine has an NVIDIA driver, so that no step has to wait for it later.
 
     The driver itself is not touched.
     """
-    if os.path.exists("/dev/nvidiactl"):
+    if has_nvidia_driver():
         with contextlib.suppress(ImportError):
             import pynvml  # noqa: F401 - for those who need it later
 

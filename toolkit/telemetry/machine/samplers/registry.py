@@ -11,7 +11,12 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.amd import AmdSampler, has_amd_gpus
 from toolkit.telemetry.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler, import_where_there_are_gpus
+from toolkit.telemetry.machine.samplers.intel import IntelSampler, has_intel_gpus
+from toolkit.telemetry.machine.samplers.nvml import (
+    NvmlSampler,
+    has_nvidia_driver,
+    import_where_there_are_gpus,
+)
 from toolkit.telemetry.machine.samplers.sampler import NothingToSample, Sample, Sampler, Value
 from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
 
@@ -30,9 +35,15 @@ def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]
     guard = guard or Guard()
     with guard.catch("importing NVML"):
         import_where_there_are_gpus()
-    # Of what most machines lack, no thread is started to find that out.
-    amd = [AmdSampler(guard=guard)] if has_amd_gpus() else []
-    return [*(make(log_dir, guard) for make in SAMPLERS), *amd]
+    found = [make(log_dir, guard) for make in SAMPLERS]
+    # Of what most machines lack, no thread is started to find that out. Two makers' GPUs would have the same numbers:
+    # beside NVIDIA's, or AMD's, others are in the processor.
+    if not has_nvidia_driver():
+        if has_amd_gpus():
+            found.append(AmdSampler(guard=guard))
+        elif has_intel_gpus():
+            found.append(IntelSampler())
+    return found
 
 
 def load_plugins(guard: Guard | None = None) -> list[plugins.Plugin]:
