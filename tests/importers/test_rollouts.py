@@ -15,6 +15,7 @@ import pytest
 
 from tests.importers.reading import only_run
 from toolkit.cli.main import main
+from toolkit.importers import files
 from toolkit.importers.detect import find_sources
 from toolkit.importers.source import read_all
 
@@ -84,6 +85,14 @@ def test_pages_find_them_and_those_of_a_later_step(tmp_path):
     assert after.matching == 5
     assert log.passed_over["lines that are no rollout"] == 2
     assert log.recent("reward", 10).tolist() == [0.25, 0.25, 3.0]
+
+
+def test_files_beyond_the_limit_are_noted(monkeypatch):
+    monkeypatch.setattr(files, "_MOST_FILES", 1)
+    run = only_run(SAMPLES / "verl" / "rollout")
+
+    assert {event.step for batch in read_all(run) for event in batch.events} == {1}
+    assert run.info.notes == ["only the first 1 of its files are read"]
 
 
 def test_a_reward_that_is_no_number_is_said_in_strict_json(tmp_path, capsys):

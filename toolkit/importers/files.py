@@ -194,7 +194,10 @@ class FilesSource(Source):
         places = self._places(cursor)
         replaced = places is None
         out = Builder()
-        streams = list(self.streams())[:_MOST_FILES]
+        streams = self.streams()
+        if len(streams) > _MOST_FILES:
+            streams = streams[:_MOST_FILES]
+            self.info.note(f"only the first {_MOST_FILES:,} of its files are read")
         if places is not None and self._was_replaced(streams, places):
             places, replaced = None, True
         batch = out.batch

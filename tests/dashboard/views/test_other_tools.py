@@ -111,6 +111,7 @@ def test_images_texts_and_tables_are_on_the_samples_page(some):
     assert "step *" in "".join(code.value for code in tab.code)
 
 
+@in_make_faults
 def test_rollouts_are_completions_on_the_samples_page(logs):
     shutil.copytree(Path(samples.__file__).with_name("rollouts"), logs / "rollouts")
     runs = open_page("runs")

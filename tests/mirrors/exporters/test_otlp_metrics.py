@@ -57,8 +57,10 @@ def receiving(*answers):
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch):
+def _direct_and_patient(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
+    # What is late is sent twice.
+    monkeypatch.setattr(metrics, "_TIMEOUT_S", PATIENCE_S)
 
 
 def exporter(url, **options):
@@ -204,12 +206,11 @@ def test_numbers_arrive_over_grpc():
 
 def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path, monkeypatch):
     # As in a script that has not imported OpenTelemetry.
-    for name in [name for name in sys.modules if name.startswith("opentelemetry.sdk")]:
-        monkeypatch.delitem(sys.modules, name)
-    wanted = TelemetryOptions(otlp="http://localhost", otlp_metrics="http://localhost")
-    assert registry.missing_packages(wanted, may_send=True) == {}
-    monkeypatch.undo()
-    monkeypatch.setenv("no_proxy", "*")
+    with monkeypatch.context() as fresh:
+        for name in [name for name in sys.modules if name.startswith("opentelemetry.sdk")]:
+            fresh.delitem(sys.modules, name)
+        wanted = TelemetryOptions(otlp="http://localhost", otlp_metrics="http://localhost")
+        assert registry.missing_packages(wanted, may_send=True) == {}
     with receiving() as (url, arrived):
         with TelemetryLogger("r", log_dir=tmp_path, otlp_metrics=url, **QUIET) as log:
             for step in (1, 2, 3):
