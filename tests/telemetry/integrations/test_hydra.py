@@ -13,13 +13,16 @@ from tests.records import read_records
 from toolkit.runfolder.manifest import read_manifest
 
 CONFIG = """
-optimizer: {lr: 0.5}
+rate: 0.5
+optimizer: {lr: "${rate}", steps: "???"}
 hydra:
   callbacks:
     telemetry:
       _target_: toolkit.telemetry.integrations.hydra.TelemetryCallback
       tags: [mine]
       log_every: 1
+      system: false
+      code: false
 """
 SCRIPT = """
 import hydra
@@ -50,8 +53,21 @@ def train(tmp_path):
     return run
 
 
+def test_a_job_is_a_run_with_its_references_resolved_and_an_exception_ends_it(tmp_path, train):
+    done = train("rate=7", "+password=hunter2", "hydra.job.chdir=true")
+
+    assert "too high" in done.stderr
+    (start,) = read_records(tmp_path / "logs/train/metrics.jsonl", "start")
+    assert start["config"] == {"rate": 7, "optimizer": {"lr": 7, "steps": "???"}, "password": "***"}
+    assert start["overrides"] == ["rate=7", "+password=***"]
+    manifest = read_manifest(tmp_path / "logs/train")
+    assert (manifest.project, list(manifest.tags)) == ("train", ["mine", "hydra"])
+    assert manifest.sessions[-1].status == "failed"
+
+
+@in_make_faults
 def test_each_job_of_a_multirun_is_a_run_of_one_project(tmp_path, train):
-    done = train("--multirun", "optimizer.lr=1,2,7", "hydra.job.chdir=true")
+    done = train("--multirun", "rate=1,2,7", "hydra.job.chdir=true")
 
     assert "too high" in done.stderr
     for name, rate, status in [
@@ -63,12 +79,13 @@ def test_each_job_of_a_multirun_is_a_run_of_one_project(tmp_path, train):
         assert (manifest.project, list(manifest.tags)) == ("train", ["mine", "hydra"])
         assert manifest.sessions[-1].status == status
         (start,) = read_records(tmp_path / "logs" / name / "metrics.jsonl", "start")
-        assert start["config"] == {"optimizer": {"lr": rate}}
-        assert start["overrides"] == [f"optimizer.lr={rate}"]
+        assert start["config"]["optimizer"]["lr"] == rate
+        assert start["overrides"] == [f"rate={rate}"]
         (step,) = read_records(tmp_path / "logs" / name / "metrics.jsonl", "step")
         assert step["train_loss"] == rate
 
 
+@in_make_faults
 def test_a_wrong_option_is_named_before_the_job_begins(tmp_path, train):
     done = train("+hydra.callbacks.telemetry.log_evry=1")
 

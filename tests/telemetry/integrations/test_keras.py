@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 
@@ -23,7 +24,7 @@ QUIET = {"system": False, "csv": False, "code": False, "quiet": True, "close_tim
 
 def make_model():
     model = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)], name="little")
-    model.compile(keras.optimizers.Adam(0.1), "mse", metrics=["mae"])
+    model.compile(keras.optimizers.Adam(0.1, gradient_accumulation_steps=2), "mse", metrics=["mae"])
     return model
 
 
@@ -42,6 +43,10 @@ def fit(model, *callbacks, epochs=2, **arguments):
     )
 
 
+def patched(model):
+    return [name for name, value in vars(model).items() if type(value).__name__ == "_PatchedMethod"]
+
+
 def session(folder):
     return read_manifest(folder).sessions[-1]
 
@@ -53,7 +58,8 @@ def test_a_fit_is_a_run_with_the_numbers_of_its_history_and_a_second_fit_another
     seen = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
     losses = []
     history = fit(model, telemetry, save, seen).history
-    fit(model, telemetry, epochs=1)
+    # Keras Tuner copies the callbacks for each of its trainings.
+    fit(model, copy.deepcopy(telemetry), initial_epoch=1)
 
     found = {}
     for record in read_records(tmp_path / "little/metrics.jsonl"):
@@ -71,12 +77,11 @@ def test_a_fit_is_a_run_with_the_numbers_of_its_history_and_a_second_fit_another
     assert [each["checkpoint_path"][-10:] for each in found["checkpoint"]] == ["of-1.keras", "of-2.keras"]
     assert session(tmp_path / "little").status == "finished"
 
+    (start,) = read_records(tmp_path / "little-2/metrics.jsonl", "start")
     steps = read_records(tmp_path / "little-2/metrics.jsonl", "step")
-    assert [step["global_step"] for step in steps] == [7, 8, 9]
+    assert [step["global_step"] for step in steps] == [7, 8, start["max_steps"]] == [7, 8, 9]
     assert session(tmp_path / "little-2").status == "finished"
-    assert not {"save", "save_weights", "train_function"} & {
-        name for name, value in vars(model).items() if type(value).__name__ == "_PatchedMethod"
-    }
+    assert not patched(model)
 
 
 @pytest.mark.parametrize("place", ["the model", "another callback"])
@@ -96,14 +101,19 @@ def test_an_exception_ends_the_run_as_failed_and_reaches_the_caller(tmp_path, pl
 
     assert session(tmp_path / "little").status == "failed"
     assert read_records(tmp_path / "little/metrics.jsonl", "error")
+    assert not patched(model)
 
 
 def test_a_failure_of_ours_stays_out_of_fit_and_a_wrong_option_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(TelemetryLogger, "log_eval", lambda *_, **__: 1 / 0)
     monkeypatch.setattr(TelemetryLogger, "log_step", lambda *_, **__: 1 / 0)
-    history = fit(make_model(), ours.TelemetryCallback(log_dir=tmp_path, **QUIET))
+    model, seen = make_model(), []
+    see = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(len(patched(model))))
+    history = fit(model, ours.TelemetryCallback(log_dir=tmp_path, **QUIET), see)
+    fit(model, ours.TelemetryCallback(enabled=False), see, epochs=1)
 
     assert len(history.history["val_loss"]) == 2
+    assert seen == [3, 3, 0]
     assert session(tmp_path / "little").status == "finished"
     with pytest.raises(OptionsError, match="log_evry"):
         ours.TelemetryCallback(log_evry=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from tests.lazy_module import LazyModule
@@ -81,6 +83,31 @@ def test_trials_of_two_threads_log_into_their_own_runs_with_the_studys_names(tmp
         assert [start["config"] for start in read_records(file, "start")] == [trial.params]
         (values,) = read_records(file, "eval")
         assert [values["val_loss"], values["accuracy"]] == trial.values
+
+
+def test_what_is_no_trial_of_a_study_is_not_recorded_and_a_study_in_a_trial_has_its_own_runs(tmp_path):
+    telemetry = ours.TelemetryCallback(log_dir=tmp_path, log_every=1, **QUIET)
+    copied = pickle.loads(pickle.dumps(telemetry))
+    inner = optuna.create_study(study_name="inner")
+
+    @telemetry.live
+    def outer(trial):
+        inner.optimize(copied.live(objective), n_trials=1)
+        inner.optimize(telemetry.live(lambda inner_trial: inner_trial.number), n_trials=1)
+        telemetry.log.log_step(1, train_loss=0.5)
+        return 0.5
+
+    study = optuna.create_study(study_name="outer")
+    study.optimize(outer, n_trials=1)
+    again = [telemetry.live(lambda trial: trial and 0.5)(trial) for trial in (study.best_trial, None)]
+    fixed = telemetry.live(objective)(optuna.trial.FixedTrial({"lr": 0.25}))
+
+    assert [*again, fixed] == [0.5, None, 0.25]
+    found = {folder: read_manifest(folder).project for folder in tmp_path.iterdir()}
+    assert sorted(found.values()) == ["inner", "inner", "outer"]
+    steps = {found[folder]: read_records(folder / "metrics.jsonl", "step") for folder in found}
+    assert len(steps["outer"]) == 1
+    assert not steps["inner"]
 
 
 def test_an_exception_that_ends_the_study_ends_its_run(tmp_path):

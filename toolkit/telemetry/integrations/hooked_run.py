@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from toolkit.core.guard import Guard
@@ -23,6 +24,10 @@ class HookedRun:
         self.guard = Guard() if given is None else given.guard
         self.is_live = False
         """Whether a training is being recorded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keras Tuner and Ray copy callbacks; a copy records its own trainings.
+        return partial(type(self), self._given or self._options, run_name=self._run_name), ()
 
     def _open(self, name: str, config: Any) -> TelemetryLogger:
         """Open the run of a training that begins; one whose end was not reported has failed."""

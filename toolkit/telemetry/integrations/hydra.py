@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from hydra.experimental.callback import Callback
+from omegaconf import OmegaConf
 
 from toolkit.core.config_mapping import resolved
 from toolkit.core.guard import Guard
@@ -46,8 +47,10 @@ class TelemetryCallback(Callback):
             options = in_project(self._options.changed(log_dir=folder), about.job.name, "hydra")
             log = open_log(options, self._run_name or about.job.name)
             _jobs.append(log)
+            # Without that of Hydra, some references of which have no value outside of a multirun.
+            own = OmegaConf.masked_copy(config, [name for name in config if name != "hydra"])
             log.log_start(
-                config={name: value for name, value in resolved(config).items() if name != "hydra"},
+                config=resolved(own),
                 training={
                     "framework": "hydra",
                     "overrides": list(about.overrides.task),

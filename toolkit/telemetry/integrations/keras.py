@@ -21,7 +21,6 @@ from toolkit.telemetry.integrations.hooked_run import HookedRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.logger import TelemetryLogger
 
 _PLAIN: Final = (bool, int, float, str)
 
@@ -44,7 +43,6 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
     def on_train_begin(self, logs: Any = None) -> None:
         """Open the run and write the start record."""
         with self.guard.catch("beginning to watch Keras"):
-            self._patches.undo()
             self._begin(self.model)
 
     @guarded
@@ -64,32 +62,35 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
     @guarded
     def on_train_end(self, logs: Any = None) -> None:
         """Close the run."""
-        self._patches.undo()
         self._close(None)
 
     def _begin(self, model: Any) -> None:
-        optimizer, (epochs, steps) = model.optimizer, (self.params.get(name) for name in ("epochs", "steps"))
-        fit = _variables_of_fit(model)
+        fit, optimizer = _variables_of_fit(model), model.optimizer
+        epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
+        batches = (epochs - fit.get("initial_epoch", 0)) * steps if epochs and steps else None
         config: dict[str, Any] = {name: value for name, value in fit.items() if isinstance(value, _PLAIN)}
         # Keras keeps a learning rate of 0.1 as a float of 32 bits.
         config["optimizer"] = {
             name: float(f"{value:.7g}") if isinstance(value, float) else value
             for name, value in optimizer.get_config().items()
         }
-        self._step = int(optimizer.iterations)
+        # In batches; the optimizer counts its updates.
+        self._step = int(optimizer.iterations) * (optimizer.gradient_accumulation_steps or 1)
         log = self._open(model.name, config)
-        self._patches.guard = log.guard
+        if not self.is_live:
+            return
+        self._patches = MethodPatches(log.guard)
         log.log_start(
             config=config,
             model={
                 "name": model.name,
                 "architecture": type(model).__name__,
-                "total_params": model.count_params(),
-                "trainable_params": sum(math.prod(weight.shape) for weight in model.trainable_weights),
+                "total_params": _count(model.weights),
+                "trainable_params": _count(model.trainable_weights),
             },
             training={
                 "framework": f"keras {keras_version}",
-                "max_steps": self._step + epochs * steps if epochs and steps else None,
+                "max_steps": None if batches is None else self._step + batches,
                 "batch_size": config.get("batch_size"),
                 "optimizer": type(optimizer).__name__,
                 "learning_rate": config["optimizer"].get("learning_rate"),
@@ -103,7 +104,7 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
             self._patches.around(model, name, after=self._take_checkpoint)
         if "callbacks" in fit:
             # The list is gone once `fit` is, also after an exception in the data or in another callback.
-            weakref.finalize(fit["callbacks"], self._close_if, log).atexit = False
+            weakref.finalize(fit["callbacks"], self._close_if, self._patches).atexit = False
 
     def _take_step(self, model: Any, result: Any, *_: Any, **__: Any) -> None:
         """Record a step with the metrics that Keras shows: means since the epoch began."""
@@ -119,13 +120,21 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
         if log.should_stop:
             model.stop_training = True
 
-    def _close_if(self, log: TelemetryLogger) -> None:
+    def _close(self, error: BaseException | None) -> None:
+        self._patches.undo()
+        super()._close(error)
+
+    def _close_if(self, patches: MethodPatches) -> None:
         with self.guard.catch("closing the run of Keras"):
-            if self.log is log and self._given is None:
+            if self._patches is patches:
                 self._close(InterruptedError("fit ended with an exception"))
 
     def _take_checkpoint(self, _: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         self._opened().log_checkpoint(self._step, filepath)
+
+
+def _count(weights: Any) -> int:
+    return sum(math.prod(weight.shape) for weight in weights)
 
 
 def _variables_of_fit(model: Any) -> dict[str, Any]:

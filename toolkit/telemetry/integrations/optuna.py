@@ -30,6 +30,10 @@ class TelemetryCallback:
         self._thread = threading.local()
         self._recorded: set[tuple[str, int]] = set()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy, for another process, records its own trials.
+        return type(self), (self._options,)
+
     @property
     def log(self) -> TelemetryLogger:
         """The logger of the live trial of this thread, to log more; elsewhere one that writes nothing."""
@@ -41,7 +45,9 @@ class TelemetryCallback:
 
         @functools.wraps(objective)
         def recorded(trial: Any) -> Any:
-            log = self.guard.call("opening a run for a trial", self._open, trial.study, trial.number)
+            # Only a study has runs: not a `FixedTrial`, the best trial once more, or None on another rank.
+            study = getattr(trial, "study", None)
+            log = study and self.guard.call("opening a run for a trial", self._open, study, trial.number)
             if log is None:
                 return objective(trial)
             steps: list[int] = []
@@ -49,16 +55,16 @@ class TelemetryCallback:
             @functools.cache
             def begin() -> TelemetryLogger:
                 # As late as possible: the settings are those that were suggested by then.
-                log.guard.call("writing the start of a trial", _start, log, trial.study, trial)
+                log.guard.call("writing the start of a trial", _start, log, study, trial)
                 return log
 
             def report(_: Any, value: Any, step: int) -> None:
                 steps.append(step)
-                begin().log_eval(step, _named(trial.study, value))
+                begin().log_eval(step, _named(study, value))
 
             patches, error, values = MethodPatches(log.guard), None, None
             patches.around(trial, "report", after=report)
-            self._thread.begin = begin
+            outer, self._thread.begin = getattr(self._thread, "begin", None), begin
             try:
                 values = objective(trial)
             except BaseException as raised:
@@ -66,10 +72,10 @@ class TelemetryCallback:
                 raise
             finally:
                 patches.undo()
-                self._thread.begin = None
+                self._thread.begin = outer
                 with log.guard.catch("ending the run of a trial"):
                     if values is not None:
-                        begin().log_eval(max(steps, default=0), _named(trial.study, values))
+                        begin().log_eval(max(steps, default=0), _named(study, values))
                     begin().__exit__(*exit_arguments(error))
             return values
 

@@ -54,7 +54,8 @@ class _Finder:
         """Return what the other finders have for a module with a table; None for any other module."""
         if name not in _TABLES:
             return None
-        for finder in [finder for finder in sys.meta_path if finder is not cls]:
+        # By name: if our modules were imported a second time, there are two of this class.
+        for finder in [finder for finder in sys.meta_path if repr(finder) != repr(cls)]:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
@@ -68,7 +69,7 @@ class _Finder:
 
 def add_names() -> None:
     """Add the name to tables that are imported, and to the others when they are."""
-    if _Finder not in sys.meta_path:
+    if repr(_Finder) not in map(repr, sys.meta_path):
         sys.meta_path.insert(0, _Finder)
     for name in _TABLES:
         if name in sys.modules:
