@@ -13,6 +13,8 @@ import toolkit.cli.notebook as notebook
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.reports.report_parts import Page
+from toolkit.reports.content import RunContent
+from toolkit.reports.run_parts import verdict_of
 from toolkit.telemetry import TelemetryLogger, read_run
 
 HOSTILE = "</style></svg><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\x1b[31m"
@@ -114,6 +116,8 @@ def test_a_long_run_is_shown_as_far_as_it_was_read_and_read_on_when_it_is_shown_
         assert "Goodput" not in shown, "of a part it would be wrong"
     shown = data._repr_mimebundle_()["text/plain"]
     assert "so far" not in shown
+    part = RunContent(name="long", status="finished", records=9, examined=0.4)
+    assert [verdict_of(one)[1] for one in (part, replace(part, examined=1.0))] == ["neutral", "good"]
     assert "Goodput" in shown
 
 
@@ -200,7 +204,7 @@ def test_the_magics_take_any_cell_and_refuse_in_a_sentence(tmp_path, monkeypatch
         whole = said if "does not exist" in said else said + usage
         assert found[text] == ([], None, f"UsageError: {whole}")
     [text], _, error = found["interrupted"]
-    assert text.startswith("live: running"), "shown once, and its end is no error"
+    assert text.startswith("live: "), "shown once, and its end is no error"
     assert error is None
     texts, _, error = found["long"]
     assert ["in the 40 % of the records examined so far" in text for text in texts] == [True, False]
@@ -225,7 +229,7 @@ import toolkit.cli.notebook as notebook
 from toolkit.telemetry import TelemetryLogger
 
 %load_ext toolkit.telemetry.notebook
-notebook._EVERY_S, notebook._PAUSES, notebook._APPEARS_S = 0.05, 0, 100.0
+notebook._EVERY_S, notebook._PAUSES, notebook._APPEARS_S, notebook._END_S = 0.05, 0, 100.0, 100.0
 updates, update = [], DisplayHandle.update
 
 def recorded(self, shown, **named):
@@ -276,7 +280,13 @@ def test_a_kernel_shows_runs_live_in_place_and_compares_them(tmp_path, monkeypat
 
     seen = []
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in CELLS])
-    client = Client(book, timeout=200, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}})
+    client = Client(
+        book,
+        timeout=200,
+        startup_timeout=200,
+        allow_errors=True,
+        resources={"metadata": {"path": str(tmp_path)}},
+    )
     client.execute()
     _, in_cell, thread, interrupted, compared, failed = [cell["outputs"] for cell in book["cells"]]
 

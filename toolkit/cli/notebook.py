@@ -90,14 +90,13 @@ class RunView:
         self._wait_s = _WAIT_S
         self.is_live = True
         """Whether the run was still going on at the last look."""
-        self.examined = 0.0
-        """The fraction of its records that has been examined."""
+        self.examined = 1.0
+        """The fraction of its records that has been read and examined; 1 where the next look would get no further."""
 
     def look(self) -> Shown:
         """Return what there is now. Raises UnreadableRunError."""
         wait_s, self._wait_s = self._wait_s, _AGAIN_S
         content = self.content(wait_s)
-        self.examined = content.examined
         document = overview(content)
         return cell_of(replace(document, about=[*document.about, *self._time_left(), *content.notes]))
 
@@ -112,11 +111,14 @@ class RunView:
         try:
             # First: what is read after it is at least as new.
             self.is_live = store.card(key).live
-            return content_of_run(
+            found = content_of_run(
                 store, key, name=self._run.called, points=_POINTS, wait_s=wait_s, with_pictures=False
             )
         except UnknownRun as error:
             raise UnreadableRunError(str(error)) from error
+        # Where the time went is worked out last.
+        self.examined = min(found.examined, 0.99 if found.ledger is None else 1.0)
+        return found
 
     def _time_left(self) -> list[str]:
         if self._store is None or not self.is_live:

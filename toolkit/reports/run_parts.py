@@ -85,7 +85,7 @@ def verdict_of(run: RunContent) -> tuple[str, Tone]:
         return said, "critical"
     if any(one.severity in (CRITICAL, WARNING) for one in run.findings) or run.errors:
         return said, "warning"
-    return said, "good"
+    return said, "good" if run.examined == 1.0 else "neutral"
 
 
 def how_it_ended(run: RunContent) -> str:

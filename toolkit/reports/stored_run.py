@@ -80,7 +80,7 @@ def content_of_run(
             duration_s=card.duration_s,
             records=health.records,
             bad_lines=health.bad_count,
-            examined=min(examined, health.fraction_read, spent.fraction),
+            examined=min(examined, health.fraction_read),
             notes=[*notes, *problems],
             curves={name: curve for name, curve in curves.items() if curve.records},
             evidence=_evidence(store, key, card, found.findings, curves, points),
