@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 import time
 from typing import ClassVar, Final
@@ -15,12 +17,12 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from toolkit.cli.report_content import UnreadableRunError
 from toolkit.cli.top import screens
-from toolkit.cli.top.reading import Runs
+from toolkit.cli.top.reading import SORTS, Opened, Runs, View
 from toolkit.cli.top.text import Line, Text
-from toolkit.cli.top.view import SORTS, Opened, View
 from toolkit.core.guard import Guard
-from toolkit.runs.store import STILL_LOOKING, Refused, RunList, UnknownRun
+from toolkit.runs.store import STILL_LOOKING, RunList, UnknownRun
 
 _EVERY_S: Final = 2.0
 _SHARE: Final = 0.03
@@ -85,7 +87,9 @@ class Top(App[int]):
         yield Lines()
 
     def on_mount(self) -> None:
-        """Start to read."""
+        """Start to read, and restore the terminal when the program is asked to end."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._end, 128 + number)
         threading.Thread(target=self._read, name="telemetry-top", daemon=True).start()
 
     def on_unmount(self) -> None:
@@ -93,18 +97,19 @@ class Top(App[int]):
         self._is_over = True
         self._wake.set()
 
+    def _end(self, code: int) -> None:
+        self.exit(return_code=code)
+
     # ------------------------------------------------------------ reading
 
     def _read(self) -> None:
         used = time.process_time()
         while not self._is_over:
             keys = self.view.keys
-            found = (
-                self._guard.call("reading runs", self._look)
-                or f"could not be read: {', '.join(self._guard.counts)}"
-            )
+            found = self._guard.call("reading runs", self._look)
             if not self._is_over:
-                self.call_later(self._take, keys, found)
+                failed = f"could not be read: {', '.join(self._guard.counts)}"
+                self.call_later(self._take, keys, found or failed)
             is_part = isinstance(found, Opened) and not found.is_whole
             is_part |= isinstance(found, RunList) and STILL_LOOKING in found.problems
             # Of all threads: another one looks for runs of other tools.
@@ -118,21 +123,20 @@ class Top(App[int]):
             while self._asks:
                 self._runs.ask(*self._asks.pop(0))
             return self._runs.look(self.view)
-        except (Refused, UnknownRun, ValueError) as error:
+        except (UnreadableRunError, UnknownRun, ValueError) as error:
             return str(error)
 
     def _take(self, keys: tuple[str, ...], found: RunList | Opened | str) -> None:
         """Show what was read, unless another screen is wanted by now."""
-        if isinstance(found, str):
-            self.message = found
-        elif keys == self.view.keys:
-            self.message = ""
+        view = self.view
+        if keys == view.keys:
+            self.message = found if isinstance(found, str) else ""
             if isinstance(found, Opened):
-                self.view.opened = found
-            else:
-                self.view.listed = found
+                view.opened = found
+            elif isinstance(found, RunList):
+                view.listed = found
                 known = [card.key for card in found.cards]
-                self.view.selected = self.view.selected if self.view.selected in known else (*known, "")[0]
+                view.selected = view.selected if view.selected in known else (*known, "")[0]
         self._draw()
 
     # ------------------------------------------------------------ drawing
@@ -158,11 +162,10 @@ class Top(App[int]):
         view = self.view
         if view.page == "help":
             return screens.help_lines(view)
-        if not view.keys:
-            return screens.list_lines(view)
-        if view.opened is None:
-            return []
-        return (screens.full_lines if view.page else screens.run_lines)(view, view.opened)
+        if view.keys:
+            lines = screens.finding_lines if view.page else screens.run_lines
+            return [] if view.opened is None else lines(view, view.opened)
+        return [] if view.listed is None else screens.list_lines(view, view.listed)
 
     def _foot(self) -> Line:
         usual = _RUN_KEYS if self.view.keys else _LIST_KEYS
@@ -190,8 +193,8 @@ class Top(App[int]):
         elif key in _WAYS or key in ("pageup", "pagedown"):
             page = (self.view.height - 3) * (-1 if key == "pageup" else 1)
             self._move(_WAYS.get(key, page))
-        elif not self._choose(key):
-            return
+        else:
+            self._choose(key)
         if self._wanted() != before:
             self._wake.set()
         self._draw()
@@ -199,8 +202,7 @@ class Top(App[int]):
     def _wanted(self) -> tuple[object, ...]:
         """Return what has to be read again if it changes."""
         view = self.view
-        asked = len(self._asks)
-        return view.keys, view.page, view.chart, view.axis, view.search, view.sort, view.is_reversed, asked
+        return view.keys, view.chart, view.axis, view.search, view.sort, view.is_reversed, len(self._asks)
 
     def on_paste(self, event: events.Paste) -> None:
         """Add pasted text to a search."""
@@ -214,24 +216,24 @@ class Top(App[int]):
             self.view.search = typed if key == "enter" else self.view.search
             self._typed = None
         else:
-            self._typed = {"backspace": typed[:-1], "ctrl+u": ""}.get(
-                key, typed + key if len(key) == 1 else typed
-            )
+            longer = typed + key if len(key) == 1 else typed
+            self._typed = {"backspace": typed[:-1], "ctrl+u": ""}.get(key, longer)
 
     def _move(self, by: int) -> None:
         view = self.view
         if view.page:
             view.scroll += by
         elif view.keys:
-            view.chart = max(0, min(len(view.opened.titles) - 1 if view.opened else 0, view.chart + by))
+            view.chart = max(0, min((view.opened.total_charts if view.opened else 1) - 1, view.chart + by))
         elif view.listed is not None and view.listed.cards:
             keys = [card.key for card in view.listed.cards]
             view.selected = keys[max(0, min(len(keys) - 1, keys.index(view.selected) + by))]
 
-    def _choose(self, key: str) -> bool:
-        """Do what any other key says; return whether it says anything here."""
+    def _choose(self, key: str) -> None:
+        """Do what any other key says, if it says anything here."""
         view = self.view
         is_list, is_run = not view.keys and not view.page, bool(view.keys) and view.opened is not None
+        is_one = is_run and len(view.keys) == 1
         if key == "q":
             self.exit(0)
         elif key == "?":
@@ -239,12 +241,8 @@ class Top(App[int]):
         elif key in ("escape", "backspace"):
             self._back()
         elif is_list and view.selected and key == "enter":
-            view.keys, view.opened, view.chart, view.cursor = (
-                tuple(view.marked) or (view.selected,),
-                None,
-                0,
-                None,
-            )
+            view.keys = tuple(view.marked) or (view.selected,)
+            view.opened, view.chart, view.cursor = None, 0, None
         elif is_list and view.selected and key == " ":
             view.marked = sorted({*view.marked} ^ {view.selected})
         elif is_list and key == "/":
@@ -259,20 +257,16 @@ class Top(App[int]):
             view.log = not view.log
         elif is_run and key == "t":
             view.axis, view.cursor = "step" if view.axis == "elapsed" else "elapsed", None
-        elif is_run and len(view.keys) == 1 and key == "f":
+        elif is_one and key == "f":
             view.page, view.scroll = "" if view.page else "findings", 0
-        elif is_run and len(view.keys) == 1 and key in _ASKED:
+        elif is_one and key in _ASKED:
             self._question = key
-        else:
-            return False
-        return True
 
     def _move_cursor(self, by: int) -> None:
-        low, high = self.view.opened.span if self.view.opened else (0.0, 1.0)
-        wide = (high - low) / max(1, self.view.width // self.view.grid[0] - 11)
-        self.view.cursor = max(
-            low, min(high, high if self.view.cursor is None else self.view.cursor + by * wide)
-        )
+        view = self.view
+        low, high = view.opened.span if view.opened else (0.0, 1.0)
+        wide = (high - low) / max(1, view.width - 10)
+        view.cursor = max(low, min(high, high if view.cursor is None else view.cursor + by * wide))
 
     def _back(self) -> None:
         view = self.view

@@ -21,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folders of runs, runs, or files of other tools (default: {LOGS})",
     )
     parser.add_argument(
-        "--charset",
-        choices=("braille", "blocks", "ascii"),
-        help="what curves are drawn with (default: braille, where the terminal has UTF-8)",
+        "--ascii",
+        action="store_true",
+        help="draw with ASCII alone, as where the terminal has no UTF-8",
     )
     parser.epilog = (
         "The keys are listed by `?`. Exit code: 0; 2 without a terminal, or if a FOLDER does not exist."
@@ -48,10 +48,9 @@ def run(args: argparse.Namespace) -> int:
         )
     from toolkit.cli.top.app import Top
     from toolkit.cli.top.reading import Runs
-    from toolkit.cli.top.text import Text, charset_of
+    from toolkit.cli.top.text import Text, needs_ascii
 
-    charset = args.charset or charset_of(sys.stdout.encoding, os.environ)
-    app = Top(Runs(paths), Text(charset))
+    app = Top(Runs(paths), Text(args.ascii or needs_ascii(sys.stdout.encoding, os.environ)))
     # The terminal keeps its own way to select text.
     app.run(mouse=False)
     return app.return_code or 0
