@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import pickle
+import weakref
 
 import pytest
 
 from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
+from tests.waiting import wait_until
 from toolkit.runfolder.manifest import read_manifest
 
 optuna = LazyModule("optuna")
@@ -22,7 +26,7 @@ class Diverged(Exception):
 
 
 def objective(trial):
-    """Report three values; the second trial is pruned, the third fails."""
+    """Report three values; the second trial is pruned, the third and the fifth fail."""
     rate = trial.suggest_float("lr", 0.0, 1.0)
     for step in range(1, 4):
         trial.report(rate / step, step)
@@ -30,11 +34,11 @@ def objective(trial):
             raise optuna.TrialPruned
     if trial.number == 2:
         raise Diverged
-    return rate
+    return float("nan") if trial.number == 4 else rate
 
 
 def optimize(study, *given, **how):
-    study.optimize(*given, n_trials=4, catch=Diverged, **how)
+    study.optimize(*given, n_trials=5, catch=Diverged, **how)
     return study.trials
 
 
@@ -45,7 +49,7 @@ def test_each_trial_is_a_run_of_the_study(tmp_path, way):
     tracked = objective if way == "callback" else telemetry.live(objective)
     trials = optimize(study, tracked, callbacks=[] if way == "live" else [telemetry])
 
-    folders = [tmp_path / f"trial-{number}" for number in range(4)]
+    folders = [tmp_path / f"trial-{number}" for number in range(5)]
     assert sorted(tmp_path.iterdir()) == folders
     for trial, folder in zip(trials, folders, strict=True):
         manifest = read_manifest(folder)
@@ -57,9 +61,11 @@ def test_each_trial_is_a_run_of_the_study(tmp_path, way):
             (each["global_step"], each["value"]) for each in read_records(folder / "metrics.jsonl", "eval")
         ]
         assert values[:3] == [*trial.intermediate_values.items()]
-        assert values[3:] == ([(3, trial.value)] if trial.state.name == "COMPLETE" else [])
+        assert [value for value in values[3:] if value[1] is not None] == (
+            [(3, trial.value)] if trial.state.name == "COMPLETE" else []
+        )
     ends = [read_records(folder / "metrics.jsonl", "end")[0] for folder in folders]
-    assert [end["status"] for end in ends] == ["finished", "stopped", "failed", "finished"]
+    assert [end["status"] for end in ends] == ["finished", "stopped", "failed", "finished", "failed"]
     assert ends[1]["reason"] == "pruned"
 
 
@@ -113,11 +119,28 @@ def test_what_is_no_trial_of_a_study_is_not_recorded_and_a_study_in_a_trial_has_
 def test_an_exception_that_ends_the_study_ends_its_run(tmp_path):
     telemetry = ours.TelemetryCallback(log_dir=tmp_path, **QUIET)
 
+    class Model:
+        pass
+
+    models = []
+
     def fail(trial):
+        model = Model()
+        models.append(weakref.ref(model))
         raise Diverged("at once")
 
+    study = optuna.create_study()
     with pytest.raises(Diverged):
-        optuna.create_study().optimize(telemetry.live(fail), n_trials=1)
+        study.optimize(telemetry.live(fail), n_trials=1)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(Diverged):
+            telemetry.live(fail)(study.ask())
+        # Not only with the next collection: it may hold the memory of a GPU.
+        wait_until(lambda: models[-1]() is None)
+    finally:
+        gc.enable()
 
     assert read_manifest(tmp_path / "trial-0").sessions[-1].status == "failed"
     assert read_records(tmp_path / "trial-0/metrics.jsonl", "error")[0]["message"] == "Diverged: at once"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from toolkit.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
@@ -13,8 +13,6 @@ from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger import TelemetryLogger
 from toolkit.telemetry.options import TelemetryOptions
-
-_OUTCOMES: Final = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
 
 
 class TelemetryCallback:
@@ -62,21 +60,25 @@ class TelemetryCallback:
                 steps.append(step)
                 begin().log_eval(step, _named(study, value))
 
-            patches, error, values = MethodPatches(log.guard), None, None
+            def end(error: BaseException | None, values: Any = None) -> None:
+                patches.undo()
+                self._thread.begin = outer
+                with log.guard.catch("ending the run of a trial"):
+                    begin()
+                    if error is None:
+                        _end(log, max(steps, default=0), _named(study, values))
+                    log.__exit__(*exit_arguments(error))
+
+            patches = MethodPatches(log.guard)
             patches.around(trial, "report", after=report)
             outer, self._thread.begin = getattr(self._thread, "begin", None), begin
             try:
                 values = objective(trial)
-            except BaseException as raised:
-                error = raised
+            except BaseException as error:
+                # In no variable that outlives this block: its traceback has what the objective holds on the device.
+                end(error)
                 raise
-            finally:
-                patches.undo()
-                self._thread.begin = outer
-                with log.guard.catch("ending the run of a trial"):
-                    if values is not None:
-                        begin().log_eval(max(steps, default=0), _named(study, values))
-                    begin().__exit__(*exit_arguments(error))
+            end(None, values)
             return values
 
         return recorded
@@ -91,8 +93,8 @@ class TelemetryCallback:
                     log.log_eval(step, _named(study, value))
                 # A pruned trial has the last value that it reported.
                 if trial.state.name == "COMPLETE":
-                    log.log_eval(max(reported, default=0), _named(study, trial.values))
-                log.close(_OUTCOMES.get(trial.state.name, trial.state.name.lower()))
+                    _end(log, max(reported, default=0), _named(study, trial.values))
+                log.close("failed" if trial.state.name == "FAIL" else trial.state.name.lower())
 
     def _open(self, study: Any, number: int) -> TelemetryLogger:
         self._recorded.add((study.study_name, number))
@@ -103,6 +105,12 @@ class TelemetryCallback:
 def _start(log: TelemetryLogger, study: Any, trial: Any) -> None:
     about = {"framework": "optuna", "study": study.study_name, "trial": trial.number, **trial.user_attrs}
     log.log_start(config=trial.params, training=about)
+
+
+def _end(log: TelemetryLogger, step: int, values: dict[str, Any]) -> None:
+    log.log_eval(step, values)
+    # As in Optuna, a trial that returns no number has failed.
+    log.close("failed" if any(value is None or value != value for value in values.values()) else None)
 
 
 def _named(study: Any, given: Any) -> dict[str, Any]:
