@@ -16,21 +16,18 @@ import toolkit.telemetry  # noqa: F401
 def main() -> int:
     """Run what the arguments name; 2 and one sentence if they name nothing that can be run."""
     given = sys.argv[1:]
-    is_module = given[:1] == ["-m"]
-    target, sys.argv = (given[is_module:] or [""])[0], given[is_module:]
-    if not target or (target.startswith("-") and not is_module):
-        wrong = "usage: python -m toolkit.telemetry.run [-m MODULE | SCRIPT] [ARGUMENTS]"
-    elif is_module:
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
-        return 0
-    elif os.path.exists(target):
-        sys.path[0] = os.path.dirname(os.path.abspath(target))
-        runpy.run_path(target, run_name="__main__")
-        return 0
+    if given[:1] == ["-m"] and len(given) > 1:
+        sys.argv = given[1:]
+        runpy.run_module(given[1], run_name="__main__", alter_sys=True)
+    elif given and os.path.exists(given[0]):
+        sys.argv, sys.path[0] = given, os.path.dirname(os.path.abspath(given[0]))
+        runpy.run_path(given[0], run_name="__main__")
     else:
-        wrong = f"there is no script {target!r}"
-    sys.stderr.write(f"[telemetry] {wrong}\n")
-    return 2
+        usage = "usage: python -m toolkit.telemetry.run [-m MODULE | SCRIPT] [ARGUMENTS]"
+        is_option = not given or given[0].startswith("-")
+        sys.stderr.write(f"[telemetry] {usage if is_option else f'there is no script {given[0]!r}'}\n")
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

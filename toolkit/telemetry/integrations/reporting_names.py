@@ -73,7 +73,9 @@ def add_names() -> None:
         sys.meta_path.insert(0, _Finder)
     for name in _TABLES:
         if name in sys.modules:
-            _complete(sys.modules[name])
+            # Not `sys.modules[name]`: this waits for a thread that is importing it.
+            with Guard().catch(f"adding a name to {name}"):
+                _complete(import_module(name))
 
 
 def _complete_after(of_loader: dict[str, Any], execute: Callable[[ModuleType], None]) -> None:
