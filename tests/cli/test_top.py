@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 
 import numpy as np
+import psutil
 import pytest
 from rich.cells import cell_len
 from textual.events import Paste
@@ -19,7 +20,7 @@ from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.runs import write_run, write_table
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 from toolkit.cli.commands.look import top
 from toolkit.cli.main import main
 from toolkit.cli.top.app import Lines, Top
@@ -215,7 +216,15 @@ def end_in_a_terminal(folder, command, environ, end):
     try:
         terminal.wait_for("[red]x[/red]")
         terminal.send("\r")
-        terminal.wait_for("a curve needs pip install" if environ else "train_loss")
+        shown = "a curve needs pip install" if environ else "train_loss"
+        terminal.wait_for(shown)
+        terminal.send("\x1a")
+        wait_until(lambda: psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED)
+        assert terminal.is_restored()
+        terminal.drain()
+        terminal.seen = b""
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.wait_for(shown)
         end(terminal)
         code = terminal.wait_for_end()
 

@@ -90,6 +90,8 @@ class Top(App[int]):
         """Start to read, and restore the terminal when the program is asked to end."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._end, 128 + number)
+        # After Ctrl-Z and fg the terminal is empty.
+        self.app_resume_signal.subscribe(self, lambda _: self.query_one(Lines).refresh())
         threading.Thread(target=self._read, name="telemetry-top", daemon=True).start()
 
     def on_unmount(self) -> None:

@@ -38,14 +38,10 @@ def run(args: argparse.Namespace) -> int:
         return refuse(no_run_in(missing[0]))
     if find_spec("textual") is None:
         return refuse("telemetry top needs pip install 'ai-toolkit-telemetry[top]'")
-    if not all(os.isatty(number) for number in (0, 1, 2)):
-        return refuse(
-            "telemetry top needs a terminal; `telemetry ls` and `telemetry tail` print to files and pipes"
-        )
-    if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
-        return refuse(
-            "telemetry top needs a terminal that can move its cursor, and TERM is dumb or not set; use `telemetry ls`"
-        )
+    is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")
+    if is_dumb or not all(os.isatty(number) for number in (0, 1, 2)):
+        why = " that can move its cursor, and TERM is dumb or not set" * is_dumb
+        return refuse(f"telemetry top needs a terminal{why}; `telemetry ls` and `telemetry tail` do not")
     from toolkit.cli.top.app import Top
     from toolkit.cli.top.reading import Runs
     from toolkit.cli.top.text import Text, needs_ascii
