@@ -228,14 +228,50 @@ def test_a_statement_ends_in_time_and_memory(tables):
             tables,
             timeout_s=0.2,
         )
-    with pytest.raises(QueryError, match="more than 30MB of memory"):
-        query("select list(range) from range(100000000)", tables, memory="30MB")
+    with pytest.raises(QueryError, match="more than 30 MB of memory"):
+        query("select list(range) from range(100000000)", tables, memory_mb=30)
+    with pytest.raises(QueryError, match="more than 3 MB"):
+        query("select range from range(1000000000000)", tables, memory_mb=3)
     many = ", ".join(map(str, range(3_000)))
     assert rows(f"select loss from steps where run = 'short' and step in ({many})", tables) == [
         {"loss": 0.25}
     ]
     with pytest.raises(QueryError, match="depth limit"):
         query(f"select {'+'.join(['loss'] * 2_000)} from steps", tables)
+
+
+def test_another_column_called_run_does_not_choose_a_run(tables):
+    """Only the run after `where run = …` is read, and only the columns named: not if these are other ones."""
+    assert rows(
+        "select min(n) n from (select run || 'x' as run, loss n from steps) where run = 'shortx'", tables
+    ) == [{"n": 0.25}]
+    others = "select count(*) n from steps s, (select 'none' as run) t where t.run = 'none'"
+    assert rows(others, tables) == [{"n": 41}]
+    assert rows("select count(*) n from steps s(loss, run) where run = '1'", tables) == [{"n": 26}]
+    assert rows("select #1 from steps where run = 'short'", tables) == [{"run": "short"}]
+    assert rows("select train_loss from steps where run = 'short'", tables) == [{"train_loss": None}]
+
+
+def test_the_name_of_a_column_does_not_depend_on_other_runs(tmp_path):
+    for name, metrics in (
+        ("both", {"Acc": 1.0, "acc": 2.0}),
+        ("upper", {"Acc": 3.0, "RUN": 4.0}),
+        ("none", {}),
+    ):
+        write_run(tmp_path / "logs", name, sessions=())
+        append(tmp_path / "logs" / name, [step_record(1, **metrics)])
+    (tmp_path / "logs" / "none" / "metrics.jsonl").open("ab").write(b"not a record\n")
+    tables = RunTables([tmp_path / "logs", tmp_path / "logs" / "both"], cache_dir=tmp_path / "cache")
+    found = {
+        row["run"]: (row["acc"], row["Acc_2"], row["RUN_2"])
+        for row in rows(
+            "select run, acc, acc_2, run_2 from steps where step not in (select step from evals)", tables
+        )
+    }
+
+    assert found == {"both": (2.0, 1.0, None), "upper": (3.0, None, 4.0), "none": (None, None, None)}
+    assert rows("select acc from steps where run = 'upper'", tables) == [{"Acc": 3.0}]
+    assert list(tables.notes) == ["none: 1 lines are not records"]
 
 
 def test_new_records_are_in_the_next_answer(tmp_path):

@@ -20,6 +20,7 @@ from toolkit.runs.store import Health
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
 MIN_CACHED_BYTES: Final = 8 * 1024 * 1024
+_LONG_S: Final = 60.0
 
 
 class RunLog(ColumnQueries):
@@ -47,6 +48,9 @@ class RunLog(ColumnQueries):
         """Read new records. What takes longer than `wait_s` continues in a background thread."""
         self.used_at = time.monotonic()
         began = time.perf_counter()
+        if wait_s > _LONG_S and not self._opened:
+            # Of a thousand logs, a thread for each would take longer than reading.
+            self._open_cached()
         # A little is read here; a replaced file turns out to be large only after its start has been read.
         while (reader := self._background_reader()) is None and self._read_block():
             if time.perf_counter() - began > wait_s:
@@ -95,13 +99,14 @@ class RunLog(ColumnQueries):
                     self._problem = "reading the log failed; showing what was read before"
 
     def _open_cached(self) -> None:
-        cached = self._cache.load(self.path) if self._cache is not None else None
-        with self._lock:
-            if cached is not None:
-                self._take_over(cached.columns, cached.cursor)
-                self._saved_offset = cached.cursor.offset
-                self._from_cache = True
-            self._opened = True
+        with self._reading:
+            cached = self._cache.load(self.path) if self._cache is not None and not self._opened else None
+            with self._lock:
+                if cached is not None:
+                    self._take_over(cached.columns, cached.cursor)
+                    self._saved_offset = cached.cursor.offset
+                    self._from_cache = True
+                self._opened = True
 
     def _take_over(self, columns: RunColumns, cursor: Cursor) -> None:
         self._use_columns(columns)

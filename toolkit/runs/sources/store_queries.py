@@ -51,7 +51,6 @@ _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
 """Above this, columns of runs not used lately are evicted, and read again when needed."""
-_FEW_LOGS: Final = 32
 _Log = TypeVar("_Log", bound=ColumnQueries)
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -325,15 +324,16 @@ def keep_recent(kept: dict[_Key, _Value], key: _Key, value: _Value, most: int) -
 
 def evict(logs: dict[tuple[str, int], _Log], kept: _Log) -> None:
     """Remove columns that were not used lately while all together take too much memory."""
-    # Of many runs, adding up what they take is slower than opening one: only if there are twice as many as before.
-    if len(logs) > _FEW_LOGS and len(logs) & (len(logs) - 1):
+    until = time.monotonic() - _IN_USE_S
+    # Of many runs, adding up what they take is slower than opening one.
+    if not any(log.used_at < until and log is not kept for log in logs.values()):
         return
     by_age = sorted(logs.items(), key=lambda item: item[1].used_at)
     held = sum(log.nbytes for _, log in by_age)
     for name, log in by_age:
         if held <= _MEMORY_BUDGET:
             return
-        if log is not kept and time.monotonic() - log.used_at > _IN_USE_S:
+        if log is not kept and log.used_at < until:
             held -= log.nbytes
             del logs[name]
 

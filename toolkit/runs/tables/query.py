@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +24,8 @@ _CONFIG: Final = {
     "temp_directory": "",
     "threads": "4",
 }
+_AGAIN_S: Final = 2.0
+_ROWS_AT_ONCE: Final = 100_000
 _POSITION: Final = re.compile(r"\nLINE (\d+): ([^\n]*)\n( *)\^")
 _UNKNOWN: Final = re.compile(
     r'column "(.+?)" not found|column named "(.+?)"|Table with name (.+?) does not', re.DOTALL
@@ -34,10 +36,19 @@ class QueryError(ValueError):
     """A statement cannot be answered; the message is one sentence."""
 
 
-def query(text: str, tables: RunTables, *, timeout_s: float = 60.0, memory: str = "2GB") -> pa.Table:
+def query(
+    text: str,
+    tables: RunTables,
+    *,
+    timeout_s: float = 60.0,
+    memory_mb: int = 2_000,
+    on_stuck: Callable[[str], None] = lambda _: None,
+) -> pa.Table:
     """Return the answer to one SELECT over TABLES; it may take so much time and memory, reading the runs not counted.
 
-    Only the tables and columns that it names are read, and after `where run = '…'` only that run.
+    Only the tables and columns that it names are read, and after `where run = '…'` only that run. A call of a
+    function with a huge value, such as `list_sum(range(1000000000))`, cannot be stopped, and its memory is not
+    limited: meanwhile `on_stuck` is called from another thread, again and again, with a sentence that says so.
 
     Raises:
         QueryError: it is no SELECT, it names what does not exist, or it takes too much.
@@ -47,42 +58,72 @@ def query(text: str, tables: RunTables, *, timeout_s: float = 60.0, memory: str 
     except ImportError as error:
         raise QueryError("SQL needs pip install 'ai-toolkit-telemetry[sql]'") from error
     text = text.encode("utf-8", "backslashreplace").decode()
-    connection = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": memory})
-    is_over, statement = threading.Event(), None
+    connection = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": f"{memory_mb}MB"})
+    is_over = threading.Event()
+
+    too_long = f"the statement was stopped: it took longer than {timeout_s:g} s"
 
     def stop_in_time() -> None:
-        # Again and again: an interrupt before the statement has begun has no effect.
-        while not is_over.wait(timeout_s):
+        if not is_over.wait(timeout_s):
             connection.interrupt()
+        # Again: an interrupt before the statement has begun has no effect.
+        while not is_over.wait(_AGAIN_S):
+            connection.interrupt()
+            on_stuck(too_long)
 
     timer = threading.Thread(target=stop_in_time, name="stopping a statement", daemon=True)
     try:
         statement = _Statement(connection, text)
-        for name in statement.tables:
-            connection.register(name, tables.table(name, statement.columns, runs=statement.runs))
-        if statement.lists_tables:
-            for name in set(TABLES).difference(statement.tables):
-                connection.register(name, schema_of(name).empty_table())
         connection.execute("SET TimeZone = 'UTC'")
         # It would be printed among the answer.
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
+        tables.list_again()
+        if statement.lists_tables:
+            for name in TABLES:
+                connection.register(name, schema_of(name).empty_table())
+        for name in statement.tables:
+            connection.register(name, tables.table(name, statement.columns, runs=statement.runs))
         timer.start()
-        answer = connection.sql(text).to_arrow_table()
-        # Two columns of one name would be one in a row.
-        return answer.rename_columns(unique_names(answer.column_names))
-    except duckdb.InterruptException as error:
-        raise QueryError(f"the statement was stopped: it took longer than {timeout_s:g} s") from error
-    except duckdb.OutOfMemoryException as error:
-        raise QueryError(f"the statement was stopped: it needs more than {memory} of memory") from error
-    except duckdb.Error as error:
-        known = [] if statement is None else _names(tables, statement)
-        raise QueryError(_sentence(str(error), _where(connection, text), known)) from error
+        try:
+            return _answer(connection, text, memory_mb)
+        except duckdb.BinderException:
+            if statement.runs is None:
+                raise
+            # The column may be one of another run.
+            for name in statement.tables:
+                connection.register(name, tables.table(name, statement.columns))
+            return _answer(connection, text, memory_mb)
+    except (duckdb.Error, OSError) as error:
+        # Once there are rows, Arrow passes on what DuckDB says.
+        message = str(error)
+        if "INTERRUPT Error" in message:
+            message = too_long
+        elif "Out of Memory Error" in message:
+            message = f"the statement was stopped: it needs more than {memory_mb:,} MB of memory"
+        else:
+            message = _sentence(message, _where(connection, text), _names(tables, statement))
+        raise QueryError(message) from error
     finally:
         is_over.set()
         if timer.is_alive():
             timer.join()
         connection.close()
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, text: str, memory_mb: int) -> pa.Table:
+    import pyarrow as pa
+
+    reader = connection.sql(text).to_arrow_reader(_ROWS_AT_ONCE)
+    batches, size = [], 0
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size > memory_mb * 1_000_000:
+            raise QueryError(f"the statement was stopped: its answer has more than {memory_mb:,} MB")
+    answer = pa.Table.from_batches(batches, reader.schema)
+    # Two columns of one name would be one in a row.
+    return answer.rename_columns(unique_names(answer.column_names))
 
 
 class _Statement:
@@ -104,17 +145,18 @@ class _Statement:
         self.tables = [name for name in TABLES if name in texts]
         sources = [node for node in nodes if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION")]
         rows = {str(node.get(name, "")).casefold() for node in sources for name in ("alias", "table_name")}
-        # A name of a table as a value means the whole row; a natural join depends on every column.
+        # A name of a table as a value means the whole row; a natural join, `#3` and `steps s(a)` take any column.
         takes_all = any(
-            node.get("class") == "STAR"
+            node.get("class") in ("STAR", "POSITIONAL_REFERENCE")
             or node.get("ref_type") == "NATURAL"
+            or node.get("column_name_alias")
             or (node.get("class") == "COLUMN_REF" and node["column_names"][-1].casefold() in rows)
             for node in nodes
         )
         self.columns = None if takes_all else texts
-        self.runs = (
-            _runs_in(root.get("where_clause")) if [one["type"] for one in sources] == ["BASE_TABLE"] else None
-        )
+        # Of a subquery, `run` may be another column.
+        is_table = sources == [root.get("from_table")] and not sources[0].get("column_name_alias")
+        self.runs = _runs_in(root["where_clause"]) if is_table else None
         self.lists_tables = any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes)
 
 

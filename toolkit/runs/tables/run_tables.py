@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +69,6 @@ _KINDS_IN: Final = {"steps": (STEP,), "evals": (EVAL, EPOCH), "system": (SYSTEM,
 _SIGNALS: Final = {"loss": LOSS, "lr": LR}
 _ASKED: Final = ("setting", "old", "new", "requested", "actions", "knobs")
 _LIST_EVERY_S: Final = 0.5
-"""The tables of one statement are of the same list."""
 _NO_LIMIT_S: Final = 86_400.0
 _ALL: Final = 2**31
 _FAR_S: Final = 1e11
@@ -99,16 +98,20 @@ class RunTables:
             self._store.cache.open_pack(self._place)
         self._runs: dict[str, RunCard] = {}
         self._listed_at = -math.inf
-        self.notes: list[str] = []
+        self.notes: dict[str, None] = {}
         """What could not be read since the runs were listed, a sentence for each."""
+        self.list_again()
 
-    def runs(self) -> dict[str, RunCard]:
-        """Return the runs by the name that `telemetry ls` has for each, the last updated first."""
+    def list_again(self) -> None:
+        """Look for new runs, unless that was a moment ago."""
         if time.monotonic() - self._listed_at > _LIST_EVERY_S:
             listed = self.folders.list_runs()
             labels = card_labels(listed.cards)
             self._runs = {labels[card.key].text: card for card in listed.cards}
-            self._listed_at, self.notes = time.monotonic(), [*listed.problems]
+            self._listed_at, self.notes = time.monotonic(), dict.fromkeys(listed.problems)
+
+    def runs(self) -> dict[str, RunCard]:
+        """Return the runs listed last by the name that `telemetry ls` has for each, the last updated first."""
         return self._runs
 
     def table(
@@ -118,7 +121,7 @@ class RunTables:
 
         Names of columns are the same in upper and lower case.
         """
-        cards = {run: card for run, card in self.runs().items() if runs is None or run in runs}
+        cards = {run: card for run, card in self._runs.items() if runs is None or run in runs}
         if name in _KINDS_IN:
             wanted = None if columns is None else {column.casefold() for column in columns}
             return self._records(name, cards, wanted, is_whole=runs is None)
@@ -143,43 +146,44 @@ class RunTables:
     def _records(
         self, name: str, cards: dict[str, RunCard], wanted: Collection[str] | None, *, is_whole: bool
     ) -> pa.Table:
-        has_file = wanted is None or "file" in wanted
-        files = [
-            _File.of(run, card, rank, self._file(card, rank) if has_file else None, columns, _KINDS_IN[name])
-            for run, card in cards.items()
-            for rank, columns in self._columns(run, card)
-        ]
+        fixed = schema_of(name)
+        taken = tuple(column for column in fixed.names if column not in _SIGNALS)
+        shown = {column: column for column in fixed.names}
+        files: list[_File] = []
+        for run, card in cards.items():
+            of_run = [
+                _File(run, card, rank, columns, _KINDS_IN[name]) for rank, columns in self._columns(run, card)
+            ]
+            labels = _labels(
+                tuple(dict.fromkeys(metric for file in of_run for metric in file.metrics)), taken
+            )
+            for column, (label, _) in labels.items():
+                shown[column] = min(shown.get(column, label), label, key=_as_written)
+            for file in of_run:
+                file.labels = labels
+                file.name = self._file(card, file.rank) if wanted is None or "file" in wanted else None
+            files += of_run
         if is_whole:
             self._store.save_small_logs(self._place)
         self._store.wait_until_saved(_NO_LIMIT_S)
-        metrics = {metric: None for file in files for metric in file.metrics}
-        fixed = schema_of(name)
-        signals = {column: signal for column, signal in _SIGNALS.items() if column in fixed.names}
-        labels = _labels([*metrics], fixed.names, signals)
-        shown = [
-            column for column in (*fixed.names, *labels) if wanted is None or column.casefold() in wanted
-        ]
         # Without any column, the number of rows would be lost.
-        shown = shown or ["run"]
-        arrays = {}
-        for column in shown:
-            if column in signals or column in labels:
-                type_, pieces = (
-                    pa.float64(),
-                    [file.metric(labels.get(column), signals.get(column)) for file in files],
-                )
-            else:
-                type_, pieces = fixed.field(column).type, [file.fixed(column) for file in files]
-            arrays[column] = pa.chunked_array(pieces, type=type_)
-        return pa.table(arrays)
+        asked = [column for column in shown if wanted is None or column in wanted] or ["run"]
+        nulls = pa.nulls(sum(len(file.rows) for file in files), pa.float64())
+        arrays = [
+            pa.chunked_array([file.fixed(column) for file in files], fixed.field(column).type)
+            if column in taken
+            else _with_gaps([(file.metric(column), len(file.rows)) for file in files], nulls)
+            for column in asked
+        ]
+        return pa.table(arrays, names=[shown[column] for column in asked])
 
     def _columns(self, run: str, card: RunCard) -> Iterator[tuple[int, RunColumns]]:
         for rank in self._store.ranks(card.key):
             health = self._store.refresh(card.key, wait_s=_NO_LIMIT_S, rank=rank)
             if health.problem is not None:
-                self.notes.append(f"{run}: {health.problem}")
+                self.notes.setdefault(f"{run}: {health.problem}")
             if health.bad_count:
-                self.notes.append(f"{run}: {health.bad_count:,} lines are not records")
+                self.notes.setdefault(f"{run}: {health.bad_count:,} lines are not records")
             yield rank, self._store.columns(card.key, rank=rank)
 
     def _file(self, card: RunCard, rank: int) -> str | None:
@@ -273,17 +277,21 @@ def _settings(card: RunCard) -> Iterator[dict[str, Any]]:
         yield {"setting": clean(name), "value": text, "number": as_number(value)}
 
 
-def _labels(metrics: Sequence[str], fixed: Sequence[str], signals: Collection[str]) -> dict[str, str]:
-    """Return the metric of each column; a name that another column has, in upper or lower case, gets a number."""
-    # A metric that is called `loss` is that column; of several, such as `Loss`, the one written so.
-    owners = {
-        signal: next((name for name in sorted(metrics, key=signal.__ne__) if name.casefold() == signal), None)
-        for signal in signals
-    }
-    labels = {signal: owner for signal, owner in owners.items() if owner is not None}
-    others = [metric for metric in metrics if metric not in labels.values()]
-    names = unique_names([clean(metric) or "(no name)" for metric in others], taken=fixed)
-    return {**labels, **dict(zip(names, others, strict=True))}
+@lru_cache(maxsize=256)
+def _labels(metrics: tuple[str, ...], taken: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Return by columns, in lower case, their names and metrics in one run.
+
+    A name that another column of the run has, in upper or lower case, gets a number. It does not depend on other runs.
+    """
+    ordered = sorted(metrics, key=_as_written)
+    names = unique_names([clean(metric) or "(no name)" for metric in ordered], taken)
+    found = dict(zip(ordered, names, strict=True))
+    return {found[metric].casefold(): (found[metric], metric) for metric in metrics}
+
+
+def _as_written(name: str) -> tuple[bool, str]:
+    """Sort `loss` before `Loss`."""
+    return name != name.casefold(), name
 
 
 def unique_names(names: Sequence[str], taken: Collection[str] = ()) -> list[str]:
@@ -300,42 +308,33 @@ def unique_names(names: Sequence[str], taken: Collection[str] = ()) -> list[str]
     return found
 
 
-@dataclass(frozen=True, slots=True)
 class _File:
     """The records of some kinds in one file."""
 
-    run: str
-    card: RunCard
-    rank: int
-    file: str | None
-    columns: RunColumns
-    rows: npt.NDArray[np.intp]
-    """Which of its rows."""
-    place: npt.NDArray[np.intp]
-    """Where each of its rows is among these; -1 for others."""
-    metrics: dict[str, MetricColumn]
-
-    @classmethod
-    def of(
-        cls, run: str, card: RunCard, rank: int, file: str | None, columns: RunColumns, kinds: Sequence[str]
-    ) -> _File:
+    def __init__(self, run: str, card: RunCard, rank: int, columns: RunColumns, kinds: Sequence[str]) -> None:
+        self.run, self.card, self.rank, self.columns = run, card, rank, columns
+        self.name: str | None = None
+        self.labels: dict[str, tuple[str, str]] = {}
         # The last that is appended: it may grow meanwhile.
         kind = columns.kind.values[: len(columns.at)]
-        rows = np.flatnonzero(np.logical_or.reduce([kind == KINDS.index(name) for name in kinds]))
-        place = np.full(len(kind), -1, dtype=np.intp)
-        place[rows] = np.arange(len(rows))
-        metrics = {
+        self._is_ours = np.isin(kind, [KINDS.index(name) for name in kinds])
+        self.rows = np.flatnonzero(self._is_ours)
+        self.metrics = {
             name: metric
             for name, metric in [*columns.metrics.items()]
-            if metric.event in kinds or (place[_until(metric, len(kind))[0]] >= 0).any()
+            if metric.event in kinds or self._is_ours[_until(metric, len(kind))[0]].any()
         }
-        return cls(run, card, rank, file, columns, rows, place, metrics)
+
+    @cached_property
+    def _place(self) -> npt.NDArray[np.intp]:
+        """Where each row of the file is among these; -1 for others."""
+        return np.where(self._is_ours, np.cumsum(self._is_ours) - 1, -1)
 
     def fixed(self, name: str) -> pa.Array:
         """Return a column that every table of records has."""
         columns, count = self.columns, len(self.rows)
         if name in ("run", "file"):
-            return _repeated(getattr(self, name), count)
+            return _repeated(self.run if name == "run" else self.name, count)
         if name == "rank":
             return _array(np.full(count, self.rank))
         if name == "step":
@@ -350,7 +349,7 @@ class _File:
         if name == "byte_offset":
             at = columns.at.values[self.rows]
             return _array(at, at < 0)
-        of_segment = np.zeros(len(self.place), dtype=np.int64 if name == "session" else bool)
+        of_segment = np.zeros(len(self._is_ours), dtype=np.int64 if name == "session" else bool)
         for segment, counts_until in columns.counting():
             if name == "session":
                 of_segment[segment.start : segment.end] = segment.session
@@ -358,25 +357,37 @@ class _File:
                 of_segment[counts_until : segment.end] = True
         return _array(of_segment[self.rows])
 
-    def metric(self, name: str | None, signal: str | None) -> pa.Array:
-        """Return a metric, or else the one that is this signal; null where a record does not have it."""
-        if name not in self.metrics and signal is not None:
+    def metric(self, column: str) -> pa.Array | None:
+        """Return a metric, null where a record does not have it; None if none has it."""
+        _, name = self.labels.get(column, (None, None))
+        signal = _SIGNALS.get(column)
+        if name is None and signal is not None:
             name = self.card.loss_metric if signal == LOSS else None
             if name not in self.metrics:
                 name = next((other for other in self.metrics if signal_of(other) == signal), None)
         metric, count = None if name is None else self.metrics.get(name), len(self.rows)
         if metric is None:
-            return pa.nulls(count, pa.float64())
-        rows, values = _until(metric, len(self.place))
-        at = self.place[rows]
-        if (at < 0).any():
-            at, values = at[at >= 0], values[at >= 0]
-        if len(at) == count:
+            return None
+        rows, values = _until(metric, len(self._is_ours))
+        if len(rows) == count and (count == len(self._is_ours) or self._is_ours[rows].all()):
             # Every record has it, and they are in the order of the file.
             return _array(values)
+        at = self._place[rows]
         dense, lacks = np.zeros(count), np.ones(count, dtype=bool)
-        dense[at], lacks[at] = values, False
+        dense[at[at >= 0]], lacks[at[at >= 0]] = values[at >= 0], False
         return _array(dense, lacks)
+
+
+def _with_gaps(pieces: Sequence[tuple[pa.Array | None, int]], nulls: pa.Array) -> pa.ChunkedArray:
+    """Return arrays in their order, with null for so many rows where there is none."""
+    found, gap = [], 0
+    for piece, count in [*pieces, (nulls[:0], 0)]:
+        if piece is None:
+            gap += count
+        else:
+            found += [nulls[:gap], piece] if gap else [piece]
+            gap = 0
+    return pa.chunked_array(found, pa.float64())
 
 
 def _until(metric: MetricColumn, rows: int) -> tuple[npt.NDArray[np.int32], Floats]:

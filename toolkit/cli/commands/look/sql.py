@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import io
+import os
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,12 +63,16 @@ def run(args: argparse.Namespace) -> int:
     from toolkit.runs.tables.run_tables import RunTables
 
     paths, progress = args.paths or [LOGS], Progress()
+    with suppress(OSError):
+        # If a statement takes all memory, this process is to be ended, not a training.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     tables = RunTables(paths, on_run=progress.show)
     runs = tables.runs()
     missing = missing_runs(paths, [*runs.values()], tables.folders)
     if runs:
         try:
-            answer = query(sys.stdin.read() if args.statement == "-" else args.statement, tables)
+            statement = sys.stdin.read() if args.statement == "-" else args.statement
+            answer = query(statement, tables, on_stuck=_end)
         except QueryError as error:
             return refuse(str(error))
         finally:
@@ -78,7 +85,12 @@ def run(args: argparse.Namespace) -> int:
     return 0 if runs else 2
 
 
-def _write(answer: pa.Table, notes: list[str], args: argparse.Namespace) -> str | None:
+def _end(problem: str) -> None:
+    print_to_stderr(problem)
+    os._exit(2)
+
+
+def _write(answer: pa.Table, notes: Iterable[str], args: argparse.Namespace) -> str | None:
     """Print or write the answer; return why it could not be written."""
     if args.parquet is not None:
         import pyarrow.parquet as pa_parquet
@@ -94,7 +106,7 @@ def _write(answer: pa.Table, notes: list[str], args: argparse.Namespace) -> str 
         print(f"{args.parquet}: {answer.num_rows:,} rows")
     elif args.json:
         rows = _value(answer.to_pylist())
-        print_json({"columns": answer.column_names, "rows": rows, "notes": notes})
+        print_json({"columns": answer.column_names, "rows": rows, "notes": [*notes]})
     elif args.csv:
         write_csv(sys.stdout, [answer.column_names])
         for batch in answer.to_batches(max_chunksize=_ROWS_AT_ONCE):
