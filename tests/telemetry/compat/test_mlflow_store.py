@@ -85,6 +85,28 @@ def test_a_kill_loses_nothing_that_was_acknowledged(found, record_property):
     record_property("measured", f"{len(kills)} kills, {acknowledged} calls acknowledged, 0 lost")
 
 
+def test_a_kill_while_a_run_is_made_leaves_no_records_without_a_run(found):
+    made = found["creations"]
+
+    assert made["places"] > 5
+    assert made["without"] == []
+    assert {tags["mlflow.runName"] for tags in made["found"]} == {"begun"}
+
+
+def test_input_that_no_script_means_harms_no_other_run(found):
+    odd = found["odd"]
+
+    assert odd["found"] == [[2_000_000, [11, 2_000_000]]]
+    assert odd["params"] == {}
+    assert odd["steps"] == [2**63 - 1, 0, 1, 2]
+    assert odd["folders"] == [".mlflow", "damaged", "file", "n" * 10, "ours", "removed", "zz-copy"]
+    assert odd["full"] == 0
+    assert "step must be a 64-bit integer" in odd["refused"]["huge"]
+    assert "no readable start" in odd["refused"]["damaged"]
+    assert "no readable start" in odd["refused"]["removed"]
+    assert "cannot be written" in odd["refused"]["file"]
+
+
 def test_several_processes_write_one_run(found, place):
     assert found["writers"]["codes"] == [0, 0, 0]
     assert found["writers"]["counts"] == [100] * 4

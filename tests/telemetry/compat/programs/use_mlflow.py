@@ -1,4 +1,4 @@
-"""Uses MLflow with our store: ten scripts beside MLflow's file store, several writers, and kills in the middle.
+"""Uses MLflow with our store: ten scripts beside MLflow's file store, several writers, kills, and odd input.
 
 Arguments: a folder, and at which calls to kill. MLFLOW_TRACKING_URI names our store. Prints what was found as JSON.
 """
@@ -6,8 +6,11 @@ Arguments: a folder, and at which calls to kill. MLFLOW_TRACKING_URI names our s
 import json
 import math
 import os
+import resource
+import shutil
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -15,7 +18,9 @@ import mlflow
 import numpy as np
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag, ViewType
 
+from toolkit.core.guard import Guard
 from toolkit.telemetry.compat.mlflow_store.store import TelemetryStore
+from toolkit.telemetry.machine.environment import describe_environment
 
 FOLDER, PLACES = Path(sys.argv[1]), [int(place) for place in sys.argv[2:]]
 OURS = os.environ["MLFLOW_TRACKING_URI"]
@@ -260,10 +265,14 @@ def kill_at(place, log_dir, reported):
         return call
 
     client = mlflow.MlflowClient(f"telemetry://{log_dir}")
-    run_id = client.create_run("0", run_name=f"killed {place}").info.run_id
-    real["write"](reported, f"{run_id}\n".encode())
+    if reported is not None:
+        run_id = client.create_run("0", run_name=f"killed {place}").info.run_id
+        real["write"](reported, f"{run_id}\n".encode())
     for name in real:
         setattr(os, name, stand_in(name))
+    if reported is None:
+        client.create_run("0", run_name="begun")
+        return
     for number in range(1_000):
         batch = [Metric(f"b{key}", float(number), FIRST_MS + number, number) for key in range(3)]
         calls = (
@@ -285,6 +294,47 @@ def kill_at(place, log_dir, reported):
         for name, call in calls:
             call()
             real["write"](reported, f"{name} {number}\n".encode())
+
+
+def kill_creations(log_dir):
+    """Kill children in the middle of `create_run`; return folders with records and no run.json, and how many live."""
+    for place in range(1_000):
+        pid = in_child(lambda place=place: kill_at(place, log_dir, None))
+        if os.waitpid(pid, 0)[1] == 0:
+            break
+    without = [
+        one.parent.name for one in log_dir.glob("*/metrics.jsonl") if not (one.parent / "run.json").exists()
+    ]
+    found = mlflow.MlflowClient(f"telemetry://{log_dir}").search_runs(["0"])
+    return {"places": place, "without": without, "found": [run.data.tags for run in found]}
+
+
+def kill_with_lock(client, run_id):
+    """Kill a process whose thread has the run locked while a child that it forked lives on; then log."""
+    telling, told = os.pipe()
+    waiting, kept_open = os.pipe()
+
+    def fork_and_die():
+        os.close(kept_open)
+        inside = threading.Event()
+        log = client._tracking_client.store._run(run_id).log
+
+        def hold():
+            with log.alone():
+                inside.set()
+                threading.Event().wait()
+
+        threading.Thread(target=hold, daemon=True).start()
+        inside.wait()
+        in_child(lambda: os.read(waiting, 1))
+        os.write(told, b"x")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = in_child(fork_and_die)
+    os.read(telling, 1)
+    os.waitpid(pid, 0)
+    client.log_metric(run_id, "after the kill", 1.0)
+    os.close(kept_open)
 
 
 def kill(place, log_dir):
@@ -331,11 +381,81 @@ def kill(place, log_dir):
     }
 
 
+# ------------------------------------------------------------ odd input
+
+
+def refusal(call):
+    try:
+        return f"not refused: {call()}"
+    except mlflow.MlflowException as error:
+        return str(error)
+
+
+def odd_input(log_dir):
+    """What comes of input that no script means, and of folders that others made."""
+    (log_dir / "ours").mkdir(parents=True)
+    (log_dir / "ours" / "run.json").write_text('{"run_id": "x", "name": "ours"}')
+    uri = f"telemetry://{log_dir}"
+    client = mlflow.MlflowClient(uri)
+    run_id = client.create_run("0", run_name="n" * 2_000_000).info.run_id
+    client.set_tag(run_id, "k" * 2_000_000, "lone \ud800")
+    client.log_metric(run_id, "loss", 1.0, step=2**63 - 1)
+    huge = refusal(lambda: client.log_batch(run_id, [Metric("loss", 1.0, 1, 2**64)], [Param("p", "1")]))
+    damaged = client.create_run("0", run_name="damaged").info.run_id
+    lines = ('{"event":"step","time":"x"', '{"event":"mlflow","time":1,"seq":1,"mlflow":{"tags":3}}')
+    (log_dir / "damaged" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    removed = client.create_run("0", run_name="removed").info.run_id
+    (log_dir / "removed" / "metrics.jsonl").unlink()
+    folder = client._tracking_client.store._run(run_id).folder
+    shutil.copytree(folder, log_dir / "zz-copy")
+    for number in range(3):
+        client.search_runs(["0"])
+        client.log_metric(run_id, "loss", 0.5, step=number)
+    fresh = TelemetryStore(uri)
+    found = fresh.search_runs(["0"], "", ViewType.ACTIVE_ONLY)
+    (log_dir / "file").write_text("")
+
+    def on_a_full_disk():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+        calls = (
+            lambda: client.create_run("0", run_name="full"),
+            lambda: client.log_metric(run_id, "loss", 1.0),
+            lambda: client.update_run(run_id, status="FAILED"),
+            lambda: client.delete_run(run_id),
+        )
+        for call in calls:
+            assert "File too large" in refusal(call)
+
+    _, full = os.waitpid(in_child(on_a_full_disk), 0)
+    return {
+        "found": [(len(run.info.run_name), sorted(map(len, run.data.tags.values()))) for run in found],
+        "params": fresh.get_run(run_id).data.params,
+        "steps": [one.step for one in fresh.get_metric_history(run_id, "loss")],
+        "folder": folder.name,
+        "full": full,
+        "folders": sorted(one.name[:10] for one in log_dir.iterdir()),
+        "refused": {
+            "huge": huge,
+            "damaged": refusal(lambda: client.log_metric(damaged, "loss", 1.0)),
+            "removed": refusal(lambda: client.log_metric(removed, "loss", 1.0)),
+            "file": refusal(lambda: mlflow.MlflowClient(f"{uri}/file")),
+        },
+    }
+
+
 def main():
-    # First, while there is no other thread: a child must not begin with a lock that is held.
+    # A child must not begin while another thread imports what it needs.
+    describe_environment(Guard())
     kills = [kill(place, FOLDER / "killed") for place in PLACES]
+    creations = kill_creations(FOLDER / "creations")
     stores = {"ours": OURS, "theirs": (FOLDER / "mlruns").as_uri()}
-    found = {"kills": kills, "plugin": type(mlflow.MlflowClient()._tracking_client.store).__name__}
+    found = {
+        "kills": kills,
+        "creations": creations,
+        "odd": odd_input(FOLDER / "odd"),
+        "plugin": type(mlflow.MlflowClient()._tracking_client.store).__name__,
+    }
     for name, uri in stores.items():
         mlflow.set_tracking_uri(uri)
         mlflow.set_experiment(experiment_id="0")
@@ -347,6 +467,7 @@ def main():
     mlflow.set_experiment(experiment_id="0")
     client = mlflow.MlflowClient()
     found["writers"] = several_writers(client)
+    kill_with_lock(client, found["writers"]["run_id"])
     with mlflow.start_run(run_name="secrets"):
         mlflow.log_param("api_key", "abc-not-random")
         mlflow.log_param("url", "https://user:pass-word@example.org/x")

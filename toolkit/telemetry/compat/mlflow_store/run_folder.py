@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterable
@@ -21,11 +22,11 @@ from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import END, ENVIRONMENT, START, Record
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STOPPED, work_out_status
 from toolkit.runfolder.table.csv_table import SHORT
-from toolkit.telemetry.compat.mlflow_store.run_state import RunState, param_records
+from toolkit.telemetry.compat.mlflow_store.run_state import RunState, param_records, start_s
 from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, SharedLog
 from toolkit.telemetry.machine.environment import describe_environment
 from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.writing.sessions import new_session, with_session
+from toolkit.telemetry.writing.sessions import alone_in, new_session, with_session
 
 CHANGE: Final = "mlflow"
 """The kind of a record that only has a block."""
@@ -34,6 +35,9 @@ EXPERIMENT: Final = "mlflow_experiment"
 _BEAT_S: Final = 5.0
 _ENDS: Final = {"FINISHED": FINISHED, "FAILED": FAILED, "KILLED": STOPPED}
 _SHOWN_TAGS: Final = 50
+_SHOWN_NAME: Final = 250
+"""Characters of a name in run.json, which has a limit; MLflow has none for names."""
+_TABLE_WAIT_S: Final = 30.0
 
 
 class RunFolder:
@@ -44,24 +48,23 @@ class RunFolder:
         self.run_id = run_id
         self.experiment_id = experiment_id
         self.log = SharedLog(folder / METRICS_JSONL, RunState)
+        self._is_described = False
 
     @classmethod
     def create(cls, log_dir: Path, run_id: str, about: dict[str, Any], project: str | None) -> RunFolder:
         """Make the folder of a new run; `about` is what MLflow keeps of it."""
-        now = time.time()
         name = about["run_name"]
         folder = claim_folder(log_dir, safe_run_name(name), PRIVATE)
         run = cls(folder, run_id, about["experiment_id"])
-        os.close(os.open(run.log.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE.file))
-        with run.log.alone():
-            run.append([{"event": START, "session": 1, "run_name": name, BLOCK: about}])
-            session = new_session(1, run.log.state().start_s(now))
-            # Written last: a folder without it is no run for anyone.
+        now = time.time()
+        session = new_session(1, start_s(about, now))
+        try:
+            # Written first: records without it would be no run for anyone.
             run.write(
                 Manifest(
                     run_id=run_id,
                     name=folder.name,
-                    display_name=name,
+                    display_name=name[:_SHOWN_NAME],
                     created=session.started,
                     project=project,
                     tags=_shown(about["tags"]),
@@ -72,6 +75,12 @@ class RunFolder:
                     other={EXPERIMENT: run.experiment_id},
                 )
             )
+            os.close(os.open(run.log.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE.file))
+            with run.log.alone():
+                run.append([{"event": START, "session": 1, "run_name": name[:_SHOWN_NAME], BLOCK: about}])
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         live.add(run)
         return run
 
@@ -91,13 +100,17 @@ class RunFolder:
                 ended = moment if state.session_began <= moment <= now else now
                 end = {"event": END, "time": ended, "status": _ENDS[status], "reason": f"MLflow: {status}"}
                 self.append([{**end, BLOCK: block}])
-                live.end(self, end)
+                # It may have ended before, in another way.
+                self.write(ended_by(with_end_record(read_manifest(self.folder), self.folder), end))
             elif status == "RUNNING" and "status" in block and self._is_over():
                 self._begin_session(block)
             else:
                 self.append([{"event": CHANGE, BLOCK: block}])
             if project is not None or "run_name" in block or "tags" in block:
                 self._relabel(project)
+        if block.get("status") in _ENDS:
+            with live.guard.catch("writing metrics.csv"):
+                self._write_table()
         if "lifecycle_stage" in block:
             self._show_in_lists(is_deleted=block["lifecycle_stage"] != "active")
 
@@ -114,11 +127,14 @@ class RunFolder:
         state, now = self.log.state(), time.time()
         earlier = with_end_record(read_manifest(self.folder), self.folder)
         session = new_session(state.session + 1, now)
-        start: list[Record] = [{"event": START, "run_name": state.about["run_name"], BLOCK: block}]
+        start: list[Record] = [
+            {"event": START, "run_name": state.about["run_name"][:_SHOWN_NAME], BLOCK: block}
+        ]
         if state.params:
             start += param_records(state.params, {})
         self.write(with_session(earlier, session, TelemetryOptions(), self.folder))
         self.append([{**record, "session": session.session} for record in start])
+        self._is_described = False
         live.add(self)
 
     def _relabel(self, project: str | None) -> None:
@@ -127,7 +143,7 @@ class RunFolder:
         self.write(
             replace(
                 manifest,
-                display_name=about["run_name"] or manifest.name,
+                display_name=about["run_name"][:_SHOWN_NAME] or manifest.name,
                 tags=_shown(about["tags"]),
                 project=manifest.project if project is None else project or None,
             )
@@ -142,104 +158,67 @@ class RunFolder:
 
     def beat(self) -> bool:
         """Say in run.json that this process is alive; return False if the session is over or another process's."""
+        if not self.log.path.exists():
+            return False
+        described = {} if self._is_described else describe_environment(live.guard)
         with self.log.alone():
             manifest = with_end_record(read_manifest(self.folder), self.folder)
             session, beat = manifest.latest, manifest.heartbeat
             if session is None or beat is None or session.status != RUNNING or session.pid != os.getpid():
                 return False
             self.write(replace(manifest, heartbeat=replace(beat, time=time.time())))
+            if described:
+                self.append([{"event": ENVIRONMENT, **described}])
+                self._is_described = True
         return True
+
+    def _write_table(self) -> None:
+        """Add to metrics.csv what it lacks of the records. Others may log meanwhile."""
+        with alone_in(self.folder, _TABLE_WAIT_S):
+            mirror = CsvMirror(self.folder, mode=PRIVATE.file, form=SHORT)
+            cursor: Cursor | int = mirror.start_at()
+            while (chunk := read_from(self.log.path, cursor)).records:
+                cursor = chunk.cursor
+                mirror.write(chunk.records)
+            mirror.close()
 
     def write(self, manifest: Manifest) -> None:
         """Write run.json. Inside of `log.alone()`."""
         write_manifest(self.folder, manifest, mode=PRIVATE.file)
 
 
-class _Table:
-    """Keeps metrics.csv of a run up to date with its records; any thread may ask it to."""
-
-    def __init__(self, run: RunFolder) -> None:
-        self._path = run.log.path
-        self._mirror = CsvMirror(run.folder, mode=PRIVATE.file, form=SHORT)
-        self._cursor: Cursor | int | None = None
-        self._lock = threading.Lock()
-        self._is_closed = False
-
-    def follow(self, *, close: bool = False) -> None:
-        with self._lock:
-            if self._is_closed:
-                return
-            if self._cursor is None:
-                self._cursor = self._mirror.start_at()
-            while (chunk := read_from(self._path, self._cursor)).records:
-                self._cursor = chunk.cursor
-                self._mirror.write(chunk.records)
-            if close:
-                self._is_closed = True
-                self._mirror.close()
-
-
 class _LiveRuns:
-    """The runs whose newest session is this process's: a job writes what readers need while they run."""
+    """The runs whose newest session is this process's: a job writes their heartbeats."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
         """Begin without runs; a forked child does, whose locks another thread of the parent may have held."""
+        self.guard = Guard()
         self._lock = threading.Lock()
-        self._tables: dict[RunFolder, _Table] = {}
-        self._described: set[RunFolder] = set()
+        self._runs: set[RunFolder] = set()
         self._has_job = False
-        self._guard = Guard()
 
     def add(self, run: RunFolder) -> None:
-        """Write heartbeats for a run from now on."""
+        """Write heartbeats for a run from now on, until its session is over."""
         with self._lock:
-            self._tables.setdefault(run, _Table(run))
+            self._runs.add(run)
             if not self._has_job:
                 self._has_job = True
-                with self._guard.catch("starting the heartbeat of MLflow's runs"):
+                with self.guard.catch("starting the heartbeat of MLflow's runs"):
                     background_job("telemetry-mlflow", self._turn, may_block=True).start(_BEAT_S / 2)
-
-    def end(self, run: RunFolder, end: Record) -> None:
-        """Write the rest of metrics.csv and the end into run.json. Inside of `run.log.alone()`."""
-        with self._lock:
-            table = self._tables.pop(run, None)
-        with self._guard.catch("writing metrics.csv"):
-            (table or _Table(run)).follow(close=True)
-        with self._guard.catch("writing run.json"):
-            # It may have ended before, in another way.
-            run.write(ended_by(with_end_record(read_manifest(run.folder), run.folder), end))
 
     def _turn(self) -> float | None:
         with self._lock:
-            runs = dict(self._tables)
-            self._described &= set(runs)
-            if not runs:
-                self._has_job = False
-                return None
-        for run, table in runs.items():
-            with self._guard.catch("the heartbeat of an MLflow run"):
-                try:
-                    is_live = self._serve(run, table)
-                except FileNotFoundError:
-                    # The folder was removed.
-                    is_live = False
-                if not is_live:
+            runs = list(self._runs)
+            self._has_job = bool(runs)
+        for run in runs:
+            with self.guard.catch("the heartbeat of an MLflow run"):
+                if not run.beat():
                     with self._lock:
-                        self._tables.pop(run, None)
-        return _BEAT_S
-
-    def _serve(self, run: RunFolder, table: _Table) -> bool:
-        if run not in self._described:
-            self._described.add(run)
-            described = describe_environment(self._guard)
-            with run.log.alone():
-                run.append([{"event": ENVIRONMENT, **described}])
-        is_live = run.beat()
-        table.follow(close=not is_live)
-        return is_live
+                        self._runs.discard(run)
+        return _BEAT_S if runs else None
 
 
 live = _LiveRuns()
@@ -247,5 +226,5 @@ live = _LiveRuns()
 
 def _shown(tags: dict[str, str]) -> tuple[str, ...]:
     """Return the tags of a run for lists of runs: without those that MLflow sets itself."""
-    own = [f"{key}={value[:100]}" for key, value in tags.items() if not key.startswith("mlflow.")]
+    own = [f"{key[:100]}={value[:100]}" for key, value in tags.items() if not key.startswith("mlflow.")]
     return tuple(own[:_SHOWN_TAGS])

@@ -54,37 +54,33 @@ class RunState:
             return
         if event == START:
             session = record.get("session", self.session)
-            if session != self.session:
+            if type(session) is int and session != self.session:
                 self.session, self.session_began = session, record.get("time", 0.0)
             config = record.get("config")
             if isinstance(config, dict):
                 self.params.update((key, str(value)) for key, value in config.items())
-        merge(self.about, record.get(BLOCK) or {})
+        merge(self.about, _block_of(record))
 
-    def start_s(self, now: float) -> float:
-        """Return when the run began, as far as its start can be believed."""
-        start = self.about.get("start_time") or 0
-        return start / 1000 if start >= _FIRST_MS else now
+
+def start_s(about: dict[str, Any], now: float) -> float:
+    """Return when a run began, as far as MLflow's start of it can be believed."""
+    start = about.get("start_time") or 0
+    return start / 1000 if start >= _FIRST_MS else now
 
 
 def points_in(record: Record) -> Iterator[Point]:
     """Yield the values that a step record has."""
-    about = record.get(BLOCK) or {}
-    timestamp = about.get("timestamp")
-    if timestamp is None:
-        timestamp = round(record.get("time", 0) * 1000)
+    about = _block_of(record)
+    step, time, timestamp = record.get("global_step", 0), record.get("time"), about.get("timestamp")
+    if timestamp is None and isinstance(time, (float, int)):
+        timestamp = round(time * 1000)
+    if type(step) is not int or type(timestamp) is not int:
+        return
     dataset = about.get("dataset")
+    given = (dataset and (dataset[0], dataset[1]), about.get("model_id"))
     for name, value in with_non_finite(record).items():
         if name not in _TAKEN and type(value) in (float, int):
-            key = name[2:] if _is_escaped(name) else name
-            yield Point(
-                record.get("global_step", 0),
-                timestamp,
-                float(value),
-                key,
-                dataset and (dataset[0], dataset[1]),
-                about.get("model_id"),
-            )
+            yield Point(step, timestamp, float(value), name[2:] if _is_escaped(name) else name, *given)
 
 
 def history_in(path: Path, key: str) -> Iterator[Point]:
@@ -161,3 +157,8 @@ def _is_escaped(name: str) -> bool:
         if name in _TAKEN:
             return True
     return False
+
+
+def _block_of(record: Record) -> dict[str, Any]:
+    block = record.get(BLOCK)
+    return block if isinstance(block, dict) else {}

@@ -135,9 +135,20 @@ class SharedLog(Generic[_State]):
                 self._seq = max(self._seq, seq + 1)
             block = record.get(BLOCK)
             if isinstance(block, dict) and "file" in block:
-                data = read_inside(self.path.parent, block["file"], max_bytes=_MOST_BYTES)
-                record = {**record, BLOCK: orjson.loads(data)}
+                record = {**record, BLOCK: self._block_in(block["file"])}
             self._state.take(record)
+
+    def _block_in(self, name: Any) -> Any:
+        try:
+            return orjson.loads(read_inside(self.path.parent, str(name), max_bytes=_MOST_BYTES))
+        except (OSError, ValueError):
+            # Someone removed or damaged it: the rest of the run can still be read.
+            return None
+
+    def forget_in_child(self) -> None:
+        """Close a forked child's copy of the descriptor, which would keep the lock if the parent were killed."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def _with_small_block(self, record: Record) -> Record:
         block = record.get(BLOCK)
@@ -154,9 +165,9 @@ def merge(known: dict[str, Any], change: dict[str, Any]) -> None:
     """Change `known`: a mapping is changed key by key, where None removes one; anything else is replaced."""
     for name, value in change.items():
         inner = known.get(name)
-        if isinstance(value, dict) and isinstance(inner, dict):
-            inner.update(value)
-            for key in [key for key, item in value.items() if item is None]:
+        if isinstance(inner, dict):
+            inner.update(value if isinstance(value, dict) else {})
+            for key in [key for key, item in inner.items() if item is None]:
                 del inner[key]
         else:
             known[name] = value

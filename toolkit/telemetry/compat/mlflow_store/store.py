@@ -40,11 +40,12 @@ from mlflow.utils.uri import append_to_uri_path, resolve_uri_if_local
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_names import secrecy_of
 from toolkit.privacy.text_tree import Position
+from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.compat.mlflow_store import run_folder
 from toolkit.telemetry.compat.mlflow_store.run_folder import EXPERIMENT, RunFolder
-from toolkit.telemetry.compat.mlflow_store.run_state import Point, RunState, history_in, step_records
+from toolkit.telemetry.compat.mlflow_store.run_state import Point, RunState, history_in, start_s, step_records
 from toolkit.telemetry.options import TelemetryOptions
 
 OWN_FOLDER: Final = ".mlflow"
@@ -66,9 +67,10 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         self._runs: dict[str, RunFolder] = {}
         self._other_folders: set[str] = set()
         self._masker = Masker()
-        make_folders(self.log_dir, 0o775)
-        if not own.is_dir():
-            self._make_own_folder(own)
+        with _errors_of_mlflow(self.log_dir):
+            make_folders(self.log_dir, 0o775)
+            if not own.is_dir():
+                self._make_own_folder(own)
         self.root_directory = str(own)
         self.trash_folder = str(own / self.TRASH_FOLDER_NAME)
         _stores.add(self)
@@ -96,7 +98,8 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     def rename_experiment(self, experiment_id: str, new_name: str) -> None:
         super().rename_experiment(experiment_id, new_name)
         for run in self._runs_of(experiment_id):
-            run.change({}, project=new_name)
+            with _errors_of_mlflow(run.folder):
+                run.change({}, project=new_name)
 
     # ------------------------------------------------------------ runs
 
@@ -121,7 +124,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         about = {
             "experiment_id": experiment.experiment_id,
             "run_name": name,
-            "user_id": user_id,
+            "user_id": encodable(user_id),
             "start_time": start_time,
             "end_time": None,
             "status": "RUNNING",
@@ -133,22 +136,23 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             "tags": {**self._masked_items(tags), _RUN_NAME: name},
         }
         is_default = experiment.name == mlflow.Experiment.DEFAULT_EXPERIMENT_NAME
-        run = RunFolder.create(self.log_dir, run_id, about, None if is_default else experiment.name)
-        self._runs[run_id] = run
-        return self._entity(run)
+        with _errors_of_mlflow(self.log_dir):
+            run = RunFolder.create(self.log_dir, run_id, about, None if is_default else experiment.name)
+            self._runs[run_id] = run
+            return self._entity(run)
 
     def _hard_delete_run(self, run_id: str) -> None:
         shutil.rmtree(self._run(run_id).folder)
         self._runs.pop(run_id, None)
 
     def _get_deleted_runs(self, older_than: int = 0) -> list[str]:
-        self._look_for_runs()
         latest = int(time.time() * 1000) - older_than
-        abouts = {run.run_id: run.log.state().about for run in self._runs.values()}
-        deleted = {
-            run_id: one for run_id, one in abouts.items() if one["lifecycle_stage"] == LifecycleStage.DELETED
-        }
-        return [run_id for run_id, about in deleted.items() if about["deleted_time"] <= latest]
+        abouts = {run.run_id: run.log.state().about for run in self._runs_of(None)}
+        return [
+            run_id
+            for run_id, about in abouts.items()
+            if about["lifecycle_stage"] == LifecycleStage.DELETED and about["deleted_time"] <= latest
+        ]
 
     def _list_run_infos(self, experiment_id: Any, view_type: Any) -> list[Any]:
         found = map(self._info, self._runs_of(experiment_id))
@@ -172,12 +176,14 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     def _overwrite_run_info(self, run_info: Any, deleted_time: int | None = None) -> None:
         """Keep the changes of a run's status, end, name and stage."""
         run = self._run(run_info.run_id)
-        about = run.log.state().about
-        if run_info.lifecycle_stage != about["lifecycle_stage"]:
-            run.change({"lifecycle_stage": run_info.lifecycle_stage, "deleted_time": deleted_time})
-            return
-        named = {"run_name": run_info.run_name} if run_info.run_name != about["run_name"] else {}
-        run.change({"status": run_info.status, "end_time": run_info.end_time, **named})
+        with _errors_of_mlflow(run.folder):
+            about = run.log.state().about
+            if run_info.lifecycle_stage != about["lifecycle_stage"]:
+                run.change({"lifecycle_stage": run_info.lifecycle_stage, "deleted_time": deleted_time})
+                return
+            name = self._masked("", run_info.run_name)
+            named = {"run_name": name} if name != about["run_name"] else {}
+            run.change({"status": run_info.status, "end_time": run_info.end_time, **named})
 
     def _set_run_tag(self, run_info: Any, tag: Any) -> None:
         self.set_tag(run_info.run_id, tag)
@@ -196,8 +202,9 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
 
     def log_metric(self, run_id: str, metric: Any) -> None:
         validation._validate_metric(metric.key, metric.value, metric.timestamp, metric.step)
+        points = [_point(metric)]
         with self._active(run_id) as (run, state):
-            self._append_metrics(run, state, [metric])
+            self._append_metrics(run, state, [metric], points)
 
     def log_param(self, run_id: str, param: Any) -> None:
         param = validation._validate_param(param.key, param.value)
@@ -219,15 +226,18 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         metrics, params, tags = validation._validate_batch_log_data(metrics, params, tags)
         validation._validate_batch_log_limits(metrics, params, tags)
         validation._validate_param_keys_unique(params)
+        points = [_point(metric) for metric in metrics]
         with self._active(run_id) as (run, state):
             self._append_params(run, state, params)
-            self._append_metrics(run, state, metrics)
+            self._append_metrics(run, state, metrics, points)
             self._set_tags(run, tags)
 
-    def _append_metrics(self, run: RunFolder, state: RunState, metrics: Sequence[Any]) -> None:
+    def _append_metrics(
+        self, run: RunFolder, state: RunState, metrics: Sequence[Any], points: Sequence[Point]
+    ) -> None:
         now = time.time()
-        if metrics:
-            run.append(step_records(map(_point, metrics), now=now, begin=state.start_s(now)))
+        if points:
+            run.append(step_records(points, now=now, begin=start_s(state.about, now)))
         for metric in metrics:
             if metric.model_id is not None:
                 self._log_model_metric(run.experiment_id, metric.model_id, run.run_id, metric)
@@ -274,10 +284,10 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     def log_inputs(self, run_id: str, datasets: Any = None, models: Any = None) -> None:
         new: dict[str, Any] = {}
         for one in datasets or ():
-            described = dict(one.dataset)
+            described = encodable(dict(one.dataset))
             described["source"] = self._masked("source", described["source"])
-            described["tags"] = {tag.key: tag.value for tag in one.tags}
-            new.setdefault(f"{one.dataset.name}\0{one.dataset.digest}", described)
+            described["tags"] = encodable({tag.key: tag.value for tag in one.tags})
+            new.setdefault(f"{described['name']}\0{described['digest']}", described)
         with self._active(run_id) as (run, state):
             block = {
                 # The first of a name and digest counts.
@@ -305,14 +315,19 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             run = self._runs.get(run_id)
         if run is None:
             raise _missing(f"Run '{run_id}' not found")
+        if not _is_readable(run):
+            raise _missing(f"Run '{run_id}' has no readable start in {run.log.path}")
         return run
 
     def _runs_of(self, experiment_id: Any) -> list[RunFolder]:
+        """Return the runs of an experiment, or of all if it is None."""
         self._look_for_runs()
-        return [run for run in list(self._runs.values()) if run.experiment_id == str(experiment_id)]
+        runs = [run for run in list(self._runs.values()) if _is_readable(run)]
+        return [run for run in runs if experiment_id is None or run.experiment_id == str(experiment_id)]
 
     def _look_for_runs(self) -> None:
         names = set(os.listdir(self.log_dir))
+        self._other_folders &= names
         for run_id, run in list(self._runs.items()):
             if run.folder.name not in names:
                 self._runs.pop(run_id, None)
@@ -328,7 +343,8 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
                 continue
             experiment_id = manifest.other.get(EXPERIMENT)
             if isinstance(experiment_id, str):
-                self._runs[manifest.run_id] = RunFolder(folder, manifest.run_id, experiment_id)
+                # A copy of a run has the same id: the first one counts as long as it is there.
+                self._runs.setdefault(manifest.run_id, RunFolder(folder, manifest.run_id, experiment_id))
             else:
                 self._other_folders.add(name)
 
@@ -336,13 +352,10 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     def _active(self, run_id: str) -> Iterator[tuple[RunFolder, RunState]]:
         """Keep others from writing to a run, which must not be deleted."""
         run = self._run(run_id)
-        try:
-            with run.log.alone() as state:
-                if state.about["lifecycle_stage"] != LifecycleStage.ACTIVE:
-                    check_run_is_active(self._info(run))
-                yield run, state
-        except OSError as error:
-            raise MlflowException(f"{run.folder} cannot be written: {error}", INTERNAL_ERROR) from error
+        with _errors_of_mlflow(run.folder), run.log.alone() as state:
+            if state.about["lifecycle_stage"] != LifecycleStage.ACTIVE:
+                check_run_is_active(self._info(run))
+            yield run, state
 
     def _info(self, run: RunFolder) -> Any:
         about = run.log.state().about
@@ -366,7 +379,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
 
     def _masked(self, name: str, value: Any) -> str:
         """Return a text for the disk, without secrets."""
-        text = "" if value is None else str(value)
+        text = "" if value is None else encodable(str(value))
         return self._masker.rewrite_text(text, Position(secrecy_of(name), name, name))
 
     def _masked_items(self, items: Sequence[Any]) -> dict[str, str]:
@@ -388,8 +401,11 @@ def log_dir_of(uri: str | None) -> Path:
 
 def _point(metric: Any) -> Point:
     dataset = (metric.dataset_name, metric.dataset_digest) if metric.dataset_name is not None else None
-    value = float(metric.value)
-    return Point(int(metric.step), int(metric.timestamp), value, metric.key, dataset, metric.model_id)
+    step, timestamp = int(metric.step), int(metric.timestamp)
+    for name, number in (("step", step), ("timestamp", timestamp)):
+        if not -(2**63) <= number < 2**63:
+            raise _invalid(f"metric '{metric.key}': {name} must be a 64-bit integer, not {number:.3g}")
+    return Point(step, timestamp, float(metric.value), metric.key, dataset, metric.model_id)
 
 
 def _metric(point: Point, run_id: str) -> Any:
@@ -400,6 +416,22 @@ def _metric(point: Point, run_id: str) -> Any:
 def _dataset_input(one: dict[str, Any]) -> Any:
     tags = [mlflow.InputTag(*item) for item in one["tags"].items()]
     return mlflow.DatasetInput(mlflow.Dataset.from_dictionary(one), tags)
+
+
+def _is_readable(run: RunFolder) -> bool:
+    """Return whether the start of a run is in its records; one may be made, removed or damaged by others."""
+    try:
+        return "experiment_id" in run.log.state().about
+    except OSError:
+        return False
+
+
+@contextmanager
+def _errors_of_mlflow(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ManifestError) as error:
+        raise MlflowException(f"{folder} cannot be written: {error}", INTERNAL_ERROR) from error
 
 
 def _invalid(message: str) -> Any:
@@ -417,6 +449,8 @@ def _in_forked_child() -> None:
     """Leave the parent's runs and its locks, which another thread may have held, to the parent."""
     run_folder.live.forget()
     for store in list(_stores):
+        for run in store._runs.values():
+            run.log.forget_in_child()
         store._runs = {}
 
 
