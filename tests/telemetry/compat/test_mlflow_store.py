@@ -101,6 +101,7 @@ def test_input_that_no_script_means_harms_no_other_run(found):
     assert odd["steps"] == [2**63 - 1, 0, 1, 2]
     assert odd["folders"] == [".mlflow", "damaged", "file", "n" * 10, "ours", "removed", "zz-copy"]
     assert odd["full"] == 0
+    assert odd["moved"]
     assert "step must be a 64-bit integer" in odd["refused"]["huge"]
     assert "no readable start" in odd["refused"]["damaged"]
     assert "no readable start" in odd["refused"]["removed"]

@@ -311,7 +311,7 @@ def kill_creations(log_dir):
 
 def kill_with_lock(client, run_id):
     """Kill a process whose thread has the run locked while a child that it forked lives on; then log."""
-    telling, told = os.pipe()
+    reading, writing = os.pipe()
     waiting, kept_open = os.pipe()
 
     def fork_and_die():
@@ -327,11 +327,11 @@ def kill_with_lock(client, run_id):
         threading.Thread(target=hold, daemon=True).start()
         inside.wait()
         in_child(lambda: os.read(waiting, 1))
-        os.write(told, b"x")
+        os.write(writing, b"x")
         os.kill(os.getpid(), signal.SIGKILL)
 
     pid = in_child(fork_and_die)
-    os.read(telling, 1)
+    os.read(reading, 1)
     os.waitpid(pid, 0)
     client.log_metric(run_id, "after the kill", 1.0)
     os.close(kept_open)
@@ -407,7 +407,10 @@ def odd_input(log_dir):
     removed = client.create_run("0", run_name="removed").info.run_id
     (log_dir / "removed" / "metrics.jsonl").unlink()
     folder = client._tracking_client.store._run(run_id).folder
-    shutil.copytree(folder, log_dir / "zz-copy")
+    # Not all files: the heartbeat may write one at this moment.
+    shutil.copytree(folder / "mlflow", log_dir / "zz-copy" / "mlflow")
+    for name in ("run.json", "metrics.jsonl"):
+        shutil.copy(folder / name, log_dir / "zz-copy")
     for number in range(3):
         client.search_runs(["0"])
         client.log_metric(run_id, "loss", 0.5, step=number)
@@ -428,13 +431,18 @@ def odd_input(log_dir):
             assert "File too large" in refusal(call)
 
     _, full = os.waitpid(in_child(on_a_full_disk), 0)
+    folders = sorted(one.name[:10] for one in log_dir.iterdir())
+    moved = log_dir / "moved"
+    shutil.copytree(log_dir / ".mlflow", moved / ".mlflow")
+    moved_run = mlflow.MlflowClient(f"telemetry://{moved}").create_run("0", run_name="new")
     return {
+        "moved": moved_run.info.artifact_uri == (moved / "new" / "artifacts").as_uri(),
         "found": [(len(run.info.run_name), sorted(map(len, run.data.tags.values()))) for run in found],
         "params": fresh.get_run(run_id).data.params,
         "steps": [one.step for one in fresh.get_metric_history(run_id, "loss")],
         "folder": folder.name,
         "full": full,
-        "folders": sorted(one.name[:10] for one in log_dir.iterdir()),
+        "folders": folders,
         "refused": {
             "huge": huge,
             "damaged": refusal(lambda: client.log_metric(damaged, "loss", 1.0)),

@@ -62,8 +62,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         AbstractStore.__init__(self)
         self.log_dir = log_dir_of(store_uri)
         own = self.log_dir / OWN_FOLDER
-        self._default_root = own.as_uri()
-        self.artifact_root_uri = resolve_uri_if_local(artifact_uri) if artifact_uri else self._default_root
+        self.artifact_root_uri = resolve_uri_if_local(artifact_uri) if artifact_uri else own.as_uri()
         self._runs: dict[str, RunFolder] = {}
         self._other_folders: set[str] = set()
         self._masker = Masker()
@@ -129,9 +128,9 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             "end_time": None,
             "status": "RUNNING",
             "lifecycle_stage": LifecycleStage.ACTIVE,
-            # None: in the run folder, wherever that is moved to.
+            # None: in the run folder, wherever that is moved to; MLflow keeps the first place of the log directory.
             "artifact_uri": None
-            if location.startswith(f"{self._default_root}/")
+            if location.endswith(f"/{OWN_FOLDER}/{experiment.experiment_id}")
             else append_to_uri_path(location, run_id, self.ARTIFACTS_FOLDER_NAME),
             "tags": {**self._masked_items(tags), _RUN_NAME: name},
         }
@@ -309,14 +308,14 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     def _run(self, run_id: str) -> RunFolder:
         validation._validate_run_id(run_id)
         run = self._runs.get(run_id)
-        if run is None or not run.log.path.exists():
+        if run is None or not _is_readable(run):
             self._runs.pop(run_id, None)
             self._look_for_runs()
             run = self._runs.get(run_id)
-        if run is None:
-            raise _missing(f"Run '{run_id}' not found")
-        if not _is_readable(run):
-            raise _missing(f"Run '{run_id}' has no readable start in {run.log.path}")
+            if run is None:
+                raise _missing(f"Run '{run_id}' not found")
+            if not _is_readable(run):
+                raise _missing(f"Run '{run_id}' has no readable start in {run.log.path}")
         return run
 
     def _runs_of(self, experiment_id: Any) -> list[RunFolder]:
