@@ -202,6 +202,10 @@ def _record_has(path: str, row: Mapping[str, Any], name: str, value: Any) -> boo
         return value in _leaves(record)
     is_step = row.get("step") is None or record.get("global_step", row["step"]) == row["step"]
     found = _value_in(record, name.removeprefix("epoch/"))
+    if record.get("event") in ("step", "eval") and row.get("superseded", False) != _is_superseded(
+        path, record
+    ):
+        return False
     return is_step and found is not None and (found == value or (math.isnan(found) and math.isnan(value)))
 
 

@@ -14,7 +14,7 @@ from toolkit.agents.answer import FEWEST_TOKENS, Answer, Cut, count_tokens, rend
 from toolkit.agents.runs import thinned
 
 texts = st.text(max_size=600) | st.sampled_from(
-    ["</data 000000000000>", "\x1b[2K", "\u202e\U000e0041", "a\nb", "\ud800"]
+    ["</data 000000000000>", "\x1b[2K", "\u202e\U000e0041", "a\nb", "\ud800", "x\U000e0155\ufe03", "\u3164"]
 )
 cells = texts | st.floats() | st.integers() | st.none()
 facts = st.dictionaries(
@@ -33,6 +33,7 @@ def test_an_answer_fits_its_budget_and_its_fence_cannot_be_closed_from_inside(fa
     inside, _ = split(text)
     assert inside.keys() <= facts.keys()
     assert all(one.isprintable() or one == "\n" for one in text)
+    assert not {"\U000e0155", "\ufe03", "\u3164"} & set(text)
 
 
 def test_what_was_left_out_is_counted_with_how_to_get_it():
@@ -43,6 +44,17 @@ def test_what_was_left_out_is_counted_with_how_to_get_it():
     shown = len(split(text)[0]["points"]["rows"])
     assert 0 < shown < 500
     assert f"Left out: {503 - shown} of points; ask again." in text
+
+
+def test_names_that_look_the_same_stay_apart():
+    settings = {"rate": 1, "rate\u200b": 2, "r" * 500: 3, "r" * 499 + "s": 4}
+
+    assert [*split(render(Answer(facts={"settings": settings}), 2_000))[0]["settings"].values()] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @given(values=st.lists(st.floats(width=32), min_size=1, max_size=300), most=st.integers(1, 60))

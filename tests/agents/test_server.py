@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import shutil
 import threading
 import time
 
@@ -146,6 +148,111 @@ def test_a_client_gets_answers_whose_numbers_are_where_they_say(folder, tmp_path
     assert problems.numbers > 30
 
 
+def asked(known, tool, **arguments):
+    """Return what a tool answers, without a client: facts and words."""
+    text, is_error = call(known, READING, tool, arguments)
+    assert not is_error, text
+    return split(text)
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """A run whose best values are in the part that a resume did again, one with infinity, and one that failed."""
+    logs = tmp_path_factory.mktemp("resumed")
+    for first, last in ((1, 60), (41, 50)):
+        with TelemetryLogger(
+            "tail", log_dir=logs, log_every=1, system=False, code=False, resume=first > 1
+        ) as log:
+            for step in range(first, last + 1):
+                log.log_step(step, train_loss=0.001 if step == 55 else first / 100 + 1 / step)
+            if first == 1:
+                log.log_eval(60, val_loss=0.5)
+    with TelemetryLogger("plain", log_dir=logs, log_every=1, system=False, code=False) as log:
+        for step in range(1, 51):
+            log.log_step(step, train_loss=-math.inf if step == 45 else 0.01 + 1 / step)
+    with (
+        contextlib.suppress(RuntimeError),
+        TelemetryLogger("failed", log_dir=logs, log_every=1, system=False, code=False, output=True) as log,
+    ):
+        log.log_step(1, train_loss=math.nan)
+        print("a" * 60 + "!")
+        raise RuntimeError("CUDA error 719")
+    return logs
+
+
+def test_a_number_that_was_done_again_is_marked_and_not_compared(resumed):
+    known, problems = Runs([resumed]), Problems()
+    answers = {
+        tool: asked(known, tool, **arguments)[0]
+        for tool, arguments in (
+            ("describe", {"run": "tail"}),
+            ("compare", {"runs": ["tail", "plain"]}),
+            ("list", {"metrics": ["best:train_loss", "val_loss"]}),
+            ("why", {"a": "tail", "b": "plain"}),
+        )
+    }
+    for tool, answer in answers.items():
+        check(answer, {}, problems, tool)
+
+    assert problems == []
+    for row in rows_of(answers["describe"]["metrics"]):
+        if row["metric"] in ("train_loss", "val_loss"):
+            assert row["superseded"] == (row["session"] == 1), row
+    listed = [row for row in rows_of(answers["list"]["runs"]) if row["run"] == "tail"]
+    assert [(row["value"], row["superseded"]) for row in listed] == [(0.001, True), (0.5, True)]
+    there = rows_of(answers["why"]["at_that_step"])
+    assert {(row["run"], row["step"], row["session"]) for row in there} == {("tail", 41, 2), ("plain", 41, 1)}
+
+
+def test_the_commands_say_the_same(resumed, capsys):
+    known = Runs([resumed])
+
+    def printed(*command):
+        main([*command, "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    for name in ("tail", "plain", "failed"):
+        own, command = asked(known, "doctor", run=name)[0], printed("doctor", str(resumed / name))
+        reported = [finding["message"] for finding in own.get("findings", ())]
+        assert sorted(reported) == sorted(finding["message"] for finding in command["findings"])
+        assert len(own.get("errors", ())) == len(command["errors"])
+    assert own["error"]["message"] == "RuntimeError: CUDA error 719"
+    rows = rows_of(asked(known, "compare", runs=["tail", "plain"])[0]["metrics"])
+    for metric in printed("compare", str(resumed / "tail"), str(resumed / "plain"))["metrics"]:
+        mine = {(row["which"], row["run"]): row["value"] for row in rows if row["metric"] == metric["name"]}
+        for which in ("last", "best"):
+            assert metric[which] == [mine.get((which, run)) for run in ("tail", "plain")]
+
+
+def test_left_out_findings_are_counted_and_a_search_always_ends(resumed):
+    known = Runs([resumed])
+
+    _, words = asked(known, "doctor", run="tail", min_severity="critical")
+    assert words == "1 are less severe."
+    # Python's own expressions would take years.
+    assert "lines" in asked(known, "logs", run="failed", grep="(a+)+!$")[0]
+    assert asked(known, "logs", run="failed", grep="(a+)+x$")[0]["lines"]["rows"] == []
+
+
+def test_twenty_runs_fit_the_usual_budget(folder, tmp_path):
+    runs = [f"{'long name ' * 4}{number}" for number in range(20)]
+    for name in runs:
+        (tmp_path / name).mkdir()
+        shutil.copy(folder / "two" / "metrics.jsonl", tmp_path / name)
+    known = Runs([tmp_path])
+
+    for tool, arguments, part in (
+        ("compare", {"runs": runs}, "metrics"),
+        ("list", {}, "runs"),
+        ("sql", {"query": "select run, byte_offset from steps where step = 1"}, "rows"),
+        ("verdict", {"new": runs[:10], "against": runs[10:]}, "from"),
+        ("describe", {"run": runs[0], "max_tokens": 300}, "metrics"),
+    ):
+        answer, words = asked(known, tool, **arguments)
+        assert part in answer
+        assert "Left out" in words
+
+
 def test_a_server_reads_only_unless_it_may_ask(folder):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     known = Runs([folder])
@@ -173,4 +280,4 @@ def test_a_missing_package_or_folder_is_one_sentence(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr("toolkit.cli.commands.setup.mcp.find_spec", lambda name: None)
     assert main(["mcp", str(tmp_path)]) == 2
-    assert "ai-toolkit-telemetry[dashboard,mcp]" in capsys.readouterr().err
+    assert "ai-toolkit-telemetry[mcp]" in capsys.readouterr().err

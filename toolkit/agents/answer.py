@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -22,6 +23,11 @@ _TOKEN: Final = re.compile(
 )
 _TEXT_LENGTHS: Final = (400, 120, 40)
 """How many characters of each text are kept: all answers first try the longest."""
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
+)
+"""Not seen, though Python calls them printable: fillers and variation selectors, which can spell a hidden text."""
+_MOST_NEAR: Final = 5
 
 
 def count_tokens(text: str) -> int:
@@ -40,6 +46,8 @@ class Cut:
     name: str
     how: str = MORE
     """How to get the rest, in our own words."""
+    least: int = 0
+    """How many rows stay while anything else can be shortened."""
     take: Callable[[Sequence[Any], int], Sequence[Any]] = lambda rows, count: rows[:count]
 
 
@@ -50,7 +58,7 @@ class Answer:
     facts: Mapping[str, Any]
     words: str = ""
     cuts: Sequence[Cut] = ()
-    """What is shortened if it is too long, the least important first."""
+    """What is shortened if it is too long, the least important first; the files come last."""
     left: Mapping[str, int] = field(default_factory=dict)
     """How many rows of a part were not looked at."""
     is_error: bool = False
@@ -64,6 +72,14 @@ class AskError(Exception):
         self.answer = Answer(facts=facts, words=sentence, is_error=True)
 
 
+def near(name: str, known: Mapping[str, str]) -> list[str]:
+    """Return what the most similar names stand for."""
+    folded = {re.sub(r"[^a-z0-9]+", "", one.lower()): key for one, key in known.items()}
+    asked = re.sub(r"[^a-z0-9]+", "", name[:400].lower())
+    close = difflib.get_close_matches(asked, folded, _MOST_NEAR, 0.4)
+    return list(dict.fromkeys(folded[one] for one in close))
+
+
 def render(answer: Answer, max_tokens: int) -> str:
     """Return the text of an answer, which never has more than `max_tokens` as `count_tokens` counts them."""
     # It is not known before the answer is made, so no text of a run can end the fence.
@@ -71,11 +87,13 @@ def render(answer: Answer, max_tokens: int) -> str:
     for length in _TEXT_LENGTHS:
         plain = {name: _plain(value, length) for name, value in answer.facts.items()}
         parts = {name: value for name, value in plain.items() if value not in (None, "", [], {})}
-        cuts = [cut for cut in answer.cuts if cut.name in parts]
+        named = {cut.name: cut for cut in (Cut("from"), Cut("files"), *answer.cuts)}
+        order = dict.fromkeys([*(cut.name for cut in answer.cuts), *named])
+        cuts = [named[name] for name in order if name in parts]
         counts = {cut.name: len(_rows(parts[cut.name])) for cut in cuts}
         text = _composed(answer, parts, cuts, counts, mark)
-        for cut in cuts:
-            low, high = 0, counts[cut.name]
+        for cut, least in [*((cut, cut.least) for cut in cuts), *((cut, 0) for cut in cuts)]:
+            low, high = min(least, counts[cut.name]), counts[cut.name]
             while count_tokens(text) > max_tokens and low < high:
                 counts[cut.name] = middle = (low + high + 1) // 2
                 fits = count_tokens(_composed(answer, parts, cuts, counts, mark)) <= max_tokens
@@ -91,18 +109,22 @@ def render(answer: Answer, max_tokens: int) -> str:
 def _composed(
     answer: Answer, parts: Mapping[str, Any], cuts: Sequence[Cut], counts: Mapping[str, int], mark: str
 ) -> str:
-    shown, notes = dict(parts), [answer.words] if answer.words else []
+    shown, left_out = dict(parts), dict[str, list[str]]()
     for cut in cuts:
-        whole, count = _rows(shown[cut.name]), counts[cut.name]
-        if count < len(whole):
-            kept = cut.take(whole, count)
-            is_table = isinstance(shown[cut.name], dict) and "rows" in shown[cut.name]
-            is_mapping = isinstance(shown[cut.name], dict) and not is_table
+        part, whole, count = parts[cut.name], _rows(parts[cut.name]), counts[cut.name]
+        kept = whole if count == len(whole) else cut.take(whole, count)
+        if whole and not kept:
+            del shown[cut.name]
+        elif len(kept) < len(whole):
+            is_table = isinstance(part, dict) and "rows" in part
             shown[cut.name] = (
-                {**shown[cut.name], "rows": kept} if is_table else dict(kept) if is_mapping else kept
+                {**part, "rows": kept} if is_table else dict(kept) if isinstance(part, dict) else kept
             )
-        left = len(whole) - count + answer.left.get(cut.name, 0)
-        notes += [f"Left out: {left:,} of {cut.name}; {cut.how}."] if left else []
+        left = len(whole) - len(kept) + answer.left.get(cut.name, 0)
+        if left:
+            left_out.setdefault(cut.how, []).append(f"{left:,} of {cut.name}")
+    notes = [answer.words] if answer.words else []
+    notes += [f"Left out: {', '.join(names)}; {how}." for how, names in left_out.items()]
     if not shown:
         return " ".join(notes)
     content = json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -116,7 +138,12 @@ def _rows(part: Any) -> Any:
 def _plain(value: Any, longest: int) -> Any:
     """Return `value` as JSON has it: NaN as a word, texts without invisible characters and not too long."""
     if isinstance(value, Mapping):
-        return {_text(str(name), longest): _plain(item, longest) for name, item in value.items()}
+        found: dict[str, Any] = {}
+        for name, item in value.items():
+            # Two names must not become one: they are not shortened further, and numbered where they look the same.
+            shown = _text(str(name), _TEXT_LENGTHS[0])
+            found[shown if shown not in found else f"{shown} ({len(found)})"] = _plain(item, longest)
+        return found
     if isinstance(value, (list, tuple)):
         return [_plain(item, longest) for item in value]
     if isinstance(value, float):
@@ -128,4 +155,7 @@ def _plain(value: Any, longest: int) -> Any:
 def _text(text: str, longest: int) -> str:
     """Return `text` without characters that are not seen, such as control, reversing and tag characters."""
     shown = text if len(text) <= longest else f"{text[:longest]}…(+{len(text) - longest} characters)"
-    return "".join(one if one.isprintable() or one == "\n" else "\N{REPLACEMENT CHARACTER}" for one in shown)
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    return _UNSEEN.sub(
+        unknown, "".join(one if one.isprintable() or one == "\n" else unknown for one in shown)
+    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from toolkit.agents.answer import AskError
+from toolkit.agents.answer import AskError, near
 from toolkit.answers.evidence import RunEvidence, read_evidence
 from toolkit.core.user_folders import labels_dir
 from toolkit.formulas.formula import is_formula
@@ -37,17 +36,15 @@ from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.store import Points, RunCard, RunList, RunQuery, UnknownRun
 from toolkit.runs.tables.run_tables import RunTables
 
-VALUE: Final = ("value", "session", "step", "offset")
+VALUE: Final = ("value", "session", "step", "offset", "superseded")
 """The columns of a number and of where it is."""
 WAIT_S: Final = 86_400.0
-_MOST_NEAR: Final = 5
-_ANSWER: Final = (
-    *("id", "status", "reason", "global_step", "session", "actions", "setting", "old", "new", "time"),
-)
+_ANSWER: Final = "id status reason global_step session actions setting old new time".split()
 _TAILS: Final = (64 * 1024, 1024 * 1024, 16 * 1024 * 1024)
 
-Placed = tuple[Any, int | None, int | None, int | None]
-"""A value, its session and step, and where its record begins; None where that is not known."""
+Placed = tuple[Any, int | None, float | None, int | None, bool]
+"""A value, its session and step, where its record begins (each None where that is not known), and whether a later
+session did that step again."""
 
 
 class Runs:
@@ -74,15 +71,13 @@ class Runs:
             cards = self.listed(RunQuery()).cards
             named = [card.key for card in cards if name in (card.key, card.name)]
             if len(named) != 1:
-                near = named or _near(
-                    name, {one: card.key for card in cards for one in (card.name, card.key)}
-                )
+                known = {one: card.key for card in cards for one in (card.name, card.key)}
                 why = (
                     "Several runs have this name; use a key."
                     if named
                     else "No run has this name; see `list`."
                 )
-                raise AskError(why, asked=name, near=near) from None
+                raise AskError(why, asked=name, near=named or near(name, known)) from None
             key = named[0]
         self.store.refresh(key, wait_s=WAIT_S)
         return self.store.card(key)
@@ -126,24 +121,26 @@ class Runs:
         found = self.store.points(card.key, metric)
         if found is None:
             names = self.metrics(card)
-            near = _near(metric, {name: name for name in names}) or names[:_MOST_NEAR]
+            similar = near(metric, {name: name for name in names}) or names[:5]
             problem = self.store.formula_problem(card.key, metric) if is_formula(metric) else None
             sentence = "The run has no such metric; `describe` gives all of them."
-            raise AskError(sentence, run=card.key, asked=metric, near=near, problem=problem)
+            raise AskError(sentence, run=card.key, asked=metric, near=similar, problem=problem)
         return found
 
     def last(self, card: RunCard, metric: str) -> Placed | None:
-        """Return the last value of a metric; of a run of ours without reading all of it."""
+        """Return the last value of a metric; of the last session of ours without reading all of the run."""
         path = Path(self.files(card)[0])
         for within in _TAILS if card.format == OURS else ():
             with suppress(OSError):
                 block = read_block(path, tail_cursor(path, within), max_bytes=2 * within)
-                for offset, line in reversed([*lines_of(block)]):
-                    record = parse_line(offset, line)
-                    found = {} if isinstance(record, BadLine) else dict(metrics_of(record))
-                    if metric in found and not isinstance(record, BadLine):
-                        at = position_of(record)
-                        return found[metric], at.session, _whole(at.step), offset
+                lines = [(offset, parse_line(offset, line)) for offset, line in lines_of(block)]
+                records = [(offset, record) for offset, record in lines if not isinstance(record, BadLine)]
+                for offset, record in reversed(records):
+                    at, values = position_of(record), dict(metrics_of(record))
+                    if at.session != position_of(records[-1][1]).session:
+                        break
+                    if metric in values:
+                        return values[metric], at.session, _whole(at.step), offset, False
         self.store.refresh(card.key, wait_s=WAIT_S)
         points = self.store.points(card.key, metric)
         return None if points is None else place(points[0], -1)
@@ -182,7 +179,8 @@ class Runs:
 def place(points: Points, at: int) -> Placed:
     """Return a point and where it is."""
     offset, step = int(points.offset[at]), _whole(float(points.step[at]))
-    return float(points.value[at]), int(points.session[at]), step, None if offset < 0 else offset
+    value, session, is_current = float(points.value[at]), int(points.session[at]), bool(points.is_current[at])
+    return value, session, step, None if offset < 0 else offset, not is_current
 
 
 def ends_of(points: Points, inside: Any) -> dict[str, Any]:
@@ -215,23 +213,21 @@ def thinned(values: Any, most: int) -> list[int]:
 
 
 def numbered(found: Iterable[tuple[Sequence[Any], Placed]], *columns: str) -> dict[str, Any]:
-    """Return a table of numbers, each with where it is; a column that is the same in all rows becomes a field."""
+    """Return a table of numbers, each with where it is; a column that is the same in all rows becomes a field.
+
+    Whether a number is superseded is said only where one is.
+    """
     rows, names = [[*head, *placed] for head, placed in found], [*columns, *VALUE]
     same = [
-        len(rows) > 1 and name not in ("value", "run") and len({repr(row[at]) for row in rows}) == 1
+        (len(rows) > 1 or name == "superseded")
+        and name not in ("value", "run")
+        and len({repr(row[at]) for row in rows}) == 1
         for at, name in enumerate(names)
     ]
-    shared = {name: rows[0][at] for at, name in enumerate(names) if same[at]}
+    shared = {name: rows[0][at] for at, name in enumerate(names) if same[at] and rows[0][at] is not False}
     kept = [[cell for cell, is_same in zip(row, same, strict=True) if not is_same] for row in [names, *rows]]
     return {**shared, "columns": kept[0], "rows": kept[1:]} if rows else {}
 
 
-def _whole(number: float) -> int | None:
-    return int(number) if math.isfinite(number) else None
-
-
-def _near(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return what the most similar names stand for."""
-    folded = {re.sub(r"[^a-z0-9]+", "", one.lower()): key for one, key in known.items()}
-    close = difflib.get_close_matches(re.sub(r"[^a-z0-9]+", "", name.lower()), folded, _MOST_NEAR, 0.4)
-    return list(dict.fromkeys(folded[one] for one in close))
+def _whole(number: float) -> float | None:
+    return None if not math.isfinite(number) else int(number) if number.is_integer() else number

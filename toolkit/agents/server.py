@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import signal
@@ -76,7 +75,7 @@ def call(
         nonlocal max_tokens
         try:
             if name not in offered:
-                raise AskError("There is no such tool.", asked=name, near=_near(name, [*offered]))
+                raise AskError("There is no such tool.", asked=name, near=[*offered])
             arguments = _checked(arguments_of(offered[name]), given)
             max_tokens = arguments.pop("max_tokens")
             return offered[name](known, **arguments)
@@ -97,16 +96,13 @@ def _checked(model: type[BaseModel], given: Any) -> dict[str, Any]:
         first = error.errors()[0]
         named = str(first["loc"][0]) if first["loc"] else ""
         if named not in model.model_fields:
-            near = _near(named, [*model.model_fields]) or [*model.model_fields]
-            raise AskError("The tool has no such argument.", asked=named, near=near) from None
+            raise AskError(
+                "The tool has no such argument.", asked=named, near=[*model.model_fields]
+            ) from None
         asked = {} if first["type"] == "missing" else {"asked": given[named]}
         reason = first["msg"].replace("Input should", "it should").replace("Field required", "it is required")
         raise AskError(f"The argument {named} is invalid: {reason}.", **asked) from None
     return {name: getattr(found, name) for name in model.model_fields}
-
-
-def _near(name: str, known: Sequence[str]) -> list[str]:
-    return difflib.get_close_matches(name, known, n=3, cutoff=0.3)
 
 
 def make_server(folders: Sequence[Path], *, allow_requests: bool = False) -> Server[Any]:
@@ -127,7 +123,7 @@ def make_server(folders: Sequence[Path], *, allow_requests: bool = False) -> Ser
 
 def _as_client_sees(name: str, function: Callable[..., Answer]) -> types.Tool:
     schema = arguments_of(function).model_json_schema()
-    for one in schema["properties"].values():
+    for one in (schema, *schema["properties"].values()):
         one.pop("title", None)
     about = types.ToolAnnotations(
         read_only_hint=name in READING, destructive_hint=name == "stop", open_world_hint=False
@@ -147,3 +143,5 @@ def serve(folders: Sequence[Path], *, allow_requests: bool = False) -> None:
     # A thread that waits for stdin cannot be interrupted, and there is nothing to finish.
     signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(130))
     anyio.run(run)
+    # A tool that still runs, such as a long statement, has no client to answer.
+    os._exit(0)

@@ -8,13 +8,15 @@ from __future__ import annotations
 import fnmatch
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from toolkit.agents.answer import Answer, AskError, Cut
@@ -22,6 +24,7 @@ from toolkit.agents.runs import WAIT_S, Placed, Runs, ends_of, numbered, place, 
 from toolkit.answers.resume import answer_resumes
 from toolkit.answers.verdict import verdict_on
 from toolkit.answers.why import why as why_differ
+from toolkit.diagnostics.chosen import choose
 from toolkit.diagnostics.finding import SEVERITIES, Finding
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import diagnose, diagnose_records
@@ -31,7 +34,7 @@ from toolkit.forecasts.words import said_of
 from toolkit.formulas.formula import is_formula
 from toolkit.importers.as_records import records_of
 from toolkit.importers.source import WORDS
-from toolkit.runfolder.evidence.output_log import OutputLog
+from toolkit.runfolder.evidence.output_log import OutputLine, OutputLog
 from toolkit.runfolder.metrics import guess_primary_metric, metric_direction
 from toolkit.runfolder.records import FINDING
 from toolkit.runs.settings import differing_settings
@@ -49,6 +52,7 @@ _TABLES = (
     "DuckDB's SQL over runs, settings, steps, evals, system, spans, findings, requests (`describe TABLE`); steps and "
     "evals: run, session, step, superseded, file, byte_offset, loss, lr and a column for each metric"
 )
+_NOTHING = "Nothing is wrong in the records."
 _AGAIN = "ask again with offset, or for fewer by name"
 
 Rows = list[tuple[list[Any], Placed]]
@@ -78,10 +82,12 @@ def list_runs(
         for name in settings:
             if name in card.config:
                 at = known.settings_place(card)
-                own[name] = card.config[name], at.get("session"), None, at.get("offset")
+                own[name] = card.config[name], at.get("session"), None, at.get("offset"), False
         name = "" if card.name == card.key else card.name
         head = [card.key, name, card.format, card.status.name]
-        rows += [([*head, name], placed or (None, None, card.step, None)) for name, placed in own.items()]
+        rows += [
+            ([*head, name], placed or (None, None, card.step, None, False)) for name, placed in own.items()
+        ]
     return Answer(
         facts={
             "runs": numbered(rows, "run", "name", "format", "status", "metric"),
@@ -108,7 +114,8 @@ def describe(known: Runs, *, run: Run, metrics: Glob = "", offset: Skip = 0) -> 
     return Answer(
         facts={
             "run": card.key,
-            **{name: getattr(card, name) for name in ("name", "project", "tags", "format")},
+            "name": None if card.name == card.key else card.name,
+            **{name: getattr(card, name) for name in ("project", "tags", "format")},
             "status": card.status.name,
             "why": card.status.why,
             "files": known.files(card),
@@ -116,14 +123,15 @@ def describe(known: Runs, *, run: Run, metrics: Glob = "", offset: Skip = 0) -> 
             "metrics": numbered(rows, "metric", "which", "points"),
             "settings_of": known.settings_place(card),
             "settings": {} if metrics else dict(card.config),
-            "sessions": {"columns": ["session", "first_step"], "rows": sessions}
-            if len(sessions) > 1
-            else None,
+            "sessions": {"columns": ["session", "first_step"], "rows": sessions} if sessions[1:] else None,
             "note": known.store.meta(card.key).labels.notes,
             "requests": known.requests(card)[:3],
             "problem": card.problem,
         },
-        cuts=[Cut("sessions"), Cut("requests"), Cut("settings"), Cut("metrics", f"{_AGAIN}, in metrics")],
+        cuts=[
+            *map(Cut, ("sessions", "requests", "tags", "settings")),
+            Cut("metrics", f"{_AGAIN}, in metrics", least=4),
+        ],
         left={"metrics": max(0, len(names) - offset - _MOST_METRICS)},
     )
 
@@ -166,7 +174,7 @@ def curve(
             "mean": {"value": float(finite.mean()), "of": ends_of(points, inside)} if len(finite) else None,
             "by": "a formula over the record at each offset" if is_formula(metric) else None,
         },
-        cuts=[Cut("points", "ask with a larger n and max_tokens, or for fewer steps", fewer)],
+        cuts=[Cut("points", "ask with a larger n and max_tokens, or for fewer steps", 6, fewer)],
         left={"points": len(inside) - len(picked)},
     )
 
@@ -187,7 +195,7 @@ def compare(known: Runs, *, runs: Annotated[Names, Field(min_length=2)], metrics
             "settings_of": [{"run": card.key, **known.settings_place(card)} for card in cards],
             "files": {card.key: known.files(card) for card in cards},
         },
-        cuts=[Cut("settings"), Cut("metrics", "ask with metrics='…'")],
+        cuts=[Cut("settings"), Cut("metrics", "ask with metrics='…'", least=8), Cut("settings_of")],
     )
 
 
@@ -202,12 +210,11 @@ def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "c
             found = diagnose_records(card.name, source.info.root, records_of(source))
     except (OSError, NoRecordsError) as error:
         raise AskError("The run cannot be read.", run=card.key, problem=str(error)) from error
-    severity = SEVERITIES.index
-    findings = [one for one in found.findings if severity(one.severity) >= severity(min_severity)]
-    findings.sort(key=lambda one: (-severity(one.severity), one.start_step))
+    chosen, ending = choose(found, min_severity), found.ending
+    findings = sorted(chosen.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step))
+    is_bad = chosen.is_bad or findings or chosen.errors
     written = known.store.placed_events(card.key, (FINDING,), limit=500)[::-1]
     recorded = {record.get("id"): at for at, record in written}
-    ending = found.ending
     return Answer(
         facts={
             "run": card.key,
@@ -215,14 +222,18 @@ def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "c
             "ending": None if ending is None else ending.why,
             "error": None if ending is None or ending.error is None else _error(ending.error),
             "findings": [_finding(known, card, one, recorded.get(one.id)) for one in findings],
-            "errors": [_error(error) for error in found.errors],
+            "errors": [_error(error) for error in chosen.errors],
             "records": found.records,
             "bad_lines": found.bad_lines,
             "notes": found.notes,
             "files": known.files(card),
         },
-        words="" if findings or found.errors else "Nothing is wrong in the records.",
-        cuts=[Cut("notes"), Cut("errors"), Cut("findings", "ask with a larger max_tokens or min_severity")],
+        words=f"{chosen.left_out:,} are less severe." if chosen.left_out else "" if is_bad else _NOTHING,
+        cuts=[
+            Cut("notes"),
+            Cut("errors"),
+            Cut("findings", "ask with a larger max_tokens or min_severity", 1),
+        ],
     )
 
 
@@ -242,7 +253,7 @@ def resume(known: Runs, *, run: Run) -> Answer:
             "files": known.files(card),
         },
         words="" if said else "The run has one session: it was never resumed.",
-        cuts=[Cut("compared"), Cut("resumes")],
+        cuts=[Cut("compared"), Cut("resumes", least=1)],
     )
 
 
@@ -255,8 +266,9 @@ def why(known: Runs, *, a: Run, b: Run) -> Answer:
     rows: Rows = []
     for card in cards:
         points = known.store.points(card.key, metric or "")
-        if points is not None and found.step is not None and (points[0].step == found.step).any():
-            rows.append(([card.key, metric], place(points[0], int((points[0].step == found.step).argmax()))))
+        if points is not None:
+            there = np.flatnonzero(points[0].is_current & (points[0].step == found.step))
+            rows += [([card.key, metric], place(points[0], int(at))) for at in there[:1]]
     first = ("answer", "sentence", "sure", "step", "departure", "causes")
     rest = ("evidence", "needed", "without_effect", "code")
     return Answer(
@@ -294,14 +306,13 @@ def verdict(
         found = known.store.points(card.key, chosen)
         return [] if found is None else found[0].value.tolist()
 
-    single = [len(names) == 1 for names in (new, against)]
     found = verdict_on(
         lists,
         beside,
         metric=chosen,
         goal=better,
         points_of=points_of,
-        are_single=single,
+        are_single=[len(names) == 1 for names in (new, against)],
         places=["new", "against"],
     )
     if isinstance(found, str):
@@ -313,28 +324,15 @@ def verdict(
             last = known.last(card, chosen)
             if last is not None and last[0] == row["value"] and not any(card.key in head for head, _ in rows):
                 rows.append(([row["group"], card.key, row["counted"], row["why"]], last))
-    names = (
-        "answer",
-        "sentence",
-        "sure",
-        "needed",
-        "metric",
-        "goal",
-        "improvement",
-        "improvement_needed",
-        "noise",
-        "p",
-    )
+    names = "answer sentence sure needed metric goal improvement improvement_needed noise p".split()
     return Answer(
         facts={
             **{name: said.get(name) for name in names},
             "rests_on": said["rests_on"],
             "from": numbered(rows, "group", "run", "counted", "not_counted_because"),
-            "files": {
-                card.key: known.files(card) for card in beside if any(card.key in row for row, _ in rows)
-            },
+            "files": {head[1]: known.files(known.store.card(head[1])) for head, _ in rows},
         },
-        cuts=[Cut("rests_on"), Cut("from")],
+        cuts=[Cut("rests_on"), Cut("from", least=8)],
     )
 
 
@@ -374,29 +372,31 @@ def logs(
     *,
     run: Run,
     n: Annotated[int, Field(ge=1, le=2_000, description="how many lines at most")] = 50,
-    grep: Annotated[str, Field(description="only lines with this regular expression, in any case")] = "",
+    grep: Annotated[
+        str, Field(description="only lines with this regular expression (RE2), in any case")
+    ] = "",
     rank: Annotated[int, Field(ge=0)] = 0,
     before: Annotated[int | None, Field(ge=0, description="only lines before this number")] = None,
 ) -> Answer:
     """What a run printed: the last n lines, each with its number and byte offset."""
     card = known.card(run)
-    try:
-        matches = re.compile(grep, re.IGNORECASE).search
-    except (re.error, OverflowError, RecursionError) as error:
-        raise AskError("grep is not a regular expression.", asked=grep, problem=str(error)) from error
     source = known.source(card)
     if not isinstance(source, Path):
         raise AskError("Only runs of telemetry's own logger keep what they print.", run=card.key)
     with OutputLog(source, rank) as log:
         if not log.exists:
             raise AskError("There is no output.", run=card.key, problem=log.problem)
-        lines = [*islice((line for line in log.newest_first(before) if matches(line.text)), n)][::-1]
+        lines = [*islice(_with(grep, log.newest_first(before)), n + 1)]
+        is_more, lines = len(lines) > n, lines[:n][::-1]
         rows = [[one.number, log.offset_of(one.number), one.session, one.stream, one.text] for one in lines]
         columns = ["line", "offset", "session", "stream", "text"]
         table, path, total = {"columns": columns, "rows": rows}, str(log.path), log.count
     return Answer(
         facts={"run": card.key, "files": [path], "lines": table, "total": total},
-        cuts=[Cut("lines", "ask with before=LINE, or grep", lambda rows, count: rows[len(rows) - count :])],
+        cuts=[
+            Cut("lines", "ask with before=LINE, or grep", take=lambda rows, count: rows[len(rows) - count :])
+        ],
+        words="Earlier lines have it, too." if is_more and grep else "",
         left={"lines": lines[0].number if lines and not grep else 0},
     )
 
@@ -415,7 +415,7 @@ def sql(known: Runs, *, query: Annotated[str, Field(description=_TABLES)]) -> An
             "total": found.num_rows,
             "folders": {row["run"]: str(cards[row["run"]].path) for row in rows if row.get("run") in cards},
         },
-        cuts=[Cut("rows", "ask for fewer rows or columns, or with a larger max_tokens")],
+        cuts=[Cut("folders"), Cut("rows", "ask for fewer rows or columns, or with a larger max_tokens")],
         left={"rows": found.num_rows - len(rows)},
     )
 
@@ -430,6 +430,19 @@ def _matching(known: Runs, cards: Sequence[RunCard], pattern: str) -> list[str]:
     if pattern and not names:
         known.points(cards[0], pattern)
     return list(names)
+
+
+def _with(pattern: str, lines: Iterator[OutputLine]) -> Iterator[OutputLine]:
+    """Yield the lines in which a pattern is found. Raises AskError."""
+    while pattern and (block := [*islice(lines, 10_000)]):
+        texts = pa.array([line.text for line in block], pa.string())
+        try:
+            # Not `re`: some patterns would take it years, and it lets no other thread run meanwhile.
+            found = pc.match_substring_regex(texts, pattern, ignore_case=True).to_pylist()
+        except pa.ArrowInvalid as error:
+            raise AskError("grep is not a regular expression.", asked=pattern, problem=str(error)) from error
+        yield from (line for line, is_in in zip(block, found, strict=True) if is_in)
+    yield from lines
 
 
 def _asked(known: Runs, card: RunCard, name: str) -> Placed | None:

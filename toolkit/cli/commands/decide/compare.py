@@ -95,9 +95,9 @@ class _Values:
         """Add points."""
         self.last = values[-1]
         for step, value in zip(steps, values, strict=True):
-            if value < self.low:
+            if -math.inf < value < self.low:
                 self.low, self.low_step = value, step
-            if value > self.high:
+            if self.high < value < math.inf:
                 self.high, self.high_step = value, step
 
     def best(self, goal: str) -> float | None:

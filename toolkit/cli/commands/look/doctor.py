@@ -8,7 +8,7 @@ import math
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from toolkit.cli.report_content import UnreadableRunError, content_of, write_rep
 from toolkit.cli.run_list import run_at
 from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.diagnostics.catalogue import CATALOGUE, title_of
+from toolkit.diagnostics.chosen import Chosen, choose
 from toolkit.diagnostics.ending import RunError
 from toolkit.diagnostics.finding import CRITICAL, INFO, SEVERITIES, WARNING, Finding, Remedy, find_remedy
 from toolkit.diagnostics.foreign_file import NoRecordsError
@@ -40,13 +41,11 @@ from toolkit.reports.finding_text import (
     when_text,
 )
 from toolkit.reports.html_page import to_html
-from toolkit.runfolder.evidence.batches import Batches, read_batches
 
 _WIDTH: Final = 110
 _READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
 _MOST_LINES: Final = 2
 """Causes, and things to try, printed for each finding; the JSON has all of them."""
-_OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
 """What a batch may have done: its samples are named, where they were recorded."""
 _STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
 
@@ -107,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.html is not None and len(paths) > 1:
         return _fail(f"--html writes the report of one run, and {given} has {len(paths):,}; name one of them")
-    answers: list[_Answer] = []
+    answers: list[Chosen] = []
     unreadable = []
     for path in paths:
         name = path if isinstance(path, Path) else given / mask_text(path.info.name)
@@ -124,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         finally:
             progress.clear()
-        answer = _answer(found, args)
+        answer = choose(found, args.min_severity, args.kinds)
         answers.append(answer)
         if not args.json:
             _print_run(answer, is_first=len(answers) == 1)
@@ -145,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(answer.is_bad for answer in answers) else 0
 
 
-def _write_html(target: Path, answer: _Answer) -> str | None:
+def _write_html(target: Path, answer: Chosen) -> str | None:
     """Write the report of a run; return why that is not possible."""
     run = run_at(answer.found.path)
     if isinstance(run, str):
@@ -164,7 +163,7 @@ def _write_html(target: Path, answer: _Answer) -> str | None:
     return problem
 
 
-def _only(findings: Sequence[Finding], answer: _Answer) -> list[Finding]:
+def _only(findings: Sequence[Finding], answer: Chosen) -> list[Finding]:
     """Return those of the masked findings that are printed too."""
     printed = {finding.id for finding in answer.findings}
     return [finding for finding in findings if finding.id in printed]
@@ -177,47 +176,6 @@ def _of_other_tools(path: Path) -> list[RunSource]:
     except OSError:
         return []
     return [source for source in found if path.is_dir() or source.info.format not in _READ_AS_FILES]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    """What is printed about one run, and whether it is bad."""
-
-    found: Diagnosis
-    findings: Sequence[Finding]
-    errors: Sequence[RunError]
-    """Those that did not end the run."""
-    left_out: int
-    is_bad: bool
-
-
-def _answer(found: Diagnosis, args: argparse.Namespace) -> _Answer:
-    lowest = SEVERITIES.index(args.min_severity)
-    findings = [
-        finding
-        for finding in found.findings
-        if (args.kinds is None or finding.kind in args.kinds) and SEVERITIES.index(finding.severity) >= lowest
-    ]
-    cause = None if found.ending is None else found.ending.error
-    others = [error for error in found.errors if error != cause]
-    errors = [error for error in others if args.kinds is None and SEVERITIES.index(error.severity) >= lowest]
-    ended_badly = args.kinds is None and found.ending is not None and found.ending.is_bad
-    severities = [finding.severity for finding in findings] + [error.severity for error in errors]
-    blamed = [finding for finding in findings if finding.kind in _OF_ONE_BATCH]
-    batches = read_batches(found.path) if blamed else Batches()
-    texts = {finding.id: batches.samples_text(finding.start_step, finding.session) for finding in blamed}
-    return _Answer(
-        found=found,
-        findings=[
-            replace(finding, message=f"{finding.message} {texts[finding.id]}")
-            if texts.get(finding.id)
-            else finding
-            for finding in findings
-        ],
-        errors=errors,
-        left_out=len(found.findings) - len(findings) + len(others) - len(errors),
-        is_bad=ended_badly or CRITICAL in severities,
-    )
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -253,7 +211,7 @@ def _fail(reason: str) -> int:
 # ------------------------------------------------------------ JSON
 
 
-def _as_json(answer: _Answer) -> dict[str, Any]:
+def _as_json(answer: Chosen) -> dict[str, Any]:
     found, ending = answer.found, answer.found.ending
     return {
         "run": found.name,
@@ -283,7 +241,7 @@ def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
 # ------------------------------------------------------------ text
 
 
-def _print_run(answer: _Answer, *, is_first: bool) -> None:
+def _print_run(answer: Chosen, *, is_first: bool) -> None:
     found, ending = answer.found, answer.found.ending
     print("" if is_first else "\n", end="")
     name = _bold(printable(found.name))
@@ -312,7 +270,7 @@ def _print_run(answer: _Answer, *, is_first: bool) -> None:
         _print_error(error)
 
 
-def _summary(answer: _Answer) -> str:
+def _summary(answer: Chosen) -> str:
     found, ending = answer.found, answer.found.ending
     if not found.records:
         return "no records yet"

@@ -9,7 +9,7 @@ from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, refuse
 
-_NEEDED: Final = ("mcp", "numpy", "pyarrow", "PIL")
+_NEEDED: Final = ("mcp", "numpy", "pyarrow")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer until stdin ends; return 2 if it cannot start."""
     if any(find_spec(name) is None for name in _NEEDED):
-        return refuse("an MCP server needs pip install 'ai-toolkit-telemetry[dashboard,mcp]'")
+        return refuse("an MCP server needs pip install 'ai-toolkit-telemetry[mcp]'")
     folders = args.folders or [LOGS]
     for folder in folders:
         if not folder.exists():
