@@ -262,10 +262,12 @@ def _folder(file, data):
     file.mkdir()
 
 
-def _rewritten(file, change):
+def _rewritten(file, change, **columns):
     batch = pa.ipc.open_file(file).get_batch(0)
     about = orjson.loads(batch.schema.metadata[b"about"])
     change(about)
+    for name, values in columns.items():
+        batch = batch.set_column(batch.schema.get_field_index(name), name, values(batch[name]))
     batch = batch.replace_schema_metadata({"about": orjson.dumps(about)})
     file.unlink()
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -284,9 +286,26 @@ def _of_other_types(file, data):
     _rewritten(file, lambda about: about.update(metrics=[1, 2, 3]))
 
 
+def _of_no_kind(file, data):
+    def seven(kinds):
+        return pa.array([[7] * len(kinds[0])], kinds.type)
+
+    _rewritten(file, lambda about: None, kind=seven)
+
+
 @pytest.mark.parametrize(
     "spoil",
-    [_torn, _empty, _garbage, _garbage_inside, _folder, _other_version, _missing_keys, _of_other_types],
+    [
+        _torn,
+        _empty,
+        _garbage,
+        _garbage_inside,
+        _folder,
+        _other_version,
+        _missing_keys,
+        _of_other_types,
+        _of_no_kind,
+    ],
 )
 def test_a_corrupt_cache_is_ignored(path, cache, spoil):
     first, _ = opened(path, cache)
@@ -507,7 +526,8 @@ def test_threads_that_open_a_cached_log_together_see_each_record_once(path, cach
         return load(log)
 
     monkeypatch.setattr(cache, "load", slow_load)
-    for _ in range(3):
+    for long_s in (60.0, 0.0, 60.0):
+        monkeypatch.setattr(run_log, "_LONG_S", long_s)
         loads.clear()
         log = RunLog(path, cache)
         gate = threading.Barrier(6)

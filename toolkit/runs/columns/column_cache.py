@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from toolkit.diagnostics.finding import Finding, finding_from
 from toolkit.runfolder.layout import make_folders
+from toolkit.runfolder.metrics import KINDS
 from toolkit.runfolder.portable import pread
 from toolkit.runfolder.reader import BadLine, Cursor, Identity
 from toolkit.runfolder.safefile import open_regular, why_not_ours_alone
@@ -342,6 +343,10 @@ def _require_lengths(columns: RunColumns, about: dict[str, Any]) -> None:
     for names in (_ROWS, _EVENTS):
         if len({len(getattr(columns, name)) for name in names}) > 1:
             raise ValueError(f"the columns {', '.join(names)} are of different lengths")
+    if len(columns.kind) and not 0 <= int(columns.kind.values.min()) <= int(columns.kind.values.max()) < len(
+        KINDS
+    ):
+        raise ValueError("a record is of a kind that has no name")
     kinds = columns.event_kind.values
     if len(kinds) and not 0 <= int(kinds.min()) <= int(kinds.max()) < len(about["event_names"]):
         raise ValueError("an event is of a kind that has no name")
@@ -370,6 +375,7 @@ def _valid_cursor(about: dict[str, Any], log: Path, version: int | str) -> Curso
     try:
         status = os.fstat(descriptor)
         head = pread(descriptor, identity.head_length, 0)
+        tail_crc = _crc_before(descriptor, cursor.offset)
     finally:
         os.close(descriptor)
     is_same_file = (status.st_dev, status.st_ino) == (identity.device, identity.inode)
@@ -378,20 +384,24 @@ def _valid_cursor(about: dict[str, Any], log: Path, version: int | str) -> Curso
         or not is_same_file
         or status.st_size < cursor.offset
         or zlib.crc32(head) != identity.head_crc
-        or _tail_crc(log, cursor.offset) != about["tail_crc"]
+        or tail_crc != about["tail_crc"]
     ):
         raise ValueError("the log is another one, or was rewritten")
     return cursor
 
 
 def _tail_crc(log: Path, offset: int) -> int:
-    """Return a checksum of the last bytes before `offset`, which changes if the file was rewritten."""
     descriptor = open_regular(log)
     try:
-        start = max(0, offset - _TAIL_BYTES)
-        return zlib.crc32(pread(descriptor, offset - start, start))
+        return _crc_before(descriptor, offset)
     finally:
         os.close(descriptor)
+
+
+def _crc_before(descriptor: int, offset: int) -> int:
+    """Return a checksum of the last bytes before `offset`, which changes if the file was rewritten."""
+    start = max(0, offset - _TAIL_BYTES)
+    return zlib.crc32(pread(descriptor, offset - start, start))
 
 
 def _sync(path: Path) -> None:

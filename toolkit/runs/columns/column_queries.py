@@ -30,7 +30,7 @@ class ColumnQueries:
     """Answers from columns in memory; a subclass fills them, holding `_lock`. Thread-safe."""
 
     def __init__(self) -> None:
-        self.used_at = 0.0
+        self.used_at = time.monotonic()
         """When a page last asked for it, by the monotonic clock."""
         self.setting: Setting = no_settings
         """The run's settings, for formulas."""

@@ -154,7 +154,10 @@ class RunLog(ColumnQueries):
             self._saver.start()
 
     def state(self) -> tuple[RunColumns, Cursor, int]:
-        """Return the columns, how far the file was read, and how many bytes of that are not in the cache."""
+        """Return the columns, how far the file was read, and how many bytes of that are not in the cache.
+
+        The columns may grow meanwhile, and are then not those of the cursor.
+        """
         with self._lock:
             return self._columns, self._cursor, self._cursor.offset - self._saved_offset
 

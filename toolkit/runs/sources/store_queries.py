@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from toolkit.diagnostics.finding import Finding
@@ -326,7 +327,7 @@ def evict(logs: dict[tuple[str, int], _Log], kept: _Log) -> None:
     """Remove columns that were not used lately while all together take too much memory."""
     until = time.monotonic() - _IN_USE_S
     # Of many runs, adding up what they take is slower than opening one.
-    if not any(log.used_at < until and log is not kept for log in logs.values()):
+    if min(map(attrgetter("used_at"), logs.values())) >= until:
         return
     by_age = sorted(logs.items(), key=lambda item: item[1].used_at)
     held = sum(log.nbytes for _, log in by_age)

@@ -317,7 +317,7 @@ class _File:
         self.labels: dict[str, tuple[str, str]] = {}
         # The last that is appended: it may grow meanwhile.
         kind = columns.kind.values[: len(columns.at)]
-        self._is_ours = np.isin(kind, [KINDS.index(name) for name in kinds])
+        self._is_ours = np.logical_or.reduce([kind == KINDS.index(name) for name in kinds])
         self.rows = np.flatnonzero(self._is_ours)
         self.metrics = {
             name: metric
