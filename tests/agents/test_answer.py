@@ -46,6 +46,17 @@ def test_what_was_left_out_is_counted_with_how_to_get_it():
     assert f"Left out: {503 - shown} of points; ask again." in text
 
 
+def test_a_setting_and_a_run_may_be_called_rows():
+    facts = {"settings": {"rows": 5, "columns": [1]}, "files": {"rows": ["a.jsonl"], "columns": ["b.jsonl"]}}
+    more = {f"setting {number}": "x" * 90 for number in range(99)}
+
+    assert split(render(Answer(facts=facts, cuts=[Cut("settings")]), 300))[0] == facts
+    facts["settings"] |= more
+    shown, words = split(render(Answer(facts=facts, cuts=[Cut("settings")]), 300))
+    assert (shown["settings"]["rows"], shown["files"]) == (5, facts["files"])
+    assert "of settings" in words
+
+
 def test_names_that_look_the_same_stay_apart():
     settings = {"rate": 1, "rate\u200b": 2, "r" * 500: 3, "r" * 499 + "s": 4}
 

@@ -28,6 +28,7 @@ _UNSEEN: Final = re.compile(
 )
 """Not seen, though Python calls them printable: fillers and variation selectors, which can spell a hidden text."""
 _MOST_NEAR: Final = 5
+_BY_NAME: Final = ("files", "folders", "settings")
 
 
 def count_tokens(text: str) -> int:
@@ -90,7 +91,7 @@ def render(answer: Answer, max_tokens: int) -> str:
         named = {cut.name: cut for cut in (Cut("from"), Cut("files"), *answer.cuts)}
         order = dict.fromkeys([*(cut.name for cut in answer.cuts), *named])
         cuts = [named[name] for name in order if name in parts]
-        counts = {cut.name: len(_rows(parts[cut.name])) for cut in cuts}
+        counts = {cut.name: len(_rows(parts, cut.name)) for cut in cuts}
         text = _composed(answer, parts, cuts, counts, mark)
         for cut, least in [*((cut, cut.least) for cut in cuts), *((cut, 0) for cut in cuts)]:
             low, high = min(least, counts[cut.name]), counts[cut.name]
@@ -111,15 +112,14 @@ def _composed(
 ) -> str:
     shown, left_out = dict(parts), dict[str, list[str]]()
     for cut in cuts:
-        part, whole, count = parts[cut.name], _rows(parts[cut.name]), counts[cut.name]
+        part, whole, count = parts[cut.name], _rows(parts, cut.name), counts[cut.name]
         kept = whole if count == len(whole) else cut.take(whole, count)
         if whole and not kept:
             del shown[cut.name]
         elif len(kept) < len(whole):
-            is_table = isinstance(part, dict) and "rows" in part
-            shown[cut.name] = (
-                {**part, "rows": kept} if is_table else dict(kept) if isinstance(part, dict) else kept
-            )
+            is_table = isinstance(part, dict) and whole is part.get("rows")
+            is_mapping = isinstance(part, dict) and not is_table
+            shown[cut.name] = {**part, "rows": kept} if is_table else dict(kept) if is_mapping else kept
         left = len(whole) - len(kept) + answer.left.get(cut.name, 0)
         if left:
             left_out.setdefault(cut.how, []).append(f"{left:,} of {cut.name}")
@@ -131,8 +131,11 @@ def _composed(
     return "\n".join([FENCE.format(mark), f"<data {mark}>", content, f"</data {mark}>", *notes])
 
 
-def _rows(part: Any) -> Any:
-    return part.get("rows", [*part.items()]) if isinstance(part, dict) else part
+def _rows(parts: Mapping[str, Any], name: str) -> Any:
+    part = parts[name]
+    # In a mapping by names of runs or settings, one may be `rows`.
+    is_table = isinstance(part, dict) and "rows" in part and name not in _BY_NAME
+    return part["rows"] if is_table else [*part.items()] if isinstance(part, dict) else part
 
 
 def _plain(value: Any, longest: int) -> Any:
