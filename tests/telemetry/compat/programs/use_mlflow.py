@@ -331,6 +331,7 @@ def kill_with_lock(client, run_id):
         os.kill(os.getpid(), signal.SIGKILL)
 
     pid = in_child(fork_and_die)
+    os.close(writing)
     os.read(reading, 1)
     os.waitpid(pid, 0)
     client.log_metric(run_id, "after the kill", 1.0)
