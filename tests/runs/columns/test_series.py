@@ -66,6 +66,8 @@ def parsed(rows):
         epoch=np.array([row.epoch for row in rows], dtype=np.float64),
         session=np.array([row.session for row in rows], dtype=np.int32),
         is_step=np.array([row.kind == "step" for row in rows], dtype=bool),
+        kind=np.zeros(len(rows), dtype=np.int8),
+        at=np.full(len(rows), -1, dtype=np.int64),
         metrics={
             name: (np.array(places, dtype=np.int32), np.array(values, dtype=np.float64))
             for name, (places, values) in metrics.items()
@@ -87,6 +89,8 @@ def columns_of(values, *, steps=None, times=None, elapsed=None, folded=None):
             epoch=np.full(count, np.nan),
             session=np.ones(count, dtype=np.int32),
             is_step=np.ones(count, dtype=bool),
+            kind=np.zeros(count, dtype=np.int8),
+            at=np.full(count, -1, dtype=np.int64),
             metrics={
                 name: (np.arange(count, dtype=np.int32), np.asarray(column, dtype=np.float64))
                 for name, column in {"loss": values, "steps_folded": folded}.items()
