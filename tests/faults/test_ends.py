@@ -228,7 +228,7 @@ def test_calls_after_the_end_are_counted_and_do_nothing_else(tmp_path, start):
     assert [record["reason"] for record in with_event(records, "end")] == ["finished"]
 
 
-def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tmp_path, start):
+def test_what_threads_and_exit_handlers_log_behind_the_end_is_said_once_and_declared_lost(tmp_path, start):
     ended = start(
         """
         import atexit
@@ -254,9 +254,10 @@ def test_threads_and_exit_handlers_that_log_until_the_very_end_are_no_trouble(tm
     ).end()
 
     assert ended.code == 0, ended.err
-    assert not ended.trouble
+    assert ended.err.count("was called after close()") == 1
     records = whole_run(tmp_path / "run", steps=range(500))
     assert len(with_event(records, "in_time")) == 1
+    assert {record["reason"] for record in with_event(records, "lost")} == {"logged after close()"}
     assert not with_event(records, "too_late")
 
 

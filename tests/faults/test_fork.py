@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -71,6 +73,56 @@ def test_data_loader_workers_that_hold_the_logger_do_not_disturb_it(tmp_path, st
         "a worker made no run of its own"
     )
     assert ended.out.count("[telemetry] Logging to") == 1
+
+
+CALLS_IN_ANOTHER_PROCESS = """
+import multiprocessing, sys
+from toolkit.telemetry import TelemetryLogger
+
+class Model:
+    def __init__(self, log):
+        self.log = log
+
+    def __del__(self):
+        self.log.log_step(9, train_loss=1.0)
+
+def work(log):
+    for step in range(5):
+        try:
+            log.log_step(step, train_loss=1.0)
+        except ValueError:
+            print("raised")
+    log.flush(), log.span("x"), log.close()
+
+if __name__ == "__main__":
+    where = sys.argv[2]
+    log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, strict=sys.argv[3] == "strict")
+    if where == "at exit":
+        model = Model(log)
+    else:
+        for _ in range(3 if where == "fork" else 1):
+            process = multiprocessing.get_context(where).Process(target=work, args=(log,))
+            process.start()
+            process.join()
+"""
+
+
+@pytest.mark.parametrize(("where", "lost"), [("fork", 15), ("spawn", 0), ("at exit", 1)])
+@pytest.mark.parametrize("strict", ["", "strict"])
+def test_a_call_that_cannot_be_written_is_said_once_counted_and_raises_if_strict(
+    tmp_path, where, lost, strict
+):
+    (tmp_path / "calls.py").write_text(CALLS_IN_ANOTHER_PROCESS)
+    command = [sys.executable, tmp_path / "calls.py", tmp_path, where, strict]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+
+    records = whole_run(tmp_path / "run")
+    assert sum(record["records"] for record in with_event(records, "lost")) == lost
+    assert with_event(records, "end")[0]["records_lost"] == (lost if where == "fork" else 0)
+    if strict and where != "at exit":
+        assert ended.stdout.count("raised") == max(lost, 5)
+    else:
+        assert ended.stderr.count("log_step was called ") == 1
 
 
 RESUMES_AND_ENDS = """

@@ -39,9 +39,24 @@ def test_log_writes_a_record_for_each_call_and_counts_the_steps(log):
 def test_log_takes_the_step_as_an_argument_or_from_the_data(log):
     log.log({"train_loss": 1.0}, step=10)
     log.log({"train_loss": 0.9, "global_step": 20})
-    log.log({"train_loss": 0.8})
 
-    assert [step["global_step"] for step in events(log, "step")] == [10, 20, 21]
+    assert [step["global_step"] for step in events(log, "step")] == [10, 20]
+
+
+def test_log_without_a_step_is_of_the_last_step_or_counted_up_where_it_alone_counts(log):
+    for step in (4, 5):
+        log.log_step(step, train_loss=1.0)
+        log.log({"acc": 0.5})
+        log.log({"f1": 0.5})
+        log.log_eval(step, val_loss=1.0)
+    # As W&B does it: the first row without a step belongs to the last one that has one.
+    log.log({"row": 1}, step=7)
+    for row in (2, 3, 4):
+        log.log({"row": row})
+    steps = events(log, "step")
+
+    assert [step["global_step"] for step in steps if "acc" in step or "f1" in step] == [4, 4, 5, 5]
+    assert [step["global_step"] for step in steps if "row" in step] == [7, 7, 8, 9]
 
 
 def test_log_continues_counting_after_a_resume(tmp_path):

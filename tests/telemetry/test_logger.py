@@ -459,15 +459,11 @@ def test_the_journal_is_gone_once_all_is_written(make):
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda log: pickle.loads(pickle.dumps(log))])
-def test_a_copy_of_a_logger_does_nothing(make, copied):
+def test_a_copy_of_a_logger_within_its_process_is_the_logger(make, copied):
     log = make()
-    other = copied(log)
-    other.log_step(1, train_loss=0.5)
-    other.close()
 
-    assert not other.is_live
-    assert other.run_folder is None
-    assert log.is_live
+    assert copied([log]) == [log]
+    assert copied(make("off", enabled=False)).run_folder is None
 
 
 # ---------------------------------------------------------------- sessions

@@ -175,12 +175,17 @@ def _size_of_field(name: str, value: Any) -> int:
 def _with_more(notes: Any, more: int) -> dict[str, str]:
     """Return `notes` of what is missing, and `more` fields beside those that an earlier one counts."""
     kept = _first_notes(notes)
-    return {**kept, "…": f"{more + _take_count(kept)} more fields"}
+    return {**kept, "…": more_fields(more, kept)}
 
 
-def _take_count(notes: dict[str, str]) -> int:
-    """Take out of `notes` how many fields are missing beside those that it names, and return that."""
-    count = notes.pop("…", "").partition(" ")[0]
+def more_fields(more: int, notes: dict[str, str]) -> str:
+    """Return the note that `more` fields are missing, beside those that `notes` counts already."""
+    return f"{more + count_left_out(notes)} more fields"
+
+
+def count_left_out(notes: Any) -> int:
+    """Return how many fields are missing beside those that the notes under `unencodable` name."""
+    count = str(notes.get("…", "")).partition(" ")[0] if type(notes) is dict else ""
     return int(count) if count.isdecimal() else 0
 
 
@@ -325,7 +330,7 @@ def _without_the_largest(record: Record, room: int) -> Record:
     notes = _first_notes(record.get(UNENCODABLE))
     sizes = {key: len(_dump({key: value})) for key, value in kept.items()}
     total = sum(sizes.values())
-    more = _take_count(notes)
+    more = count_left_out(notes)
     for key in sorted(sizes, key=lambda key: (key in _KEPT_LONGEST, -sizes[key])):
         if total <= room:
             break

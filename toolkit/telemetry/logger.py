@@ -6,8 +6,9 @@ The calls around parts of a training (`span`, `timed`, `profile`, `capture_error
 from __future__ import annotations
 
 import os
-import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -26,7 +27,7 @@ from toolkit.telemetry.logger_timing import TimingCalls
 from toolkit.telemetry.machine.checkpoint_files import look_at
 from toolkit.telemetry.options import TelemetryOptions, options_from_config, run_name_from_config
 from toolkit.telemetry.records.call_arguments import event_name, not_the_step, spread
-from toolkit.telemetry.records.media import histogram_of, image_file, snapshot, split_media, table_of
+from toolkit.telemetry.records.media import histogram_of, image_file, numbers_of, split_media, table_of
 from toolkit.telemetry.records.run_summary import RunSummary
 from toolkit.telemetry.records.step_gate import NEVER
 from toolkit.telemetry.steps.log_step import log_step_plainly, written_out
@@ -56,7 +57,7 @@ class TelemetryLogger(TimingCalls):
 
     def __init__(
         self,
-        run_name: str,
+        run_name: str | None,
         options: TelemetryOptions | str | os.PathLike[str] | None = None,
         *,
         config: Mapping[str, Any] | None = None,
@@ -67,14 +68,20 @@ class TelemetryLogger(TimingCalls):
     ) -> None:
         """Set up the run: `TelemetryLogger("greyjacket", "./logs", log_every=10)`.
 
-        `options` may be the log directory alone; single options are given by name.
+        `options` may be the log directory alone; single options are given by name. A run without a name is named after
+        the time.
 
         Raises:
             OptionsError: an option is wrong; the message names it, its value and what is allowed.
         """
         chosen = TelemetryOptions.of_call(options, overrides).in_environment(os.environ)
         self._summary: RunSummary | None = None
+        self._opened_step = self._counted_step = -1
+        """The last step that `log` was given, and the last one that it counted by itself."""
         super().__init__(run_name, chosen, config=config, sinks=sinks, clock=clock, rank=rank)
+        self._of_run = self.run_id
+        if self._of_run is not None:
+            _loggers[self._of_run] = self
 
     @classmethod
     def from_config(
@@ -93,8 +100,7 @@ class TelemetryLogger(TimingCalls):
             OptionsError: the `telemetry:` block is wrong; the message names the key, its value and what is allowed.
         """
         options = options_from_config(config, **overrides)
-        name = run_name_from_config(config) or time.strftime("run-%Y%m%d-%H%M%S")
-        return cls(name, options, config=config, sinks=sinks, clock=clock)
+        return cls(run_name_from_config(config), options, config=config, sinks=sinks, clock=clock)
 
     # What the training loop calls.
 
@@ -134,24 +140,42 @@ class TelemetryLogger(TimingCalls):
     def log(self, /, data: Mapping[str, Any] | None = None, step: int | None = None, **others: Any) -> None:
         """Write a record of any values by name, as `wandb.log` takes them: `log.log({"loss": 0.5, "sample": image})`.
 
-        Without `step`, `global_step` in `data` is the step, else the one after the last. A mapping inside becomes
+        Without `step`, `global_step` in `data` is the step. Without both it is the step that was logged last, as
+        everywhere, or counted up from the last `log` of its own, as W&B does. A mapping inside becomes
         `outer/inner`. A PIL image, a matplotlib figure or a DataFrame is kept as `log_image` and `log_table` do.
         """
         with self.guard.catch("log"):
             rows: Any = data or {}
             if not isinstance(rows, Mapping):
-                raise MisuseError(f"log takes values by name in a mapping, not a {type(rows).__name__}")
+                raise MisuseError(
+                    f"log takes values by name in a mapping, not a {type(rows).__name__}; the call is left out"
+                )
             values, images, tables = split_media({**rows, **others})
             given = values.pop("global_step", None)
             if step is None and given is None and type(values.get("step")) is int:
                 given = values.pop("step")
             if step is None:
-                step = self._last_step() + 1 if given is None else given
+                step = given
+            if step is None:
+                step = self._step_of_row()
+            else:
+                self._opened_step = step
             self.write_step(step, **values)
             for name, image in images.items():
                 self.log_image(name, image, step=step)
             for name, table in tables.items():
                 self.log_table(name, table, step=step)
+
+    def _step_of_row(self) -> int:
+        """Return the step of a `log` without one: of what was logged last, or counted up where `log` alone counts."""
+        newest = self._gate.last_step
+        if newest < 0 or newest == self._counted_step:
+            newest = self._last_step() + 1
+        elif newest != self._opened_step:
+            # The script's own `log_step` counts.
+            return newest
+        self._counted_step = newest
+        return newest
 
     @guarded
     def log_start(
@@ -398,7 +422,7 @@ class TelemetryLogger(TimingCalls):
         An array, a tensor or a list. NaN and infinity are counted apart.
         """
         step = self._step_or_last(global_step if step is None else step)
-        taken = snapshot(values)
+        taken = numbers_of(values)
 
         def keep(run: LiveRun) -> None:
             counts, edges, not_finite = histogram_of(taken(), bins)
@@ -410,6 +434,11 @@ class TelemetryLogger(TimingCalls):
     @guarded
     def log_event(self, event: str, /, **fields: Any) -> None:
         """Write a record of a kind of your own: `log.log_event("new_data", images=120)`."""
+        if isinstance(event, Mapping):
+            self.guard.report_misuse(
+                "log_event got a mapping in the place of its kind; it is kept as 'event'"
+            )
+            event, fields = "event", {**event, **fields}
         name = event_name(event)[:128] or "event"
         if name in records.OF_THE_LOGGER:
             self.guard.report_misuse(
@@ -535,9 +564,27 @@ class TelemetryLogger(TimingCalls):
         return shown_in_notebook(self.run_folder, repr(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process must not write, so it is one that does nothing.
-        return _inert_logger, (self.run_name, self._options)
+        # Like a logger of `logging`: within its process a copy of it is itself.
+        return _logger_of, (self.run_name, self._options, self._of_run)
 
 
-def _inert_logger(run_name: str, options: TelemetryOptions) -> TelemetryLogger:
-    return TelemetryLogger(run_name, options, enabled=False)
+_loggers: weakref.WeakValueDictionary[str, TelemetryLogger] = weakref.WeakValueDictionary()
+"""The newest logger of each run that this process has written."""
+_copies: dict[str, TelemetryLogger] = {}
+"""One for each run of another process, so that many copies of it say once that they write nothing."""
+
+
+def _logger_of(run_name: str, options: TelemetryOptions, run_id: str | None) -> TelemetryLogger:
+    """Return the logger of the run; in another process, which must not write it, one that counts its calls."""
+    known = None if run_id is None else _loggers.get(run_id) or _copies.get(run_id)
+    if known is not None:
+        return known
+    copy = TelemetryLogger(run_name, options, enabled=False)
+    if run_id is not None:
+        # Imported only here: a logger that is switched off costs its importer next to nothing.
+        from toolkit.telemetry.writing.late_calls import report_call_of_copy
+
+        copy._of_run = run_id  # noqa: SLF001 - one of this class
+        copy.guard.on_late_call = partial(report_call_of_copy, copy.guard)
+        _copies[run_id] = copy
+    return copy

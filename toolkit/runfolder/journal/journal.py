@@ -239,6 +239,11 @@ class Journal:
         self._draining = self._filled.popleft()
         return lines
 
+    @property
+    def is_released(self) -> bool:
+        """Whether the writer holds no lines that `flip` returned."""
+        return self._draining is None
+
     def release(self) -> None:
         """Empty the segment that was handed over: its lines are in the record file."""
         segment = self._draining

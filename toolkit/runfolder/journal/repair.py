@@ -144,7 +144,7 @@ def repair_run(folder: Path) -> Repair:
     )
 
 
-def is_being_written(record_file: Path) -> bool:
+def is_being_written(record_file: Path, *, within_s: float = _LOCK_PATIENCE_S) -> bool:
     """Return whether a live session, in any container of this machine, has `record_file` locked."""
     try:
         descriptor = open_regular(record_file)
@@ -152,7 +152,7 @@ def is_being_written(record_file: Path) -> bool:
         pass_on_interrupt(error)
         return False
     try:
-        return is_locked(descriptor, within_s=_LOCK_PATIENCE_S) is True
+        return is_locked(descriptor, within_s=within_s) is True
     finally:
         os.close(descriptor)
 

@@ -205,10 +205,6 @@ class Run(ArtifactStore):
         if not self.telemetry.is_live:
             if self._is_finished:
                 warn_once("run.log() of a run that is finished", "does nothing")
-            elif not self.is_of_this_process:
-                warn_once(
-                    "run.log() in a forked process", "does nothing: log in the process that began the run"
-                )
             with self.guard.catch("wandb.log"):
                 self._rows.only_count(data, step, commit)
             return
@@ -366,9 +362,13 @@ class Run(ArtifactStore):
             raise AttributeError(name)
         return null_object(f"run.{name}")
 
+    def __deepcopy__(self, _: dict[int, Any]) -> Run:
+        # As in W&B.
+        return self
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process must not write, so it does nothing.
-        return _inert_run, (self._info, self._config.as_dict())
+        # A copy in another process must not write; its logger says so.
+        return _inert_run, (self._info, self._config.as_dict(), self.telemetry)
 
     def _begin(self) -> None:
         """Write the start record once, with the configuration at the time of the first log."""
@@ -409,8 +409,10 @@ class Run(ArtifactStore):
             self.telemetry.log_event(event, **fields)
 
 
-def _inert_run(info: RunInfo, config: Mapping[str, Any]) -> Run:
-    return Run(info, TelemetryOptions(enabled=False), config)
+def _inert_run(info: RunInfo, config: Mapping[str, Any], telemetry: TelemetryLogger) -> Run:
+    run = Run(info, TelemetryOptions(enabled=False), config)
+    run.guard.on_late_call = telemetry.guard.on_late_call
+    return run
 
 
 def _link_into(folder: Path, path: Path, base_path: str | os.PathLike[str] | None) -> str:

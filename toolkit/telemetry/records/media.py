@@ -99,6 +99,21 @@ def pixels_of(given: Any, *, is_image: bool = True) -> Any:
     return given.numpy() if hasattr(given, "numpy") else given
 
 
+def numbers_of(given: Any) -> Callable[[], Any]:
+    """Return what gives the numbers of a histogram as they are now.
+
+    Raises:
+        MisuseError: there are texts among them that are no numbers.
+    """
+    try:
+        for value in [given] if isinstance(given, str) else given if isinstance(given, (list, tuple)) else ():
+            if isinstance(value, str):
+                float(value)
+    except ValueError as error:
+        raise MisuseError(f"a histogram is made of numbers: {error}") from error
+    return snapshot(given)
+
+
 def histogram_of(given: Any, bins: int) -> tuple[list[float], list[float], int]:
     """Return how many values fall into each bin, the edges of the bins, and how many values are NaN or infinite.
 

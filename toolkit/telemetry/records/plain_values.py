@@ -11,6 +11,7 @@ from typing import Any
 
 from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.core.guard import Guard
+from toolkit.runfolder.codec import more_fields
 from toolkit.runfolder.records import RESERVED, UNENCODABLE
 from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar, Refusal
 
@@ -181,10 +182,10 @@ class PlainValues:
         left: list[int],
     ) -> None:
         # Not by `leaves`: it names what is left out, and calls code of the script's own, inside the guard.
-        for key, value in given.items():
+        for place, (key, value) in enumerate(given.items()):
             left[0] -= 1
             if len(found) + len(notes) >= _MAX_FIELDS or left[0] < 0:
-                notes[f"{prefix}…"] = "more fields than a record has room for"
+                notes["…"] = more_fields(len(given) - place, notes)
                 return
             name = prefix + (key if type(key) is str else _name(key))
             if name in RESERVED:
@@ -285,8 +286,13 @@ def number_in(value: Any) -> float | None:
 
 
 def is_finite_number(value: Any) -> bool:
-    """Say whether `value` is a number that is neither NaN nor infinite."""
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+    """Say whether `value` is a number that is neither NaN nor infinite, and is written as one."""
+    return fits_json(value) or (type(value) is float and math.isfinite(value))
+
+
+def fits_json(value: Any) -> bool:
+    """Say whether `value` is an integer of at most 64 bits; our JSON has larger ones as text."""
+    return type(value) is int and -(2**63) <= value < 2**64
 
 
 def _name(key: Any) -> str:

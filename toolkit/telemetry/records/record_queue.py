@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from toolkit.privacy.record_masking import RecordMasker
-from toolkit.runfolder.codec import encode
+from toolkit.runfolder.codec import MANY_FIELDS, count_left_out, decode, encode
 from toolkit.runfolder.journal.journal import Journal
 from toolkit.runfolder.records import (
     CONTROL_CHANGE,
@@ -82,11 +82,15 @@ class RecordQueue:
         queue_max_bytes: int,
         wake: Callable[[], None],
         awaits_start: bool = False,
+        on_left_out: Callable[[int], None] = lambda _: None,
     ) -> None:
         journal.next_seq = first_seq + awaits_start
         self.held_since: float | None = None
         """Since which moment of the session records wait in the journal for the start record; None where none do."""
         self.dropped_total = 0
+        self.values_lost = 0
+        """Values that their records had no room for."""
+        self._on_left_out = on_left_out
         self.journal = journal
         self.session = session
         self.rank = rank
@@ -131,6 +135,7 @@ class RecordQueue:
         if finish is None:
             # Before the lock is taken: a long text takes its time.
             event, fields = self.masker.mask_name(event), self.masker.mask_record(fields)
+        lost_before = self.values_lost
         # A signal handler may raise out of any line, but not between `with` and its block.
         with self.lock:
             if self.journal.is_closed:
@@ -154,6 +159,8 @@ class RecordQueue:
             finally:
                 self.busy = False
                 self._look_whether_direct()
+        if self.values_lost > lost_before:
+            self._on_left_out(self.values_lost - lost_before)
 
     def put_plain(self, event: str, record: dict[str, Any]) -> None:
         """Take a span's record of short, plain, finite fields, `time` and `elapsed` first: a cheaper `put`."""
@@ -293,7 +300,10 @@ class RecordQueue:
         seq = self.journal.next_seq
         record = self.envelope(event, wall, elapsed, seq)
         record.update(fields)
-        self._commit_line(encode(record), event, seq)
+        line = encode(record)
+        if UNENCODABLE in record or len(record) > MANY_FIELDS:
+            self.values_lost += count_left_out(decode(line).get(UNENCODABLE))
+        self._commit_line(line, event, seq)
 
     def _commit_start(self, wall: float, elapsed: float, fields: dict[str, Any]) -> bool:
         """Commit the session's start record under the number that was kept for it; False where there is no room."""

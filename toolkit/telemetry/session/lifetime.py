@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +17,6 @@ from toolkit.core.lifetime import (
     close_at_exit,
     do_not_close_at_exit,
     is_interactive,
-    process_ends,
 )
 from toolkit.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.core.run_context import RunContext, RunEvents
@@ -61,7 +61,7 @@ class LoggerLifetime:
 
     def __init__(
         self,
-        run_name: str,
+        run_name: str | None,
         options: TelemetryOptions,
         *,
         config: Mapping[str, Any] | None,
@@ -108,13 +108,15 @@ class LoggerLifetime:
                 # script was interrupted: it has no logger, so no thread of one may stay.
                 self._give_up()
 
-    def _set_up(self, run_name: str, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
+    def _set_up(self, run_name: str | None, config: Mapping[str, Any] | None, sinks: Sequence[Sink]) -> None:
         if self._options.mistake:
             self.guard.report_misuse(self._options.mistake)
         for problem in self._options.alert_problems:
             self.guard.report_misuse(f"{problem}; what is wrong is left out")
         keep_secrets_of(self._options, os.environ)
         options = self._options = without_secrets(self._options)
+        if run_name is None:
+            run_name = time.strftime("run-%Y%m%d-%H%M%S")
         self.run_name = mask_text(str(run_name))
         clock = self._clock
         rank = self._rank or find_rank()
@@ -287,12 +289,14 @@ class LoggerLifetime:
             with self.guard.catch("writing the last iterations"):
                 self._training.close()
         self._become_inert()
-        if not process_ends():
-            # Threads may log until the very end of a process.
-            self.guard.on_late_call = run.late_calls.take
+        self.guard.on_late_call = run.late_calls.take
         self._status = _STATUS_OF.get(reason, "stopped")
-        for sentence in run.close(status=self._status, reason=reason, error=error):
+        left_undone = run.close(status=self._status, reason=reason, error=error)
+        run.late_calls.may_write = not left_undone
+        for sentence in left_undone:
             self.guard.report("closing", OSError(sentence))
+        # Nothing is recorded any more, and at the end of a process its locks may be held by threads that are no more.
+        self.guard.on_first = None
 
     @property
     def should_stop(self) -> bool:
@@ -312,6 +316,7 @@ class LoggerLifetime:
         # A close that is under way is the parent's; do not wait for it here.
         self._ends = CloseOnce(is_over=True)
         if self._run is not None:
+            self.guard.on_late_call = self._run.late_calls.take
             self._run.errors.watch.after_fork_in_child()
             self._run.output.after_fork_in_child()
             self._run.spans.after_fork_in_child()
@@ -327,13 +332,22 @@ class LoggerLifetime:
                 ranks.at_step(scalars.get("step") if global_step is None else global_step)
         if not self.is_live:
             self.ignored += 1
-            if self._run is not None:
-                self.guard.on_late_call("log_step")
+            self.guard.on_late_call("log_step")
         return self.is_live
 
     @guarded
     def _take_unusual(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
-        """Take a step that is called `step`, or is missing, or has its metrics in the place of the loss."""
+        """Take a step that is called `step`, or is missing, or has its metrics in the place of the loss or the step."""
+        if type(global_step) is dict:
+            self.guard.report_misuse(
+                "log_step got a mapping in the place of the step; its values are logged under their own names, as by "
+                "log_step(step, **metrics)",
+                "a mapping as the step",
+            )
+            # As `wandb.log` takes them: the values, then perhaps the step.
+            step = record.pop("train_loss") if type(record.get("train_loss")) is int else None
+            scalars = {**global_step, **scalars}
+            global_step = scalars.pop("global_step", None) if step is None else step
         if type(record.get("train_loss")) is dict:
             self.guard.report_misuse(
                 "log_step got a mapping in the place of the loss; its values are logged under their own names, as by "

@@ -53,7 +53,7 @@ from toolkit.telemetry.session.start_record import (
 from toolkit.telemetry.spans.recorder import SpanRecorder
 from toolkit.telemetry.steps.step_records import FixedInterval, StepRecords
 from toolkit.telemetry.writing.announcement import Announcer
-from toolkit.telemetry.writing.late_calls import LateCalls
+from toolkit.telemetry.writing.late_calls import IN_A_FORK, LateCalls
 from toolkit.telemetry.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.writing.pipeline import RecordPipeline, size_of
 from toolkit.telemetry.writing.session_folder import SessionFolder
@@ -117,6 +117,7 @@ class LiveRun:
         self._missing = session_folder.missing
         self._orphaned: set[Path] = set()
         """Journals without a run that were reported."""
+        self._declared_in_forks = 0
         self._has_started = False
         self._starting_thread: int | None = None
         self._rest_is_put = False
@@ -515,6 +516,7 @@ class LiveRun:
             errors: dict[str, Any] = {}
             with self._guard.catch("counting the errors"):
                 errors = self.errors.recorder.totals()
+            self._declare_lost_in_forks()
             code = code_of(error)
             left = {} if code is None else {"exit_code": code}
             with self._guard.catch("closing"):
@@ -564,6 +566,7 @@ class LiveRun:
             ("describing the machine", _SAMPLE_EVERY_S, self._put_environment),
             ("tending the spans", _TEND_EVERY_S, self.spans.tend),
             ("waiting for the start", _TEND_EVERY_S, self._put_overdue_start),
+            ("counting calls of forks", _HEARTBEAT_EVERY_S, self._declare_first_lost_in_forks),
         ]
         if self._sampling is not None:
             tasks.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))
@@ -606,6 +609,18 @@ class LiveRun:
     def _put_error(self, fields: dict[str, Any]) -> None:
         self._put_start_if_none()
         self.pipeline.put(records.ERROR, fields)
+
+    def _declare_first_lost_in_forks(self) -> None:
+        if not self._declared_in_forks:
+            # The first ones soon, in case that this process is killed; the others once their number is known.
+            self._declare_lost_in_forks()
+
+    def _declare_lost_in_forks(self) -> None:
+        """Write how many calls forked processes have lost since this was last asked."""
+        lost = self.late_calls.in_forks - self._declared_in_forks
+        if lost:
+            self._declared_in_forks += lost
+            self.pipeline.put(records.LOST, {"records": lost, "reason": IN_A_FORK})
 
     def _look_at_next_step(self) -> None:
         self._gate.due_at = -NEVER
@@ -689,10 +704,12 @@ class LiveRun:
         totals: dict[str, Any] = {
             "seconds": self.pipeline.elapsed(),
             "records": record_queue.next_seq + 1 - self.session_folder.first_seq,
-            "records_lost": record_queue.dropped_total,
+            "records_lost": record_queue.dropped_total + self._declared_in_forks,
             "telemetry_errors": self._guard.total,
             **peak_memory(self._guard),
         }
+        if record_queue.values_lost:
+            totals["values_lost"] = record_queue.values_lost
         if self.pipeline.undelivered:
             totals["undelivered"] = self.pipeline.undelivered
         if self._gate.last_step >= 0:

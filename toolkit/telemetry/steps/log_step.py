@@ -96,7 +96,7 @@ def log_step_plainly(
     }
     given = {"train_loss": train_loss, **fields}
     record |= {name: value for name, value in given.items() if value is not None}
-    if global_step is None or type(train_loss) is dict:
+    if global_step is None or type(global_step) is dict or type(train_loss) is dict:
         self._take_unusual(global_step, record, scalars)
     elif target.records is not None:
         target.records.take(global_step, train_loss, record, scalars)
@@ -133,7 +133,7 @@ def log_step(self, /, global_step=None, train_loss=None, {parameters}, nan_inf_d
         if train_loss is not None:
             record["train_loss"] = train_loss
 {additions}
-    if global_step is None or type(train_loss) is dict:
+    if global_step is None or type(global_step) is dict or type(train_loss) is dict:
         self._take_unusual(global_step, record, scalars)
     else:
         target.records.take(global_step, train_loss, record, scalars)

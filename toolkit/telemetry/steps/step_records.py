@@ -11,12 +11,13 @@ from typing import Any, Final, Protocol
 import orjson
 from orjson import OPT_APPEND_NEWLINE
 
+from toolkit.core.checks import shown
 from toolkit.core.guard import guarded_step
 from toolkit.core.run_context import RunContext
 from toolkit.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.records.folded_metrics import WELL_KNOWN
-from toolkit.telemetry.records.plain_values import PlainValues, is_finite_number, number_in
+from toolkit.telemetry.records.plain_values import PlainValues, fits_json, number_in
 from toolkit.telemetry.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.spans.totals import SpanTotals
@@ -58,8 +59,7 @@ def _are_numbers(record: Mapping[str, Any], scalars: Mapping[str, Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    # JSON has no room for a larger integer: it would be written as text.
-    return type(value) is float or (type(value) is int and -(2**63) <= value < 2**64)
+    return type(value) is float or fits_json(value)
 
 
 def _foldable(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class StepRecords:
     def _look_at(self, step: Any, record: dict[str, Any]) -> tuple[int, bool]:
         """Return a step that was not the next one due as a number, and whether it is written."""
         gate = self._gate
-        if type(step) is not int:
+        if type(step) is not int or not -NEVER < step < NEVER:
             step = self._as_step(record)
         if step > gate.due_at:
             # The first step of a thread skips some, or comes first.
@@ -320,17 +320,19 @@ class StepRecords:
         given = record["global_step"]
         taken = self._values.one(given)
         number = number_in(taken)
-        if number is not None and is_finite_number(number) and type(taken) is not bool:
+        if number is not None and -NEVER < number < NEVER and type(taken) is not bool:
             step = int(number)
             is_clear = step == number and type(taken) is not str and type(taken) is not list
         else:
             step, is_clear = max(self._gate.last_step, -1) + 1, False
-            record["x_global_step"] = taken[:100] if type(taken) is str else f"<{type(given).__name__}>"
+            is_shown = type(taken) in (int, float)
+            text = taken if type(taken) is str else shown(taken) if is_shown else f"<{type(given).__name__}>"
+            record["x_global_step"] = text[:100]
         record["global_step"] = step
         if not is_clear:
-            what = f"{taken!r:.50}" if type(taken) in (str, float) else f"a {type(given).__name__}"
+            what = shown(taken)[:50] if type(taken) in (str, int, float) else f"a {type(given).__name__}"
             self._context.guard.report_misuse(
-                f"the step is {what}; it must be a whole number: it is recorded at step {step}",
+                f"the step is {what}; it must be a whole number of 64 bits: it is recorded at step {step}",
                 "the step is no whole number",
             )
         return step

@@ -30,7 +30,7 @@ from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.runfolder.process import is_in_container
 from toolkit.runfolder.reader import last_record
-from toolkit.runfolder.records import ERROR, FINDING, LOST
+from toolkit.runfolder.records import ERROR, FINDING, LOST, MAX_RECORD_BYTES
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.table.csv_table import ALL
 from toolkit.telemetry.options import TelemetryOptions
@@ -101,6 +101,7 @@ class RecordPipeline:
             # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
             queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
             wake=lambda: self._writer.wake(),
+            on_left_out=self._report_left_out,
         )
         self._file = RecordFile(
             session_folder.record_file,
@@ -354,6 +355,8 @@ class RecordPipeline:
         self._syncer.close()
         # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
         written = self._writer.close(max(least_s, deadline - time.monotonic() - 0.05 * timeout_s))
+        # On a busy machine the thread may end later than it was waited for; what it has written is written.
+        written = written or self._writer.is_drained
         if not written:
             self._keep_what_is_in_memory()
             where = (
@@ -586,6 +589,13 @@ class RecordPipeline:
     def _say_mirror_is_off(self, name: str, why: str) -> None:
         self.put(
             ERROR, {"source": "telemetry", "doing": f"writing to {name}", "message": f"{name} is off: {why}"}
+        )
+
+    def _report_left_out(self, values: int) -> None:
+        self.guard.report_misuse(
+            f"a record holds about 4,000 values and {MAX_RECORD_BYTES // 1024} KiB: {values:,} values of one are left "
+            "out, and counted as values_lost in the end record; log them in several records, or as a histogram",
+            "more values than a record holds",
         )
 
     def _say_another_writes(self) -> None:

@@ -106,7 +106,7 @@ class Writer:
                 self._job.start()
             except RuntimeError:
                 self._job.run_here(timeout_s)
-        return self._job.join(timeout_s) and self._drained()
+        return self._job.join(timeout_s) and self.is_drained
 
     @property
     def is_stuck(self) -> bool:
@@ -141,7 +141,7 @@ class Writer:
         is_last = self._closing
         with self._guard.catch("writing records"):
             self._turn()
-        if is_last and (self._drained() or time.monotonic() > self._deadline):
+        if is_last and (self.is_drained or time.monotonic() > self._deadline):
             with self._guard.catch("closing the record file"):
                 self._finish()
             return None
@@ -157,8 +157,12 @@ class Writer:
         # Together with what else is done once a second, where little is logged besides the system records.
         return max(self._flush_interval, later_s if later_s < _SELDOM_S else _LATEST_S)
 
-    def _drained(self) -> bool:
-        return self._record_queue.is_empty and not self._file.has_rest
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that was taken is in the record file, as far as it is not synced."""
+        queue = self._record_queue
+        # In this order: a batch that is handed over is neither in the queue nor in the file's hands for a moment.
+        return queue.is_empty and queue.journal.is_released and not self._file.has_rest
 
     def _turn(self) -> None:
         began = time.monotonic()
