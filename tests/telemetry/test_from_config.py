@@ -10,6 +10,7 @@ import yaml
 from tests.records import read_records
 from toolkit.core.guard import MisuseError
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.options import OptionsError, options_from_config
 
 TRAINING = """
 job: extension
@@ -106,6 +107,58 @@ def test_a_name_is_never_a_path_and_is_kept_as_it_was(training, tmp_path, name):
     assert read_records(log.run_folder)[0]["run_name"] == name
 
 
+@pytest.mark.parametrize("config", [{}, {"telemetry": {"enabled": True, "system": False}}])
+def test_a_run_without_a_name_is_named_after_the_time(tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+    with TelemetryLogger.from_config(config) as log, TelemetryLogger(None, enabled=False) as other:
+        pass
+
+    assert log.run_name.startswith("run-20")
+    assert other.run_name.startswith("run-20")
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            {"telemtry": {"log_every": 5, "projct": "x"}},
+            "'telemtry' at the top level is not taken for telemetry",
+        ),
+        (
+            {"enabled": True, "log_every": 5, "lr": 0.1},
+            "enabled, log_every at the top level belong into a block",
+        ),
+    ],
+)
+def test_a_yaml_that_seems_to_want_telemetry_and_has_no_block_is_said(caplog, config, sentence):
+    with TelemetryLogger.from_config(config) as log:
+        assert not log.is_live
+
+    assert "nothing is logged: " in caplog.text
+    assert sentence in caplog.text
+
+
+def test_paths_may_have_variables_and_a_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    block = {"log_dir": "$HOME/logs", "tensorboard_dir": "~/events", "one_logger_file": "${HOME}/one.jsonl"}
+    options = options_from_config({"telemetry": block})
+
+    assert options.log_dir == f"{tmp_path}/logs"
+    assert options.tensorboard_dir == f"{tmp_path}/events"
+    assert options.one_logger_file == f"{tmp_path}/one.jsonl"
+    for unset in ("$NO_SUCH_VARIABLE/logs", "~no_such_user/logs"):
+        with pytest.raises(OptionsError, match="telemetry.log_dir"):
+            options_from_config({"telemetry": {"log_dir": unset}})
+
+
+def test_event_files_that_the_block_asks_for_are_in_the_run_folder(tmp_path):
+    process = {"log_dir": str(tmp_path / "theirs")}
+    config = {"config": {"process": [process]}}
+
+    assert options_from_config({**config, "telemetry": {}}).tensorboard_dir == str(tmp_path / "theirs")
+    assert options_from_config({**config, "telemetry": {"tensorboard": True}}).tensorboard_dir is None
+
+
 BLOCK = {"enabled": True, "log_every": 7, "system": False}
 
 
@@ -120,6 +173,11 @@ BLOCK = {"enabled": True, "log_every": 7, "system": False}
             {"config": {"process": [{"train": {"telemetry": BLOCK}}]}},
             "train.telemetry at config.process[0] is taken for telemetry",
         ),
+        ({"telemetry_": BLOCK}, "'telemetry_' at the top level is taken for telemetry"),
+        (
+            {"config": {"telemetry": BLOCK}, "telemetry": {}},
+            "telemetry is also at the top level: the block at config counts alone",
+        ),
         ({"telemetry": None, **BLOCK}, "enabled, log_every, system behind it is taken for its own"),
     ],
 )
@@ -133,7 +191,7 @@ def test_a_block_that_is_almost_right_is_used_and_that_is_said(
     assert log.log_every == 7
     assert caplog.text.count(sentence) == 1
     assert [sentence in found["message"] for found in read_records(log.run_folder, "finding")] == [True]
-    with pytest.raises(MisuseError, match="taken for"):
+    with pytest.raises(MisuseError, match="taken for|counts alone"):
         TelemetryLogger.from_config(config, strict=True)
 
 

@@ -215,7 +215,15 @@ def test_the_log_directory_of_the_environment_is_the_default(tmp_path, monkeypat
         assert (log.run_folder, other.run_folder) == (tmp_path / "there" / "r", tmp_path / "r")
 
 
-@pytest.mark.parametrize(("name", "value"), [("MODE", "off"), ("QUIET", "maybe"), ("SHARE", "all")])
+@pytest.mark.parametrize("off", ["off", "OFF", "0", "false", "no", "none", "disable"])
+def test_a_mode_that_says_off_is_disabled(tmp_path, monkeypatch, off):
+    assert not make_logger(tmp_path, mode=False).is_live
+    monkeypatch.setenv("TELEMETRY_MODE", off)
+
+    assert not make_logger(tmp_path, mode=True).is_live
+
+
+@pytest.mark.parametrize(("name", "value"), [("MODE", "cloud"), ("QUIET", "maybe"), ("SHARE", "all")])
 def test_a_wrong_variable_is_refused_by_its_name(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(f"TELEMETRY_{name}", value)
     with pytest.raises(OptionsError, match=f"TELEMETRY_{name} is '{value}'; it must be one of"):

@@ -119,7 +119,7 @@ WRONG = {
     "otlp": ["", "localhost:4318", 5, "ftp://a"],
     "otlp_metrics": ["", "localhost:4318", 5, "ftp://a"],
     "otlp_protocol": ["", "http/protobuf", "GRPC", 5, True],
-    "mode": ["cloud", "LOCAL", None, True],
+    "mode": ["cloud", "", None, 2],
     "errors": ["yes", 1, ["source"]],
     "messages": ["slack", True, 5],
     "completions": ["yes", 5],

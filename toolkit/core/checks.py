@@ -19,6 +19,8 @@ _T = TypeVar("_T")
 _LOGIN: Final = re.compile(r"(://)[^\s/@'\"]{1,200}@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _EXPONENT: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]{1,4}")
+_NOT_SET: Final = re.compile(r"\$\{?[A-Za-z_]")
+"""What is left of a variable of the environment that is not set: a folder of that name is not wanted."""
 _MOST_WHOLE: Final = 2**63 - 1
 
 
@@ -216,19 +218,23 @@ tags: Final[Check[tuple[str, ...]]] = Check(_tags, "a list of texts", "Sequence[
 
 
 def _path(key: str, value: Any) -> str:
-    return text(key, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    given = text(key, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    expanded = os.path.expanduser(os.path.expandvars(given))
+    if _NOT_SET.search(expanded) or expanded.startswith("~"):
+        raise wrong(key, value, "a path whose variables are set and whose user is known")
+    return expanded
 
 
 path: Final[Check[str]] = Check(_path, text.allowed, "str | os.PathLike[str]")
+"""A path, in which `~` and variables such as `$HOME` are expanded."""
 
 
 def _boolean_or_path(key: str, value: Any) -> bool | str:
     if isinstance(value, bool):
         return value
-    given = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(given, str) or not given or "\0" in given:
+    if not isinstance(value, (str, os.PathLike)) or value == "" or "\0" in os.fspath(value):
         raise wrong(key, value, boolean_or_path.allowed)
-    return given
+    return _path(key, value)
 
 
 boolean_or_path: Final[Check[bool | str]] = Check(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,7 @@ from toolkit.runfolder.manifest import (
 from toolkit.runfolder.reader import last_end, offset_behind, step_after, tail_records
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.runfolder.status import LOST, work_out_status
 
 _UNENDED: Final = "running"
 _STATUSES: Final = frozenset({"finished", "failed", "stopped"})
@@ -87,6 +89,8 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
 def settle_manifest(folder: Path) -> str | None:
     """Write the end and the last numbers in the records of `folder` into its run.json, if it does not have them.
 
+    A run that was killed is lost, and ended when it gave its last sign of life.
+
     Returns the status that it was given, None if it has one already.
 
     Raises:
@@ -98,6 +102,12 @@ def settle_manifest(folder: Path) -> str | None:
     except (FileNotFoundError, ManifestError):
         return None
     settled = with_end_record(manifest, folder)
+    status = work_out_status(settled, time.time())
+    if status.name == LOST and settled.latest is not None and settled.latest.status == _UNENDED:
+        last = settled.heartbeat
+        settled = settled.with_latest(
+            status=LOST, reason=status.why, ended=None if last is None else last.time, lock=None
+        )
     behind = incomplete_mirrors(manifest).split(", ")
     if METRICS_CSV in behind and settled.latest is not None:
         # It was rebuilt.
@@ -108,7 +118,7 @@ def settle_manifest(folder: Path) -> str | None:
     if settled == manifest or ended is None:
         return None
     has_ended = ended.status != _UNENDED
-    if has_ended and ended.journal is not None and not os.path.lexists(ended.journal):
+    if ended.status in _STATUSES and ended.journal is not None and not os.path.lexists(ended.journal):
         # Else it holds what this user could not recover.
         settled = settled.with_latest(journal=None)
     write_manifest(folder, settled, mode=mode, durable=True, owner_of=folder)

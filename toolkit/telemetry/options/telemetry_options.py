@@ -55,11 +55,18 @@ _MODES: Final = ("local", "offline", "disabled")
 """Each sends less than the one before."""
 _LOG_DIR: Final = "./logs"
 _YES: Final = ("1", "true", "yes", "on")
-_NO: Final = ("0", "false", "no", "off")
+_NO: Final = ("0", "false", "no", "off", "none")
 _YES_OR_NO: Final = one_of(*_YES, *_NO)
 _SHARE: Final = one_of("group", *_YES, *_NO)
 _EVERY_NTH: Final = re.compile(r"every:[1-9][0-9]{0,8}")
 _NAMED_RANKS: Final = ("zero", "all", "first_per_node")
+
+
+def _mode(key: str, value: Any) -> str:
+    # YAML reads `off` as false.
+    given = str(value).strip().lower() if isinstance(value, (str, int)) else value
+    known = "disabled" if given in (*_NO, "disable") else "local" if given in _YES else given
+    return one_of(*_MODES)(key, known)
 
 
 def _ranks(key: str, value: Any) -> str:
@@ -109,7 +116,7 @@ class TelemetryOptions(ExporterOptions):
         "local",
         "`local` writes files and whatever else is configured; `offline` lets nothing leave the machine; "
         "`disabled` is the same as `enabled: false`.",
-        one_of(*_MODES),
+        Check(_mode, f"{one_of(*_MODES).allowed}; 'off' is 'disabled'", "str | bool"),
     )
     log_dir: str = option(_LOG_DIR, "Folder that run folders are made in.", path)
     log_every: int = option(
@@ -397,7 +404,8 @@ class TelemetryOptions(ExporterOptions):
         )
         known = options_of(TelemetryOptions)
         changes: OptionsDict = {}
-        if mode and _MODES.index(known["mode"].check("TELEMETRY_MODE", mode)) > _MODES.index(self.mode):
+        mode = known["mode"].check("TELEMETRY_MODE", mode or self.mode)
+        if _MODES.index(mode) > _MODES.index(self.mode):
             changes["mode"] = mode
         if log_dir and self.log_dir == _LOG_DIR:
             changes["log_dir"] = known["log_dir"].check("TELEMETRY_LOG_DIR", log_dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -34,16 +34,19 @@ def _found_block(config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, s
     inner = _mapping(config.get("config"))
     places = [(f"config.process[{i}]", process) for i, process in enumerate(_processes(config))]
     places += [("config", inner), ("the top level", config)]
-    for where, place in places:
-        if "telemetry" in place:
-            block = place["telemetry"]
-            if block is None:
-                return _not_indented(where, place)
-            if not isinstance(block, (bool, Mapping)):
-                raise OptionsError(
-                    f"telemetry at {where} is {shown(block)}; it must be a mapping such as {{enabled: true}}"
-                )
-            return _as_block(block), ""
+    holding = [(where, place) for where, place in places if "telemetry" in place]
+    for where, place in holding:
+        block = place["telemetry"]
+        if block is None:
+            return _not_indented(where, place)
+        if not isinstance(block, (bool, Mapping)):
+            raise OptionsError(
+                f"telemetry at {where} is {shown(block)}; it must be a mapping such as {{enabled: true}}"
+            )
+        # Each process of a job may have one.
+        others = [other for other, _ in holding if other.partition("[")[0] != where.partition("[")[0]]
+        also = f"telemetry is also at {' and at '.join(others)}: the block at {where} counts alone"
+        return _as_block(block), also if others else ""
     for where, place in places:
         for name, value in place.items():
             if _is_almost_telemetry(name) and (value is None or isinstance(value, bool) or _is_ours(value)):
@@ -55,7 +58,24 @@ def _found_block(config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, s
                 return _as_block(
                     block
                 ), f"{name}.telemetry at {where} is taken for telemetry: put it at the top level"
-    return None, ""
+    return None, _without_block(places)
+
+
+def _without_block(places: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return a sentence if a YAML without a block seems to want one."""
+    known = options_of(TelemetryOptions)
+    for where, place in places:
+        for name, value in place.items():
+            wrong = sorted(map(str, _mapping(value).keys() - known.keys()))
+            if _is_almost_telemetry(name) and wrong and len(wrong) < len(value):
+                return (
+                    f"nothing is logged: {name!r} at {where} is not taken for telemetry, because "
+                    f"{', '.join(wrong)[:200]} is no option of it"
+                )
+        flat = [name for name in place if name in known]
+        if len(flat) > 1 and isinstance(place.get("enabled"), bool):
+            return f"nothing is logged: {', '.join(flat)} at {where} belong into a block `telemetry:`"
+    return ""
 
 
 def _as_block(value: Any) -> Mapping[str, Any]:
@@ -78,7 +98,7 @@ def _not_indented(where: str, place: Mapping[str, Any]) -> tuple[Mapping[str, An
 def _is_almost_telemetry(name: Any) -> bool:
     # `telemetry_off:` is how someone switches a block off.
     low = name.lower() if isinstance(name, str) else ""
-    return low == "telemetry" or (
+    return low.strip("_- ") in ("telemetry", "telemetrys") or (
         "telemetry" not in low and bool(get_close_matches(low, ["telemetry"], cutoff=0.8))
     )
 
@@ -102,10 +122,11 @@ def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDi
     config = found
     block, mistake = _found_block(config)
     if block is None and "enabled" not in overrides:
-        return TelemetryOptions.from_mapping({"enabled": False}, **overrides)
+        return replace(TelemetryOptions.from_mapping({"enabled": False}, **overrides), mistake=mistake)
     process = _process_that_is_logged(config)
     inherited: dict[str, Any] = {}
-    if process.get("log_dir"):
+    # Where the block itself asks for event files, they are in the run folder.
+    if process.get("log_dir") and (block or {}).get("tensorboard") is not True:
         inherited["tensorboard"] = True
         inherited["tensorboard_dir"] = path("log_dir", process["log_dir"])
     logging, known = _mapping(process.get("logging")), options_of(TelemetryOptions)

@@ -11,6 +11,7 @@ from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.runfolder.journal.end_record import settle_manifest
 from toolkit.runfolder.journal.repair import Repair, repair_run
 from toolkit.runfolder.parts import parts_of
+from toolkit.runfolder.status import LOST
 
 JSON_FORM: Final = """\
 `{"runs": […]}`; each has `path`, `repaired`, `reason` (why not, or `null`), `recovered`, `rows`, `bad_lines`, \
@@ -102,7 +103,8 @@ def _as_json(folder: Path, found: tuple[Repair, str | None] | str) -> dict[str, 
 
 def _print(folder: Path, repair: Repair, ended: str | None) -> None:
     if ended is not None:
-        _say(f"{folder}: run.json now says {ended}, as the end record does")
+        why = ": it ended without an end record" if ended == LOST else ", as the end record does"
+        _say(f"{folder}: run.json now says {ended}{why}")
     _say(f"{folder}: {_outcome(repair)}")
     if repair.kept is not None:
         _say(
