@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 
 import pytest
@@ -313,3 +314,48 @@ def test_a_class_and_a_property_stay_what_they_are(begin, clock, decorator, capl
     log.log_step(1, train_loss=1.0)
     (step,) = steps(log)
     assert profiled(step) == ({"profiling/Data.size": 0.5} if decorator == "profile" else {})
+
+
+def test_of_a_generator_only_its_own_time_is_counted_and_it_stays_one(begin, clock):
+    log = begin(spans=True)
+
+    @log.profile(name="plain")
+    def produce():
+        clock.now += 0.25
+        given = yield 1
+        clock.now += 0.25
+        return given
+
+    @log.profile(name="async")
+    async def produce_async():
+        try:
+            clock.now += 0.25
+            yield 1
+        except KeyError:
+            yield 2
+
+    async def consume():
+        iteration = produce_async()
+        found = [await anext(iteration)]
+        clock.now += 10
+        return [*found, await iteration.athrow(KeyError()), [rest async for rest in iteration]]
+
+    iteration = produce()
+    next(iteration)
+    clock.now += 10
+    with pytest.raises(StopIteration, match="given"):
+        iteration.send("given")
+
+    assert asyncio.run(consume()) == [1, 2, []]
+    assert inspect.isgeneratorfunction(produce)
+    assert inspect.isasyncgenfunction(produce_async)
+    log.log_step(1, train_loss=1.0)
+    assert profiled(steps(log)[0]) == {"profiling/plain": 0.5, "profiling/async": 0.25}
+
+
+@pytest.mark.parametrize("decorator", ["profile", "timed"])
+def test_a_cached_function_keeps_the_calls_of_its_cache(begin, decorator):
+    cached = getattr(begin(), decorator)("cached")(functools.lru_cache(abs))
+    cached(-1), cached(-1)
+
+    assert cached.cache_info().hits == 1

@@ -57,4 +57,12 @@ def wrap_calls(function: _F, make: Callable[[], AbstractContextManager[Any]]) ->
         with make():
             return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return keep_cache_methods(call, function)  # type: ignore[return-value]
+
+
+def keep_cache_methods(wrapper: Any, function: Any) -> Any:
+    """Return `wrapper` with `cache_info` and its like, where `function` is one of `functools.lru_cache`."""
+    for name in ("cache_info", "cache_clear", "cache_parameters"):
+        if hasattr(function, name):
+            setattr(wrapper, name, getattr(function, name))
+    return wrapper

@@ -432,7 +432,7 @@ class TelemetryLogger(TimingCalls):
         self._keep_media("histogram", name, step, keep)
 
     @guarded
-    def log_event(self, event: str, /, **fields: Any) -> None:
+    def log_event(self, event: Any, /, **fields: Any) -> None:
         """Write a record of a kind of your own: `log.log_event("new_data", images=120)`."""
         if isinstance(event, Mapping):
             self.guard.report_misuse(

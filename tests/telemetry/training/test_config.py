@@ -75,6 +75,7 @@ def test_the_whole_configuration_of_one_logger_is_taken():
     given = {name: getattr(theirs, name) for name in type(theirs).model_fields if name != "logger_config"}
 
     found = source(**given).now()
+    assert source(**theirs.model_dump()).now() == found
 
     assert (found.application_name, found.world_size, found.session_tag) == ("greyjacket", 8, "night")
     assert (found.perf_tag, found.global_batch_size) == ("a100", 64)

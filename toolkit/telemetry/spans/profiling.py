@@ -10,13 +10,13 @@ import functools
 import inspect
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
 from toolkit.core.checks import shown
-from toolkit.core.decorators import decorated_inside, wrap_calls
+from toolkit.core.decorators import decorated_inside, keep_cache_methods, wrap_calls
 from toolkit.core.guard import Guard
 from toolkit.telemetry.options.blocks import ProfilingOptions
 from toolkit.telemetry.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
@@ -83,15 +83,10 @@ class Profiling:
         if inside is not None:
             return inside  # type: ignore[no-any-return]
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
-        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        if inspect.iscoroutinefunction(function):
             return wrap_calls(function, lambda: ProfiledBlock(profile))
-        if inspect.isasyncgenfunction(function):
-
-            @functools.wraps(function)
-            def begin(*args: Any, **kwargs: Any) -> Any:
-                return _ProfiledIteration(function(*args, **kwargs), ProfiledBlock(profile))
-
-            return begin  # type: ignore[return-value]
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return _profiled_generator(function, profile)
 
         monotonic = self._monotonic
 
@@ -105,7 +100,7 @@ class Profiling:
                 if duration >= profile.shortest:
                     profile.count_one(duration)
 
-        return call  # type: ignore[return-value]
+        return keep_cache_methods(call, function)  # type: ignore[return-value]
 
     def _make(self, name: str, min_duration_ms: float | None, log_interval: int | None) -> Profile:
         with self._making:
@@ -210,43 +205,80 @@ class ProfiledBlock:
             profile.count_one(duration)
 
 
-class _ProfiledIteration(AsyncGenerator[Any, Any]):
-    """An asynchronous generator that is timed from its first value being asked for to its end."""
+class _Resumes:
+    """The time that a generator takes itself, without what is done with its values meanwhile."""
 
-    def __init__(self, iteration: AsyncGenerator[Any, Any], block: ProfiledBlock) -> None:
-        self._iteration = iteration
-        self._block = block
-        self._is_timed = False
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._seconds = 0.0
 
-    async def __anext__(self) -> Any:
-        return await self._continue(self._iteration.__anext__())
+    def __enter__(self) -> None:
+        self._began = self._profile.monotonic()
 
-    async def asend(self, value: Any) -> Any:
-        return await self._continue(self._iteration.asend(value))
+    def __exit__(self, *_: object) -> None:
+        self._seconds += self._profile.monotonic() - self._began
 
-    async def athrow(self, *given: Any) -> Any:
-        return await self._continue(self._iteration.athrow(*given))
+    def count(self) -> None:
+        """Count the whole of it as one call."""
+        if self._seconds >= self._profile.shortest:
+            self._profile.count_one(self._seconds)
 
-    async def aclose(self) -> None:
+
+class _ProfiledGenerator(Generator[Any, Any, Any]):
+    """A generator whose every resume is timed."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], resumes: _Resumes) -> None:
+        self._generator = generator
+        self._resumes = resumes
+
+    def send(self, value: Any) -> Any:
+        with self._resumes:
+            return self._generator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._resumes:
+            return self._generator.throw(*error)
+
+    def close(self) -> None:
+        with self._resumes:
+            self._generator.close()
+
+
+def _profiled_generator(function: Any, profile: Profile) -> Any:
+    """Return a generator function, or an asynchronous one, whose iterations are timed as one call each."""
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            resumes = _Resumes(profile)
+            try:
+                return (yield from _ProfiledGenerator(function(*args, **kwargs), resumes))
+            finally:
+                resumes.count()
+
+        return iterate
+
+    @functools.wraps(function)
+    async def iterate_async(*args: Any, **kwargs: Any) -> Any:
+        generator = function(*args, **kwargs)
+        resumes, resume, given = _Resumes(profile), generator.asend, None
         try:
-            await self._iteration.aclose()
+            while True:
+                with resumes:
+                    value = await resume(given)
+                try:
+                    resume, given = generator.asend, (yield value)
+                except GeneratorExit:
+                    await generator.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it is the generator's
+                    resume, given = generator.athrow, error
+        except StopAsyncIteration:
+            return
         finally:
-            self._end()
+            resumes.count()
 
-    async def _continue(self, asked: Awaitable[Any]) -> Any:
-        if not self._is_timed:
-            self._is_timed = True
-            self._block.__enter__()
-        try:
-            return await asked
-        except BaseException:
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        if self._is_timed:
-            self._is_timed = False
-            self._block.__exit__(None, None, None)
+    return iterate_async
 
 
 class _Logged:

@@ -253,7 +253,17 @@ def _is_strategy(value: Any, _: Guard) -> bool:
 
 
 def _is_stock(value: Any, _: Guard) -> bool:
-    return value is None or (hasattr(type(value), "model_fields") and value == type(value)())
+    # The last one is what `model_dump` makes of it.
+    is_default = hasattr(type(value), "model_fields") and value == type(value)()
+    return value is None or is_default or value == _STOCK_LOGGER
+
+
+_STOCK_LOGGER: Final = {
+    "log_level": "INFO",
+    "log_format": "%(name)s - %(levelname)s - %(message)s",
+    "log_file_path_for_info": "onelogger.log",
+    "log_file_path_for_err": "onelogger.err",
+}
 
 
 _INSTEAD: Final[Mapping[str, tuple[Callable[[Any, Guard], bool], str]]] = {

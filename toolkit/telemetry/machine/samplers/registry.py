@@ -11,7 +11,6 @@ from toolkit.core.guard import Guard
 from toolkit.telemetry.machine.samplers.amd import AmdSampler, has_amd_gpus
 from toolkit.telemetry.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.machine.samplers.intel import IntelSampler, has_intel_gpus
 from toolkit.telemetry.machine.samplers.nvml import (
     NvmlSampler,
     has_nvidia_driver,
@@ -37,12 +36,9 @@ def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]
         import_where_there_are_gpus()
     found = [make(log_dir, guard) for make in SAMPLERS]
     # Of what most machines lack, no thread is started to find that out. Two makers' GPUs would have the same numbers:
-    # beside NVIDIA's, or AMD's, others are in the processor.
-    if not has_nvidia_driver():
-        if has_amd_gpus():
-            found.append(AmdSampler(guard=guard))
-        elif has_intel_gpus():
-            found.append(IntelSampler())
+    # beside NVIDIA's, others are in the processor.
+    if not has_nvidia_driver() and has_amd_gpus():
+        found.append(AmdSampler(guard=guard))
     return found
 
 
