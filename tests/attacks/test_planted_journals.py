@@ -39,7 +39,7 @@ def journals():
     """Creates journals of dead processes, and removes them."""
     made = []
 
-    def journal(folder, record_file, lines, *, uid=None, mode=0o600, rank=0, is_old=False):
+    def journal(folder, record_file, lines, *, uid=None, mode=0o600, rank=0):
         # A copy: what this process makes itself it holds, and a dead one's is held by no process.
         with TemporaryDirectory() as place:
             owner = replace(_owner_known_to_all(folder, Path(record_file).parent), rank=rank)
@@ -54,8 +54,6 @@ def journals():
         made.extend((half_made, path))
         half_made.write_bytes(data)
         _say(half_made, record_file)
-        if is_old:
-            _make_old(half_made, folder)
         os.chmod(half_made, mode)
         if uid is not None:
             os.chown(half_made, uid, uid)
@@ -83,15 +81,6 @@ def _owner_known_to_all(*folders):
             latest = manifest.latest
             return Owner(run_id=manifest.run_id, session=latest.session, started=latest.started)
     return Owner(run_id="made-up", session=1, started=BEGAN)
-
-
-def _make_old(path, folder):
-    """Give a journal the head of an earlier version, which had no run id and went by the session's process."""
-    with path.open("r+b") as file:
-        file.write(struct.pack("=4Q", 0x324C4E524A4B5441, 65536, read_manifest(folder).latest.pid, 1))
-        file.write(struct.pack("=Q", 65536))
-        file.seek(6144)
-        file.write(bytes(2048))
 
 
 def _say(path, record_file):
@@ -140,7 +129,7 @@ def test_a_downloaded_run_writes_nowhere_but_into_its_own_records(tmp_path, jour
         "/x/labels.json",
         folder / "control.json",
     ):
-        for how in ({}, {"rank": 1}, {"rank": 9}, {"is_old": True}):
+        for how in ({}, {"rank": 1}, {"rank": 9}):
             journals(folder, record_file, [forged(1_000 + number) for number in range(3)], **how)
     names = {path.name for path in folder.iterdir()}
     main(["repair", str(folder)])
@@ -183,15 +172,12 @@ def test_another_users_journal_is_neither_used_nor_in_the_way(place, journals, r
 
 
 @as_root
-@pytest.mark.parametrize("where", ["in the run's place", "beside it"])
-def test_the_records_of_a_killed_run_do_not_go_to_another_users_folder_with_its_run_json(
-    place, journals, where
-):
+def test_the_records_of_a_killed_run_do_not_go_to_another_users_folder_with_its_run_json(place, journals):
     with TelemetryLogger("r", log_dir=place, system=False, csv=False) as log:
         log.log_step(1, train_loss=1.0)
     records = log.run_folder / "metrics.jsonl"
     journal = journals(SHM[0], records, [forged(1_000)])
-    stolen = log.run_folder if where == "in the run's place" else place / "beside"
+    stolen = log.run_folder
     shutil.copytree(log.run_folder, place / "copy")
     shutil.rmtree(log.run_folder)
     (place / "copy").rename(stolen)

@@ -4,7 +4,6 @@ import os
 import signal
 import stat
 import struct
-import subprocess
 import textwrap
 import threading
 
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fork_server import run_python, start_python
+from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal import journal
@@ -542,7 +541,7 @@ def test_a_journal_says_which_session_of_which_run_it_is_of(made):
     head = head_of(made.path)
 
     assert (head.id_key, head.session, head.started, head.rank) == ("r1", 3, 1_700_000_000.25, 2)
-    assert (head.pid, head.is_old, head.is_closed) == (os.getpid(), False, False)
+    assert (head.pid, head.is_closed) == (os.getpid(), False)
 
 
 @pytest.mark.parametrize("run_id", ["x" * 5000, "half \ud800 a character", "\N{SNOWMAN}" * 400, ""], ids=len)
@@ -589,53 +588,6 @@ def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_live
 
     assert [seq for seq, _ in held.lines] == [0]
     held.close(remove=True)
-
-
-def old_layout(folder, *lines):
-    """Write a journal as an earlier version did, which had no run id in it."""
-    path = folder / f"{PREFIX}{os.urandom(4).hex()}{SUFFIX}"
-    data = bytearray(HEADER + 2 * SEGMENT)
-    text = b"".join(lines)
-    struct.pack_into("=5Q", data, 0, 0x324C4E524A4B5441, SEGMENT, 2**22 + 7, 3, len(text))
-    name = os.fsencode(str(folder / "r" / "metrics.jsonl"))
-    data[1024 : 1024 + len(name)] = name
-    data[HEADER : HEADER + len(text)] = text
-    path.write_bytes(data)
-    return path
-
-
-def test_a_journal_of_an_earlier_version_is_read(tmp_path):
-    path = old_layout(tmp_path, line(0), line(1))
-    head = head_of(path)
-
-    assert (head.is_old, head.id_key, head.session, head.pid) == (True, None, 3, 2**22 + 7)
-    assert head.record_file == tmp_path / "r" / "metrics.jsonl"
-    held = hold_abandoned(path)
-    assert [seq for seq, _ in held.lines] == [0, 1]
-    held.close(remove=True)
-
-
-def test_a_journal_that_an_earlier_version_is_writing_is_left_alone(tmp_path):
-    path = old_layout(tmp_path, line(0))
-    script = """
-        import fcntl, os, sys
-        fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        print("locked", flush=True)
-        sys.stdin.read()
-    """
-    living = start_python(
-        ["-c", textwrap.dedent(script), str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert living.stdout.readline() == "locked\n"
-    while_it_lives = hold_abandoned(path)
-    living.communicate()
-    afterwards = hold_abandoned(path)
-
-    assert while_it_lives is None
-    afterwards.close(remove=True)
 
 
 # ---------------------------------------------------------------- recovery, again

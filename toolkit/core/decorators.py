@@ -57,12 +57,12 @@ def wrap_calls(function: _F, make: Callable[[], AbstractContextManager[Any]]) ->
         with make():
             return function(*args, **kwargs)
 
-    return keep_cache_methods(call, function)  # type: ignore[return-value]
+    return keep_cache_methods(call, function)
 
 
-def keep_cache_methods(wrapper: Any, function: Any) -> Any:
+def keep_cache_methods(wrapper: Any, function: _F) -> _F:
     """Return `wrapper` with `cache_info` and its like, where `function` is one of `functools.lru_cache`."""
     for name in ("cache_info", "cache_clear", "cache_parameters"):
         if hasattr(function, name):
             setattr(wrapper, name, getattr(function, name))
-    return wrapper
+    return wrapper  # type: ignore[no-any-return]  # as declared

@@ -6,8 +6,7 @@
     6144  run id, rank, start of the session and the writer's process, as JSON, ended by a zero byte
     8192  the segments, back to back: whole lines each
 
-A journal that is written instead of mapped has no committed bytes: its lines go on to the first zero byte. One that was
-made before there was a run id in it has another magic, and nothing from byte 992 on but the path.
+A journal that is written instead of mapped has no committed bytes: its lines go on to the first zero byte.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ CLOSED: Final = COMMITTED + MAX_SEGMENTS
 WORDS: Final = CLOSED + 1
 
 _MAGIC: Final = 0x334C4E524A4B5441
-_OLD_MAGIC: Final = 0x324C4E524A4B5441
 _PATH_AT: Final = 1024
 _ABOUT_AT: Final = 6144
 _LONGEST_ID: Final = 512
@@ -61,12 +59,10 @@ class Head:
     session: int
     segment_bytes: int
     words: tuple[int, ...]
-    is_old: bool
-    """Whether it was made before journals had a run id."""
-    is_mapped: bool = True
-    id_key: str | None = None
+    id_key: str
     """See `id_key`."""
-    started: float | None = None
+    started: float
+    is_mapped: bool = True
     rank: int = 0
     boot_id: str | None = None
     pid_namespace: int | None = None
@@ -75,7 +71,7 @@ class Head:
     @property
     def is_closed(self) -> bool:
         """Whether its writer closed it and left something in it."""
-        return not self.is_old and self.words[CLOSED] != 0
+        return self.words[CLOSED] != 0
 
     def writer_lives(self) -> bool | None:
         """Return whether the process that created it is alive; None if that is unknown here."""
@@ -121,10 +117,7 @@ def read_head(descriptor: int) -> Head | None:
         return None
     words = struct.unpack_from(f"={WORDS}Q", data)
     path = data[_PATH_AT:_ABOUT_AT].split(b"\0", 1)[0]
-    if words[0] not in (_MAGIC, _OLD_MAGIC) or not path:
-        return None
-    is_old = words[0] == _OLD_MAGIC
-    about = {} if is_old else _about(data)
+    about = _about(data) if words[0] == _MAGIC and path else None
     if about is None:
         return None
     return Head(
@@ -133,7 +126,6 @@ def read_head(descriptor: int) -> Head | None:
         session=words[3],
         segment_bytes=words[1],
         words=words,
-        is_old=is_old,
         **about,
     )
 

@@ -512,7 +512,7 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
         if status.st_nlink and is_ours(status):
             is_locked_here = try_lock(descriptor)
             head = read_head(descriptor) if is_locked_here is not False else None
-            if head is not None and _is_in_use(path, descriptor, head, is_locked_here is True, is_gone):
+            if head is not None and _is_in_use(path, head, is_locked_here is True, is_gone):
                 head = None
             # Another process recovered and removed it since it was opened.
             if head is not None and os.fstat(descriptor).st_nlink:
@@ -525,22 +525,13 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
     return held
 
 
-def _is_in_use(path: Path, descriptor: int, head: Head, has_lock: bool, is_gone: bool) -> bool:
+def _is_in_use(path: Path, head: Head, has_lock: bool, is_gone: bool) -> bool:
     """Return whether the writer of a journal may be alive although this process could lock it, or cannot use locks.
 
     A script that closes descriptors by their numbers takes the lock from its own logger, which keeps running.
     """
     if path in _held_here():
         return True
-    if head.is_old:
-        # Created by an earlier version, with a lock of another kind.
-        if fcntl is not None:
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                pass_on_interrupt(error)
-                return True
-        return _is_mapped_by(head.pid, path)
     if head.is_closed:
         return False
     lives = head.writer_lives()

@@ -26,7 +26,7 @@ from toolkit.runfolder.journal.journal import (
     remove_unbegun,
     shared_memory_folders,
 )
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, TRASH, rank_file
+from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.parts import another_programs_file
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
@@ -55,9 +55,6 @@ _RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,
 _NO_OWNER: Final = -1
 """The owner of a missing file."""
 
-_MOST_SIBLINGS: Final = 1_000
-"""Limit on sibling folders that are searched for a moved run, most recently changed first."""
-
 _START_WITHIN_BYTES: Final = 1024 * 1024
 """A start record is among the first lines of a file; of a file without one, no more than this is read."""
 
@@ -68,8 +65,7 @@ class OrphanedJournal:
 
     path: Path
     records: int
-    run_id: str | None
-    """None if the journal was made before journals had one."""
+    run_id: str
     folder: Path
     """Where the run's folder was."""
 
@@ -176,15 +172,15 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
             head = head_of(path) if _owner_of(path) in trusted else None
             if head is None:
                 continue
-            record_file = _record_file_in(real_folder, head)
+            record_file = rank_file(real_folder, head.rank)
             if not _is_inside(record_file, real_folder):
                 continue
-            if run.may_own(path, head):
+            if run.may_own(head):
                 is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
             else:
                 # Neither run.json nor a start record names it: decide by its location.
                 is_here = run.is_nameless and (place == real_folder or _was_made_for(real_folder, head))
-                is_here = is_here and not head.is_old and _continues(pending_lines(path), record_file)
+                is_here = is_here and _continues(pending_lines(path), record_file)
             if is_here:
                 found.append((head.session, path, record_file))
     return [(path, record_file) for _, path, record_file in sorted(found, key=lambda entry: entry[0])]
@@ -193,7 +189,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
 def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
     """Write out the journal at `path` if it is one of a killed run on the disk of the folder `near`, and remove it.
 
-    Returns what it holds where the run's folder is neither where it was nor beside that; the journal is then kept.
+    Returns what it holds where the run's folder is not where it was; the journal is then kept.
 
     Raises:
         OSError: the record file takes nothing now; the journal is kept.
@@ -241,10 +237,8 @@ class _RunAt:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def may_own(self, path: Path, head: Head) -> bool:
-        """Return whether the journal at `path` was made by a session of this run."""
-        if head.is_old:
-            return self._may_own_old(path, head)
+    def may_own(self, head: Head) -> bool:
+        """Return whether a journal was made by a session of this run."""
         if self._manifest is None:
             return self._id_key == head.id_key
         if id_key(self._manifest.run_id) != head.id_key:
@@ -253,17 +247,7 @@ class _RunAt:
         if head.session in sessions:
             return sessions[head.session] == head.started
         # run.json names the newest sessions only.
-        return head.started is not None and bool(sessions) and head.session < min(sessions)
-
-    def _may_own_old(self, path: Path, head: Head) -> bool:
-        # It has no run id: its process must be the session's, and the session must not name another journal.
-        if self._manifest is None:
-            return path.parent == self._folder
-        return any(
-            (session.session, session.pid) == (head.session, head.pid)
-            and session.journal in (None, str(path))
-            for session in self._manifest.sessions
-        )
+        return bool(sessions) and head.session < min(sessions)
 
     @cached_property
     def _manifest(self) -> Manifest | None:
@@ -294,14 +278,6 @@ def _folder_of(record_file: Path) -> Path:
     return record_file.parent.parent if record_file.parent.name == RANKS else record_file.parent
 
 
-def _record_file_in(folder: Path, head: Head) -> Path:
-    """Return where in `folder` the lines of a journal belong."""
-    if not head.is_old:
-        return rank_file(folder, head.rank)
-    rank = Path(RANKS) if head.record_file.parent.name == RANKS else Path()
-    return folder / rank / head.record_file.name
-
-
 def _was_made_for(real_folder: Path, head: Head) -> bool:
     # Do not access another disk: it may not answer.
     made_for = _folder_of(head.record_file)
@@ -313,36 +289,25 @@ def _is_here(path: Path, head: Head, real_folder: Path, record_file: Path) -> bo
     if _was_made_for(real_folder, head):
         return True
     made_for = _folder_of(head.record_file)
-    if head.is_old:
-        return not made_for.exists()
     try:
         if os.path.samefile(made_for, real_folder):
             return True
     except OSError as error:
         pass_on_interrupt(error)
     # A copy has the same id. As long as the original is there, the records are the original's.
-    return not _RunAt(made_for).may_own(path, head) and _continues(pending_lines(path), record_file)
+    return not _RunAt(made_for).may_own(head) and _continues(pending_lines(path), record_file)
 
 
 def _find_folder(journal: AbandonedJournal, near: Path) -> Path | None:
-    """Return the record file that a journal belongs to: where it was made, or in a folder beside it, or None.
+    """Return the record file that a journal belongs to, where it was made; None if the run is not there any more.
 
     In a log directory of several users another one may have put a folder there with the same run.json: it has to belong
     to this user, or to whom the folder `near`, a run of this user's, belongs.
     """
-    trusted = {this_user(), _owner_of(near)}
-    head = journal.head
-    made_for = Path(os.path.realpath(_folder_of(head.record_file)))
-    folders = [made_for] if head.is_old else [made_for, *_siblings_of(made_for)]
-    for folder in folders:
-        record_file = _record_file_in(folder, head)
-        if _owner_of(folder) not in trusted or not _is_inside(record_file, folder):
-            continue
-        if not _RunAt(folder).may_own(journal.path, head):
-            continue
-        if folder == made_for or _continues(journal.lines, record_file):
-            return record_file
-    return None
+    folder = Path(os.path.realpath(_folder_of(journal.head.record_file)))
+    record_file = rank_file(folder, journal.head.rank)
+    is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and _is_inside(record_file, folder)
+    return record_file if is_trusted and _RunAt(folder).may_own(journal.head) else None
 
 
 def _orphan(journal: AbandonedJournal) -> OrphanedJournal:
@@ -357,29 +322,6 @@ def _orphan(journal: AbandonedJournal) -> OrphanedJournal:
 def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
     """Return whether the lines of a journal continue the file: an earlier copy of a run has a gap."""
     return not lines or lines[0][0] <= _last_seq(record_file) + 1
-
-
-def _siblings_of(folder: Path) -> list[Path]:
-    """Return the folders beside `folder` that may be a run's, those in the trash too, newest first."""
-    found = []
-    for place in (folder.parent, *_folders_in(folder.parent / TRASH)):
-        for path in _folders_in(place):
-            try:
-                found.append((os.lstat(path).st_mtime, path))
-            except OSError as error:
-                pass_on_interrupt(error)
-                continue
-    found.sort(key=lambda entry: entry[0], reverse=True)
-    return [path for _, path in found[:_MOST_SIBLINGS] if path != folder]
-
-
-def _folders_in(place: Path) -> list[Path]:
-    try:
-        with os.scandir(place) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError as error:
-        pass_on_interrupt(error)
-        return []
 
 
 def rank_files(folder: Path) -> list[Path]:

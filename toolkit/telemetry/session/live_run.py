@@ -599,9 +599,8 @@ class LiveRun:
         for left in self.pipeline.recover_abandoned():
             if left.path not in self._orphaned:
                 self._orphaned.add(left.path)
-                run = f"run {left.run_id}" if left.run_id else "a run"
                 self._guard.say(
-                    f"{left.records} records of {run}, which was killed, are kept in {left.path}: "
+                    f"{left.records} records of run {left.run_id}, which was killed, are kept in {left.path}: "
                     f"{left.folder} is not its folder any more. `telemetry repair FOLDER`, with the folder where "
                     f"the run is now, writes them there; delete the file if you deleted the run."
                 )

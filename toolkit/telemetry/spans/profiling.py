@@ -100,7 +100,7 @@ class Profiling:
                 if duration >= profile.shortest:
                     profile.count_one(duration)
 
-        return keep_cache_methods(call, function)  # type: ignore[return-value]
+        return keep_cache_methods(call, function)
 
     def _make(self, name: str, min_duration_ms: float | None, log_interval: int | None) -> Profile:
         with self._making:
@@ -244,7 +244,7 @@ class _ProfiledGenerator(Generator[Any, Any, Any]):
             self._generator.close()
 
 
-def _profiled_generator(function: Any, profile: Profile) -> Any:
+def _profiled_generator(function: _F, profile: Profile) -> _F:
     """Return a generator function, or an asynchronous one, whose iterations are timed as one call each."""
     if inspect.isgeneratorfunction(function):
 
@@ -256,7 +256,7 @@ def _profiled_generator(function: Any, profile: Profile) -> Any:
             finally:
                 resumes.count()
 
-        return iterate
+        return iterate  # type: ignore[return-value]
 
     @functools.wraps(function)
     async def iterate_async(*args: Any, **kwargs: Any) -> Any:
@@ -278,7 +278,7 @@ def _profiled_generator(function: Any, profile: Profile) -> Any:
         finally:
             resumes.count()
 
-    return iterate_async
+    return iterate_async  # type: ignore[return-value]
 
 
 class _Logged:

@@ -111,7 +111,7 @@ def _print(folder: Path, repair: Repair, ended: str | None) -> None:
             f"{folder}: the old metrics.csv had data that the records lack; it was kept as {repair.kept.name}"
         )
     for left in repair.orphans:
-        run = f"run {left.run_id}" if left.run_id else "a killed run"
+        run = f"run {left.run_id}"
         _say(
             f"{folder}: {left.path} holds {left.records} records of {run}, whose folder is no longer at "
             f"{left.folder}: repair the folder where it is now, or delete the file"
