@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.records.folded_metrics import MOST_OWN
 from toolkit.telemetry.records.step_gate import StepGate
-from toolkit.telemetry.steps.log_step import FIELDS, StepTarget, log_step_plainly
+from toolkit.telemetry.steps.log_step import FIELDS, StepTarget
 from toolkit.telemetry.testing import ManualClock
 
 
@@ -39,8 +40,46 @@ class Seen:
         return repr((self.calls, gate.last_step, gate.losses, gate.rows))
 
 
+def log_step_plainly(self, global_step, train_loss, nan_inf_detected, scalars, **fields):
+    """Fold a step, or hand it to the step records."""
+    target = self._steps
+    gate = target.gate
+    if target.is_special and not self._takes_step(global_step, scalars):
+        return
+    if (
+        type(global_step) is int
+        and gate.last_step < global_step < gate.due_at
+        and type(train_loss) is float
+        and gate.low < train_loss < gate.high
+        and (nan_inf_detected is None or nan_inf_detected is False)
+        # Plain numbers alone are kept: a tensor would keep its graph.
+        and all(value is None or type(value) in (float, int) for value in fields.values())
+        and (len(scalars) <= MOST_OWN and set(map(type, scalars.values())) <= {float, int})
+    ):
+        gate.last_step = global_step
+        gate.losses.append(train_loss)
+        if scalars or any(value is not None for value in fields.values()):
+            # An empty dictionary of each step would be as large as its row.
+            gate.rows.append((*fields.values(), scalars or None))
+        return
+    record = {
+        "time": target.clock.wall(),
+        "elapsed": target.clock.monotonic() - target.began,
+        # Known once it is written; here, so that it is not the last field of a line.
+        "seq": 0,
+        "global_step": global_step,
+        "nan_inf_detected": False if nan_inf_detected is None else nan_inf_detected,
+    }
+    given = {"train_loss": train_loss, **fields}
+    record |= {name: value for name, value in given.items() if value is not None}
+    if global_step is None or dict in (type(global_step), type(train_loss)):
+        self._take_unusual(global_step, record, scalars)
+    elif target.records is not None:
+        target.records.take(global_step, train_loss, record, scalars)
+
+
 numbers = st.sampled_from([0.5, 1, -7.5, math.nan, True, np.float32(0.5), "text", {"a": 1}, [2.0]])
-steps = st.sampled_from([2, 4, 9, 10, None, 5.0, True])
+steps = st.sampled_from([2, 4, 9, 10, None, 5.0, True, {"a": 1}])
 
 
 @given(

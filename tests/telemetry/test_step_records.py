@@ -107,7 +107,7 @@ def test_a_step_of_any_make_is_a_number(make, given, step):
     assert steps_of(log) == [step]
 
 
-@pytest.mark.parametrize("given", ["ten", math.nan, math.inf, object(), [1, 2], {}])
+@pytest.mark.parametrize("given", ["ten", math.nan, math.inf, object(), [1, 2], {1}])
 def test_a_step_that_is_no_number_does_not_lose_its_record(make, given):
     log = make(log_every=1)
     log.log_step(4, train_loss=0.5)
@@ -116,7 +116,7 @@ def test_a_step_that_is_no_number_does_not_lose_its_record(make, given):
 
     assert [record["train_loss"] for record in found] == [0.5, 0.25]
     assert found[1]["global_step"] == 5
-    assert found[1]["x_global_step"].startswith(("<", "ten"))
+    assert found[1]["x_global_step"].startswith(("<", "ten", "nan", "inf"))
 
 
 # ---------------------------------------------------------------- folding

@@ -336,11 +336,6 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
         within = min(within * 8, within_bytes)
 
 
-def end_in(lines: Sequence[bytes], session: int) -> Record | None:
-    """Return the end record of `session` in the last lines of a file; None if the session has not ended."""
-    return last_end(filter(None, map(_record_with_seq, reversed(lines))), session)
-
-
 def last_end(newest_first: Iterable[Record], session: int) -> Record | None:
     """Return the end record of `session`; None if the session has not ended."""
     for record in newest_first:

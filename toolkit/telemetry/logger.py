@@ -30,7 +30,7 @@ from toolkit.telemetry.records.call_arguments import event_name, not_the_step, s
 from toolkit.telemetry.records.media import histogram_of, image_file, numbers_of, split_media, table_of
 from toolkit.telemetry.records.run_summary import RunSummary
 from toolkit.telemetry.records.step_gate import NEVER
-from toolkit.telemetry.steps.log_step import log_step_plainly, written_out
+from toolkit.telemetry.steps.log_step import written_out
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -127,8 +127,6 @@ class TelemetryLogger(TimingCalls):
         folded into the next one: of each number the last value, and its least, greatest and mean where it varied. A
         step whose loss is not finite or jumps is written at once.
         """
-        # What runs is the same, written out for each field.
-        log_step_plainly(**locals())
 
     def write_step(self, /, *given: Any, **fields: Any) -> None:
         """Log a training step as `log_step` does, with its arguments, and write its record, whatever `log_every` is."""

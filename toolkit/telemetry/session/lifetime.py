@@ -30,7 +30,7 @@ from toolkit.runfolder.records import NAN_INF_DETECTED
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.records.call_arguments import fields_by_name
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
-from toolkit.telemetry.steps.log_step import FIELDS, NOWHERE, StepTarget, log_step_plainly
+from toolkit.telemetry.steps.log_step import FIELDS, NOWHERE, StepTarget
 
 if TYPE_CHECKING:
     from toolkit.telemetry.control.rank_control import RankControl, SilentRank
@@ -357,8 +357,14 @@ class LoggerLifetime:
         fields = fields_by_name(record, scalars)
         if global_step is None:
             global_step = self._step_of("log_step", None, fields, is_next=True)
-        known = {name: fields.pop(name, None) for name in (*FIELDS, "train_loss", NAN_INF_DETECTED)}
-        log_step_plainly(self, global_step, scalars=fields, **known)
+        target = self._steps
+        if target.records is None or (target.is_special and not self._takes_step(global_step, fields)):
+            return
+        known = {name: fields.pop(name, None) for name in ("train_loss", *FIELDS, NAN_INF_DETECTED)}
+        stamps = {name: record[name] for name in ("time", "elapsed", "seq")}
+        whole = {**stamps, "global_step": global_step, NAN_INF_DETECTED: False}
+        whole |= {name: value for name, value in known.items() if value is not None}
+        target.records.take(global_step, known["train_loss"], whole, fields)
 
     def _step_of(self, call: str, given: Any, fields: dict[str, Any], *, is_next: bool = False) -> Any:
         """Return the step of a call, which may be called `step`; without one it is the last one, or the next."""

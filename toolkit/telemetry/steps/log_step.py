@@ -1,7 +1,7 @@
 """`log_step`, written out from the list of its fields when it is imported, as `dataclasses` does it.
 
-A step without a record takes about a microsecond that way; with a loop over the fields it takes several. What is
-written out is what `log_step_plainly` says in plain words; a test compares the two.
+A step without a record takes about a microsecond that way; with a loop over the fields it takes several.
+`tests/telemetry/test_log_step.py` says in plain words what is written out, and compares the two.
 """
 
 from __future__ import annotations
@@ -55,51 +55,6 @@ class StepTarget:
 
 
 NOWHERE: Final = StepTarget()
-
-
-def log_step_plainly(
-    self: Any,
-    global_step: Any,
-    train_loss: Any,
-    nan_inf_detected: Any,
-    scalars: dict[str, Any],
-    **fields: Any,
-) -> None:
-    """Fold a step, or hand it to the step records. Nothing raises: what is called is guarded, or built in."""
-    target = self._steps
-    gate = target.gate
-    if target.is_special and not self._takes_step(global_step, scalars):
-        return
-    if (
-        type(global_step) is int
-        and gate.last_step < global_step < gate.due_at
-        and type(train_loss) is float
-        and gate.low < train_loss < gate.high
-        and (nan_inf_detected is None or nan_inf_detected is False)
-        # Plain numbers alone are kept: a tensor would keep its graph.
-        and all(value is None or type(value) in (float, int) for value in fields.values())
-        and (len(scalars) <= MOST_OWN and _are_plain(scalars))
-    ):
-        gate.last_step = global_step
-        gate.losses.append(train_loss)
-        if scalars or any(value is not None for value in fields.values()):
-            # An empty dictionary of each step would be as large as its row.
-            gate.rows.append((*fields.values(), scalars or None))
-        return
-    record = {
-        "time": target.clock.wall(),
-        "elapsed": target.clock.monotonic() - target.began,
-        # Known once it is written; here, so that it is not the last field of a line.
-        "seq": 0,
-        "global_step": global_step,
-        "nan_inf_detected": False if nan_inf_detected is None else nan_inf_detected,
-    }
-    given = {"train_loss": train_loss, **fields}
-    record |= {name: value for name, value in given.items() if value is not None}
-    if global_step is None or type(global_step) is dict or type(train_loss) is dict:
-        self._take_unusual(global_step, record, scalars)
-    elif target.records is not None:
-        target.records.take(global_step, train_loss, record, scalars)
 
 
 _SOURCE: Final = """\
