@@ -107,7 +107,7 @@ def test_a_step_of_any_make_is_a_number(make, given, step):
     assert steps_of(log) == [step]
 
 
-@pytest.mark.parametrize("given", ["ten", math.nan, math.inf, object(), [1, 2], {1}])
+@pytest.mark.parametrize("given", ["ten", math.nan, math.inf, object(), [1, 2], b"x"])
 def test_a_step_that_is_no_number_does_not_lose_its_record(make, given):
     log = make(log_every=1)
     log.log_step(4, train_loss=0.5)

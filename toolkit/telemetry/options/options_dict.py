@@ -54,7 +54,7 @@ class OptionsDict(TypedDict, total=False):
     """Who gets messages about the run, such as `[{to: slack, url_env: SLACK_WEBHOOK}]`."""
     mirrors: Mapping[str, Any] | None
     """Mirrors of installed plug-ins that get the records, by name, such as `{my_store: {bucket: runs}}`."""
-    mode: str
+    mode: str | bool
     """`local` writes files and whatever else is configured; `offline` lets nothing leave the machine;
     `disabled` is the same as `enabled: false`."""
     on_finding: Mapping[str, str] | None
