@@ -94,8 +94,10 @@ def test_recovered_records_are_counted(killed):
 
     assert repair(run) == (
         0,
-        f"{run}: run.json now says lost: it ended without an end record\n"
-        f"{run}: 2 records recovered, 5 rows in metrics.csv, 0 unreadable lines\n",
+        (
+            f"{run}: run.json now says lost: it ended without an end record\n"
+            f"{run}: 2 records recovered, 5 rows in metrics.csv, 0 unreadable lines\n"
+        ),
         "",
     )
     assert read_manifest(run).latest.status == "lost"
@@ -112,8 +114,10 @@ def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
 
     assert repair() == (
         0,
-        "logs/run: run.json now says lost: it ended without an end record\n"
-        "logs/run: 2 records recovered, 5 rows in metrics.csv, 0 unreadable lines\n",
+        (
+            "logs/run: run.json now says lost: it ended without an end record\n"
+            "logs/run: 2 records recovered, 5 rows in metrics.csv, 0 unreadable lines\n"
+        ),
         "",
     )
 
