@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runs import write_run, write_table
+from toolkit.agents.runs import Runs
 from toolkit.cli.main import main
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal.head import Owner
@@ -112,7 +113,8 @@ def test_what_is_younger_is_left(logs, capsys):
 
 
 def test_the_best_runs_are_kept_and_the_others_go_to_the_trash(tmp_path, capsys):
-    for name, losses in {"a": [3.0, 0.5], "b": [0.1, 0.2], "c": [0.9], "diverged": [math.nan]}.items():
+    runs = {"a": [3.0, 0.5], "b": [0.1, 0.2], "c": [0.9], "diverged": [math.nan], "fell": [-math.inf]}
+    for name, losses in runs.items():
         write_run(tmp_path, name, losses)
     write_run(tmp_path, "no-loss", [])
     write_table(tmp_path / "other_tool" / "metrics.csv", [9.0])
@@ -122,11 +124,15 @@ def test_the_best_runs_are_kept_and_the_others_go_to_the_trash(tmp_path, capsys)
         return [(item["kind"], Path(item["path"]).name) for item in found["found"]]
 
     kind = "run that is not among the best"
-    assert worse("2", "--dry-run") == [(kind, "c"), (kind, "diverged")]
-    assert worse("1", "--largest") == [(kind, "a"), (kind, "b"), (kind, "diverged")]
-    assert worse("9") == worse("1", "--by", "unknown") == []
-    assert worse("2", "--yes") == [(kind, "c"), (kind, "diverged")]
-    assert {run.name for run in list_trash(tmp_path)} == {"c", "diverged"}
+    odd = [(kind, "diverged"), (kind, "fell")]
+    assert worse("2", "--dry-run") == [(kind, "c"), *odd]
+    assert worse("1", "--largest") == worse("1", "--goal", "max") == [(kind, "a"), (kind, "b"), *odd]
+    assert worse("1", "--by", "accuracy") == [(kind, "a"), (kind, "c"), *odd]
+    assert worse("9") == worse("1", "--by", "unknown", "--goal", "min") == []
+    assert main(["gc", str(tmp_path), "--keep-best", "1", "--by", "step"]) == 2
+    assert "--goal min or --goal max" in capsys.readouterr().err
+    assert worse("2", "--yes") == [(kind, "c"), *odd]
+    assert {run.name for run in list_trash(tmp_path)} == {"c", "diverged", "fell"}
     assert {path.name for path in tmp_path.iterdir()} >= {"a", "b", "no-loss", "other_tool"}
     with pytest.raises(SystemExit):
         main(["gc", str(tmp_path), "--keep-best", "0"])
@@ -152,6 +158,42 @@ def test_the_best_run_is_found_in_its_records_whatever_its_loss_is_called_and_ru
     for by in ("loss", "my_loss"):
         found, _ = gc(capsys, tmp_path, "--keep-cache", "--keep-best", "1", "--by", by)
         assert [Path(item["path"]).name for item in found["found"]] == ["flat"]
+
+
+def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_path, capsys):
+    """The first session reached 0.01 at step 9; the second one began again at step 6."""
+    for first, accuracies in ((1, [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99]), (6, [0.65, 0.5])):
+        with TelemetryLogger("again", log_dir=tmp_path, log_every=1, system=False, resume=first > 1) as log:
+            for step, accuracy in enumerate(accuracies, first):
+                others = {"val_loss": 1 - accuracy} if step != 7 else {}
+                log.log_step(step, train_loss=1 - accuracy, accuracy=accuracy, **others)
+    write_run(tmp_path, "once", [0.34])
+    capsys.readouterr()
+
+    def asked(*arguments):
+        assert main([*arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    names = ("best:accuracy", "best:val_loss", "val_loss")
+    columns = [part for name in names for part in ("--columns", name)]
+    listed = asked("ls", str(tmp_path), "--sort", "best:accuracy", *columns)["runs"]
+    found = [[run["name"], *(run[name] for name in names)] for run in listed]
+    assert found == [
+        ["again", 0.65, pytest.approx(0.35), pytest.approx(0.35)],
+        ["once", pytest.approx(0.66), None, None],
+    ]
+    assert [run["name"] for run in asked("ls", str(tmp_path), "--filter", "best:accuracy>0.66")["runs"]] == []
+    rows = {
+        row["name"]: row for row in asked("compare", *(str(tmp_path / run[0]) for run in found))["metrics"]
+    }
+    assert rows["accuracy"]["best"] == [0.65, pytest.approx(0.66)]
+    assert rows["val_loss"]["last"] == [pytest.approx(0.35), None]
+    kept = gc(capsys, tmp_path, "--keep-cache", "--keep-best", "1", "--by", "accuracy")[0]["found"]
+    assert [Path(item["path"]).name for item in kept] == ["again"]
+    known = Runs([tmp_path])
+    best = known.best(known.card("again"), "accuracy")
+    assert best is not None
+    assert best[:3] == (0.65, 2, 6)
 
 
 def test_a_run_that_is_written_now_is_left_alone(tmp_path, capsys):

@@ -143,16 +143,17 @@ class Runs:
                         return values[metric], at.session, _whole(at.step), offset, False
         self.store.refresh(card.key, wait_s=WAIT_S)
         points = self.store.points(card.key, metric)
-        return None if points is None else place(points[0], -1)
+        return None if points is None else place(points[0], last_of(points[0]))
 
     def best(self, card: RunCard, metric: str) -> Placed | None:
-        """Return the best value of a metric; None if its name does not say what is better."""
+        """Return the best value of a metric that counts; None if its name does not say what is better."""
         self.store.refresh(card.key, wait_s=WAIT_S)
         found, goal = self.store.points(card.key, metric), metric_direction(metric)
-        if found is None or goal is None or not np.isfinite(found[0].value).any():
+        if found is None or goal is None:
             return None
         values = found[0].value * (1.0 if goal == "min" else -1.0)
-        return place(found[0], int(np.where(np.isfinite(values), values, np.inf).argmin()))
+        known = np.isfinite(values) & found[0].is_current
+        return place(found[0], int(np.where(known, values, np.inf).argmin())) if known.any() else None
 
     def inputs(
         self, card: RunCard, metric: str | None, steps: tuple[float, float] = (-math.inf, math.inf)
@@ -181,6 +182,12 @@ def place(points: Points, at: int) -> Placed:
     offset, step = int(points.offset[at]), _whole(float(points.step[at]))
     value, session, is_current = float(points.value[at]), int(points.session[at]), bool(points.is_current[at])
     return value, session, step, None if offset < 0 else offset, not is_current
+
+
+def last_of(points: Points) -> int:
+    """Return the last point that counts; the last of all if none does."""
+    current = np.flatnonzero(points.is_current)
+    return int(current[-1]) if len(current) else -1
 
 
 def ends_of(points: Points, inside: Any) -> dict[str, Any]:

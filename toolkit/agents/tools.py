@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from toolkit.agents.answer import Answer, AskError, Cut
-from toolkit.agents.runs import WAIT_S, Placed, Runs, ends_of, numbered, place, thinned
+from toolkit.agents.runs import WAIT_S, Placed, Runs, ends_of, last_of, numbered, place, thinned
 from toolkit.answers.resume import answer_resumes
 from toolkit.answers.verdict import verdict_on
 from toolkit.answers.why import why as why_differ
@@ -107,7 +107,7 @@ def describe(known: Runs, *, run: Run, metrics: Glob = "", offset: Skip = 0) -> 
     rows: Rows = []
     for name in names[offset : offset + _MOST_METRICS]:
         points, _ = known.points(card, name)
-        last, best = place(points, -1), known.best(card, name)
+        last, best = place(points, last_of(points)), known.best(card, name)
         rows.append(([name, "last", len(points.value)], last))
         rows += [([name, "best", len(points.value)], best)] if best not in (None, last) else []
     sessions = [[one.session, one.first_step] for one in known.store.sessions(card.key)]
@@ -304,7 +304,7 @@ def verdict(
     def points_of(card: RunCard) -> list[float]:
         known.store.refresh(card.key, wait_s=WAIT_S)
         found = known.store.points(card.key, chosen)
-        return [] if found is None else found[0].value.tolist()
+        return [] if found is None else found[0].value[found[0].is_current].tolist()
 
     found = verdict_on(
         lists,

@@ -34,6 +34,7 @@ from toolkit.runfolder.journal.repair import (
 )
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.listed_run import last_value
+from toolkit.runfolder.metrics import Direction
 from toolkit.runfolder.reader import Cursor, last_step, read_from
 from toolkit.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.runfolder.safefile import is_ours
@@ -84,10 +85,9 @@ class Best:
     """Which runs of a folder of runs are kept."""
 
     count: int
-    by: str = "loss"
+    by: str
     """A metric, or something else that `telemetry ls --sort` takes."""
-    is_largest: bool = False
-    """Whether the largest value is the best one, not the smallest."""
+    goal: Direction
 
 
 def leftovers(
@@ -226,10 +226,10 @@ def _recorded(folder: Path, card: RunCard, by: str) -> Any:
 
 
 def _rank(value: float, best: Best) -> float:
-    """Return a number that is smaller for a better value; NaN is the worst."""
-    if math.isnan(value):
+    """Return a number that is smaller for a better value; what is not finite is the worst."""
+    if not math.isfinite(value):
         return math.inf
-    return -value if best.is_largest else value
+    return -value if best.goal == "max" else value
 
 
 def _move_to_trash(folder: Path, card: RunCard) -> None:

@@ -27,6 +27,7 @@ from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, metrics_of, position_of
 from toolkit.runfolder.reader import blocks_of, records_in
 from toolkit.runfolder.records import END, EPOCH, NON_FINITE, START, STEP, Record
+from toolkit.runfolder.redone import counts, redone_from
 
 Row = tuple[int, str, "int | None", "float | None", dict[str, float]]
 """Session, event, step, time and metrics."""
@@ -164,18 +165,16 @@ class ExportedRun:
 
     def records(self) -> Iterator[Record]:
         """Yield the records that are exported, each with `seq`, metrics with the names that they have here."""
-        limits: dict[Any, int] = {}
+        limits: dict[int, int] = {}
         if not self.all_sessions:
             # Sessions of records begin at 1.
             of_source = {session + 1: step for session, step in self.limits.items()}
-            limits = of_source if self.source is not None else _superseded(self.all_records())
+            limits = of_source if self.source is not None else redone_from(self.all_records())
         self.left_out = 0
         for record in self.all_records():
-            step = record.get("global_step")
-            limit = limits.get(record.get("session"))
             has_metrics = record.get("event") in CARRIES_METRICS
             chosen = self._chosen(record) if has_metrics else record
-            if chosen is not None and limit is not None and isinstance(step, int) and step >= limit:
+            if chosen is not None and not counts(record, limits):
                 self.left_out += len(scalars_of(chosen))
             elif chosen is not None:
                 yield chosen
@@ -279,19 +278,3 @@ def _whole(source: RunSource) -> Iterator[Batch]:
         if batch.replaced:
             raise ExportError(f"{source.info.name} was rewritten while it was read")
         yield batch
-
-
-def _superseded(records: Iterable[Record]) -> dict[Any, int]:
-    """Return for each session the step from which on a later one logged again."""
-    first: dict[int, int] = {}
-    for record in records:
-        session, step = record.get("session"), record.get("global_step")
-        if record.get("event") == STEP and isinstance(step, int) and isinstance(session, int):
-            first.setdefault(session, step)
-    limits: dict[Any, int] = {}
-    lowest: int | None = None
-    for session in sorted(first, reverse=True):
-        if lowest is not None:
-            limits[session] = lowest
-        lowest = first[session] if lowest is None else min(lowest, first[session])
-    return limits

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
-from typing import Any
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import compress
+from typing import Any, TypeVar
 
 from toolkit.core.guard import Guard
 from toolkit.importers.source import (
@@ -20,6 +23,8 @@ from toolkit.importers.source import (
     read_all,
 )
 from toolkit.runfolder.codec import name_of_non_finite
+
+_T = TypeVar("_T")
 
 
 class Series:
@@ -191,6 +196,40 @@ def with_abandoned(sessions: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
         session["abandoned_from"] = max(lowest or 0, session["first_step"]) if is_left else None
         lowest = session["first_step"] if lowest is None else min(lowest, session["first_step"])
     return found
+
+
+def read_counted(source: RunSource, begin: Callable[[], _T], take: Callable[[_T, str, Column], None]) -> _T:
+    """Return what `begin` made after it took each column by its name, without steps that a later session did again."""
+    limits: dict[int, int] = {}
+    for _ in range(2):
+        found, sessions = begin(), dict[int, dict[str, Any]]()
+        for batch in read_all(source):
+            if batch.replaced:
+                found, sessions = begin(), {}
+            for name, column in named_columns(source.info, batch):
+                add_session(sessions, column)
+                take(found, name, _before(column, limits.get(column.session)))
+        limits = {
+            number: one["abandoned_from"]
+            for number, one in zip(sorted(sessions), with_abandoned(sessions), strict=True)
+            if one["abandoned_from"] is not None
+        }
+        if not limits:
+            break
+    return found
+
+
+def _before(column: Column, limit: int | None) -> Column:
+    """Return a column without the steps from `limit` on."""
+    if limit is None:
+        return column
+    kept = [step < limit for step in column.steps]
+    return replace(
+        column,
+        steps=array("q", compress(column.steps, kept)),
+        times=array("d", compress(column.times, kept)),
+        values=array("d", compress(column.values, kept)),
+    )
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -21,8 +21,9 @@ from toolkit.runfolder.metrics import (
     metric_direction,
 )
 from toolkit.runfolder.portable import pread
-from toolkit.runfolder.reader import BadLine, Cursor, parse_line, read_block, tail_records
+from toolkit.runfolder.reader import BadLine, Cursor, blocks_of, parse_line, read_block, tail_records
 from toolkit.runfolder.records import EPOCH, NON_FINITE, SPREAD, START, STEP, SYSTEM, Record, Run, runs_of
+from toolkit.runfolder.redone import counts, redone_in
 from toolkit.runfolder.safefile import open_regular
 from toolkit.runfolder.untrusted import leaves, number_in
 
@@ -106,6 +107,7 @@ _HEAD_BYTES: Final = 256 * 1024
 _TAIL_BYTES: Final = 64 * 1024
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _MOST_BYTES: Final = 1024 * 1024 * 1024
+_MOST_COUNTED_BYTES: Final = 256 * 1024 * 1024
 _EVALUATION_LINES: Final = (b'"event":"eval"', b'"event":"epoch"', b'"event": "eval"', b'"event": "epoch"')
 
 
@@ -338,30 +340,58 @@ def _with_mappings(items: Sequence[Any]) -> Sequence[Any]:
 def key_values_in(log: Path) -> KeyValues:
     """Return the configuration and the evaluations in a record file.
 
-    Of a long file only records of evaluations are looked at, and its start and end: of metrics in step records the
-    best values are then unknown.
+    What a later session did again does not count. Of a long file only records of evaluations are looked at, and its
+    start and end: of metrics in step records the best values are then unknown.
 
     Raises:
         OSError: it cannot be read.
     """
+    limits = redone_in(log)
     descriptor = open_regular(log)
     found = KeyValues()
     try:
         size = os.fstat(descriptor).st_size
         if size <= _WHOLE_BYTES:
-            found.take(records_in(pread(descriptor, size, 0)))
+            found.take(_that_count(records_in(pread(descriptor, size, 0)), limits))
             return found
         head = records_in(pread(descriptor, _HEAD_BYTES, 0))
     finally:
         os.close(descriptor)
     found.take(record for record in head if record.get("event") == START)
-    found.take(_evaluation_records(log))
+    found.take(_that_count(_evaluation_records(log), limits))
     before = set(found.evaluations)
-    found.take(record for record in tail_records(log, _TAIL_BYTES) if record.get("event") == STEP)
+    tail = (record for record in tail_records(log, _TAIL_BYTES) if record.get("event") == STEP)
+    found.take(_that_count(tail, limits))
     found.forget_best(set(found.evaluations) - before)
     if size > _MOST_BYTES:
         found.forget_best(found.evaluations)
     return found
+
+
+def redone_values_in(log: Path, known: Mapping[str, Evaluation]) -> KeyValues | None:
+    """Return the evaluations in a record file without steps that a later session did again; None if there are none.
+
+    Of a very long file the best of the `known` ones is unknown where such a step may have it.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    limits = redone_in(log)
+    if not limits:
+        return None
+    if os.lstat(log).st_size > _MOST_COUNTED_BYTES:
+        found = KeyValues(None, known)
+        low = min(limits.values())
+        found.forget_best(name for name, item in known.items() if (item.best_step or 0) >= low)
+        return found
+    found = KeyValues()
+    for block in blocks_of(log):
+        found.take(_that_count(records_in(block.data), limits))
+    return found
+
+
+def _that_count(records: Iterable[Record], limits: Mapping[int, int]) -> Iterable[Record]:
+    return [record for record in records if counts(record, limits)] if limits else records
 
 
 def records_in(data: bytes) -> list[Record]:

@@ -27,6 +27,7 @@ from toolkit.runfolder.reader import (
     tail_records,
 )
 from toolkit.runfolder.records import FIRST_STEP, STEP, SYSTEM, Record, steps_done
+from toolkit.runfolder.redone import counts, redone_from, redone_in
 from toolkit.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status
 from toolkit.runfolder.untrusted import clean, is_number, mapping_in, number_in, texts_in
 
@@ -80,7 +81,8 @@ def fields_of(
 ) -> Fields:
     """Return what the settled manifest says, and the records where it does not.
 
-    `key_values` are configuration and evaluations if run.json has none; `newest` is time and step of the last record.
+    `key_values` are configuration and evaluations if run.json has none, or evaluations that count where it has others;
+    `newest` is time and step of the last record.
     """
     beat = manifest.heartbeat
     if newest is None and status.name == RUNNING and (beat or Heartbeat(time=0)).global_step is None:
@@ -92,7 +94,7 @@ def fields_of(
         step = newest[1]
     is_known, read = manifest.config is not None, key_values or KeyValues()
     config = (manifest.config if is_known else read.config) or {}
-    evaluations = manifest.evaluations if is_known else read.evaluations
+    evaluations = {**manifest.evaluations, **read.evaluations} if is_known else read.evaluations
     summary, latest = manifest.summary, manifest.latest
     values: Mapping[str, float] = known_values(summary, evaluations)
     loss_metric = loss_name(values)
@@ -296,11 +298,12 @@ def last_values(log: Path, within_bytes: int = 64 * 1024) -> dict[str, float]:
     Raises:
         OSError: it cannot be read.
     """
-    return _last_in(tail_records(log, within_bytes))
+    records = tail_records(log, within_bytes)
+    return _last_in(records, redone_from(records))
 
 
 def last_value(log: Path, name: str) -> float | None:
-    """Return the last value of one metric, from as many of the records as that takes; None if none has it.
+    """Return the last value of one metric that counts, from as many records as that takes; None if none has it.
 
     Raises:
         OSError: `log` cannot be read.
@@ -308,16 +311,16 @@ def last_value(log: Path, name: str) -> float | None:
     found = last_values(log)
     if name in found:
         return found[name]
-    cursor = Cursor()
+    cursor, limits = Cursor(), redone_in(log)
     while (chunk := read_from(log, cursor)).cursor != cursor:
         cursor = chunk.cursor
-        found.update(_last_in(chunk.records))
+        found.update(_last_in(chunk.records, limits))
     return found.get(name)
 
 
-def _last_in(records: Iterable[Record]) -> dict[str, float]:
+def _last_in(records: Iterable[Record], limits: Mapping[int, int]) -> dict[str, float]:
     found: dict[str, float] = {}
     for record in records:
-        if record.get("event") != SYSTEM:
+        if record.get("event") != SYSTEM and counts(record, limits):
             found.update(metrics_of(record))
     return found

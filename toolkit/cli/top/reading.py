@@ -132,10 +132,11 @@ class View:
     @property
     def query(self) -> RunQuery:
         """Which runs are listed, in which order."""
-        sort = SORTS[self.sort]
+        sort, is_down, primary = SORTS[self.sort], self.is_reversed, self.primary
         if sort == "best":
-            sort = f"best:{self.primary.metric}" if self.primary else "loss"
-        return RunQuery(text=self.search, sort=f"-{sort}" if self.is_reversed else sort)
+            sort = f"best:{primary.metric}" if primary else "loss"
+            is_down ^= primary is not None and primary.direction == "max"
+        return RunQuery(text=self.search, sort=f"-{sort}" if is_down else sort)
 
 
 class Runs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in
+from toolkit.runfolder.key_values import KeyValues, Scalar, key_values_in, redone_values_in
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.runfolder.listed_run import (
@@ -56,7 +56,7 @@ class FoundRun:
     part: str | None = None
     """What this is, if it is such a part itself."""
     key_values: KeyValues | None = None
-    """Configuration and evaluations from the records, if run.json does not have them."""
+    """Configuration and evaluations from the records, if run.json does not have them, or not as they count."""
     is_deleted: bool = False
     """Whether it is in the trash."""
 
@@ -70,21 +70,23 @@ class FoundRun:
     @property
     def evaluations(self) -> Mapping[str, Evaluation]:
         """The run's evaluations; empty while they are unknown."""
-        if self.manifest is not None and self.manifest.config is not None:
-            return self.manifest.evaluations
-        return self.key_values.evaluations if self.key_values is not None else {}
+        read = self.key_values.evaluations if self.key_values is not None else {}
+        return {**self.manifest.evaluations, **read} if self.manifest is not None else read
 
 
 class OldRuns:
-    """Configuration and evaluations of runs whose run.json does not have them: read once from their records."""
+    """What run.json of some runs does not say, read once from their records.
+
+    Of an older version these are configuration and evaluations; of a resumed run evaluations that count.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[Path, tuple[Signature, float, KeyValues]] = {}
+        self._found: dict[Path, tuple[Signature, float, KeyValues | None]] = {}
 
     def complete(self, runs: Iterable[FoundRun], *, budget_s: float) -> list[FoundRun]:
         """Return `runs` with what is known of each; reading others takes about `budget_s`, the rest the next call."""
         until = time.monotonic() + budget_s
-        return [self._complete(run, until) if _is_old(run) else run for run in runs]
+        return [self._complete(run, until) if _is_old(run) or _is_resumed(run) else run for run in runs]
 
     def _complete(self, run: FoundRun, until: float) -> FoundRun:
         log = run.folder / METRICS_JSONL
@@ -97,13 +99,19 @@ class OldRuns:
                 if known is None or known[0] != signature:
                     if len(self._found) >= _MAX_RUNS:
                         self._found.clear()
-                    known = self._found[log] = (signature, now_s + _READ_AGAIN_S, key_values_in(log))
+                    read = key_values_in(log) if _is_old(run) else redone_values_in(log, run.evaluations)
+                    known = self._found[log] = (signature, now_s + _READ_AGAIN_S, read)
         return run if known is None else replace(run, key_values=known[2])
 
 
 def _is_old(run: FoundRun) -> bool:
     is_known = run.manifest is not None and run.manifest.config is not None
     return not is_known and run.part is None and run.problem is None
+
+
+def _is_resumed(run: FoundRun) -> bool:
+    latest = None if run.manifest is None else run.manifest.latest
+    return latest is not None and latest.session > 1 and bool(run.evaluations) and run.part is None
 
 
 class RootListing:

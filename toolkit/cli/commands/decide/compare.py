@@ -27,8 +27,9 @@ from toolkit.cli.terminal import (
     terminal_width,
 )
 from toolkit.core.guard import Guard
-from toolkit.importers.source import NO_STEP, SYSTEM, RunSource, named_columns, read_all
-from toolkit.importers.summary import number
+from toolkit.importers.source import NO_STEP, SYSTEM, RunSource
+from toolkit.importers.source import Column as Points
+from toolkit.importers.summary import number, read_counted
 from toolkit.runfolder.listed_run import loss_name
 from toolkit.runfolder.metrics import metric_direction
 from toolkit.runfolder.records import SPREAD
@@ -210,13 +211,11 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
 
 
 def _metrics_of(source: RunSource) -> dict[str, _Values]:
-    found: dict[str, _Values] = {}
-    for batch in read_all(source):
-        if batch.replaced:
-            found.clear()
-        for name, column in named_columns(source.info, batch):
-            if len(column) and column.kind != SYSTEM:
-                found.setdefault(name, _Values(column.values[-1])).take(column.steps, column.values)
+    def take(found: dict[str, _Values], name: str, column: Points) -> None:
+        if len(column) and column.kind != SYSTEM:
+            found.setdefault(name, _Values(column.values[-1])).take(column.steps, column.values)
+
+    found = read_counted(source, dict[str, _Values], take)
     return {
         name: values
         for name, values in found.items()

@@ -12,7 +12,8 @@ from toolkit.cli.chosen_run import printable, refuse
 from toolkit.cli.run_list import ListedRun, list_runs, source_for
 from toolkit.cli.terminal import Column, add_json_argument, number_text, painted, print_json, print_table
 from toolkit.core.guard import Guard
-from toolkit.importers.source import named_columns, read_all
+from toolkit.importers.source import Column as Points
+from toolkit.importers.summary import read_counted
 
 JSON_FORM: Final = """\
 an object with `answer` (`better`, `worse`, `not better` or `not decided`), `exit_code`, `sentence`, `sure`, `metric`, \
@@ -87,12 +88,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _points(run: ListedRun, metric: str) -> list[float]:
-    found: list[float] = []
-    source = source_for(run)
-    for batch in read_all(source):
-        if batch.replaced:
-            found.clear()
-        for name, column in named_columns(source.info, batch):
-            if name == metric:
-                found.extend(column.values)
-    return found
+    def take(found: list[float], name: str, column: Points) -> None:
+        if name == metric:
+            found.extend(column.values)
+
+    return read_counted(source_for(run), list[float], take)

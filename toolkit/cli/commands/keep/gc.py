@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from toolkit.cli.argument_types import age, whole
+from toolkit.cli.argument_types import add_goal_argument, age, goal_of, no_goal, whole
 from toolkit.cli.chosen_run import LOGS, refuse
 from toolkit.cli.leftovers import CACHE, OLD_RUN, Best, Leftover, delete_or_list, leftovers
 from toolkit.cli.terminal import add_json_argument, size_text
@@ -61,9 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by",
         metavar="NAME",
         default="loss",
-        help="what --keep-best compares: the last value of this metric, the smallest is the best (default: loss)",
+        help="what --keep-best compares: the last value of this metric (default: loss)",
     )
-    parser.add_argument("--largest", action="store_true", help="with --keep-best: the largest is the best")
+    add_goal_argument(parser)
+    parser.add_argument(
+        "--largest", action="store_const", dest="goal", const="max", help="the same as --goal max"
+    )
     parser.add_argument(
         "--orphans",
         action="store_true",
@@ -72,8 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
     parser.epilog = (
         "It never touches runs that are written now, records of a run that is there, or files of other tools. "
-        "--keep-best reads all records of the runs; it leaves those without the value alone, and killed ones that "
-        "`telemetry repair` was not run on. "
+        "--keep-best reads all records of the runs; a value that is not finite is the worst, and steps that a resume "
+        "did again do not count. It leaves runs without the value alone, and killed ones that `telemetry repair` was "
+        "not run on. "
         "Exit code: 0; 1 if something could not be deleted; 2 if a PATH is not a folder."
     )
 
@@ -86,8 +90,13 @@ def run(args: argparse.Namespace) -> int:
             return refuse(f"{place} is not a folder")
     if args.runs and not args.older_than:
         return refuse("--runs needs --older-than, such as --older-than 90d")
+    best = None
+    if args.keep_best is not None:
+        goal = goal_of(args, args.by)
+        if goal is None:
+            return refuse(no_goal(args.by))
+        best = Best(args.keep_best, args.by, goal)
     now = time.time()
-    best = None if args.keep_best is None else Best(args.keep_best, args.by, args.largest)
     found: dict[Path, Leftover] = {}
     old: list[Leftover] = []
     for left in leftovers(
