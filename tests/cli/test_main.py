@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pkgutil
 import subprocess
 import sys
+from contextlib import suppress
 from io import StringIO
 
 import pytest
@@ -18,6 +20,7 @@ from toolkit.cli.commands import look
 from toolkit.cli.document import document
 from toolkit.cli.main import GROUPS, SUBCOMMANDS, grouped, main
 from toolkit.runfolder.labels import Labels, write_labels
+from toolkit.telemetry import TelemetryLogger
 
 
 def test_without_a_subcommand_the_help_lists_all_of_them(capsys):
@@ -53,6 +56,39 @@ def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkey
 
     assert main(["dashboard", "--help"]) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
+
+
+def test_no_name_controls_the_terminal_whatever_prints_it(tmp_path, capsys):
+    nasty = "a\x1b[31mb\x1b]0;t\x07\x9b2J\u202e"
+    place = tmp_path / nasty
+    config = {nasty: 1}
+    run = write_run(place, "run", [0.5, math.nan], config=config)
+    write_run(place, "other", [0.4], config={nasty: 2})
+    write_labels(run, Labels(display_name=nasty))
+    with TelemetryLogger("more", log_dir=place, log_every=1, system=False, output=True) as log:
+        print(nasty)
+        log.log_step(1, train_loss=0.5, **{nasty: 1.0})
+    more, gone = str(log.run_folder), str(place / nasty)
+    capsys.readouterr()
+
+    for command in (
+        *(["ls", str(place), *columns] for columns in ([], ["--columns", f"= {nasty}"], ["--sort", nasty])),
+        *([name, str(run)] for name in ("doctor", "errors", "status", "tail", "why", "rm")),
+        *([name, more] for name in ("show", "logs", "time")),
+        *([name, gone] for name in ("show", "ls", "doctor", "export", "logs", "repair", "gc")),
+        ["show", more, "--metrics", "*"],
+        ["compare", str(place)],
+        ["sql", f"select 1 as \"{nasty}\", '{nasty}' as b, * from steps", str(place)],
+        ["sql", f"select {nasty}", str(place)],
+        ["sql", "select 1", "--parquet", f"{gone}/x", str(place)],
+        [nasty],
+        ["ls", f"--{nasty}"],
+    ):
+        with suppress(SystemExit):
+            main(command)
+        said = "".join(capsys.readouterr())
+        assert said, command
+        assert set(said) & set("\x1b\x07\x9b\u202e") == set(), command
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,7 @@ _EXIT_CODES: Final = """
 
 Every command but `dashboard` takes `--no-color`, which does what the variable `NO_COLOR` does.
 Colours, progress and the cut of long lines are for terminals only.
-Tables are drawn with [rich](https://pypi.org/project/rich/) where it is installed.
-Control characters in names and texts of a run are replaced.
+Control characters in everything that a command prints are replaced, those of a plug-in's command included.
 
 With `--json`, a command prints one JSON value and nothing else to stdout; the sections below list its fields.
 Fields stay: a later version may add some. Times are seconds since 1970, ages and durations are seconds.

@@ -10,11 +10,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol, cast
 
 from toolkit.cli.chosen_run import refuse
-from toolkit.cli.terminal import ReaderGoneError, turn_colours_off, write_any_text
+from toolkit.cli.terminal import ReaderGoneError, only_text, turn_colours_off, write_any_text
 from toolkit.core import plugins
 
 SUBCOMMANDS: Final = {
@@ -101,10 +102,17 @@ class Subcommand(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the subcommand named in `argv` (default: the command line) and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # A training prints what it likes, and goes on without a reader.
+    is_ours = _requested(arguments) not in ("train", "dashboard")
+    if argv is None:
+        write_any_text(end_quietly=is_ours)
+    with only_text() if is_ours else nullcontext():
+        return _answer(arguments)
+
+
+def _answer(arguments: Sequence[str]) -> int:
+    """Run the subcommand; return its exit code, or that of a failure that is no one's mistake."""
     try:
-        if argv is None:
-            # A training goes on without a reader.
-            write_any_text(end_quietly=_requested(arguments) not in ("train", "dashboard"))
         return _run(arguments)
     except KeyboardInterrupt:
         return 130

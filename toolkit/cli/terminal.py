@@ -1,4 +1,7 @@
-"""What commands print: tables, colours and progress on a terminal, plain text everywhere else."""
+"""What commands print: tables, colours and progress on a terminal, plain text everywhere else.
+
+All of it goes through `only_text`, whatever a name in a run folder or the name of a file has in it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import argparse
 import io
 import json
 import os
+import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 from toolkit.cli.chosen_run import printable
+from toolkit.runfolder.untrusted import clean
 
 _STYLES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _ANY_WIDTH: Final = 100_000
@@ -21,6 +28,9 @@ _NARROWEST: Final = 8
 """A column is not made narrower than this to fit the terminal."""
 _PROGRESS_AFTER_S: Final = 0.5
 _PROGRESS_EVERY_S: Final = 0.1
+_OURS: Final = f"\0{secrets.token_hex(8)}["
+"""Begins our own escape sequences until they are printed: nothing that is read can have it."""
+_ERASE_LINE: Final = f"{_OURS}G{_OURS}K"
 
 
 def add_json_argument(parser: argparse._ActionsContainer, what: str = "JSON") -> None:
@@ -41,7 +51,30 @@ def has_colours() -> bool:
 def painted(text: str, style: str) -> str:
     """Return `text` in a style, such as `bold red`, where colours are shown."""
     codes = ";".join(_STYLES[word] for word in style.split())
-    return f"\x1b[{codes}m{text}\x1b[0m" if codes and has_colours() else text
+    return f"{_OURS}{codes}m{text}{_OURS}0m" if codes and has_colours() else text
+
+
+class _OnlyText:
+    """A stream that shows control characters as �, but for the colours and the progress of this module."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write("\x1b[".join(map(clean, text.split(_OURS))))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def only_text() -> Iterator[None]:
+    """Have nothing that is printed inside control a terminal."""
+    with ExitStack() as stack:
+        for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+            stack.enter_context(redirect(cast("TextIO", _OnlyText(stream))))
+        yield
 
 
 class ReaderGoneError(BaseException):
@@ -100,16 +133,11 @@ Cell = str | tuple[str, str]
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table, with rich where it is installed and stdout is a terminal; cells are cut to its width there."""
-    texts = [[_clean(cell) for cell in row] for row in rows]
-    widths = [
-        max(len(column.title), *(len(row[at][0]) for row in texts), 0) if texts else len(column.title)
-        for at, column in enumerate(columns)
-    ]
+    """Print a table; cells are cut to the width of a terminal."""
+    texts = [[(printable(column.title), "bold") for column in columns]]
+    texts += [[_clean(cell) for cell in row] for row in rows]
+    widths = [max(_cells(row[at][0]) for row in texts) for at in range(len(columns))]
     _narrow(widths, columns, terminal_width())
-    if has_colours() and _print_with_rich(columns, texts, widths):
-        return
-    print(_line([(column.title, "") for column in columns], columns, widths))
     for row in texts:
         print(_line(row, columns, widths))
 
@@ -120,8 +148,20 @@ def terminal_width() -> int:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return `text` in at most `length` characters."""
-    return text if len(text) <= length else f"{text[: max(0, length - 1)]}…"
+    """Return `text` in at most so many cells of a terminal."""
+    if _cells(text) <= length:
+        return text
+    text = text[: max(0, length - 1)]
+    while text and _cells(text) >= length:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def _cells(text: str) -> int:
+    """Return how many cells a text takes: wide characters take two."""
+    return (
+        len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(one) in "WF") for one in text)
+    )
 
 
 def number_text(value: float | None) -> str:
@@ -166,13 +206,14 @@ class Progress:
             full = 20 * done // total
             bar = f"[{'#' * full}{'.' * (20 - full)}] {done:,}/{total:,} "
         room = shutil.get_terminal_size().columns - len(bar) - 1
-        print(f"\r\x1b[K{bar}{printable(shortened(text, max(0, room)))}", end="", file=sys.stderr, flush=True)
+        shown = printable(shortened(text, max(0, room)))
+        print(f"{_ERASE_LINE}{bar}{shown}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Erase the line."""
         if self._is_shown:
             self._is_shown = False
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print(_ERASE_LINE, end="", file=sys.stderr, flush=True)
 
 
 def _clean(cell: Cell) -> tuple[str, str]:
@@ -196,32 +237,6 @@ def _line(cells: Sequence[tuple[str, str]], columns: Sequence[Column], widths: S
     parts = []
     for (text, style), column, width in zip(cells, columns, widths, strict=True):
         shown = shortened(text, width)
-        padding = " " * (width - len(shown))
+        padding = " " * (width - _cells(shown))
         parts.append(padding + painted(shown, style) if column.right else painted(shown, style) + padding)
     return "  ".join(parts).rstrip()
-
-
-def _print_with_rich(
-    columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], widths: Sequence[int]
-) -> bool:
-    """Print the table with rich; return False if it is not installed."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column, width in zip(columns, widths, strict=True):
-        table.add_column(
-            Text(column.title),
-            justify="right" if column.right else "left",
-            overflow="ellipsis",
-            no_wrap=True,
-            width=width,
-        )
-    for row in rows:
-        # Text, because rich reads markup in plain strings, and names are not trusted.
-        table.add_row(*(Text(text, style=style) for text, style in row))
-    Console(width=terminal_width()).print(table)
-    return True
