@@ -180,6 +180,13 @@ def test_a_whole_row_a_natural_join_and_a_count_do_not_depend_on_the_columns_tha
         "select * from parquet_scan('{secret}')",
         "explain analyze copy steps to '{place}'",
         "call pragma_version()",
+        "from duckdb_settings()",
+        "select * from range(3), duckdb_memory()",
+        "with a as (from pg_settings) from a",
+        "from information_schema.tables",
+        "from sqlite_master",
+        "from query_table('duckdb_tables')",
+        "select current_setting('threads')",
     ],
 )
 def test_nothing_but_the_tables_can_be_read_and_nothing_written(tables, tmp_path, text):
@@ -191,6 +198,24 @@ def test_nothing_but_the_tables_can_be_read_and_nothing_written(tables, tmp_path
 
     assert "\n" not in str(refused.value)
     assert os.listdir(tmp_path) == ["secret.csv"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("'infinity'::timestamp", "infinity"),
+        ("'-infinity'::date", "-infinity"),
+        ("'infinity'::timestamptz", "infinity"),
+        ("'294000-01-01'::timestamp_s", "294000-01-01 00:00:00"),
+        ("['infinity'::timestamp]", "[infinity]"),
+        ("{'a': 'infinity'::date}", "{'a': infinity}"),
+        ("'101'::bit", "101"),
+        ("340282366920938463463374607431768211455::uhugeint", str(2**128 - 1)),
+        ("'12:00:00+15:59'::timetz", "12:00:00+15:59"),
+    ],
+)
+def test_a_value_that_python_has_not_got_is_a_text(tables, value, said):
+    assert rows(f'select {value} as "a ""b""", 1 as n', tables) == [{'a "b"': said, "n": 1}]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -24,6 +24,13 @@ _CONFIG: Final = {
     "temp_directory": "",
     "threads": "4",
 }
+_FUNCTIONS: Final = frozenset(
+    "range generate_series unnest repeat repeat_row json_each json_tree query_table".split()
+)
+"""What a statement may select from, besides tables; other functions read files, or tell of the engine."""
+_OF_THE_ENGINE: Final = re.compile(r"(duckdb|pragma|pg|sqlite)_.*", re.IGNORECASE)
+_NOT_IN_ARROW: Final = re.compile(r"\b(BIT|BIGNUM|VARINT|UHUGEINT|TIME WITH TIME ZONE)\b")
+"""Types that Arrow lacks: their values would be other ones."""
 _AGAIN_S: Final = 2.0
 _ROWS_AT_ONCE: Final = 100_000
 _POSITION: Final = re.compile(r"\nLINE (\d+): ([^\n]*)\n( *)\^")
@@ -112,18 +119,51 @@ def query(
 
 
 def _answer(connection: duckdb.DuckDBPyConnection, text: str, memory_mb: int) -> pa.Table:
+    answer = connection.sql(text)
+    as_text = {at for at, kind in enumerate(answer.types) if _NOT_IN_ARROW.search(str(kind))}
+    table = _read(answer, memory_mb) if not as_text else _read(_with_texts(answer, as_text), memory_mb)
+    odd = {at for at, column in enumerate(table.columns) if not _fits_python(column)}
+    return _read(_with_texts(answer, as_text | odd), memory_mb) if odd else table
+
+
+def _with_texts(answer: duckdb.DuckDBPyRelation, chosen: Collection[int]) -> duckdb.DuckDBPyRelation:
+    """Return an answer with the values of some columns as text, as DuckDB writes them."""
+    names = [name.replace('"', '""') for name in answer.columns]
+    shown = [f'c{at}{"::varchar" if at in chosen else ""} as "{name}"' for at, name in enumerate(names)]
+    aliases = ", ".join(f"c{at}" for at in range(len(names)))
+    text = f"select {', '.join(shown)} from answer as a({aliases})"  # noqa: S608 - the names are quoted
+    return answer.query("answer", text)
+
+
+def _fits_python(column: pa.ChunkedArray) -> bool:
+    """Return whether Python has the dates and times in a column: not infinity, nor the year 10,000."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    kind = column.type
+    try:
+        if types.is_nested(kind):
+            column.to_pylist()
+        elif types.is_date(kind) or types.is_timestamp(kind):
+            [end.as_py() for end in pc.min_max(column).values()]
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+def _read(answer: duckdb.DuckDBPyRelation, memory_mb: int) -> pa.Table:
     import pyarrow as pa
 
-    reader = connection.sql(text).to_arrow_reader(_ROWS_AT_ONCE)
+    reader = answer.to_arrow_reader(_ROWS_AT_ONCE)
     batches, size = [], 0
     for batch in reader:
         batches.append(batch)
         size += batch.nbytes
         if size > memory_mb * 1_000_000:
             raise QueryError(f"the statement was stopped: its answer has more than {memory_mb:,} MB")
-    answer = pa.Table.from_batches(batches, reader.schema)
+    table = pa.Table.from_batches(batches, reader.schema)
     # Two columns of one name would be one in a row.
-    return answer.rename_columns(unique_names(answer.column_names))
+    return table.rename_columns(unique_names(table.column_names))
 
 
 class _Statement:
@@ -144,6 +184,10 @@ class _Statement:
         texts = {one.casefold() for node in nodes for value in node.values() for one in _texts(value)}
         self.tables = [name for name in TABLES if name in texts]
         sources = [node for node in nodes if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION")]
+        for name in filter(None, map(_name_of_engine, [*sources, *nodes])):
+            raise QueryError(
+                f"{name!r} cannot be asked: a statement reads {', '.join(TABLES)} and nothing else"
+            )
         rows = {str(node.get(name, "")).casefold() for node in sources for name in ("alias", "table_name")}
         # A name of a table as a value means the whole row; a natural join, `#3` and `steps s(a)` take any column.
         takes_all = any(
@@ -158,6 +202,22 @@ class _Statement:
         is_table = sources == [root.get("from_table")] and not sources[0].get("column_name_alias")
         self.runs = _runs_in(root["where_clause"]) if is_table else None
         self.lists_tables = any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes)
+
+
+def _name_of_engine(node: dict[str, Any]) -> str | None:
+    """Return the name of what a node asks that is no table of runs; None if it asks for nothing else."""
+    if node.get("type") == "BASE_TABLE":
+        schema, name = str(node.get("schema_name") or ""), str(node["table_name"])
+        is_ours = schema.casefold() in ("", "main") and not _OF_THE_ENGINE.fullmatch(name)
+        return None if is_ours else f"{schema}.{name}".lstrip(".")
+    function = node["function"] if node.get("type") == "TABLE_FUNCTION" else node
+    name = str(function.get("function_name", ""))
+    if node.get("type") == "TABLE_FUNCTION" and name.casefold() not in _FUNCTIONS:
+        return name
+    if name.casefold() == "query_table":
+        texts = [one for part in _nodes(function) for value in part.values() for one in _texts(value)]
+        return next((one for one in texts if _OF_THE_ENGINE.search(one) or "." in one), None)
+    return name if name.casefold() == "current_setting" else None
 
 
 def _nodes(root: Any) -> Iterator[dict[str, Any]]:
