@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
-import shlex
-import sys
 from pathlib import Path
+
+from toolkit.core.install import install_command
 
 _REQUIRED = ("streamlit", "pandas", "plotly", "pyarrow", "orjson", "yaml")
 _INSTALLED_AS = {"yaml": "PyYAML"}
@@ -55,7 +55,7 @@ def _command(requirements: Path = _REQUIREMENTS, extra: str = "dashboard") -> st
     else:
         # Installed as a package: the extra names the requirements.
         wanted = [f"ai-toolkit-telemetry[{extra}]"]
-    return shlex.join([sys.executable or "python", "-m", "pip", "install", *wanted])
+    return install_command(*wanted, short=False)
 
 
 def _is_installed(name: str) -> bool:

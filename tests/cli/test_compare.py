@@ -71,11 +71,11 @@ def test_tables_for_other_programs(logs, capsys):
     assert "| train_loss | 0.2 | 0.3 |" in capsys.readouterr().out
 
 
-def test_a_folder_means_all_its_runs_and_one_run_the_one_before_it(logs, capsys):
+def test_a_folder_means_all_its_runs_and_one_run_is_compared_with_none_that_was_not_named(logs, capsys):
     assert main(["compare", str(logs), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
-    assert main(["compare", str(logs / "b"), "--json"]) == 0
-    assert [run["name"] for run in json.loads(capsys.readouterr().out)["runs"]] == ["a", "b"]
+    assert main(["compare", str(logs / "b"), "--json"]) == 2
+    assert "name another" in capsys.readouterr().err
 
 
 def test_one_run_alone_or_none_cannot_be_compared(logs, tmp_path, capsys):

@@ -479,7 +479,7 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, k
 
 
 def test_a_missing_path_is_reported(tmp_path, doctor):
-    assert doctor(tmp_path / "gone") == (2, "", f"{tmp_path / 'gone'} does not exist\n")
+    assert doctor(tmp_path / "gone") == (2, "", f"no run found in {tmp_path / 'gone'} (it does not exist)\n")
 
 
 def test_a_folder_without_runs_is_reported(tmp_path, doctor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ import pytest
 from tests.cli.runs import write_run, write_table
 from toolkit.cli.main import main
 from toolkit.runfolder.labels import Labels, write_labels
+from toolkit.runs.frame import steps
 from toolkit.telemetry import TelemetryLogger
 
 
@@ -189,3 +191,70 @@ def test_a_formula_can_be_a_column_an_order_and_a_filter(logs, capsys):
     with pytest.raises(SystemExit):
         main(["ls", str(logs), "--columns", "= ema("])
     assert "A name, a number or ( is missing (character 7)." in capsys.readouterr().err
+
+
+def test_columns_are_named_by_commas_with_the_names_that_a_configuration_has(tmp_path, capsys):
+    write_run(tmp_path, "run", [math.inf], config={"optim": {"lr": 0.002}})
+    write_run(tmp_path, "other", [-math.inf], config={"base_lr": 0.001})
+    capsys.readouterr()
+
+    assert main(["ls", str(tmp_path), "--columns", "lr, optim.lr,base_lr", "--sort", "name", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["runs"]
+    assert [[run[name] for name in ("lr", "optim.lr", "base_lr", "loss")] for run in listed] == [
+        [0.001, 0.001, 0.001, "-Infinity"],
+        [0.002, 0.002, 0.002, "Infinity"],
+    ]
+    assert main(["ls", str(tmp_path), "--filter", "base_lr>0.0015", "--json"]) == 0
+    assert names(capsys) == ["run"]
+    assert main(["ls", str(tmp_path), "--columns", "lr,accuracyy"]) == 2
+    assert "did you mean accuracy?" in capsys.readouterr().err
+    sql = "select run, setting from settings where number is not null order by all"
+    assert main(["sql", sql, str(tmp_path), "--json"]) == 0
+    assert [[*row.values()] for row in json.loads(capsys.readouterr().out)["rows"]] == [
+        ["other", "base_lr"],
+        ["other", "learning_rate"],
+        ["run", "learning_rate"],
+        ["run", "optim.lr"],
+    ]
+    with pytest.raises(ValueError, match="steps has no column 'losss'; there is loss"):
+        steps(tmp_path, ["run", "losss"])
+    assert list(steps(tmp_path, ["run", "loss"]).columns) == ["run", "loss"]
+
+
+def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newest(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("toolkit.cli.chosen_run.LOGS", tmp_path)
+    monkeypatch.setattr("toolkit.cli.run_list.LOGS", tmp_path)
+    for loss in (0.5, 0.25):
+        write_labels(write_run(tmp_path, f"of-{loss}", [loss]), Labels(display_name="same"))
+    table = write_table(tmp_path / "theirs" / "metrics.csv", [1.0])
+    capsys.readouterr()
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    labels = {run["path"]: run["label"] for run in json.loads(capsys.readouterr().out)["runs"]}
+
+    def status(name):
+        assert main(["status", name, "--json"]) == 0
+        out, err = capsys.readouterr()
+        return json.loads(out)["path"], err
+
+    for path, label in labels.items():
+        assert status(label) == (path, "")
+    assert set(labels) == {str(tmp_path / "of-0.5"), str(tmp_path / "of-0.25"), str(table)}
+    newest = str(tmp_path / "of-0.25")
+    assert status("of-0.25") == (newest, "")
+    assert status("same") == (newest, f"2 runs are called same: this is the newest, {newest}\n")
+    for command in (
+        ["doctor"],
+        ["show"],
+        ["time"],
+        ["why", "of-0.5"],
+        ["verdict", "of-0.5", "--against"],
+        ["repair"],
+    ):
+        assert main([*command, "of-0.25"]) != 2, command
+        assert main([*command, "nothing"]) == 2, command
+    capsys.readouterr()
+    sql = "select loss from steps where run = 'of-0.5'"
+    assert main(["sql", sql, str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == [{"loss": 0.5}]

@@ -223,3 +223,10 @@ def test_missing_records_that_were_not_declared_lost_are_counted(killed):
     # The lost ones are only in the record file.
     assert ": 0 records recovered, 3 rows in metrics.csv, 1 unreadable lines" in out
     assert out.endswith("5 records missing and not declared lost\n")
+
+
+def test_a_folder_without_a_run_is_not_repaired(tmp_path, capsys):
+    (tmp_path / "runs").mkdir()
+
+    assert main(["repair", str(tmp_path)]) == 2
+    assert f"no run found in {tmp_path}" in capsys.readouterr().err

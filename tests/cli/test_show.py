@@ -84,3 +84,14 @@ def test_a_number_of_rows_below_one_is_refused(run, capsys):
         main(["show", str(run), "--rows", "0"])
 
     assert "--rows: '0' is not a whole number from 1" in capsys.readouterr().err
+
+
+def test_what_the_trainer_measures_of_itself_is_not_among_the_steps(tmp_path, capsys):
+    with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
+        log.log_step(1, train_loss=0.5, **{f"profiling/part_{at}": 1.0 for at in range(20)})
+    capsys.readouterr()
+
+    assert main(["show", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "train_loss" in out
+    assert "profiling/" not in out

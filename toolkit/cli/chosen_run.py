@@ -36,20 +36,12 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         default=LOGS,
-        help=f"a run folder, or a folder of runs to take the newest from (default: {LOGS})",
+        help=f"a run folder, a name of a run in {LOGS}, or a folder of runs to take the newest from (default: {LOGS})",
     )
 
 
-def chosen_run(path: Path) -> Path | None:
-    """Return the run at `path`, or print why there is none and return None."""
-    folder = find_run(path)
-    if folder is None:
-        refuse(no_run_in(path))
-    return folder
-
-
-def run_at(path: Path) -> Path:
-    """Return the run at `path`, or the newest one below it. Raises FileNotFoundError if there is no run."""
+def chosen_run(path: Path) -> Path:
+    """Return the run that `find_run` finds. Raises FileNotFoundError, whose message says why there is none."""
     folder = find_run(path)
     if folder is None:
         raise FileNotFoundError(no_run_in(path))
@@ -92,9 +84,15 @@ def _why_none(path: Path) -> str:
 
 
 def find_run(path: Path) -> Path | None:
-    """Return `path` if it is a run folder, else the run below that was written last, else None; follows no links."""
+    """Return `path` if it is a run folder, else the run below that was written last, else None; follows no links.
+
+    Where nothing is at `path`, it may be what `telemetry ls` prints of a run in the log directory: its folder or its
+    name. Of namesakes it is the one that was written last, and stderr says so.
+    """
     if written_at(path) is not None:
         return path
+    if not os.path.lexists(path):
+        return _run_named(path)
     newest: tuple[float, Path] | None = None
     try:
         with os.scandir(path) as entries:
@@ -105,6 +103,21 @@ def find_run(path: Path) -> Path | None:
     except OSError:
         return None
     return newest[1] if newest is not None else None
+
+
+def _run_named(path: Path) -> Path | None:
+    if os.path.lexists(LOGS / path):
+        return find_run(LOGS / path)
+    from toolkit.runs.listing.run_folders import run_folders
+    from toolkit.runs.store import card_labels
+
+    name, cards = str(path), run_folders([LOGS], other_tools=False).list_runs().cards
+    labels = card_labels(cards)
+    named = [card for card in cards if name in (labels[card.key].text, labels[card.key].folder)]
+    named = named or [card for card in cards if card.name == name]
+    if len(named) > 1:
+        print_to_stderr(f"{len(named)} runs are called {name}: this is the newest, {named[0].path}")
+    return named[0].path if named else None
 
 
 def status_of(folder: Path) -> str:

@@ -38,7 +38,7 @@ SUBCOMMANDS: Final = {
     "message": "test the messages that a training's YAML asks for: send one, or print it",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
     "plugins": "list the plug-ins that are installed, and what is wrong with those that are skipped",
-    "pull": "bring a run folder back from ClickHouse, byte for byte",
+    "pull": "bring a run folder back from ClickHouse: its records byte for byte",
     "repair": "recover what a killed run left behind and rebuild its metrics.csv",
     "rm": "move runs to the trash, with --yes",
     "resume": "say whether a resumed run continued the same training, and if not, why",

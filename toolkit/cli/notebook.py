@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS
+from toolkit.cli.chosen_run import LOGS, printable
 from toolkit.cli.report_content import (
     UnreadableRunError,
     diagnosis_of,
@@ -28,6 +28,7 @@ from toolkit.cli.report_content import (
 )
 from toolkit.cli.run_list import ListedRun, label_runs, our_card, run_at
 from toolkit.core.guard import Guard
+from toolkit.core.install import install_extra
 from toolkit.core.lifetime import follow_loggers
 from toolkit.core.user_folders import user_folder
 from toolkit.diagnostics.history import Diagnosis
@@ -153,7 +154,7 @@ class RunView:
                 duration_s=card.duration_s,
                 records=found.records,
                 examined=1.0 if is_examined else 0.0,
-                notes=["curves need pip install 'ai-toolkit-telemetry[dashboard]'"],
+                notes=[f"curves need {install_extra('dashboard')}"],
                 findings=found.findings,
                 errors=[one for one in found.errors if found.ending is None or one != found.ending.error],
                 ending=found.ending,
@@ -178,7 +179,7 @@ def load_ipython_extension(shell: Any) -> None:
             _magic(shell, line)
         except UnreadableRunError as error:
             # IPython prints it as one line, and the cell counts as failed.
-            raise UsageError(str(error)) from None
+            raise UsageError(printable(str(error))) from None
 
     shell.register_magic_function(telemetry, "line")
     shell.input_transformers_cleanup.append(_as_line)
@@ -219,13 +220,10 @@ def _magic(shell: Any, line: str) -> None:
 
 
 def _chosen(name: str) -> ListedRun:
-    """Return the run at a path, or with this name in the log directory, or its newest. Raises UnreadableRunError."""
+    """Return the run that a command would take. Raises UnreadableRunError."""
     until = time.monotonic() + _APPEARS_S
     while True:
-        place = (
-            LOGS / name if not name or (not Path(name).exists() and (LOGS / name).exists()) else Path(name)
-        )
-        run = run_at(place)
+        run = run_at(Path(name or LOGS))
         if not isinstance(run, str):
             return run
         if time.monotonic() > until:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from toolkit.cli.chosen_run import printable
 from toolkit.cli.run_list import ListedRun
 from toolkit.cli.terminal import size_text
+from toolkit.core.install import install_extra
 from toolkit.diagnostics.foreign_file import NoRecordsError
 from toolkit.diagnostics.history import Diagnosis, diagnose, diagnose_records
 from toolkit.importers.as_records import records_of
@@ -43,7 +44,7 @@ def has_columns() -> bool:
 def require_columns(what: str = "a report") -> None:
     """Raise UnreadableRunError if what reads columns is not installed."""
     if not has_columns():
-        raise UnreadableRunError(f"{what} needs pip install 'ai-toolkit-telemetry[dashboard]'")
+        raise UnreadableRunError(f"{what} needs {install_extra('dashboard')}")
 
 
 def open_run(

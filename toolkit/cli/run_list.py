@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import find_run, no_run_in
+from toolkit.cli.chosen_run import LOGS, find_run, no_run_in
 from toolkit.core.user_folders import labels_dir
 from toolkit.importers.detect import Sources, find_sources
 from toolkit.importers.formats.record_file import OURS, source_of_folder
@@ -136,11 +136,16 @@ def our_card(folder: Path) -> RunCard | None:
 
 
 def run_at(path: Path) -> ListedRun | str:
-    """Return the run at `path`: ours, the newest of ours below it, or the only one of another tool; else a reason."""
+    """Return the run at `path`: ours, as `find_run` has it, or the only one of another tool; else a reason."""
     folder = find_run(path)
     card = None if folder is None else our_card(folder)
     if card is not None:
         return ListedRun(card, None, card.name)
+    if not os.path.lexists(path):
+        named = [
+            run for run in list_runs([LOGS]).runs if str(path) in (run.called, run.card.name, run.card.key)
+        ]
+        return named[0] if len(named) == 1 else no_run_in(path)
     found = list_runs([path])
     if len(found.runs) == 1:
         return found.runs[0]

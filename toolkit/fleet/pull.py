@@ -1,4 +1,4 @@
-"""Brings a run folder back from the engine, byte for byte, with the files that its records point to."""
+"""Brings a run folder back from the engine: its records byte for byte, and the files that they point to."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class _Walk:
         while waiting:
             relative, depth = waiting.popleft()
             if self._is_over():
-                self._notes.append(f"not all of {self._root} was looked at: it is too large")
+                self._notes.append(f"not all of {self._root} was looked at: {self._is_over()}")
                 break
             folder = self._listed(relative)
             if folder is None or self._is_ours(folder):
@@ -250,8 +250,11 @@ class _Walk:
             self._more_s -= more
             self._end += more
 
-    def _is_over(self) -> bool:
-        return self._entries > MAX_ENTRIES or time.monotonic() > self._end
+    def _is_over(self) -> str:
+        """Return why the search ends; nothing while it does not."""
+        if self._entries > MAX_ENTRIES:
+            return f"it has more than {MAX_ENTRIES:,} files and folders"
+        return "that took too long; name a folder in it" if time.monotonic() > self._end else ""
 
     def _listed(self, relative: str) -> Folder | None:
         folder = Folder(self._root, relative)

@@ -288,6 +288,16 @@ def settings_from(known: Mapping[str, Any], given: Any = None) -> dict[str, Scal
     return found
 
 
+def given_names(given: Any) -> dict[str, str]:
+    """Return by the usual names that `settings_from` uses the names that the configuration `given` has instead."""
+    found: dict[str, str] = {}
+    for path, _ in islice(leaves(given, depth=_MAX_DEPTH, items=_with_mappings), 10 * MAX_SETTINGS):
+        parts = _without_numbers(path)
+        if parts and _usual_name(parts) != ".".join(parts):
+            found.setdefault(_usual_name(parts), ".".join(parts))
+    return found
+
+
 def _put(found: dict[str, Scalar], name: str, value: Any) -> None:
     value = _typed(name, value)
     is_number = type(value) is int or type(value) is float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -284,9 +285,9 @@ def known_values(summary: Mapping[str, Any], evaluations: Mapping[str, Evaluatio
     """Return the last values in a run.json; the summary has those of the last step alone, maybe without the loss."""
     found = {name: item.last for name, item in evaluations.items()}
     for name, value in with_non_finite(dict(summary)).items():
-        if value is None and name == "train_loss":
+        if value is None and name == "train_loss" and math.isfinite(found.get(name, 0.0)):
             # JSON has no NaN.
-            found[name] = float("nan")
+            found[name] = math.nan
         elif is_number(value):
             found[name] = float(value)
     return found

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from toolkit.runfolder.codec import encodable
+from toolkit.runfolder.codec import encodable, name_of_non_finite, with_non_finite
 from toolkit.runfolder.layout import MANIFEST
 from toolkit.runfolder.metrics import Direction
-from toolkit.runfolder.records import FORMAT
+from toolkit.runfolder.records import FORMAT, NON_FINITE
 from toolkit.runfolder.safefile import replace_file
 from toolkit.runfolder.untrusted import (
     finite_in,
@@ -290,9 +290,11 @@ class Evaluation:
     direction: Direction | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for run.json; a value that is not finite is null there."""
+        """Return it for run.json; a value that is not finite is null there, and named under `non_finite`."""
+        is_finite = math.isfinite(self.last)
         return {
-            "last": self.last if math.isfinite(self.last) else None,
+            "last": self.last if is_finite else None,
+            **({} if is_finite else {NON_FINITE: {"last": name_of_non_finite(self.last)}}),
             "last_step": self.last_step,
             "best": self.best,
             "best_step": self.best_step,
@@ -309,7 +311,7 @@ def evaluations_from(mapping: Any) -> dict[str, Evaluation]:
         if len(found) >= MAX_EVALUATIONS:
             break
         if isinstance(name, str) and len(name) <= MAX_NAME_CHARS and isinstance(item, Mapping):
-            last, best = number_in(item.get("last")), finite_in(item.get("best"))
+            last, best = number_in(with_non_finite(dict(item)).get("last")), finite_in(item.get("best"))
             direction = item.get("direction")
             found[name] = Evaluation(
                 last=math.nan if last is None else last,

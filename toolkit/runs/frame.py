@@ -5,6 +5,7 @@ The tables are those of `telemetry sql`, by the same code; a value that a record
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -24,7 +25,7 @@ _LOGS: Final = "logs"
 
 class _Reader(Protocol):
     def __call__(self, folders: Folders = _LOGS, columns: Collection[str] | None = None) -> pd.DataFrame:
-        """Return a table of the runs in `folders`, with all columns or at least `columns`."""
+        """Return a table of the runs in `folders`, with all columns or at least `columns`, else ValueError."""
 
 
 def sql(statement: str, folders: Folders = _LOGS) -> pd.DataFrame:
@@ -43,7 +44,14 @@ def _tables(folders: Folders) -> RunTables:
 
 def _reader(name: str) -> _Reader:
     def read(folders: Folders = _LOGS, columns: Collection[str] | None = None) -> pd.DataFrame:
-        found: pd.DataFrame = _tables(folders).table(name, columns).to_pandas()
+        tables = _tables(folders)
+        known = tables.columns(name)
+        have = {column.casefold() for column in known}
+        for column in columns or ():
+            if column.casefold() not in have:
+                near = difflib.get_close_matches(column, known, n=3) or known
+                raise ValueError(f"{name} has no column {column!r}; there is {', '.join(near)}")
+        found: pd.DataFrame = tables.table(name, columns).to_pandas()
         return found
 
     return read

@@ -22,6 +22,7 @@ from toolkit.core.run_search import (
 from toolkit.formulas import formula
 from toolkit.formulas.formula import is_formula
 from toolkit.formulas.functions import truth
+from toolkit.runfolder.key_values import USUAL_NAMES
 from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.runs.listing.formula_value import formula_value
 from toolkit.runs.listing.run_listing import with_last_values
@@ -196,9 +197,11 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
     }
     cards = _with_last_values(cards, named.difference(_FIELDS))
     if search.terms:
+        names = names_in(cards)
+        terms = {term.name for term in search.terms if isinstance(term, Comparison)}
         search = checked(
             search,
-            names_in(cards),
+            names | {name for name in terms if usual_name(name) in names},
             lambda typed: any(typed in text.casefold() for card in cards for text in (card.name, card.key)),
         )
     if condition:
@@ -268,9 +271,30 @@ def list_of(cards: list[RunCard], query: RunQuery, now: float, places: tuple[str
     )
 
 
+def usual_name(name: str) -> str:
+    """Return the usual name of a setting that a configuration calls otherwise: learning_rate for optim.lr."""
+    return USUAL_NAMES.get(name.casefold().rpartition(".")[2], name)
+
+
+def unknown_among(asked: Iterable[str], cards: Sequence[RunCard]) -> str | None:
+    """Return a sentence about the first name that no run has; None if each is a formula, a field, or one has it."""
+    names = names_in(cards)
+    for name in asked:
+        one = split_order(name)[0]
+        if (
+            not is_formula(name)
+            and one not in FIELD_NAMES
+            and all(value_of(card, name) is None for card in cards)
+        ):
+            near = difflib.get_close_matches(one, names, n=3)
+            known = ", ".join(sorted(names - FIELD_NAMES)[:_MOST_NAMED])
+            return f"no run has {name!r}; {f'did you mean {near[0]}?' if near else f'there is {known}'}"
+    return None
+
+
 def candidates(prefix: str, name: str, names: Mapping[str, Collection[str]]) -> Iterator[tuple[str, str]]:
     """Yield place and name of what `name` may mean among the `names` of each place: the first that a run has counts."""
-    for given in dict.fromkeys((ALIASES.get(name.casefold(), name), name)):
+    for given in dict.fromkeys((ALIASES.get(name.casefold(), name), name, usual_name(name))):
         folded = given.casefold()
         for place in _PLACES[prefix]:
             exact = (given, f"epoch/{given}") if place in ("last", "best") else (given,)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from toolkit.core.install import install_extra
 from toolkit.runs.tables.run_tables import TABLES, RunTables, schema_of, unique_names
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def query(
     try:
         import duckdb
     except ImportError as error:
-        raise QueryError("SQL needs pip install 'ai-toolkit-telemetry[sql]'") from error
+        raise QueryError(f"SQL needs {install_extra('sql')}") from error
     text = text.encode("utf-8", "backslashreplace").decode()
     connection = duckdb.connect(":memory:", config={**_CONFIG, "memory_limit": f"{memory_mb}MB"})
     is_over = threading.Event()
@@ -132,7 +133,8 @@ def _with_texts(answer: duckdb.DuckDBPyRelation, chosen: Collection[int]) -> duc
     shown = [f'c{at}{"::varchar" if at in chosen else ""} as "{name}"' for at, name in enumerate(names)]
     aliases = ", ".join(f"c{at}" for at in range(len(names)))
     text = f"select {', '.join(shown)} from answer as a({aliases})"  # noqa: S608 - the names are quoted
-    return answer.query("answer", text)
+    found = answer.query("answer", text)
+    return answer if found is None else found
 
 
 def _fits_python(column: pa.ChunkedArray) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -20,6 +21,8 @@ from toolkit.core.user_folders import labels_dir, user_folder
 from toolkit.diagnostics.finding import latest_findings
 from toolkit.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.runfolder.control import ControlRefused, encode_body, read_request
+from toolkit.runfolder.key_values import given_names
+from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.metrics import KINDS
 from toolkit.runfolder.records import CONTROL_CHANGE, EPOCH, EVAL, FINDING, STEP, SYSTEM
 from toolkit.runfolder.untrusted import number_in, whole_in
@@ -27,6 +30,7 @@ from toolkit.runs.columns.run_columns import MetricColumn, RunColumns
 from toolkit.runs.formatting import clean
 from toolkit.runs.listing.foreign_runs import OnRun
 from toolkit.runs.listing.run_folders import runs_at
+from toolkit.runs.listing.run_listing import FoundRun, read_start
 from toolkit.runs.settings import as_number, setting_text
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.spans import FAILED, UNFINISHED
@@ -107,11 +111,19 @@ class RunTables:
         if time.monotonic() - self._listed_at > _LIST_EVERY_S:
             listed = self.folders.list_runs()
             labels = card_labels(listed.cards)
-            self._runs = {labels[card.key].text: card for card in listed.cards}
+            short = {key: label.folder or label.name for key, label in labels.items()}
+            times = Counter(short.values())
+            self._runs = {
+                short[card.key] if times[short[card.key]] == 1 else labels[card.key].text: card
+                for card in listed.cards
+            }
             self._listed_at, self.notes = time.monotonic(), dict.fromkeys(listed.problems)
 
     def runs(self) -> dict[str, RunCard]:
-        """Return the runs listed last by the name that `telemetry ls` has for each, the last updated first."""
+        """Return the runs listed last by the name, or of namesakes the folder, that `telemetry ls` has for each.
+
+        The last updated comes first.
+        """
         return self._runs
 
     def table(
@@ -130,7 +142,7 @@ class RunTables:
             return pa.concat_tables([schema_of(name).empty_table(), *parts])
         makers: dict[str, Callable[[RunCard], Iterator[dict[str, Any]]]] = {
             "runs": _run,
-            "settings": _settings,
+            "settings": self._settings,
             "findings": self._findings,
             "requests": self._requests,
         }
@@ -215,6 +227,21 @@ class RunTables:
                 names=schema_of("spans").names,
             ).cast(schema_of("spans"))
 
+    def _settings(self, card: RunCard) -> Iterator[dict[str, Any]]:
+        run = self.folders.find(card.key)
+        if isinstance(run, FoundRun):
+            given = read_start(run.folder / METRICS_JSONL).get("config")
+        else:
+            given = run.source.info.config
+        settings = dict(card.config)
+        # `lr` is also `learning_rate`, so that runs can be compared.
+        for usual, own in given_names(given).items():
+            if usual in settings:
+                settings.setdefault(own, settings[usual])
+        for name, value in settings.items():
+            text = clean(setting_text(value, exact=True)) if value is not None else None
+            yield {"setting": clean(name), "value": text, "number": as_number(value)}
+
     def _findings(self, card: RunCard) -> Iterator[dict[str, Any]]:
         self._store.refresh(card.key, wait_s=_NO_LIMIT_S)
         self._store.examine(card.key, wait_s=_NO_LIMIT_S)
@@ -269,12 +296,6 @@ def _run(card: RunCard) -> Iterator[dict[str, Any]]:
         "open_critical": critical,
         "open_warnings": warnings,
     }
-
-
-def _settings(card: RunCard) -> Iterator[dict[str, Any]]:
-    for name, value in card.config.items():
-        text = clean(setting_text(value, exact=True)) if value is not None else None
-        yield {"setting": clean(name), "value": text, "number": as_number(value)}
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.cli.argument_types import seconds, whole
-from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.run_answer import GOOD, answer_text, knobs_in
 from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.runfolder.control import ControlRefused, ControlRequest, KnobValue, deliver, new_request
@@ -74,8 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send the request and print the answer."""
     folder = chosen_run(args.run)
-    if folder is None:
-        return COULD_NOT
     try:
         manifest, status = _state_of(folder)
     except (OSError, ManifestError) as error:

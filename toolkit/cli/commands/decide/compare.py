@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS, printable, refuse
+from toolkit.cli.chosen_run import LOGS, find_run, printable, refuse
 from toolkit.cli.run_list import ListedRun, age_of, as_json, label_runs, list_runs, run_at, source_for
 from toolkit.cli.terminal import (
     Cell,
@@ -184,23 +185,12 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
     """Return the runs to compare, or why there are none."""
     if len(paths) < 2:
         place = paths[0] if paths else LOGS
-        found = list_runs([place])
+        found = list_runs([place if os.path.lexists(place) else find_run(place) or place])
         if not found.runs:
             return "; ".join([*found.missing, *found.notes])
         # The newest is the last.
         runs = found.runs[::-1]
-        if len(paths) == 1 and len(runs) > 1:
-            return runs[:_MOST]
-        if len(paths) == 1:
-            # One run: it is compared with the one that was written before it, beside it.
-            others = [run for run in list_runs([place.absolute().parent]).runs if run.source is None]
-            before = [
-                run
-                for run in others
-                if run.path != runs[0].path and (run.card.last_sign or 0.0) <= (runs[0].card.last_sign or 0.0)
-            ]
-            return [*before[:1], *runs]
-        return runs[-2:]
+        return runs[:_MOST] if paths else runs[-2:]
     runs = []
     for path in paths[:_MOST]:
         found_run = run_at(path)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import COULD_NOT, LOGS, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import LOGS, chosen_run, find_run, no_run_in, printable, refuse
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.runfolder.journal.end_record import settle_manifest
-from toolkit.runfolder.journal.repair import Repair, repair_run
+from toolkit.runfolder.journal.repair import Repair, journals_of, rank_files, repair_run
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.parts import parts_of
 from toolkit.runfolder.status import LOST
 
@@ -33,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Repair each run folder; return 1 if another user has records of one, 2 if one could not be repaired."""
-    folders = args.run
-    if not folders:
-        newest = chosen_run(LOGS)
-        if newest is None:
-            return COULD_NOT
-        folders = [newest]
+    folders = [path if path.is_dir() else find_run(path) or path for path in args.run] or [chosen_run(LOGS)]
     whole_and_parts = [part for folder in folders for part in (folder, *parts_of(folder))]
     worst = 0
     done = []
@@ -64,6 +61,11 @@ def _repair(folder: Path) -> tuple[Repair, str | None] | str:
     """Repair a run and return what was done and the status that its manifest was given, or why not."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
+    has_files = any(os.path.lexists(folder / name) for name in (METRICS_JSONL, MANIFEST)) or rank_files(
+        folder
+    )
+    if not has_files and not journals_of(folder):
+        return no_run_in(folder)
     try:
         repair = repair_run(folder)
         if repair.in_use:

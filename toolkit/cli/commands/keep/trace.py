@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.timing.chrome_trace import trace_of_folder
 
@@ -35,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the trace and print where it is; return 2 if there is no run or the file cannot be written."""
     folder = chosen_run(args.run)
-    if folder is None:
-        return COULD_NOT
     if args.output == _STDOUT:
         try:
             for piece in trace_of_folder(folder):

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from toolkit.cli.chosen_run import refuse
+from toolkit.core.install import install_extra
 
 _LAUNCHER: Final = "dashboard.launcher"
 _NO_OPTIONS: Final = "\0"
@@ -33,6 +34,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve pages until stopped; return the exit code of the dashboard, 2 if it is not installed."""
     # By name: the toolkit works without the dashboard, and imports none of it.
     if find_spec(_LAUNCHER.partition(".")[0]) is None:
-        return refuse("the dashboard is not installed: pip install 'ai-toolkit-telemetry[dashboard]'")
+        return refuse(f"the dashboard is not installed: {install_extra('dashboard')}")
     code: int = importlib.import_module(_LAUNCHER).main(args.options, prog="telemetry dashboard")
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS, find_run, no_run_in, printable, refuse
+from toolkit.cli.chosen_run import LOGS, printable, refuse
 from toolkit.cli.report_content import UnreadableRunError, content_of, write_report, written_text
 from toolkit.cli.run_list import run_at
 from toolkit.cli.terminal import Progress, add_json_argument, painted, print_json
@@ -92,9 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print how each run ended and what is wrong with it; return 1 if it is unhealthy, 2 if nothing can be read."""
-    given = args.path or find_run(LOGS)
-    if given is None:
-        return _fail(no_run_in(LOGS))
+    given = args.path
+    if given is None or not os.path.lexists(given):
+        run = run_at(given or LOGS)
+        if isinstance(run, str):
+            return refuse(run)
+        given = run.path
     try:
         paths: list[Path | RunSource] = [*find_runs(given)]
         if not given.is_dir():
@@ -102,10 +106,12 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, NoRecordsError) as error:
         paths = [*_of_other_tools(given)]
         if not paths:
-            return _fail(_reason(given, error))
+            return refuse(_reason(given, error))
 
     if args.html is not None and len(paths) > 1:
-        return _fail(f"--html writes the report of one run, and {given} has {len(paths):,}; name one of them")
+        return refuse(
+            f"--html writes the report of one run, and {given} has {len(paths):,}; name one of them"
+        )
     answers: list[Chosen] = []
     unreadable = []
     for path in paths:
@@ -118,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 found = diagnose_records(name.name, given, records_of(path), on_records=on_records)
         except (OSError, NoRecordsError) as error:
-            _fail(_reason(name, error))
+            refuse(_reason(name, error))
             unreadable.append({"path": str(name), "reason": str(error)})
             continue
         finally:
@@ -132,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     problem = None if args.html is None else _write_html(args.html, answers[0])
     if problem is not None:
-        return _fail(problem)
+        return refuse(problem)
     if args.json:
         runs = [_as_json(answer) for answer in answers]
         printed = (
@@ -200,12 +206,6 @@ def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{path}: {error.strerror}"
     return str(error) if str(path) in str(error) else f"{path}: {error}"
-
-
-def _fail(reason: str) -> int:
-    # 1 is the verdict on a run; 2 says that there is no verdict.
-    refuse(reason)
-    return 2
 
 
 # ------------------------------------------------------------ JSON

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.terminal import print_json
 from toolkit.runfolder.layout import rank_file
 from toolkit.runfolder.parts import record_files
@@ -35,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print each distinct error and each hang of the run; return 2 if there is no run."""
     folder = chosen_run(args.run)
-    if folder is None:
-        return COULD_NOT
     found = _Found()
     try:
         for record in _records_of(folder):

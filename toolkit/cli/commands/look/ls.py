@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -24,12 +25,14 @@ from toolkit.cli.terminal import (
     print_table,
     size_text,
 )
+from toolkit.core.install import install_command
 from toolkit.core.run_search import QueryError, parse
 from toolkit.formulas.formula import is_formula
 from toolkit.importers.detect import formats, names_of
 from toolkit.importers.formats.record_file import OURS
+from toolkit.runs.listing.run_listing import with_last_values
 from toolkit.runs.listing.run_table import formula_problem
-from toolkit.runs.listing.search import value_of
+from toolkit.runs.listing.search import unknown_among, value_of
 from toolkit.runs.settings import setting_text
 from toolkit.runs.store import UNREADABLE, RunQuery, card_labels
 
@@ -72,11 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--columns",
-        metavar="NAME",
-        action="append",
+        metavar="NAME,…",
+        action="extend",
         type=_column,
         default=[],
-        help="a further column: a setting, a metric, best:METRIC, or a formula such as '= best(val_loss) / step'; "
+        help="further columns: settings, metrics, best:METRIC, or one formula such as '= best(val_loss) / step'; "
         "can be given again",
     )
     parser.add_argument("--reverse", action="store_true", help="the other way round")
@@ -110,7 +113,14 @@ def run(args: argparse.Namespace) -> int:
         return refuse(f"--sort: {error}")
     finally:
         progress.clear()
-    runs = found.runs[: args.limit]
+    runs = found.runs
+    if any(value_of(run.card, name) is None for run in runs for name in args.columns):
+        # A metric that run.json does not have.
+        runs = [replace(run, card=with_last_values(run.card)) for run in runs]
+    unknown = unknown_among(args.columns, [run.card for run in runs]) if runs else None
+    if unknown is not None:
+        return refuse(f"--columns: {unknown}")
+    runs = runs[: args.limit]
     if args.json:
         sizes = [{"bytes": size_of(run.path)} if args.size else {} for run in runs]
         listed = [
@@ -142,7 +152,7 @@ def _print_formats(*, as_json: bool) -> int:
         print_json({"formats": rows})
         return 0
     for row in rows:
-        missing = "" if row["ready"] else f"; to read it: pip install {str(row['needs']).split()[0]}"
+        missing = "" if row["ready"] else f"; to read it: {install_command(str(row['needs']).split()[0])}"
         print(f"{row['format']:<15}  {row['title']} ({row['files']}){missing}")
     return 0
 
@@ -202,11 +212,11 @@ def _text(value: Any, name: str) -> str:
     return age_text(value) if name == "duration" else setting_text(value) if value is not None else ""
 
 
-def _column(text: str) -> str:
+def _column(text: str) -> list[str]:
     problem = formula_problem(text, ()) if is_formula(text) else None
     if problem is not None:
         raise argparse.ArgumentTypeError(f"{text!r}: {problem}")
-    return text
+    return [text] if is_formula(text) else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _filter(text: str) -> str:

@@ -23,7 +23,7 @@ from toolkit.importers.summary import summaries
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.layout import METRICS_JSONL
 from toolkit.runfolder.listed_run import known_values, last_values
-from toolkit.runfolder.metrics import INTERNAL, metrics_of
+from toolkit.runfolder.metrics import NOT_RESULTS, metrics_of
 from toolkit.runfolder.reader import Cursor, read_block, tail_records
 from toolkit.runfolder.records import STEP, Record, is_spread
 
@@ -160,7 +160,7 @@ def _show_steps(folder: Path, rows: int) -> int:
     print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"), end="\n\n")
     metrics = [dict(metrics_of(step)) for step in steps]
     names = dict.fromkeys(name for found in metrics for name in found)
-    own = [name for name in names if not name.startswith(INTERNAL) and not is_spread(name, names)]
+    own = [name for name in names if not name.startswith(NOT_RESULTS) and not is_spread(name, names)]
     shown = [*(name for name in _FIRST if name in own), *(name for name in own if name not in _FIRST)][
         :_WIDEST
     ]
@@ -213,7 +213,7 @@ def _counted(counts: Counter[str]) -> str:
 
 def _is_logged(name: str) -> bool:
     """Return whether a script logged a metric; others are measured by us, or say how the run is configured."""
-    return not name.startswith((*INTERNAL, "findings_")) and name not in _NOT_LOGGED
+    return not name.startswith((*NOT_RESULTS, "findings_")) and name not in _NOT_LOGGED
 
 
 def _recipe(folder: Path) -> str:

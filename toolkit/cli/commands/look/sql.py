@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from toolkit.cli.chosen_run import LOGS, print_to_stderr, refuse
 from toolkit.cli.run_list import missing_runs
 from toolkit.cli.terminal import Column, Progress, add_json_argument, print_json, print_table
+from toolkit.core.install import install_extra
 from toolkit.importers.summary import number
 from toolkit.runfolder.table.columns import write_csv
 
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the answer; return 2 if there is none."""
     if any(find_spec(name) is None for name in ("duckdb", "numpy", "pyarrow")):
-        return refuse("telemetry sql needs pip install 'ai-toolkit-telemetry[sql]'")
+        return refuse(f"telemetry sql needs {install_extra('sql')}")
     from toolkit.runs.tables.query import QueryError, query
     from toolkit.runs.tables.run_tables import RunTables
 

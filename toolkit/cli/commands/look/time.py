@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.timing.history import RunTime, read_run_time
 from toolkit.timing.ledger import Ledger, Line
@@ -39,8 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the run's time ledger; return 2 if there is nothing to read."""
     folder = chosen_run(args.run)
-    if folder is None:
-        return COULD_NOT
     progress = Progress()
     try:
         found = read_run_time(folder, on_records=lambda records: progress.show(f"{records:,} records …"))

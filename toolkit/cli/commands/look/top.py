@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from toolkit.cli.chosen_run import LOGS, no_run_in, refuse
+from toolkit.core.install import install_extra
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if missing:
         return refuse(no_run_in(missing[0]))
     if find_spec("textual") is None:
-        return refuse("telemetry top needs pip install 'ai-toolkit-telemetry[top]'")
+        return refuse(f"telemetry top needs {install_extra('top')}")
     is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")
     if is_dumb or not all(os.isatty(number) for number in (0, 1, 2)):
         why = " that can move its cursor, and TERM is dumb or not set" * is_dumb

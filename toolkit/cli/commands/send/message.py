@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS, printable, refuse, run_at, status_of
+from toolkit.cli.chosen_run import LOGS, chosen_run, printable, refuse, status_of
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.mirrors.messages.delivery import DELIVERED, Delivery, deliver
 from toolkit.mirrors.messages.message import TEST, Message, RunState
@@ -130,7 +130,7 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
         config = read_training_yaml(path)
         name = run_name_from_config(config) or path.stem
         return options_from_config(config), RunState(run_name=name, status="not started"), safe_run_name(name)
-    folder = run_at(path)
+    folder = chosen_run(path)
     start = _start_of(folder)
     kept = start.get("config")
     if not isinstance(kept, Mapping):

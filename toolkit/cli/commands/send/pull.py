@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_objects_arguments(parser, "where sample images and other files were stored")
     add_json_argument(parser)
     parser.epilog = (
+        "output.log and code/ stay on the machine that trained. "
         "Exit code: 0; 1 if a file that its records point to is missing; 2 if the run could not be pulled."
     )
 
@@ -67,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
         )
         return 1 if pulled.missing and objects is not None else 0
     files = f", {pulled.objects} other files" if pulled.objects else ""
-    print(printable(f"{pulled.folder}: {pulled.lines} lines in {pulled.files} record files{files}"))
+    print(
+        f"{pulled.folder}: {pulled.lines} lines in {pulled.files} record files{files}; no output.log and no code/"
+    )
     if pulled.missing and objects is None:
         print(f"{len(pulled.missing)} files that its records point to were not asked for; name --objects")
         return 0

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import COULD_NOT, add_run_argument, chosen_run, printable, refuse
+from toolkit.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.privacy.bundle import Contents, RunBundle
 
@@ -61,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the zip and print what is in it; return 2 if there is no run or the file cannot be written."""
     folder = chosen_run(args.run)
-    if folder is None:
-        return COULD_NOT
     try:
         bundle = RunBundle(
             folder,

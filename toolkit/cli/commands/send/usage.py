@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.cli.chosen_run import LOGS, printable, refuse, run_at
+from toolkit.cli.chosen_run import LOGS, chosen_run, printable, refuse
 from toolkit.cli.terminal import add_json_argument, print_json
 from toolkit.importers.summary import plain
 from toolkit.mirrors.usage.events import UsageEvent, events_of
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         is_run = args.path.is_dir()
         records, config = (
-            (records_of(run_at(args.path) / METRICS_JSONL), {}) if is_run else _yaml_at(args.path)
+            (records_of(chosen_run(args.path) / METRICS_JSONL), {}) if is_run else _yaml_at(args.path)
         )
         state = _state_of_run(args.path) if is_run else _state(config)
         events = list(events_of(records)) if args.show else []
@@ -88,7 +88,9 @@ def _print_events(events: list[UsageEvent]) -> None:
 
 def _state_of_run(path: Path) -> str:
     """Return what the run itself recorded, whatever the environment is now."""
-    starts = [record for record in records_of(run_at(path) / METRICS_JSONL) if record.get("event") == START]
+    starts = [
+        record for record in records_of(chosen_run(path) / METRICS_JSONL) if record.get("event") == START
+    ]
     sentences = dict.fromkeys(_state_at(start, "This run") for start in starts)
     if len(sentences) > 1:
         return "\n".join(_state_at(start, f"Session {start.get('session')}") for start in starts)

@@ -6,6 +6,7 @@ import argparse
 from typing import Final
 
 from toolkit.cli.chosen_run import refuse
+from toolkit.core.install import install_command
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import shtab
     except ModuleNotFoundError:
-        return refuse("telemetry completion needs shtab: pip install shtab")
+        return refuse(f"telemetry completion needs shtab: {install_command('shtab')}")
     # Here, because the list of commands names this one.
     from toolkit.cli.main import parser_of_all
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.cli.chosen_run import LOGS, refuse
+from toolkit.core.install import install_extra
 
 _NEEDED: Final = ("mcp", "numpy", "pyarrow")
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer until stdin ends; return 2 if it cannot start."""
     if any(find_spec(name) is None for name in _NEEDED):
-        return refuse("an MCP server needs pip install 'ai-toolkit-telemetry[mcp]'")
+        return refuse(f"an MCP server needs {install_extra('mcp')}")
     folders = args.folders or [LOGS]
     for folder in folders:
         if not folder.exists():

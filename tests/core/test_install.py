@@ -1,0 +1,27 @@
+"""How to install a package: with pip where it is there, else with what is."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from toolkit.core import install
+
+
+@pytest.mark.parametrize(
+    ("has_pip", "uv", "is_conda", "said"),
+    [
+        (True, "/bin/uv", False, "pip install 'x[y]'"),
+        (False, "/bin/uv", False, "uv pip install --python /bin/py 'x[y]'"),
+        (False, None, False, "/bin/py -m ensurepip && /bin/py -m pip install 'x[y]'"),
+        (False, None, True, "conda install pip && /bin/py -m pip install 'x[y]'"),
+    ],
+)
+def test_the_command_uses_what_is_installed(monkeypatch, has_pip, uv, is_conda, said):
+    monkeypatch.setattr(sys, "executable", "/bin/py")
+    monkeypatch.setattr(install, "find_spec", lambda _name: has_pip or None)
+    monkeypatch.setattr(install.shutil, "which", lambda _name: uv)
+    monkeypatch.setattr(install.os.path, "isdir", lambda _path: is_conda)
+
+    assert install.install_command("x[y]") == said
