@@ -135,7 +135,7 @@ def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, e
 
 
 def test_a_table_may_be_as_wide_as_the_terminal():
-    script = "from toolkit.cli.terminal import *; write_any_text(end_quietly=True); print('wide', terminal_width())"
+    script = "from toolkit.cli.terminal import *; write_any_text(); print('wide', terminal_width())"
     terminal = PseudoTerminal([sys.executable, "-c", script], columns=132)
     try:
         assert terminal.wait_for_end() == 0

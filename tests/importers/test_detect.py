@@ -83,7 +83,7 @@ def test_a_folder_deeper_than_the_limit_is_not_entered(tmp_path):
 def test_a_walk_that_takes_too_long_ends_with_a_note(tmp_path):
     found = find_sources(tmp_path, limit_s=-1)
 
-    assert found.notes == [f"not all of {tmp_path} was looked at: it is too large"]
+    assert found.notes == [f"not all of {tmp_path} was looked at: that took too long; name a folder in it"]
 
 
 def test_the_folder_of_the_fork_is_read_with_its_sessions(tmp_path):

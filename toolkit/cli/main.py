@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A training prints what it likes, and goes on without a reader.
     is_ours = _requested(arguments) not in ("train", "dashboard")
     if argv is None:
-        write_any_text(end_quietly=is_ours)
+        write_any_text()
     with only_text() if is_ours else nullcontext():
         return _answer(arguments)
 

@@ -61,8 +61,16 @@ class _OnlyText:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write("\x1b[".join(map(clean, text.split(_OURS))))
-        return len(text)
+        try:
+            return self._stream.write("\x1b[".join(map(clean, text.split(_OURS))))
+        except BrokenPipeError:
+            raise ReaderGoneError from None
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            raise ReaderGoneError from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -81,36 +89,14 @@ class ReaderGoneError(BaseException):
     """Whoever read standard output has closed it: no failure, and no OSError that a command could take for one."""
 
 
-class _Output(io.TextIOWrapper):
-    """Standard output that shows a character which its encoding does not have as an escape."""
-
-    def write(self, text: str, /) -> int:
-        try:
-            return super().write(text)
-        except BrokenPipeError:
-            raise ReaderGoneError from None
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except BrokenPipeError:
-            raise ReaderGoneError from None
-
-
-def write_any_text(*, end_quietly: bool) -> None:
-    """Have standard output and error take any text; `end_quietly` has a reader that is gone end the command."""
+def write_any_text() -> None:
+    """Have standard output and error take any text."""
     # Python has none where the caller closed it.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    out = sys.stdout
-    if end_quietly and type(out) is io.TextIOWrapper:
-        line_buffering, encoding = out.line_buffering, out.encoding
-        sys.stdout = _Output(out.detach(), encoding, "backslashreplace", line_buffering=line_buffering)
-        # shutil asks this one for the size of the terminal.
-        sys.__stdout__ = sys.stdout  # type: ignore[misc]  # nothing else can be asked
 
 
 def print_json(value: Any) -> None:

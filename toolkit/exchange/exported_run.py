@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import chain, compress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.exchange.kept_files import file_keeper
 from toolkit.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.importers.source import NO_STEP, Batch, RunSource, named_columns, read_all
-from toolkit.importers.summary import add_session, plain, with_abandoned
+from toolkit.importers.summary import add_session, before, plain, with_abandoned
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_shapes import mask_text
@@ -152,16 +152,12 @@ class ExportedRun:
             for name, column in named_columns(source.info, batch):
                 if self.metrics is not None and not fnmatchcase(name, self.metrics):
                     continue
-                steps = [None if step == NO_STEP else step for step in column.steps]
-                times = [moment if moment == moment else None for moment in column.times]
-                values: Sequence[float] = column.values
                 limit = None if self.all_sessions else self.limits.get(column.session)
-                if limit is not None:
-                    kept = [step is None or step < limit for step in steps]
-                    steps, times = [*compress(steps, kept)], [*compress(times, kept)]
-                    values = [*compress(values, kept)]
-                    self.left_out += len(column) - len(values)
-                yield column.session, column.kind, encodable(name), steps, times, values
+                shown = before(column, limit)
+                self.left_out += len(column) - len(shown)
+                steps = [None if step == NO_STEP else step for step in shown.steps]
+                times = [moment if moment == moment else None for moment in shown.times]
+                yield column.session, column.kind, encodable(name), steps, times, shown.values
 
     def records(self) -> Iterator[Record]:
         """Yield the records that are exported, each with `seq`, metrics with the names that they have here."""

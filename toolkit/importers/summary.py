@@ -208,7 +208,7 @@ def read_counted(source: RunSource, begin: Callable[[], _T], take: Callable[[_T,
                 found, sessions = begin(), {}
             for name, column in named_columns(source.info, batch):
                 add_session(sessions, column)
-                take(found, name, _before(column, limits.get(column.session)))
+                take(found, name, before(column, limits.get(column.session)))
         limits = {
             number: one["abandoned_from"]
             for number, one in zip(sorted(sessions), with_abandoned(sessions), strict=True)
@@ -219,7 +219,7 @@ def read_counted(source: RunSource, begin: Callable[[], _T], take: Callable[[_T,
     return found
 
 
-def _before(column: Column, limit: int | None) -> Column:
+def before(column: Column, limit: int | None) -> Column:
     """Return a column without the steps from `limit` on."""
     if limit is None:
         return column

@@ -136,14 +136,12 @@ def _print_run(run: dict[str, Any]) -> None:
         steps = "" if first["step"] is None else f"{first['step']}..{last['step']}"
         numbers = (first["value"], last["value"], found["min"], found["max"])
         odd = sum(found[kind] for kind in ("nan", "inf", "neg_inf"))
-        cells = " ".join(f"{_short(value):>11}" for value in numbers)
+        cells = " ".join(
+            f"{value if isinstance(value, str) else number_text(value):>11}" for value in numbers
+        )
         shown = printable(f"{name[:_LONGEST]:<{width}}")
         print(f"  {shown}  {found['count']:>9,} {steps:>17} {cells}{f'  {odd:,} not finite' if odd else ''}")
     print()
-
-
-def _short(value: float | str | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.5g}"
 
 
 def _show_steps(folder: Path, rows: int) -> int:
