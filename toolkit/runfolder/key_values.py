@@ -107,7 +107,7 @@ _HEAD_BYTES: Final = 256 * 1024
 _TAIL_BYTES: Final = 64 * 1024
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _MOST_BYTES: Final = 1024 * 1024 * 1024
-_MOST_COUNTED_BYTES: Final = 256 * 1024 * 1024
+_MOST_COUNTED_BYTES: Final = 64 * 1024 * 1024
 _EVALUATION_LINES: Final = (b'"event":"eval"', b'"event":"epoch"', b'"event": "eval"', b'"event": "epoch"')
 
 
@@ -356,7 +356,7 @@ def key_values_in(log: Path) -> KeyValues:
     Raises:
         OSError: it cannot be read.
     """
-    limits = redone_in(log)
+    limits = redone_in(log).limits
     descriptor = open_regular(log)
     found = KeyValues()
     try:
@@ -379,20 +379,20 @@ def key_values_in(log: Path) -> KeyValues:
 
 
 def redone_values_in(log: Path, known: Mapping[str, Evaluation]) -> KeyValues | None:
-    """Return the evaluations in a record file without steps that a later session did again; None if there are none.
+    """Return the evaluations in a record file without steps that a later session did again.
 
-    Of a very long file the best of the `known` ones is unknown where such a step may have it.
+    None if none of the `known` ones is of such a step. Of a very long file the best one is then unknown.
 
     Raises:
         OSError: it cannot be read.
     """
-    limits = redone_in(log)
-    if not limits:
+    redone = redone_in(log)
+    limits, may_have = redone.limits, redone.may_have
+    if not any(may_have(item.best_step) or may_have(item.last_step) for item in known.values()):
         return None
     if os.lstat(log).st_size > _MOST_COUNTED_BYTES:
         found = KeyValues(None, known)
-        low = min(limits.values())
-        found.forget_best(name for name, item in known.items() if (item.best_step or 0) >= low)
+        found.forget_best([name for name, item in known.items() if may_have(item.best_step)])
         return found
     found = KeyValues()
     for block in blocks_of(log):

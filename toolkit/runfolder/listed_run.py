@@ -312,7 +312,7 @@ def last_value(log: Path, name: str) -> float | None:
     found = last_values(log)
     if name in found:
         return found[name]
-    cursor, limits = Cursor(), redone_in(log)
+    cursor, limits = Cursor(), redone_in(log).limits
     while (chunk := read_from(log, cursor)).cursor != cursor:
         cursor = chunk.cursor
         found.update(_last_in(chunk.records, limits))

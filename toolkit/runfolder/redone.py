@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolkit.runfolder.reader import BadLine, blocks_of, parse_line
 from toolkit.runfolder.records import START, STEP, Record
@@ -30,24 +31,41 @@ def redone_from(records: Iterable[Record]) -> dict[int, int]:
     return limits
 
 
-def redone_in(log: Path) -> dict[int, int]:
-    """Return `redone_from` of a record file, of which only the first step of each session is parsed.
+class Redone(NamedTuple):
+    """The steps of a record file that a later session did again."""
+
+    limits: dict[int, int]
+    """For each session the step from which on."""
+    until: float
+    """No later step was done again."""
+
+    def may_have(self, step: int | None) -> bool:
+        """Return whether a step may be one of them."""
+        return step is not None and bool(self.limits) and min(self.limits.values()) <= step <= self.until
+
+
+def redone_in(log: Path) -> Redone:
+    """Return which steps were done again; of each session only the first and the last step are parsed.
 
     Raises:
         OSError: it cannot be read.
     """
     firsts: list[Record] = []
+    until = -math.inf
     starts, steps = _BEGINS
     marks = steps
     for block in blocks_of(log):
-        at = 0
-        while (at := _find(block.data, marks, at)) >= 0:
-            end = block.data.find(b"\n", at)
+        data, at = block.data, 0
+        while (at := min((place for mark in marks if (place := data.find(mark, at)) >= 0), default=-1)) >= 0:
             if marks is steps:
-                record = parse_line(0, block.data[block.data.rfind(b"\n", 0, at) + 1 : end])
-                firsts += [] if isinstance(record, BadLine) else [record]
-            marks, at = starts if marks is steps else steps, end
-    return redone_from(firsts)
+                firsts += _record_at(data, at)
+            elif firsts:
+                before = max(data.rfind(mark, 0, at) for mark in steps)
+                last = _record_at(data, before) if before >= 0 else []
+                step = last[0].get("global_step") if last else None
+                until = max(until, step if type(step) is int else math.inf)
+            marks, at = starts if marks is steps else steps, data.find(b"\n", at)
+    return Redone(redone_from(firsts), until)
 
 
 def counts(record: Record, limits: Mapping[int, int]) -> bool:
@@ -57,5 +75,7 @@ def counts(record: Record, limits: Mapping[int, int]) -> bool:
     return limit is None or type(step) is not int or step < limit
 
 
-def _find(data: bytes, marks: Iterable[bytes], at: int) -> int:
-    return min((found for mark in marks if (found := data.find(mark, at)) >= 0), default=-1)
+def _record_at(data: bytes, at: int) -> list[Record]:
+    """Return the record around a place; none if its line is not one."""
+    record = parse_line(0, data[data.rfind(b"\n", 0, at) + 1 : data.find(b"\n", at)])
+    return [] if isinstance(record, BadLine) else [record]
