@@ -13,6 +13,7 @@ import toolkit.cli.notebook as notebook
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.reports.report_parts import Page
+from toolkit.core.install import install_extra
 from toolkit.reports.content import RunContent
 from toolkit.reports.run_parts import verdict_of
 from toolkit.telemetry import TelemetryLogger, read_run
@@ -50,7 +51,7 @@ def check_the_hostile_run(shown, *, has_curves=True):
     assert "\x1b" not in shown["text/plain"]
     assert len(shown["text/html"]) < 100_000
     assert bool(page.all("svg")) == has_curves
-    assert ("curves need pip install 'ai-toolkit-telemetry[dashboard]'" in page.text) != has_curves
+    assert (f"curves need {install_extra('dashboard')}" in page.text) != has_curves
     if has_curves:
         assert "<script>alert(1)</script>" in page.text, "it is shown as text"
         assert [one["class"] for one in page.all("rect")].count("nan") == 1
@@ -92,7 +93,7 @@ sys.exit(main(["report", {str(log.run_folder)!r}]))
 """
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
-    assert finished.stderr == "a report needs pip install 'ai-toolkit-telemetry[dashboard]'\n"
+    assert finished.stderr == f"a report needs {install_extra('dashboard')}\n"
     assert finished.returncode == 2
     assert finished.stdout == "Finished. Its records have not been examined.\n"
 

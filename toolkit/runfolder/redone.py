@@ -69,7 +69,7 @@ def redone_in(log: Path) -> Redone:
 
 
 def counts(record: Record, limits: Mapping[int, int]) -> bool:
-    """Return whether a record is none of a step that a later session did again."""
+    """Return whether no later session did the step of a record again."""
     session, step = record.get("session"), record.get("global_step")
     limit = limits.get(session) if type(session) is int else None
     return limit is None or type(step) is not int or step < limit

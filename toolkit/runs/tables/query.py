@@ -28,7 +28,7 @@ _CONFIG: Final = {
 _FUNCTIONS: Final = frozenset(
     "range generate_series unnest repeat repeat_row json_each json_tree query_table".split()
 )
-"""What a statement may select from, besides tables; other functions read files, or tell of the engine."""
+"""What a statement may select from, besides tables; other functions read files, or describe the engine."""
 _OF_THE_ENGINE: Final = re.compile(r"(duckdb|pragma|pg|sqlite)_.*", re.IGNORECASE)
 _NOT_IN_ARROW: Final = re.compile(r"\b(BIT|BIGNUM|VARINT|UHUGEINT|TIME WITH TIME ZONE)\b")
 """Types that Arrow lacks: their values would be other ones."""
