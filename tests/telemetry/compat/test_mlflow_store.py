@@ -144,12 +144,25 @@ def test_importers_do_not_take_it_for_a_store_of_mlflow(found, place):
     assert not find_sources(place / "logs").runs
 
 
-def test_secrets_are_masked_and_a_wrong_address_is_named(found, place):
-    text = (place / "logs" / "secrets" / "metrics.jsonl").read_text()
+def test_the_files_of_a_run_are_never_where_its_records_say(found):
+    assert found["stranger"] == {"runs": ["named"], "listed": [], "left": ["file"]}
 
-    assert "abc-not-random" not in text
-    assert "pass-word" not in text
-    assert with_event(read_records(place / "logs" / "secrets"), "end")
+
+def test_secrets_are_masked_wherever_they_are_and_what_is_read_back_is_whole(found, place):
+    secrets = ("abc-not-random", "pass-word", "ghp_a1B2")
+    files = [path for path in (place / "logs").rglob("*") if path.is_file()]
+
+    assert not [
+        path
+        for path in files
+        if any(secret in path.name + path.read_text("utf-8", "replace") for secret in secrets)
+    ]
+    assert found["secrets"]["values"] == [0.5]
+    assert found["secrets"]["json"] == [["mlflow_colspec", "password"]] * 3
+    assert with_event(read_records(place / "logs" / found["secrets"]["folder"]), "end")
+
+
+def test_a_wrong_address_is_named(found):
     assert "telemetry://./logs" in found["bad uri"]
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import mlflow
 import numpy as np
+from mlflow.cli import cli
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag, ViewType
 
 from toolkit.core.guard import Guard
@@ -453,6 +454,57 @@ def odd_input(log_dir):
     }
 
 
+def strangers_run(place):
+    """What `mlflow gc` leaves of a folder that the records of a downloaded run, or a link in it, name as its files."""
+    theirs = place / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs / "file").write_text("")
+    uri = f"telemetry://{place}/logs"
+    client = mlflow.MlflowClient(uri)
+    for name in ("named", "linked", "renamed"):
+        client.delete_run(client.create_run("0", run_name=name).info.run_id)
+        at = place / "logs" / name / "metrics.jsonl"
+        block = {"event": "mlflow", "time": 1.0, "seq": 9, "mlflow": {"artifact_uri": theirs.as_uri()}}
+        at.write_text(at.read_text() + json.dumps(block) + "\n")
+    (place / "logs" / "linked" / "artifacts").symlink_to(theirs)
+    manifest = json.loads((place / "logs" / "renamed" / "run.json").read_text())
+    (place / "logs" / "renamed" / "run.json").write_text(json.dumps({**manifest, "run_id": "../../theirs"}))
+    # Another address of it: MLflow keeps the store of the first one.
+    client = mlflow.MlflowClient(f"{uri}/")
+    runs = client.search_runs(["0"], "", ViewType.ALL)
+    listed = [one.path for run in runs for one in client.list_artifacts(run.info.run_id)]
+    cli(["gc", "--backend-store-uri", uri, "--tracking-uri", uri], standalone_mode=False)
+    return {"runs": [run.info.run_name for run in runs], "listed": listed, "left": os.listdir(theirs)}
+
+
+def secrets(client):
+    """Log secrets at every place that has a name or a text; return what is found by the names as they were given."""
+    token = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    mlflow.set_experiment(f"of {token}")
+    found = mlflow.set_experiment(f"of {token}")
+    client.set_experiment_tag(found.experiment_id, token, token)
+    client.set_experiment_tag(found.experiment_id, "api_key", "abc-not-random")
+    schema = json.dumps({"mlflow_colspec": [{"name": token}], "password": "abc-not-random"})
+    with mlflow.start_run(run_name="secrets") as run:
+        run_id = run.info.run_id
+        mlflow.log_param("api_key", "abc-not-random")
+        mlflow.log_param("url", "https://user:pass-word@example.org/x")
+        mlflow.log_metric(f"loss/{token}", 0.5)
+        mlflow.set_tag(token, token)
+        tags = [InputTag("password", "abc-not-random"), InputTag(token, token)]
+        dataset = Dataset(f"of {token}", "12ab", "local", schema, schema=schema, profile=schema)
+        client.log_inputs(run_id, [DatasetInput(dataset, tags)])
+    client.create_logged_model(
+        found.experiment_id, "model", tags={"api_key": "abc-not-random"}, params={token: token}
+    )
+    one = client.get_run(run_id).inputs.dataset_inputs[0].dataset
+    return {
+        "values": [one.value for one in client.get_metric_history(run_id, f"loss/{token}")],
+        "json": [sorted(json.loads(text)) for text in (one.source, one.schema, one.profile)],
+        "folder": client._tracking_client.store._run(run_id).folder.name,
+    }
+
+
 def main():
     # A child must not begin while another thread imports what it needs.
     describe_environment(Guard())
@@ -463,6 +515,7 @@ def main():
         "kills": kills,
         "creations": creations,
         "odd": odd_input(FOLDER / "odd"),
+        "stranger": strangers_run(FOLDER / "stranger"),
         "plugin": type(mlflow.MlflowClient()._tracking_client.store).__name__,
     }
     for name, uri in stores.items():
@@ -477,9 +530,7 @@ def main():
     client = mlflow.MlflowClient()
     found["writers"] = several_writers(client)
     kill_with_lock(client, found["writers"]["run_id"])
-    with mlflow.start_run(run_name="secrets"):
-        mlflow.log_param("api_key", "abc-not-random")
-        mlflow.log_param("url", "https://user:pass-word@example.org/x")
+    found["secrets"] = secrets(client)
     try:
         mlflow.MlflowClient("telemetry://me@host:9000/x").search_experiments()
     except mlflow.MlflowException as error:

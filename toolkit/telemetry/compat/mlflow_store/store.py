@@ -37,8 +37,9 @@ from mlflow.utils.name_utils import _generate_random_name
 from mlflow.utils.search_utils import SearchUtils
 from mlflow.utils.uri import append_to_uri_path, resolve_uri_if_local
 
-from toolkit.privacy.masking import Masker
+from toolkit.privacy.record_masking import RecordMasker
 from toolkit.privacy.secret_names import secrecy_of
+from toolkit.privacy.secret_shapes import MASK
 from toolkit.privacy.text_tree import Position
 from toolkit.runfolder.codec import encodable
 from toolkit.runfolder.layout import make_folders
@@ -51,7 +52,12 @@ from toolkit.telemetry.options import TelemetryOptions
 OWN_FOLDER: Final = ".mlflow"
 _MOST_DATASETS: Final = 1000
 _RUN_NAME: Final[str] = mlflow_tags.MLFLOW_RUN_NAME
-_INFO: Final = ("user_id", "start_time", "end_time", "lifecycle_stage", "run_name", "experiment_id", "status")
+_INFO: Final[dict[str, Any]] = {
+    **dict.fromkeys(("lifecycle_stage", "run_name", "status"), str),
+    "user_id": (str, type(None)),
+    **dict.fromkeys(("start_time", "end_time"), (int, type(None))),
+}
+_DATASET: Final = frozenset({"name", "digest", "source_type", "source", "tags"})
 
 
 class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always installed
@@ -65,7 +71,8 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         self.artifact_root_uri = resolve_uri_if_local(artifact_uri) if artifact_uri else own.as_uri()
         self._runs: dict[str, RunFolder] = {}
         self._other_folders: set[str] = set()
-        self._masker = Masker()
+        self._locations: dict[str, str | None] = {}
+        self._masker = RecordMasker()
         with _errors_of_mlflow(self.log_dir):
             make_folders(self.log_dir, 0o775)
             if not own.is_dir():
@@ -94,11 +101,47 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             self._hard_delete_run(run.run_id)
         super()._hard_delete_experiment(experiment_id)
 
+    def _create_experiment_with_id(
+        self, name: str, experiment_id: str, artifact_uri: str | None, tags: Any
+    ) -> Any:
+        return super()._create_experiment_with_id(self._masked_name(name), experiment_id, artifact_uri, tags)
+
+    def get_experiment_by_name(self, experiment_name: str) -> Any:
+        return super().get_experiment_by_name(self._masked_name(experiment_name))
+
+    def set_experiment_tag(self, experiment_id: str, tag: Any) -> None:
+        super().set_experiment_tag(experiment_id, *self._masked_entities([tag]))
+
+    def delete_experiment_tag(self, experiment_id: str, key: str) -> None:
+        super().delete_experiment_tag(experiment_id, self._masked_name(key))
+
     def rename_experiment(self, experiment_id: str, new_name: str) -> None:
+        new_name = self._masked_name(new_name)
         super().rename_experiment(experiment_id, new_name)
         for run in self._runs_of(experiment_id):
             with _errors_of_mlflow(run.folder):
                 run.change({}, project=new_name)
+
+    # ------------------------------------------------------------ models: without secrets
+
+    def create_logged_model(
+        self,
+        experiment_id: str = FileStore.DEFAULT_EXPERIMENT_ID,
+        name: Any = None,
+        *others: Any,
+        **more: Any,
+    ) -> Any:
+        name = name and self._masked_name(name)
+        return super().create_logged_model(experiment_id, name, *others, **more)
+
+    def log_logged_model_params(self, model_id: str, params: Any) -> None:
+        super().log_logged_model_params(model_id, self._masked_entities(params))
+
+    def set_logged_model_tags(self, model_id: str, tags: Any) -> None:
+        super().set_logged_model_tags(model_id, self._masked_entities(tags))
+
+    def delete_logged_model_tag(self, model_id: str, key: str) -> None:
+        super().delete_logged_model_tag(model_id, self._masked_name(key))
 
     # ------------------------------------------------------------ runs
 
@@ -115,11 +158,10 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
                 "Both 'run_name' argument and 'mlflow.runName' tag are specified, but with "
                 f"different values (run_name='{run_name}', mlflow.runName='{named}')."
             )
-        name = self._masked("", run_name or named or _generate_random_name())
+        name = self._masked_name(run_name or named or _generate_random_name())
         for tag in tags:
             validation._validate_tag_name(tag.key)
         run_id = uuid.uuid4().hex
-        location = experiment.artifact_location
         about = {
             "experiment_id": experiment.experiment_id,
             "run_name": name,
@@ -128,10 +170,6 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             "end_time": None,
             "status": "RUNNING",
             "lifecycle_stage": LifecycleStage.ACTIVE,
-            # None: in the run folder, wherever that is moved to; MLflow keeps the first place of the log directory.
-            "artifact_uri": None
-            if location.endswith(f"/{OWN_FOLDER}/{experiment.experiment_id}")
-            else append_to_uri_path(location, run_id, self.ARTIFACTS_FOLDER_NAME),
             "tags": {**self._masked_items(tags), _RUN_NAME: name},
         }
         is_default = experiment.name == mlflow.Experiment.DEFAULT_EXPERIMENT_NAME
@@ -150,7 +188,8 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         return [
             run_id
             for run_id, about in abouts.items()
-            if about["lifecycle_stage"] == LifecycleStage.DELETED and about["deleted_time"] <= latest
+            if about["lifecycle_stage"] == LifecycleStage.DELETED
+            and (about.get("deleted_time") or 0) <= latest
         ]
 
     def _list_run_infos(self, experiment_id: Any, view_type: Any) -> list[Any]:
@@ -180,7 +219,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             if run_info.lifecycle_stage != about["lifecycle_stage"]:
                 run.change({"lifecycle_stage": run_info.lifecycle_stage, "deleted_time": deleted_time})
                 return
-            name = self._masked("", run_info.run_name)
+            name = self._masked_name(run_info.run_name)
             named = {"run_name": name} if name != about["run_name"] else {}
             run.change({"status": run_info.status, "end_time": run_info.end_time, **named})
 
@@ -193,7 +232,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             (experiment_id, one["name"], one["digest"], one["tags"].get(context))
             for experiment_id in experiment_ids
             for run in self._runs_of(experiment_id)
-            for one in run.log.state().about["datasets"].values()
+            for one in _datasets_of(run.log.state())
         )
         return [mlflow._DatasetSummary(*one) for one in list(found)[:_MOST_DATASETS]]
 
@@ -201,9 +240,10 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
 
     def log_metric(self, run_id: str, metric: Any) -> None:
         validation._validate_metric(metric.key, metric.value, metric.timestamp, metric.step)
-        points = [_point(metric)]
+        metrics = self._masked_metrics([metric])
+        points = [*map(_point, metrics)]
         with self._active(run_id) as (run, state):
-            self._append_metrics(run, state, [metric], points)
+            self._append_metrics(run, state, metrics, points)
 
     def log_param(self, run_id: str, param: Any) -> None:
         param = validation._validate_param(param.key, param.value)
@@ -216,6 +256,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             self._set_tags(run, [tag])
 
     def delete_tag(self, run_id: str, key: str) -> None:
+        key = self._masked_name(key)
         with self._active(run_id) as (run, state):
             if key not in state.about["tags"]:
                 raise _missing(f"No tag with name: {key} in run with id {run_id}")
@@ -225,7 +266,8 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         metrics, params, tags = validation._validate_batch_log_data(metrics, params, tags)
         validation._validate_batch_log_limits(metrics, params, tags)
         validation._validate_param_keys_unique(params)
-        points = [_point(metric) for metric in metrics]
+        metrics = self._masked_metrics(metrics)
+        points = [*map(_point, metrics)]
         with self._active(run_id) as (run, state):
             self._append_params(run, state, params)
             self._append_metrics(run, state, metrics, points)
@@ -263,7 +305,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     ) -> Any:
         validation._validate_metric_name(metric_key)
         path = self._run(run_id).log.path
-        history = [_metric(point, run_id) for point in history_in(path, metric_key)]
+        history = [_metric(point, run_id) for point in history_in(path, self._masked_name(metric_key))]
         if max_results is None:
             return PagedList(history[SearchUtils.parse_start_offset_from_page_token(page_token) :], None)
         return PagedList(*SearchUtils.paginate(history, page_token, max_results))
@@ -283,9 +325,12 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
     def log_inputs(self, run_id: str, datasets: Any = None, models: Any = None) -> None:
         new: dict[str, Any] = {}
         for one in datasets or ():
-            described = encodable(dict(one.dataset))
-            described["source"] = self._masked("source", described["source"])
-            described["tags"] = encodable({tag.key: tag.value for tag in one.tags})
+            described: dict[str, Any] = {
+                name: None if value is None else self._masked(name, value)
+                for name, value in dict(one.dataset).items()
+            }
+            described["name"] = self._masked_name(one.dataset.name)
+            described["tags"] = self._masked_items(one.tags)
             new.setdefault(f"{described['name']}\0{described['digest']}", described)
         with self._active(run_id) as (run, state):
             block = {
@@ -341,7 +386,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
                 # It may be made at this moment.
                 continue
             experiment_id = manifest.other.get(EXPERIMENT)
-            if isinstance(experiment_id, str):
+            if isinstance(experiment_id, str) and _is_run_id(manifest.run_id):
                 # A copy of a run has the same id: the first one counts as long as it is there.
                 self._runs.setdefault(manifest.run_id, RunFolder(folder, manifest.run_id, experiment_id))
             else:
@@ -358,8 +403,31 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
 
     def _info(self, run: RunFolder) -> Any:
         about = run.log.state().about
-        uri = about["artifact_uri"] or (run.folder / self.ARTIFACTS_FOLDER_NAME).as_uri()
-        return mlflow.RunInfo(run_id=run.run_id, artifact_uri=uri, **{name: about[name] for name in _INFO})
+        return mlflow.RunInfo(
+            run_id=run.run_id,
+            experiment_id=run.experiment_id,
+            artifact_uri=self._artifact_uri(run),
+            **{name: about.get(name) for name in _INFO},
+        )
+
+    def _artifact_uri(self, run: RunFolder) -> str:
+        """Return where the files of a run are: in its folder, wherever that is, or where its experiment has them.
+
+        Never what its records say: the run may be a stranger's, and `mlflow gc` deletes what is there.
+        """
+        experiment_id = run.experiment_id
+        if experiment_id not in self._locations:
+            try:
+                location = self.get_experiment(experiment_id).artifact_location
+            except MlflowException:
+                location = None
+            # MLflow keeps the first place of the log directory, which may have been moved.
+            is_own = location is None or location.endswith(f"/{OWN_FOLDER}/{experiment_id}")
+            self._locations[experiment_id] = None if is_own else location
+        place = self._locations[experiment_id]
+        if place is None:
+            return str((run.folder / self.ARTIFACTS_FOLDER_NAME).as_uri())
+        return str(append_to_uri_path(place, run.run_id, self.ARTIFACTS_FOLDER_NAME))
 
     def _entity(self, run: RunFolder) -> Any:
         state = run.log.state()
@@ -367,22 +435,54 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         data = mlflow.RunData(
             metrics=[_metric(point, run.run_id) for point in state.last.values()],
             params=[mlflow.Param(*item) for item in state.params.items()],
-            tags=[mlflow.RunTag(*item) for item in about["tags"].items()],
+            tags=[mlflow.RunTag(key, str(value)) for key, value in about["tags"].items()],
         )
         inputs = mlflow.RunInputs(
-            [_dataset_input(one) for one in about["datasets"].values()],
+            [_dataset_input(one) for one in _datasets_of(state)],
             [mlflow.LoggedModelInput(model_id) for model_id in about["model_inputs"]],
         )
         outputs = [mlflow.LoggedModelOutput(*item) for item in about["model_outputs"].items()]
         return mlflow.Run(self._info(run), data, inputs, mlflow.RunOutputs(outputs))
 
     def _masked(self, name: str, value: Any) -> str:
-        """Return a text for the disk, without secrets."""
+        """Return a text for the disk, without secrets; JSON, which MLflow may parse, remains JSON."""
         text = "" if value is None else encodable(str(value))
-        return self._masker.rewrite_text(text, Position(secrecy_of(name), name, name))
+        tree = _json_in(text)
+        if tree is not None and (without := self._masker.mask(tree)) != tree:
+            text = json.dumps(without, ensure_ascii=False)
+        masked = self._masker.rewrite_text(text, Position(secrecy_of(name), name, name))
+        return text if tree is not None and masked != MASK and _json_in(masked) is None else masked
+
+    def _masked_name(self, name: Any) -> str:
+        """Return a name for the disk, without secrets; MLflow refuses stars in names."""
+        given = encodable(str(name))
+        masked = self._masker.mask_name(given)
+        return given if masked == given else masked.replace(MASK, "___")
 
     def _masked_items(self, items: Sequence[Any]) -> dict[str, str]:
-        return {item.key: self._masked(item.key, item.value) for item in items}
+        return {self._masked_name(item.key): self._masked(item.key, item.value) for item in items}
+
+    def _masked_entities(self, items: Sequence[Any] | None) -> list[Any]:
+        """Return tags or params of MLflow without secrets."""
+        return [
+            type(item)(self._masked_name(item.key), self._masked(item.key, item.value))
+            for item in items or ()
+        ]
+
+    def _masked_metrics(self, metrics: Sequence[Any]) -> list[Any]:
+        return [
+            mlflow.Metric(
+                self._masked_name(one.key),
+                one.value,
+                one.timestamp,
+                one.step,
+                one.model_id,
+                None if one.dataset_name is None else self._masked_name(one.dataset_name),
+                one.dataset_digest,
+                one.run_id,
+            )
+            for one in metrics
+        ]
 
 
 def log_dir_of(uri: str | None) -> Path:
@@ -412,17 +512,45 @@ def _metric(point: Point, run_id: str) -> Any:
     return mlflow.Metric(key, value, timestamp, step, model_id, *(dataset or (None, None)), run_id)
 
 
+def _datasets_of(state: RunState) -> list[dict[str, Any]]:
+    """Return the data sets of a run that are whole; anyone may have written its records."""
+    given = state.about["datasets"].values()
+    return [one for one in given if isinstance(one, dict) and one.keys() >= _DATASET]
+
+
 def _dataset_input(one: dict[str, Any]) -> Any:
     tags = [mlflow.InputTag(*item) for item in one["tags"].items()]
     return mlflow.DatasetInput(mlflow.Dataset.from_dictionary(one), tags)
 
 
 def _is_readable(run: RunFolder) -> bool:
-    """Return whether the start of a run is in its records; one may be made, removed or damaged by others."""
+    """Return whether the start of a run is in its records, and its files are in its folder.
+
+    A run may be made, removed or damaged by others.
+    """
     try:
-        return "experiment_id" in run.log.state().about
+        about = run.log.state().about
     except OSError:
         return False
+    is_begun = all(isinstance(about.get(name), kinds) for name, kinds in _INFO.items())
+    return is_begun and not os.path.islink(run.folder / TelemetryStore.ARTIFACTS_FOLDER_NAME)
+
+
+def _is_run_id(text: str) -> bool:
+    """Return whether MLflow accepts `text` as the id of a run, which becomes part of paths."""
+    try:
+        validation._validate_run_id(text)
+    except MlflowException:
+        return False
+    return True
+
+
+def _json_in(text: str) -> Any:
+    """Return the mapping or list that `text` is in JSON, else None."""
+    try:
+        return json.loads(text) if text[:1] in ("{", "[") else None
+    except (ValueError, RecursionError):
+        return None
 
 
 @contextmanager
