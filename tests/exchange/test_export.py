@@ -30,14 +30,15 @@ def run(tmp_path):
     folder.mkdir(parents=True)
     records = [{"event": "start", "session": 1, "config": {"lr": 0.1, "hf_token": "hf_" + "a" * 34}}]
     records += [
-        {"event": "step", "session": 1, "global_step": step, "train_loss": step + 0.1} for step in range(6)
+        {"event": "step", "session": 1, "global_step": step, "train_loss": step + 0.1, "is_warm": step < 1}
+        for step in range(6)
     ]
     records += [{"event": "start", "session": 2}]
     records += [
         {"event": "step", "session": 2, "global_step": step, "train_loss": value, "lr": 0.1}
         for step, value in ((3, NAN), (4, math.inf), (5, -math.inf))
     ]
-    records += [{"event": "eval", "session": 2, "global_step": 5, "val_loss": 0.25}]
+    records += [{"event": "eval", "session": 2, "global_step": 5, "val_loss": 0.25, "tokens": 10**16 + 1}]
     records += [{"event": "epoch", "session": 2, "global_step": 5, "epoch": 1, "acc": 0.5}]
     records += [{"event": "system", "session": 2, "cpu_percent": 7.0}]
     records += [{"event": "end", "session": 2, "status": "finished"}]
@@ -54,7 +55,9 @@ def points(prefixed, **more):
     return {
         "train_loss": [(step, str(value)) for step, value in losses],
         "lr": [(step, "0.1") for step in (3, 4, 5)],
+        "is_warm": [(0, "1.0"), (1, "0.0"), (2, "0.0")],
         f"{evaluation}val_loss": [(5, "0.25")],
+        f"{evaluation}tokens": [(5, "1e+16")],
         f"{epoch}acc": [(5, "0.5")],
         f"{system}cpu_percent": [(None, "7.0")],
         **more,
@@ -94,7 +97,8 @@ def by_metric(rows):
 
 def test_csv_and_jsonl_have_every_point_and_are_the_same_each_time(run, tmp_path, capsys):
     done = export(capsys, run, "csv", tmp_path / "a.csv")
-    assert done["points"] == 12
+    assert done["points"] == 16
+    assert any("1 integers beyond 2^53 were rounded" in note for note in done["notes"])
     with (tmp_path / "a.csv").open(newline="") as file:
         assert by_metric(csv.DictReader(file)) == points("")
     export(capsys, run, "jsonl", tmp_path / "a.jsonl")
@@ -208,7 +212,8 @@ def test_another_tools_run_is_exported_with_its_names(tmp_path, capsys):
 def test_wandb_reads_every_point(run, tmp_path, capsys):
     pytest.importorskip("wandb")
     done = export(capsys, run, "wandb", tmp_path / "out")
-    assert done["points"] == 12
+    assert done["points"] == 16
+    assert any("1 integers beyond 2^53 were rounded" in note for note in done["notes"])
     found, times = read_back(tmp_path / "out" / "wandb", only="wandb")
     steps = dict(zip(found["global_step"], found["global_step"], strict=True))
     assert steps

@@ -110,6 +110,10 @@ def export(
             notes.append(
                 f"{run.label}: {run.left_out:,} points of {again} were left out; --all-sessions keeps them"
             )
+        if run.rounded:
+            notes.append(
+                f"{run.label}: {run.rounded:,} integers beyond 2^53 were rounded to the nearest double"
+            )
         if run.started != run.started:
             notes.append(
                 f"{run.label} has no times{'' if format_name in _TABLES else '; those of the copy mean nothing'}"

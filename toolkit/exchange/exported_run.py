@@ -24,7 +24,14 @@ from toolkit.runfolder.codec import encodable, encode
 from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, other_ranks
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.metrics import CARRIES_METRICS, EPOCH_PREFIX, NOT_METRICS, metrics_of, position_of
+from toolkit.runfolder.metrics import (
+    CARRIES_METRICS,
+    EPOCH_PREFIX,
+    NOT_METRICS,
+    as_float,
+    metrics_of,
+    position_of,
+)
 from toolkit.runfolder.reader import blocks_of, records_in
 from toolkit.runfolder.records import END, EPOCH, NON_FINITE, START, STEP, Record
 from toolkit.runfolder.redone import counts, redone_from
@@ -74,6 +81,8 @@ class ExportedRun:
     """From which step on a later session of another tool's run logged again, by session."""
     left_out: int = 0
     """Points of such steps that were not exported."""
+    rounded: int = 0
+    """Whole numbers that a double cannot hold."""
 
     def __post_init__(self) -> None:
         # The name of a file may have bytes that are no text.
@@ -166,13 +175,17 @@ class ExportedRun:
             # Sessions of records begin at 1.
             of_source = {session + 1: step for session, step in self.limits.items()}
             limits = of_source if self.source is not None else redone_from(self.all_records())
-        self.left_out = 0
+        self.left_out = self.rounded = 0
         for record in self.all_records():
             has_metrics = record.get("event") in CARRIES_METRICS
             chosen = self._chosen(record) if has_metrics else record
             if chosen is not None and not counts(record, limits):
                 self.left_out += len(scalars_of(chosen))
             elif chosen is not None:
+                if has_metrics:
+                    self.rounded += sum(
+                        type(value) is int and as_float(value) != value for value in chosen.values()
+                    )
                 yield chosen
 
     def scalars(self) -> Iterator[tuple[Record, dict[str, float]]]:

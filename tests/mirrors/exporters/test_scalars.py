@@ -16,7 +16,7 @@ def test_a_steps_metrics_keep_their_names():
         "none": None,
     }
 
-    assert scalars_of(record) == {"train_loss": 0.5, "epoch": 1.0}
+    assert scalars_of(record) == {"train_loss": 0.5, "epoch": 1.0, "flag": 1.0}
 
 
 def test_other_kinds_are_put_under_their_own_name_once():

@@ -7,28 +7,29 @@ from typing import Any, Final
 
 from toolkit.runfolder import records as kinds
 from toolkit.runfolder.codec import with_non_finite
+from toolkit.runfolder.metrics import NOT_METRICS, as_float
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.untrusted import MAX_DEPTH, is_number, leaves
+from toolkit.runfolder.untrusted import MAX_DEPTH, leaves
 
 _PREFIXES: Final = {kinds.STEP: "", kinds.EVAL: "eval/", kinds.EPOCH: "epoch/", kinds.SYSTEM: "system/"}
-_NOT_METRICS: Final = frozenset({*kinds.ENVELOPE, "global_step", kinds.NAN_INF_DETECTED})
+_NOT_METRICS: Final = NOT_METRICS - {"epoch"}
 
 
 def scalars_of(record: Record) -> dict[str, float]:
     """Return the metrics of a step, eval, epoch or system record; other kinds of record have none.
 
     A step's metrics keep their names, the others go under `eval/`, `epoch/` and `system/`. A metric that was not
-    finite comes back as the NaN or infinity it was.
+    finite comes back as the NaN or infinity it was; a boolean is 0 or 1, an integer beyond a double NaN.
     """
     event = record.get("event")
     prefix = _PREFIXES.get(event) if isinstance(event, str) else None
     if prefix is None:
         return {}
     return {
-        prefix + name.removeprefix(prefix): float(value)
+        prefix + name.removeprefix(prefix): as_float(value)
         for name, value in with_non_finite(record).items()
         # The number of the epoch is not a metric of it.
-        if is_number(value) and name not in _NOT_METRICS and not (prefix and name == "epoch")
+        if isinstance(value, (int, float)) and name not in _NOT_METRICS and not (prefix and name == "epoch")
     }
 
 
