@@ -545,3 +545,37 @@ def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, d
     monkeypatch.chdir(tmp_path)
 
     assert doctor() == (2, "", "no run found in logs (it does not exist)\n")
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["with its size", "without"])
+def test_a_copy_that_was_cut_is_said_to_be_cut_by_every_command(tmp_path, good, capsys, is_known):
+    log, about = good / "metrics.jsonl", good / "run.json"
+    lines = log.read_bytes().splitlines(keepends=True)
+    if not is_known:
+        about.write_text(re.sub('"record_bytes": [0-9]+', '"record_bytes": null', about.read_text()))
+    commands = {
+        "doctor": ["doctor", good],
+        "doctor --json": ["doctor", good, "--json"],
+        "ls": ["ls", good],
+        "status": ["status", good],
+        "show": ["show", good],
+        "show --json": ["show", good, "--json"],
+        "report": ["report", good],
+        "sql": ["sql", "select count(*) from steps", good],
+        "export": ["export", good, "--to", "csv", "--force", "--out", tmp_path / "out.csv"],
+    }
+
+    def said():
+        codes, cut = {}, set()
+        for name, command in commands.items():
+            codes[name] = main([*map(str, command)])
+            printed = "".join(capsys.readouterr())
+            cut |= {name} if "records are missing" in printed else set()
+        return codes, cut
+
+    assert said() == (dict.fromkeys(commands, 0), set())
+    log.write_bytes(b"".join(lines[:15]))
+    assert said() == ({name: int("doctor" in name) for name in commands}, set(commands))
+    log.unlink()
+    assert main(["ls", str(good)]) == 0
+    assert f"{len(lines)} of {len(lines)} records are missing" in capsys.readouterr().out

@@ -92,7 +92,7 @@ def write_run(
                 created=began,
                 project=project,
                 tags=tuple(tags),
-                sessions=_sessions(steps, began, status, host, pid),
+                sessions=_sessions(steps, began, status, host, pid, (folder / METRICS_JSONL).stat().st_size),
                 heartbeat=_heartbeat(steps, began + length_s + ahead_s, status),
                 control=control or {},
                 summary=_summary(steps, status) if summary is None else summary,
@@ -180,7 +180,7 @@ def _records(
 
 
 def _sessions(
-    steps: list[list[int]], began: float, status: str, host: str | None, pid: int | None
+    steps: list[list[int]], began: float, status: str, host: str | None, pid: int | None, size: int
 ) -> tuple[Session, ...]:
     found, at = [], began
     here = host is None or host == host_name()
@@ -200,6 +200,7 @@ def _sessions(
                 ended=ended if own in _ENDED else None,
                 status=own if own in _ENDED else "running",
                 reason=_ENDED.get(own),
+                record_bytes=size if own in _ENDED else None,
             )
         )
         at = ended

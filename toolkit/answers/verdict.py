@@ -61,6 +61,8 @@ class Result:
     created: float | None = None
     is_live: bool = False
     is_finished: bool = True
+    is_cut: bool = False
+    """Whether records of it are missing."""
     progress: float | None = None
     points: Sequence[float] = ()
     """Its values in order: their noise is taken where no run was repeated."""
@@ -114,6 +116,7 @@ def result_of(card: RunCard, metric: str, *, points: Sequence[float] = (), reads
         created=card.created,
         is_live=card.live,
         is_finished=card.status.name == FINISHED,
+        is_cut=card.is_cut,
         progress=card.progress,
         points=points,
     )
@@ -399,6 +402,8 @@ def _why_not(run: Result, metric: str, usual: float, before: Sequence[Result]) -
         return f"it has no {metric}"
     if not math.isfinite(run.value):
         return "it diverged, its last value is not a number"
+    if run.is_cut:
+        return "records of it are missing"
     part = run.step / usual if run.progress is None and run.step is not None and usual else run.progress
     if not run.is_finished and (run.is_live if part is None else part < _WHOLE):
         reached = "" if part is None else f" at {100 * part:.0f} % of the steps"

@@ -55,5 +55,5 @@ def choose(found: Diagnosis, min_severity: str, kinds: Container[str] | None = N
         ],
         errors=errors,
         left_out=len(found.findings) - len(findings) + len(others) - len(errors),
-        is_bad=ended_badly or CRITICAL in severities,
+        is_bad=ended_badly or CRITICAL in severities or (found.is_cut and kinds is None),
     )

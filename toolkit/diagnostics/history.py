@@ -22,6 +22,7 @@ from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet
 from toolkit.runfolder.alike_lines import runs_in
 from toolkit.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
+from toolkit.runfolder.listed_run import missing_records
 from toolkit.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
 from toolkit.runfolder.parts import another_programs_file, describe_part, part_in, record_files
 from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
@@ -53,6 +54,8 @@ class Diagnosis:
     records: int = 0
     bad_lines: int = 0
     """Unreadable lines."""
+    is_cut: bool = False
+    """Whether its records end before the last one that run.json counts; a note says so."""
     manifest: Manifest | None = None
     notes: Sequence[str] = ()
     """Remarks about how it was read."""
@@ -187,6 +190,9 @@ class _Reading:
             lost = endings.lost_records
             self._notes.append(f"the run declared {lost:,} {'record' if lost == 1 else 'records'} lost")
         ending = endings.ending(manifest, time.time())
+        missing = None if manifest is None else missing_records(manifest, self._path)
+        if missing is not None:
+            self._notes.insert(0, missing)
         if ending is not None and ending.status == LOST and _has_journal(manifest):
             self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")
         if len(self._files) > 1:
@@ -199,6 +205,7 @@ class _Reading:
             errors=endings.errors(),
             records=self._records,
             bad_lines=self._bad_lines,
+            is_cut=missing is not None,
             manifest=manifest,
             notes=tuple(self._notes),
         )

@@ -23,6 +23,7 @@ from toolkit.privacy.secret_shapes import mask_text
 from toolkit.runfolder.codec import encodable, encode
 from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, other_ranks
+from toolkit.runfolder.listed_run import missing_records
 from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.runfolder.metrics import (
     CARRIES_METRICS,
@@ -236,6 +237,8 @@ def run_of_folder(folder: Path) -> ExportedRun:
         others = other_ranks(folder)
     except OSError:
         others = []
+    if manifest is not None and (missing := missing_records(manifest, folder)):
+        run.notes.append(missing)
     if others:
         run.notes.append(f"the records of {len(others)} other ranks were not exported")
     return run

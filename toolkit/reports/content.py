@@ -36,6 +36,8 @@ class RunContent:
     bad_lines: int = 0
     examined: float = 1.0
     """The fraction of its records that was read and that the detectors have seen."""
+    is_cut: bool = False
+    """Whether records of it are missing; a note says how many."""
     notes: Sequence[str] = ()
     curves: Mapping[str, Curve] = field(default_factory=dict)
     evidence: Mapping[str, Curve] = field(default_factory=dict)

@@ -71,6 +71,8 @@ def verdict_of(run: RunContent) -> tuple[str, Tone]:
     where = f"{count(run.records)} records"
     if run.examined < 1.0:
         where = f"the {percent(run.examined)} of the records examined so far"
+    if run.is_cut:
+        where += "; others are missing"
     is_bad = run.ending.is_bad if run.ending is not None else run.status in (FAILED, LOST, STALLED)
     worst = (open_ones or run.worst_first())[:1]
     if worst:
@@ -83,7 +85,7 @@ def verdict_of(run: RunContent) -> tuple[str, Tone]:
         said = f"{ended}. {_sentence(counts or nothing)} in {where}."
     if is_bad or any(one.severity == CRITICAL for one in open_ones):
         return said, "critical"
-    if any(one.severity in (CRITICAL, WARNING) for one in run.findings) or run.errors:
+    if any(one.severity in (CRITICAL, WARNING) for one in run.findings) or run.errors or run.is_cut:
         return said, "warning"
     return said, "good" if run.examined == 1.0 else "neutral"
 

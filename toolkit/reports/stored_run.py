@@ -60,7 +60,7 @@ def content_of_run(
     card = store.card(key)
     if not health.complete:
         notes.append(f"{health.fraction_read:.0%} of the records have been read.")
-    if card.problem:
+    if card.problem and card.problem not in notes:
         notes.append(card.problem)
     infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
     store.load(key, [info.name for info in infos])
@@ -80,6 +80,7 @@ def content_of_run(
             duration_s=card.duration_s,
             records=health.records,
             bad_lines=health.bad_count,
+            is_cut=card.is_cut,
             examined=min(examined, health.fraction_read),
             notes=[*notes, *problems],
             curves={name: curve for name, curve in curves.items() if curve.records},

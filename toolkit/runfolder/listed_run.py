@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,12 +16,13 @@ from typing import Any, Final
 from toolkit.runfolder.codec import with_non_finite
 from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.key_values import KeyValues
-from toolkit.runfolder.layout import METRICS_JSONL
+from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.runfolder.manifest import Evaluation, Heartbeat, Manifest, evaluations_from
 from toolkit.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES, is_evaluation, metrics_of
 from toolkit.runfolder.reader import (
     BadLine,
     Cursor,
+    last_record,
     last_step,
     parse_line,
     read_from,
@@ -69,6 +71,46 @@ def _ended(manifest: Manifest, folder: Path) -> Manifest:
             _caught_up.clear()
         known = _caught_up[log] = (manifest, signature, with_end_record(manifest, folder))
     return known[2]
+
+
+def missing_records(manifest: Manifest, folder: Path, status: Status | None = None) -> str | None:
+    """Return that records of a run that is over are missing: its file ends before the last one that run.json counts.
+
+    None if none is missing, or if they may still come: from the run itself, or from its journal. `status` is the run's,
+    if it is known.
+    """
+    beat, session, log = manifest.heartbeat, manifest.latest, folder / METRICS_JSONL
+    if beat is None or session is None or manifest.part_of is not None:
+        return None
+    if (status or settled(manifest, folder, time.time())[1]).name in (RUNNING, STALLED):
+        return None
+    try:
+        signature = _signature(log)
+        if (
+            session.record_bytes is not None
+            and session.status != RUNNING
+            and signature[1] >= session.record_bytes
+        ):
+            # A list of many runs does not read the records of each.
+            return None
+        last = _last_seq(log, signature)
+    except FileNotFoundError:
+        last = -1
+    except OSError:
+        return None
+    missing = beat.seq - last
+    if missing <= 0 or (session.journal is not None and os.path.lexists(session.journal)):
+        return None
+    return (
+        f"{missing:,} of {beat.seq + 1:,} records are missing: "
+        f"{METRICS_JSONL} ends before the last one that {MANIFEST} counts"
+    )
+
+
+@functools.lru_cache(maxsize=4_096)
+def _last_seq(log: Path, signature: Signature) -> int:  # noqa: ARG001 - one answer for each content
+    last = last_record(log)
+    return -1 if last is None else int(last["seq"])
 
 
 def fields_of(

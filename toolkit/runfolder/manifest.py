@@ -56,6 +56,8 @@ class Session:
     ended: float | None = None
     status: str = "running"
     reason: str | None = None
+    record_bytes: int | None = None
+    """How long the record file was at its end: files of records only grow."""
     perf_tag: str | None = None
     """Names jobs that should be equally fast; several are joined by commas."""
     session_tag: str | None = None

@@ -123,6 +123,8 @@ class RunCard:
     """The colour in its labels; `charts.palette.run_colour` returns one for every run."""
     problem: str | None = None
     """Why the folder or a part of it could not be read."""
+    is_cut: bool = False
+    """Whether its records end before the last one that run.json counts; `problem` says so."""
     format: str = OURS
     """The format of its files, as `telemetry ls --format` takes it."""
     deleted: bool = False

@@ -15,6 +15,7 @@ from toolkit.importers.json_text import parsed
 from toolkit.importers.source import NO_STEP, Builder, Status, as_step, run_info
 from toolkit.runfolder.key_values import config_of
 from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.runfolder.listed_run import missing_records
 from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.runfolder.metrics import metrics_of, position_of
 from toolkit.runfolder.records import END, ERROR, MAX_LINE_BYTES, START
@@ -68,7 +69,10 @@ def source_of_folder(folder: Path) -> RecordFileSource:
     name = Path(os.path.abspath(folder)).name
     info = run_info(OURS, os.path.realpath(folder), name, folder, [METRICS_JSONL])
     with suppress(OSError, ManifestError):
-        info.run_id = read_manifest(folder).run_id
+        manifest = read_manifest(folder)
+        info.run_id = manifest.run_id
+        if missing := missing_records(manifest, folder):
+            info.note(missing)
     return RecordFileSource(info)
 
 

@@ -205,7 +205,8 @@ class RunFolders:
             card = known[2]
         else:
             card = card_of(found, time_now, newest=newest)
-            if card.status.name in (FINISHED, FAILED, STOPPED) and found.signature and not found.parts:
+            is_over = card.status.name in (FINISHED, FAILED, STOPPED) and not card.is_cut
+            if is_over and found.signature and not found.parts:
                 self._cards[found.folder] = (found.signature, found.key_values, card)
         return card
 

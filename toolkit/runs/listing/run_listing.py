@@ -19,6 +19,7 @@ from toolkit.runfolder.listed_run import (
     fields_of,
     fields_without_manifest,
     first_record,
+    missing_records,
     read_ends,
     settled,
     values_at_the_end,
@@ -287,7 +288,9 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
         found.manifest, found.folder, now, last_sign=newest[0] if newest is not None else None
     )
     fields = fields_of(manifest, found.folder, status, now, key_values=found.key_values, newest=newest)
-    return card_with(found, fields, status)
+    card = card_with(found, fields, status)
+    missing = missing_records(manifest, found.folder, status)
+    return card if missing is None else replace(card, problem=card.problem or missing, is_cut=True)
 
 
 def no_manifest(problem: str | None) -> Status:

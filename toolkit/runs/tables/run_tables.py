@@ -190,6 +190,8 @@ class RunTables:
         return pa.table(arrays, names=[shown[column] for column in asked])
 
     def _columns(self, run: str, card: RunCard) -> Iterator[tuple[int, RunColumns]]:
+        if card.problem:
+            self.notes.setdefault(f"{run}: {card.problem}")
         for rank in self._store.ranks(card.key):
             health = self._store.refresh(card.key, wait_s=_NO_LIMIT_S, rank=rank)
             if health.problem is not None:

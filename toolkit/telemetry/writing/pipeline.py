@@ -370,6 +370,7 @@ class RecordPipeline:
                 ended=self._wall(),
                 status=status,
                 reason=reason if written else f"{reason}; closed_incomplete",
+                record_bytes=size_of(self.session_folder.record_file) if written else None,
                 journal=None if written else self._journal_name(),
                 lock=None,
             )

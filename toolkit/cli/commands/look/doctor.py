@@ -86,8 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out findings and errors below this severity (default: info)",
     )
     parser.epilog = (
-        "Exit code: 0 if the run is healthy; 1 if it failed, was lost or stalled, or if a finding or error is "
-        "critical, open or resolved; 2 if nothing could be read. With --kinds only these findings count."
+        "Exit code: 0 if the run is healthy; 1 if it failed, was lost or stalled, if records are missing, or if a "
+        "finding or error is critical, open or resolved; 2 if nothing could be read. With --kinds only these findings "
+        "count."
     )
 
 
@@ -274,7 +275,8 @@ def _summary(answer: Chosen) -> str:
     found, ending = answer.found, answer.found.ending
     if not found.records:
         return "no records yet"
-    nothing = "nothing else wrong" if ending is not None and ending.is_bad else "nothing wrong"
+    is_bad = found.is_cut or (ending is not None and ending.is_bad)
+    nothing = "nothing else wrong" if is_bad else "nothing wrong"
     counts = counts_text(answer.findings, answer.errors)
     summary = counts or nothing
     if answer.left_out:

@@ -155,7 +155,8 @@ def _show_steps(folder: Path, rows: int) -> int:
             last |= known_values(card.summary, card.evaluations)
     except OSError as error:
         return refuse(f"{log}: {error.strerror or error}")
-    print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"), end="\n\n")
+    print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"))
+    print(f"{printable(card.problem)}\n" if card is not None and card.problem else "")
     metrics = [dict(metrics_of(step)) for step in steps]
     names = dict.fromkeys(name for found in metrics for name in found)
     own = [name for name in names if not name.startswith(NOT_RESULTS) and not is_spread(name, names)]
