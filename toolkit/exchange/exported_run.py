@@ -33,7 +33,7 @@ from toolkit.runfolder.metrics import (
     metrics_of,
     position_of,
 )
-from toolkit.runfolder.reader import blocks_of, records_in
+from toolkit.runfolder.reader import records_of
 from toolkit.runfolder.records import END, EPOCH, NON_FINITE, START, STEP, Record
 from toolkit.runfolder.redone import counts, redone_from
 
@@ -231,7 +231,7 @@ def run_of_folder(folder: Path) -> ExportedRun:
         tags=manifest.tags if manifest else (),
         folder=folder,
         keeps_names=manifest is not None and "imported_from" in manifest.other,
-        all_records=lambda: _records_in(folder),
+        all_records=lambda: records_of(folder / METRICS_JSONL),
     )
     try:
         others = other_ranks(folder)
@@ -271,12 +271,7 @@ def _kept_records(run: ExportedRun, source: RunSource) -> Iterable[Record]:
                 file.write(encode({**record, "seq": seq}))
         run.notes += [f"{count:,} {reason}" for reason, count in maker.not_kept.items()]
         run.notes += [f"the metric {name!r} is called {new!r}" for name, new in maker.renamed.items()]
-    return _records_in(run.folder)
-
-
-def _records_in(folder: Path) -> Iterator[Record]:
-    for block in blocks_of(folder / METRICS_JSONL):
-        yield from records_in(block)[0]
+    return records_of(run.folder / METRICS_JSONL)
 
 
 def _rest_of(maker: RecordMaker) -> Iterator[Record]:
