@@ -240,10 +240,10 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
 
     def log_metric(self, run_id: str, metric: Any) -> None:
         validation._validate_metric(metric.key, metric.value, metric.timestamp, metric.step)
-        metrics = self._masked_metrics([metric])
-        points = [*map(_point, metrics)]
+        metric = self._masked_metric(metric)
+        points = [_point(metric)]
         with self._active(run_id) as (run, state):
-            self._append_metrics(run, state, metrics, points)
+            self._append_metrics(run, state, [metric], points)
 
     def log_param(self, run_id: str, param: Any) -> None:
         param = validation._validate_param(param.key, param.value)
@@ -266,7 +266,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
         metrics, params, tags = validation._validate_batch_log_data(metrics, params, tags)
         validation._validate_batch_log_limits(metrics, params, tags)
         validation._validate_param_keys_unique(params)
-        metrics = self._masked_metrics(metrics)
+        metrics = [*map(self._masked_metric, metrics)]
         points = [*map(_point, metrics)]
         with self._active(run_id) as (run, state):
             self._append_params(run, state, params)
@@ -386,7 +386,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
                 # It may be made at this moment.
                 continue
             experiment_id = manifest.other.get(EXPERIMENT)
-            if isinstance(experiment_id, str) and _is_run_id(manifest.run_id):
+            if isinstance(experiment_id, str) and validation._RUN_ID_REGEX.match(manifest.run_id):
                 # A copy of a run has the same id: the first one counts as long as it is there.
                 self._runs.setdefault(manifest.run_id, RunFolder(folder, manifest.run_id, experiment_id))
             else:
@@ -464,25 +464,13 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
 
     def _masked_entities(self, items: Sequence[Any] | None) -> list[Any]:
         """Return tags or params of MLflow without secrets."""
-        return [
-            type(item)(self._masked_name(item.key), self._masked(item.key, item.value))
-            for item in items or ()
-        ]
+        name, text = self._masked_name, self._masked
+        return [type(item)(name(item.key), text(item.key, item.value)) for item in items or ()]
 
-    def _masked_metrics(self, metrics: Sequence[Any]) -> list[Any]:
-        return [
-            mlflow.Metric(
-                self._masked_name(one.key),
-                one.value,
-                one.timestamp,
-                one.step,
-                one.model_id,
-                None if one.dataset_name is None else self._masked_name(one.dataset_name),
-                one.dataset_digest,
-                one.run_id,
-            )
-            for one in metrics
-        ]
+    def _masked_metric(self, metric: Any) -> Any:
+        dataset = metric.dataset_name and self._masked_name(metric.dataset_name)
+        masked = {"key": self._masked_name(metric.key), "dataset_name": dataset}
+        return mlflow.Metric.from_dictionary({**dict(metric), **masked})
 
 
 def log_dir_of(uri: str | None) -> Path:
@@ -534,15 +522,6 @@ def _is_readable(run: RunFolder) -> bool:
         return False
     is_begun = all(isinstance(about.get(name), kinds) for name, kinds in _INFO.items())
     return is_begun and not os.path.islink(run.folder / TelemetryStore.ARTIFACTS_FOLDER_NAME)
-
-
-def _is_run_id(text: str) -> bool:
-    """Return whether MLflow accepts `text` as the id of a run, which becomes part of paths."""
-    try:
-        validation._validate_run_id(text)
-    except MlflowException:
-        return False
-    return True
 
 
 def _json_in(text: str) -> Any:
