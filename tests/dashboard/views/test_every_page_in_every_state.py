@@ -72,6 +72,11 @@ def _bad_lines(root: Path) -> None:
     append(folder, [step_record(100, train_loss=0.5)])
 
 
+def _cut(root: Path) -> None:
+    log = write_run(root, RUN) / METRICS_JSONL
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:15]))
+
+
 def _nothing_but_garbage(root: Path) -> None:
     folder = write_run(root, RUN, [])
     (folder / METRICS_JSONL).write_bytes(b"\x00\xff garbage\n" * 50)
@@ -181,6 +186,7 @@ STATES = {
         _no_manifest,
         _manifest_of_nonsense,
         _bad_lines,
+        _cut,
         _nothing_but_garbage,
         _one_point,
         _cpu_only,
@@ -243,12 +249,17 @@ def _counts_the_bad_lines(tab, root):
     assert "The file itself is unchanged." in said(tab)
 
 
+def _says_that_records_are_missing(tab, root):
+    assert any("records are missing" in warning.value for warning in tab.warning)
+
+
 SHOWN = {
     "no_runs": (_shows_the_lines_to_paste, EVERY_PAGE),
     "no_folder": (_shows_the_lines_to_paste, EVERY_PAGE),
     "no_records": (_waits_for_the_first_record, ["overview", "metrics", "machine", "alerts"]),
     "unreadable": (_shows_the_path_and_why_it_cannot_be_read, OF_A_RUN),
     "bad_lines": (_counts_the_bad_lines, OF_A_RUN),
+    "cut": (_says_that_records_are_missing, OF_A_RUN),
 }
 """What pages show in a state, and which of them."""
 
