@@ -10,6 +10,7 @@ from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, e
 from tests.diagnostics.test_data_repeated import epochs
 from tests.diagnostics.test_reinforcement import explodes, rl_run
 from tests.diagnostics.test_start_of_run import leaking, still
+from tests.diagnostics.test_throughput import beside_others
 from tests.diagnostics.test_underflow import norms
 from toolkit.diagnostics import detectors, silent_ranks
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
@@ -117,7 +118,10 @@ def _faulty_runs():
     yield run_of(losses, grad_norm=_with([1.0] * 300, 200, [50.0] * 9))
     for first in (0, 2000):
         yield changed(changed(run, "grad_norm", _from(first, 0.0)), "train_loss", _from(first, 1.7))
-    yield changed(run, "samples_per_sec", _between(2000, 1 << 60, 0.4))
+    slower = changed(run, "samples_per_sec", _between(2000, 1 << 60, 0.4))
+    yield slower
+    yield beside_others(slower, from_step=2000, cpu_percent=95.0)
+    yield beside_others(slower, from_step=2000, gpu_gb=20.0)
     yield changed(clean_run(1, with_rate=False), "sec_per_step", _between(2000, 1 << 60, 2.5))
     yield added(run, "data_time_s", lambda step: 0.3)
     yield changed(run, "gpu_util", _between(1000, 1 << 60, 0.3))
@@ -125,7 +129,8 @@ def _faulty_runs():
     yield _leaking(clean_run(1, records=900), "gpu_mem_allocated", 0.01)
     yield paused(run, 2000, 900.0)
     yield [record for record in paused(run, 2000, 900.0) if record["global_step"] <= 2000]
-    yield changed(changed(run, "lr", _from(1000, 0.0)), "train_loss", _from(1000, 1.5))
+    for begins, rate in ((1000, 0.0), (1000, 1e-12), (0, 1e-12)):
+        yield changed(changed(run, "lr", _from(begins, rate)), "train_loss", _from(begins, 1.5))
     lr = [1e-3 * min(1.0, place / 150) for place in range(300)]
     yield run_of([2.0 if place < 40 else 2.0 + place / 50 for place in range(300)], lr=lr)
     yield added(run, "loss_scale", lambda step: 65536.0 / 2 ** min(5, max(0, (step - 2000) // 50 + 1)))

@@ -471,6 +471,23 @@ def test_a_run_that_comes_back_to_its_first_losses_is_resolved():
     (finding,) = _found([*OF_LR_1, *curve(3, records=300, first=0.25, last=0.1)])
 
     assert finding.state == "resolved"
+    assert title_of(finding.kind, finding.evidence) != "Diverged at the start"
+    assert not [text for text in finding.advice if "learnt nothing" in text]
+
+
+LEFT_IN_STEPS = [
+    *(2.33, 2.28, 164.4, 11993.1, 250920.3, 215472.6, 2361072.5, 2772775.8, 2212293.9, 184927.7, 234900.7),
+    *(264676.2, 22928.0, 2176205.9, 208799.6, 215979.7, 255139.1, 21811.0, 2558993.1, 22389.4, 245355.2),
+    *(200358.8, 240909.3, 1987888.6, 2313700.0, 2302357.9, 274147.7, 24701.3, 24973.8, 25634.9, 26010.2),
+]
+
+
+@pytest.mark.parametrize("losses", [LEFT_IN_STEPS, [2.3, 12516.9, 13000.0, 9e12, 8e12, *[9e12] * 30]])
+def test_the_first_level_is_that_of_the_first_losses_however_the_run_left_it(losses):
+    finding = _found(losses)[0]
+
+    assert finding.evidence["level"] == losses[0]
+    assert finding.start_step == next(step for step, loss in enumerate(losses, 1) if loss > 3.0)
 
 
 @pytest.mark.parametrize("seed", range(longer(4, 40)))

@@ -57,6 +57,31 @@ def test_a_rate_of_0_from_the_first_record_is_reported_if_nothing_is_learnt():
     assert (finding.start_step, finding.noticed_step) == (10, 200)
 
 
+@pytest.mark.parametrize("begins", [0, 2000])
+@pytest.mark.parametrize("name", ["lr", "lr-AdamW/pg1", "train/lr_group0"])
+def test_a_rate_of_almost_nothing_is_reported_as_one_of_0_is(begins, name):
+    records = changed(
+        clean_run(1, schedule="constant"), "lr", lambda step, lr: 1e-12 if step >= begins else lr
+    )
+    records = changed(records, "train_loss", lambda step, loss: 1.2 if step >= begins else loss)
+    records = [{name if key == "lr" else key: value for key, value in each.items()} for each in records]
+
+    (finding,) = detect(records, "lr_problem")
+
+    assert (finding.start_step, finding.noticed_step) == (begins or 10, (begins or 10) + 190)
+    assert finding.message.startswith(f"{name} has been at most 1e-12 since step")
+    assert ("after 0.0003 before" in finding.message) == bool(begins)
+    assert finding.remedies == ("stop",)
+
+
+def test_one_of_several_rates_may_be_0_and_not_all_of_them():
+    records = changed(clean_run(1, schedule="constant"), "train_loss", lambda step, loss: 1.2)
+    frozen = [{**each, "lr": 0.0, "lr/unet": each["lr"]} if "lr" in each else each for each in records]
+
+    assert detect(frozen, "lr_problem") == []
+    assert detect(changed(frozen, "lr/unet", lambda step, lr: 1e-13), "lr_problem")
+
+
 def test_a_schedule_that_ended_long_before_the_run_is_reported():
     records = changed(
         clean_run(1, schedule="linear", records=600), "lr", lambda step, lr: max(0.0, 3e-4 - step * 1e-7)

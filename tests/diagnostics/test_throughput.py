@@ -30,6 +30,48 @@ def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_ra
     assert abs(finding.evidence["lost_pct"] - 50) < 12
 
 
+def beside_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
+    """Return records of a machine of which other programs use more from this step on."""
+    records = [
+        {
+            **record,
+            "process_cpu_percent": 200.0,
+            "cpu_percent": 40.0,
+            "gpu_mem_reserved": 3.0,
+            "gpu/0/mem_used_gb": 4.0,
+        }
+        if record["event"] == "system"
+        else record
+        for record in records
+    ]
+    for name, value in (("cpu_percent", cpu_percent), ("gpu/0/mem_used_gb", gpu_gb)):
+        records = changed(records, name, lambda step, old, new=value: new if step >= from_step else old)
+    return [records[0], {"event": "environment", "cpu": {"logical": 8}}, *records[1:]]
+
+
+def _drop_beside_others(**others):
+    records = _slower(clean_run(1), 0.5, from_step=2000)
+    (finding,) = detect(beside_others(records, from_step=2000, **others), "throughput_drop")
+    return finding
+
+
+def test_other_programs_that_the_records_of_the_machine_show_are_named_with_what_they_use():
+    on_processors, on_gpu = _drop_beside_others(cpu_percent=95.0), _drop_beside_others(gpu_gb=20.0)
+
+    assert "have used 70 % of all processors since then, 15 % before" in on_processors.message
+    assert "17 GB of the GPU's memory have not been the run's since then, 1 GB before" in on_gpu.message
+    assert on_processors.causes == ("Another program on this machine uses what the run had for itself.",)
+    assert on_gpu.causes == on_processors.causes
+
+
+@pytest.mark.parametrize("others", [{}, {"cpu_percent": 60.0}, {"gpu_gb": 4.5}])
+def test_nobody_is_blamed_where_those_records_do_not_show_it(others):
+    finding = _drop_beside_others(**others)
+
+    assert "since then" not in finding.message
+    assert not [text for text in finding.causes if "nother pro" in text]
+
+
 def _with_a_clock_only(records, names=("samples_per_sec", "sec_per_step")):
     """Return step records without a speed, and with the seconds that their steps add up to."""
     result, elapsed, before = [], 0.0, 0

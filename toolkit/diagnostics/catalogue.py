@@ -52,12 +52,24 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Special:
-    """Title, causes and advice of incidents for which those of their kind do not fit."""
+    """Title, causes, advice and remedies of incidents for which those of their kind do not fit."""
 
     title: str
     causes: tuple[str, ...]
     advice: tuple[str, ...]
+    remedies: tuple[str, ...]
 
+
+_SLOWER: Final = "Since step {start} the run does {lost_pct} % less work a second than before: {usual} then, {now} now ({metric})."
+_WITH_OTHERS: Final = Special(
+    title="Slower than before",
+    causes=("Another program on this machine uses what the run had for itself.",),
+    advice=(
+        "Look for it with `top` and `nvidia-smi`, and move or end one of the two.",
+        "Loader workers of this run count as others: see whether there are more of them than before.",
+    ),
+    remedies=(SAVE,),
+)
 
 CATALOGUE: Final[dict[str, Kind]] = {
     "nan": Kind(
@@ -139,6 +151,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
                     "Start again with a tenth of the learning rate.",
                     "Warm up over the first steps, and clip the gradient norm at 1.0.",
                 ),
+                remedies=(*LOWER_LR, SAVE_AND_STOP, STOP),
             )
         },
     ),
@@ -234,11 +247,15 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "throughput_drop": Kind(
         title="Slower than before",
         severity=WARNING,
-        message="Since step {start} the run does {lost_pct} % less work a second than before: {usual} then, {now} now ({metric}).",
+        message=_SLOWER,
+        variants={
+            "others on the processors": f"{_SLOWER} Other programs have used {{others_cpu_pct}} % of all processors since then, {{others_cpu_before_pct}} % before.",
+            "others on the GPU": f"{_SLOWER} {{others_gpu_gb}} GB of the GPU's memory have not been the run's since then, {{others_gpu_before_gb}} GB before.",
+        },
         causes=(
-            "Another process uses the same GPU, processor or disk.",
             "The GPU is throttled: too hot, or at its power limit.",
             "Data comes from a slower place, or a loader's workers have died.",
+            "Something that the run's records do not show uses the same GPU, processor or disk.",
         ),
         advice=(
             "Look at temperature, power and clocks on the page Time and machine from step {start} on.",
@@ -246,6 +263,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Restart from a checkpoint if it stays.",
         ),
         remedies=(SAVE,),
+        special=dict.fromkeys(("others_cpu_pct", "others_gpu_gb"), _WITH_OTHERS),
     ),
     "data_starvation": Kind(
         title="Waiting for data",
@@ -355,18 +373,34 @@ CATALOGUE: Final[dict[str, Kind]] = {
         variants={
             "too high": "The loss climbs with the learning rate: from {level} to {now} while {metric} warmed up to {lr}.",
             "zero": "{metric} has been 0 since step {start} and the run continues: nothing is being learnt.",
+            "nothing": "{metric} has been at most {lr} since step {start}: such steps move no weights, and nothing is being learnt.",
+            "fallen": "{metric} has been at most {lr} since step {start}, after {highest} before, and the run continues: nothing is being learnt.",
         },
         causes=(
             "The warm-up aims at a learning rate that this model does not bear.",
-            "The scheduler was made for fewer steps than the run has, or is stepped in the wrong place.",
-            "A resumed run did not load its scheduler.",
+            "Gradients are not clipped, or the optimizer's state was not loaded.",
         ),
         advice=(
             "Lower the peak learning rate by three to ten.",
-            "Check the number of steps given to the scheduler, including accumulation and ranks.",
-            "Check that scheduler.step() is called once for each optimizer step.",
+            "Warm up longer, and clip the gradient norm at 1.0.",
         ),
         remedies=(*LOWER_LR, STOP),
+        special={
+            "before": Special(
+                title="Learning rate",
+                causes=(
+                    "The scheduler was made for fewer steps than the run has, or is stepped in the wrong place.",
+                    "A resumed run did not load its scheduler.",
+                    "The rate has a wrong exponent, or a scheduler lowers it again and again.",
+                ),
+                advice=(
+                    "Check the number of steps given to the scheduler, including accumulation and ranks.",
+                    "Check that scheduler.step() is called once for each optimizer step.",
+                    "Stop: steps without a learning rate cost time and change nothing.",
+                ),
+                remedies=(STOP,),
+            )
+        },
     ),
     "loss_scale": Kind(
         title="fp16 overflows",
@@ -659,6 +693,12 @@ def causes_of(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
     """Return the likely causes of an incident."""
     kind = kind or CATALOGUE[incident.kind]
     return (_special(kind, incident.evidence) or kind).causes
+
+
+def remedies_of(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
+    """Return the names of knobs and actions that would help an incident, best first."""
+    kind = kind or CATALOGUE[incident.kind]
+    return (_special(kind, incident.evidence) or kind).remedies
 
 
 def advise(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:

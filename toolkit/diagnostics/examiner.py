@@ -18,7 +18,8 @@ from toolkit.diagnostics.plugins import make_plugins
 from toolkit.diagnostics.policy import Policy
 from toolkit.diagnostics.silent_ranks import finding_of
 from toolkit.diagnostics.step_batch import LONGEST, SHORTEST, StepBatch, batch_of
-from toolkit.runfolder.records import FINDING, START, STEP, Record, Run, runs_of
+from toolkit.runfolder.records import ENVIRONMENT, FINDING, START, STEP, Record, Run, runs_of
+from toolkit.runfolder.untrusted import mapping_in, whole_in
 
 _LOOP_EVENTS: Final = (STEP, "")
 """Events whose step decreases only if the run goes back.
@@ -107,6 +108,8 @@ class Examiner:
             self._make_late(detectors.SEVERAL_RANKS)
         if row.event == START:
             self._begin_session(record)
+        elif row.event == ENVIRONMENT:
+            self._incidents.processors = whole_in(mapping_in(record.get("cpu")).get("logical")) or 0
         elif is_rank_0 and row.values:
             if row.event == STEP and row.step > self._last_step:
                 # The common case: the loop advances.

@@ -81,6 +81,8 @@ class Incidents:
         self.session = 1
         self.planned_steps = 0
         """Planned number of steps, if the run declared it."""
+        self.processors = 0
+        """Number of processors of the machine, if it is known."""
         self.ranks = 1
         """Number of ranks, if the run declared it."""
         self.hang_step: int | None = None

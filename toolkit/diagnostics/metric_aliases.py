@@ -129,6 +129,12 @@ _SIGNAL_OF: Final[dict[str, str]] = {
     "grads/zero_share": ZERO_GRADS,
 }
 
+_A_RATE: Final = re.compile(
+    r"(?:\w+/)?(?:lr|learning_rate)(?:[-_/]?(?:pg|group|param_group)?[-_]?\d+|[-/]\w+(?:[-/]\w+)*)?"
+)
+"""Learning rates of groups of parameters: `lr_1`, `lr/unet`, `lr-AdamW/pg1`, `train/lr_group2`."""
+_NO_RATE: Final = re.compile("scale|mult|factor|momentum|beta|decay")
+
 _EXTREME_OF: Final[dict[str, str]] = {
     f"{name}_max": signal for name, signal in _SIGNAL_OF.items() if signal == GRAD_NORM
 }
@@ -170,7 +176,7 @@ _LARGEST: Final = 1e308
 class Shape:
     """What records with the same fields have in common; a run has few shapes, and many records of each."""
 
-    __slots__ = ("fields", "has_elapsed", "has_non_finite", "has_rank", "is_plain", "names", "plan")
+    __slots__ = ("fields", "has_elapsed", "has_non_finite", "has_rank", "is_plain", "names", "plan", "rates")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -180,15 +186,18 @@ class Shape:
             *(
                 (name, signal)
                 for name in names
-                if (signal := _SIGNAL_OF.get(name)) is not None and signal not in extremes
+                if (signal := _signal_in_record(name)) is not None and signal not in extremes
             ),
         )
+        rates = tuple(name for name, signal in self.fields if signal == LR)
+        self.rates = rates if len(rates) > 1 else ()
+        """Where there are several groups of parameters, the highest of their rates says whether anything is learnt."""
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
         self.has_elapsed = "elapsed" in names
         self.is_plain = (
             {"event", "global_step"}.issubset(names)
-            and not (self.has_non_finite or self.has_rank)
+            and not (self.has_non_finite or self.has_rank or self.rates)
             and all(signal != VAL_LOSS for _, signal in self.fields)
         )
         """Whether many of them can be examined as columns."""
@@ -263,6 +272,10 @@ class Row:
                 if name in _CONVERSIONS:
                     value = _CONVERSIONS[name](value, record)
                 values[signal] = value
+        if shape.rates:
+            rates = [record[name] for name in shape.rates if _is_number(record[name])]
+            if rates:
+                values[LR] = float(max(rates))
         if self.event in _NOT_THE_LOOPS_LOSS:
             values.pop(LOSS, None)
         self.values = values
@@ -301,8 +314,16 @@ def array_in_the_unit_of_its_signal(name: str, values: Any, fields: Mapping[str,
 def name_of(signal: str, record: Record) -> str:
     """Return the name of `signal` in `record`; the signal's own name if it has none."""
     return next(
-        (name for name in record if _SIGNAL_OF.get(name) == signal and _is_number(record[name])), signal
+        (name for name in record if _signal_in_record(name) == signal and _is_number(record[name])), signal
     )
+
+
+def _signal_in_record(name: str) -> str | None:
+    """Return the signal that detectors read from this field."""
+    signal = _SIGNAL_OF.get(name)
+    if signal is None and _A_RATE.fullmatch(name) and not _NO_RATE.search(name):
+        return LR
+    return signal
 
 
 def signal_of(name: str) -> str | None:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.catalogue import CATALOGUE, RANK_DEAD, RANK_SILENT, Kind, advise, causes_of, describe
+from toolkit.diagnostics.catalogue import (
+    CATALOGUE,
+    RANK_DEAD,
+    RANK_SILENT,
+    Kind,
+    advise,
+    causes_of,
+    describe,
+    remedies_of,
+)
 from toolkit.diagnostics.finding import (
     OPEN,
     RESOLVED,
@@ -263,7 +272,7 @@ def finding_of(
         message=describe(incident, about),
         causes=causes_of(incident, about),
         advice=advise(incident, about),
-        remedies=about.remedies,
+        remedies=remedies_of(incident, about),
         confidence=confidence,
     )
 

@@ -253,6 +253,14 @@ SPEED_SHORTEST_STEP_S: Final = 1e-3
 vary: a loop that does next to nothing is a test or a toy, and loses nothing that matters."""
 SPEED_STRIDE: Final = 1.5
 """Records so many times further apart, or closer, are other records: pauses between steps weigh differently in them."""
+OTHERS_LOOKS: Final = 12
+OTHERS_FEWEST: Final = 3
+"""Samples of the machine before a drop and after it that say whether other programs came: a minute of a live run."""
+OTHERS_CPU_PCT: Final = 10.0
+OTHERS_BUSY_PCT: Final = 80.0
+"""What they use more of all processors, and how busy these are: where cores are free, nobody takes them from a run."""
+OTHERS_GPU_GB: Final = 1.0
+"""GPU memory that they hold more: less than this may be buffers of the run's own libraries."""
 DATA_WINDOW: Final = 50
 DATA_FEWEST: Final = 20
 """Records whose median is the share of waiting: the slow first batches of an epoch do not move it."""
@@ -308,6 +316,10 @@ STALL_INTERVALS: Final = 10
 """Intervals between step records that make the usual one."""
 LR_ZERO_RECORDS: Final = 20
 """Records with a learning rate of exactly 0: restarts and the first step of a warm-up are 0 at one record."""
+LR_NOTHING: Final = 5e-10
+LR_NOTHING_SHARE: Final = 1e-4
+"""A rate that is as good as 0: fp32 does not resolve such a step of a weight of 0.02, and no schedule falls to a
+ten-thousandth of its peak before it is over."""
 LR_DECAYED: Final = 0.05
 """A learning rate below this share of its peak before it became 0 has decayed: the schedule's end, as it should be."""
 LR_ZERO_AFTER_DECAY: Final = 0.5

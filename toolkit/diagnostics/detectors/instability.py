@@ -414,8 +414,13 @@ class Instability(SingleIncidentDetector):
     def _watch_for_a_blow_up(self, loss: float, y: float, row: Row) -> None:
         spread = self._longer.quantile(1.0) - self._longer.quantile(0.0)
         if y - self._highest > max(self._axis.gap(self._highest, at.BLOW_UP), at.BLOW_UP_SPREADS * spread):
-            self._begin(row.step, self._longer.median, self._axis.floor(self._highest), loss, row)
-            self._is_start = self._start is not None
+            level, since, sigma = self._longer.median, row.step, self._axis.floor(self._highest)
+            # After an incident the windows know nothing of the first losses.
+            is_start = self._start is not None and len(self._start) == len(self._longer)
+            if is_start:
+                level, since = self._left_first(self._start or [], level, since)
+            self._begin(since, level, sigma, loss, row)
+            self._is_start = is_start
 
     def _watch_the_start(self, start: list[tuple[int, float]], loss: float, y: float, row: Row) -> None:
         """Detect a run that left its first losses within a few records: later levels know nothing of them."""
@@ -433,12 +438,22 @@ class Instability(SingleIncidentDetector):
             rise = max(self._axis.gap(level, at.START_RISE), at.START_SIGMAS * _deviation(since))
             if median(since) - level > rise:
                 top = self._axis.value(max(since))
-                incident = self._begin(start[lead][0], level, self._axis.floor(level), top, row)
-                incident.count = len(since)
+                level, step = self._left_first(start, level, start[lead][0])
+                incident = self._begin(step, level, self._axis.floor(level), top, row)
+                # It may be one that began later, from a level that was not the first one any more.
+                incident.start_step, incident.count = step, len(since)
+                incident.evidence |= {"level": self._axis.value(level), "peak": top}
                 self._note(incident, loss)
                 self._is_start = True
                 self._say_diverged(incident)
                 return
+
+    def _left_first(self, start: list[tuple[int, float]], level: float, step: int) -> tuple[float, int]:
+        """Return the level of the first losses and the step at which they left it, perhaps before they left `level`."""
+        first = start[0][1]
+        apart = self._axis.gap(first, at.START_RISE)
+        level = level if level - first <= apart else first
+        return level, next((before for before, value in start if value - level > apart), step)
 
     def _watch_for_a_collapse(self, loss: float, y: float, row: Row) -> None:
         """A loss that repeats itself, above where it was, comes from a model that gives one answer to everything."""
@@ -560,6 +575,8 @@ class Instability(SingleIncidentDetector):
     def _follow_divergence(self, incident: Incident, loss: float, y: float, row: Row) -> None:
         if self._is_back(incident, self._left_for_long, loss, y, row):
             incident.variant = "recovered"
+            # It has learnt something after all.
+            incident.evidence.pop("first", None)
             if f"-{_SPIKE}-" in incident.id:
                 lasted = self._rows - self._left_for_long.since
                 self._long, self._long_until = incident, lasted / at.LONG_SHARE

@@ -1,4 +1,4 @@
-"""A learning rate that is 0, or too high for the warm-up."""
+"""A learning rate that is 0 or next to nothing, or too high for the warm-up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KIND = "lr_problem"
 
 
 class LearningRate:
-    """Reports a rate of 0 while the run continues, before its schedule ends, and a loss that climbs in a warm-up."""
+    """Reports a rate of almost 0 before its schedule ends, and a loss that climbs in a warm-up."""
 
     signals: tuple[str, ...] = (LR,)
     all_ranks = False
@@ -31,6 +31,7 @@ class LearningRate:
         self._last: float = 0.0
         self._peak: float = 0.0
         self._zeros: int = 0
+        self._highest_zero: float = 0.0
         self._first_zero: int = 0
         self._last_zero: int = 0
         self._first_losses: list[float] = []
@@ -47,22 +48,23 @@ class LearningRate:
     def take(self, row: Row) -> None:
         """Look at the learning rate, and during a warm-up at the loss beside it."""
         lr = row.values[LR]
-        if lr > 0.0:
+        if self._nothing() < lr < math.inf:
             self._records += 1
             self._last = lr
             if lr > self._peak:
                 self._peak = lr
             if self._zeros:
                 self._end_zeros(row.step)
-        elif lr == 0.0:
-            self._take_zero(row)
+        elif 0.0 <= lr < math.inf:
+            self._take_zero(lr, row)
         if self._warm_up is not None and not self._warm_up.take(lr, row):
             self._warm_up = None
 
     def skim(self, batch: StepBatch, start: int) -> int:
         """Pass over positive learning rates behind the warm-up."""
         lowest, highest = batch.range_of(LR)
-        if self._warm_up is not None or self._zeros or lowest <= 0.0 or start == len(batch):
+        nothing = self._nothing(highest)
+        if self._warm_up is not None or self._zeros or lowest <= nothing or start == len(batch):
             return start
         rates = batch.columns[LR]
         self._records += len(rates) - start
@@ -70,15 +72,24 @@ class LearningRate:
         self._peak = max(self._peak, highest if start == 0 else max(rates[start:]))
         return len(batch)
 
-    def _take_zero(self, row: Row) -> None:
+    def _nothing(self, highest: float = 0.0) -> float:
+        """Return the highest rate that is as good as 0; `highest` is that of records to come."""
+        return max(at.LR_NOTHING, at.LR_NOTHING_SHARE * max(self._peak, highest))
+
+    def _take_zero(self, lr: float, row: Row) -> None:
         if not self._zeros:
             self._first_zero = row.step
+            self._highest_zero = lr
         elif row.step <= self._last_zero:
             return
+        self._highest_zero = max(self._highest_zero, lr)
         self._zeros += 1
         self._last_zero = row.step
         if self._zero is not None:
             self._zero.count += 1
+            self._zero.evidence["lr"] = self._highest_zero
+            if lr > 0.0 and self._zero.variant == "zero":
+                self._zero.variant = "nothing"
             self._zero.end_step = row.step
             return
         loss = row.values.get(LOSS)
@@ -95,10 +106,15 @@ class LearningRate:
                 start_step=self._first_zero,
                 noticed_step=row.step,
                 count=self._zeros,
-                lr=0.0,
+                lr=self._highest_zero,
                 before=self._last,
             )
             self._zero.variant = "zero"
+            if self._highest_zero > 0.0:
+                self._zero.variant = "nothing"
+                if self._records:
+                    self._zero.variant = "fallen"
+                    self._zero.evidence["highest"] = self._peak
 
     def _zeros_needed(self) -> float:
         if self._records and self._last <= at.LR_DECAYED * self._peak:

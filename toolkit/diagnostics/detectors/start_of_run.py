@@ -147,7 +147,9 @@ class LearningRateTooSmall(SingleIncidentDetector):
         slope, z = trend(self._blocks)
         moved = abs(slope) * (len(self._blocks) - 1)
         peak = max(rates)
-        is_flat = abs(z) < at.NO_MOVE_Z and min(rates) > 0.0 and median(self._norms) > at.NO_MOVE_NORM
+        # A rate that is as good as 0 is another finding.
+        has_rate = min(rates) > at.LR_NOTHING
+        is_flat = abs(z) < at.NO_MOVE_Z and has_rate and median(self._norms) > at.NO_MOVE_NORM
         is_tiny = peak <= at.NO_MOVE_RATE
         noise = change_sigma(self._blocks)
         if not is_flat or moved >= (max(at.NO_MOVE * level, noise) if is_tiny else at.NO_MOVE * level):

@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.metric_aliases import ELAPSED, EPOCH_TIME, RATE, STEP_TIME, Row, name_of, number_in
+from toolkit.diagnostics.metric_aliases import (
+    ELAPSED,
+    EPOCH_TIME,
+    RATE,
+    RSS,
+    STEP_TIME,
+    Row,
+    name_of,
+    number_in,
+)
 from toolkit.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, paces, start_of_streak
 from toolkit.diagnostics.step_batch import StepBatch
-from toolkit.runfolder.records import END, START, STEP
+from toolkit.runfolder.records import END, START, STEP, SYSTEM
 from toolkit.runfolder.status import FINISHED
 
 _KIND = "throughput_drop"
@@ -35,10 +45,12 @@ class ThroughputDrop(SingleIncidentDetector):
     The time of steps that are over within a millisecond is not judged.
     """
 
-    signals = (RATE, STEP_TIME, EPOCH_TIME, ELAPSED)
+    # Samples of the machine have the memory of the process.
+    signals = (RATE, STEP_TIME, EPOCH_TIME, ELAPSED, RSS)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
+        self._others = OtherPrograms(incidents)
         self._reported_pct = 0.0
         self._level = self._back = 0.0
         """The speed before the drop, and the speed at which it counts as recovered."""
@@ -70,6 +82,9 @@ class ThroughputDrop(SingleIncidentDetector):
 
     def take(self, row: Row) -> None:
         """Look at the speed of a step record."""
+        if row.event == SYSTEM:
+            self._others.take(row)
+            return
         # The time of an epoch may come with its evaluation.
         if row.event != STEP and row.event and EPOCH_TIME not in row.values:
             return
@@ -334,6 +349,16 @@ class ThroughputDrop(SingleIncidentDetector):
             **self._evidence(now),
         )
         self._reported_pct = self._incident.evidence["lost_pct"]
+        self._name_others(self._incident)
+
+    def _name_others(self, incident: Incident) -> None:
+        """Say that other programs came to use the machine, where its samples show that."""
+        if incident.variant:
+            return
+        incident.variant, evidence = self._others.since(incident.start_step)
+        if incident.variant:
+            incident.evidence |= evidence
+            self._incidents.mark_changed(incident)
 
     def _evidence(self, now: float) -> dict[str, float]:
         level = self._level
@@ -348,6 +373,7 @@ class ThroughputDrop(SingleIncidentDetector):
                 self._history.clear()
                 self._best = 0.0
             return
+        self._name_others(incident)
         self._calm = 0
         incident.count += at.SPEED_BLOCK
         incident.end_step = step
@@ -360,6 +386,55 @@ class ThroughputDrop(SingleIncidentDetector):
             incident.evidence.update(evidence)
             self._reported_pct = evidence["lost_pct"]
             self._incidents.mark_changed(incident)
+
+
+class OtherPrograms:
+    """What programs other than the run use of its machine, by the last samples of it."""
+
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
+        self._samples: deque[tuple[int, float | None, float, float | None]] = deque(
+            maxlen=20 * at.OTHERS_LOOKS
+        )
+
+    def take(self, row: Row) -> None:
+        """Keep what one sample says."""
+        record, processors = row.record, self._incidents.processors
+        busy, own = number_in(record, "cpu_percent"), number_in(record, "process_cpu_percent")
+        cpu = busy - own / processors if busy is not None and own is not None and processors else None
+        # The run's own memory is known for one GPU.
+        used = [name for name in record if name.startswith("gpu/") and name.endswith("/mem_used_gb")]
+        held = number_in(record, used[0]) if len(used) == 1 else None
+        reserved = number_in(record, "gpu_mem_reserved")
+        gpu = held - reserved if held is not None and reserved is not None else None
+        if cpu is not None or gpu is not None:
+            self._samples.append((row.step, cpu, busy or 0.0, gpu))
+
+    def since(self, step: int) -> tuple[str, dict[str, float]]:
+        """Return the variant of the finding and its evidence if they use clearly more since `step`; else nothing."""
+        before = [each for each in self._samples if each[0] < step][-at.OTHERS_LOOKS :]
+        after = [each for each in self._samples if each[0] >= step][: at.OTHERS_LOOKS]
+        gpu = _risen([each[3] for each in before], [each[3] for each in after], at.OTHERS_GPU_GB)
+        if gpu is not None:
+            return "others on the GPU", {"others_gpu_gb": gpu[1], "others_gpu_before_gb": gpu[0]}
+        cpu = _risen([each[1] for each in before], [each[1] for each in after], at.OTHERS_CPU_PCT)
+        if cpu is not None and median([each[2] for each in after]) >= at.OTHERS_BUSY_PCT:
+            return "others on the processors", {
+                "others_cpu_pct": cpu[1],
+                "others_cpu_before_pct": max(cpu[0], 0.0),
+            }
+        return "", {}
+
+
+def _risen(
+    before: Sequence[float | None], after: Sequence[float | None], by: float
+) -> tuple[float, float] | None:
+    """Return the medians of both if the second is clearly the higher one."""
+    older, newer = [[value for value in part if value is not None] for part in (before, after)]
+    if min(len(older), len(newer)) < at.OTHERS_FEWEST:
+        return None
+    then, now = round(median(older), 1), round(median(newer), 1)
+    return (then, now) if now - then >= by and now > max(older) else None
 
 
 def _sigma(speeds: list[float]) -> float:
